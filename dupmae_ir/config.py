@@ -1,0 +1,148 @@
+"""One frozen dataclass is the flags, the recipe and the record.
+
+A command declares its settings once, with :func:`option`; :func:`add_config` turns them into grouped
+flags, :func:`from_namespace` and :func:`from_toml` read them back, and :func:`to_dict` is what goes
+into ``meta.json`` beside every artifact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.registry import suggest
+
+T = TypeVar("T")
+
+
+def option(
+    default: Any = MISSING,
+    help: str = "",
+    *,
+    group: str = "options",
+    choices: tuple[str, ...] | None = None,
+    metavar: str | None = None,
+    flag: str | None = None,
+    positional: bool = False,
+) -> Any:
+    """A dataclass field that is also a flag. Without a default it is required.
+
+    ``help`` says the meaning and the unit; the default is appended by the help formatter.
+    ``flag`` overrides the name derived from the field (``batch_tokens`` -> ``--batch-tokens``).
+    """
+    metadata = {
+        "help": help, "group": group, "choices": choices, "metavar": metavar, "flag": flag, "positional": positional,
+    }
+    return field(default=default, metadata=metadata)
+
+
+def add_config(parser: argparse.ArgumentParser, config: type) -> None:
+    """Add one flag per :func:`option` of ``config``, in its groups and in field order."""
+    hints = typing.get_type_hints(config)
+    groups: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        title = f.metadata.get("group", "options")
+        group = groups.setdefault(title, parser.add_argument_group(title)) if title not in groups else groups[title]
+        _add_flag(group, f, hints[f.name])
+
+
+def from_namespace(config: type[T], namespace: argparse.Namespace) -> T:
+    """Build ``config`` from parsed flags; flags that are not its fields are ignored."""
+    names = {f.name for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(namespace).items() if k in names}
+    return config(**values)
+
+
+def from_toml(config: type[T], path: str | Path, **overrides: Any) -> T:
+    """Read a recipe. Unknown keys and wrong types are refused with the file's name."""
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such recipe") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise InputError(f"{path}: not valid TOML: {e}") from None
+    return from_mapping(config, {**data, **overrides}, source=str(path))
+
+
+def from_mapping(config: type[T], data: Mapping[str, Any], source: str = "recipe") -> T:
+    """Build ``config`` from plain values, checking names and types. ``source`` is named in errors."""
+    hints = typing.get_type_hints(config)
+    known = {f.name: f for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise InputError(f"{source}: no setting named {key!r}.{suggest(name, known)}")
+        values[name] = _checked(value, hints[name], f"{source}: {key}")
+    missing = [n for n, f in known.items() if n not in values and f.default is MISSING and f.default_factory is MISSING]
+    if missing:
+        raise InputError(f"{source}: missing {', '.join(missing)}")
+    return config(**values)
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Plain JSON-able values of a config."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(config).items()}
+
+
+def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
+    kind, optional, many = _unwrap(hint)
+    meta = f.metadata
+    required = f.default is MISSING
+    settings: dict[str, Any] = {"help": meta.get("help", "")}
+    if meta.get("choices"):
+        settings["choices"] = meta["choices"]
+    if meta.get("positional"):
+        nargs = "+" if many and required else "*" if many else None if required else "?"
+        if nargs:
+            settings["nargs"] = nargs
+        if not required:
+            settings["default"] = f.default
+        group.add_argument(f.name, type=kind, metavar=meta.get("metavar"), **settings)
+        return
+    flag = meta.get("flag") or "--" + f.name.replace("_", "-")
+    if kind is bool:
+        action = argparse.BooleanOptionalAction if f.default is True else "store_true"
+        group.add_argument(flag, dest=f.name, action=action, default=f.default, help=settings["help"])
+        return
+    if not meta.get("choices"):
+        settings["metavar"] = meta.get("metavar") or {int: "N", float: "X"}.get(kind, f.name.upper())
+    if many:
+        settings["nargs"] = "+"
+    group.add_argument(
+        flag, dest=f.name, type=kind, required=required, default=None if required else f.default, **settings
+    )
+
+
+def _unwrap(hint: Any) -> tuple[Any, bool, bool]:
+    """``str | None`` -> (str, True, False); ``tuple[int, ...]`` -> (int, False, True)."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        inner = [a for a in typing.get_args(hint) if a is not type(None)]
+        kind, _, many = _unwrap(inner[0])
+        return kind, True, many
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0], False, True
+    return hint, False, False
+
+
+def _checked(value: Any, hint: Any, where: str) -> Any:
+    kind, optional, many = _unwrap(hint)
+    if value is None and optional:
+        return None
+    if many:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"{where} wants a list, got {value!r}")
+        return tuple(_checked(v, kind, where) for v in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UsageError(f"{where} wants {kind.__name__}, got {value!r}")
+    return value

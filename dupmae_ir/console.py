@@ -1,0 +1,116 @@
+"""What a person sees of a command: the help page, progress, tables, one-line errors.
+
+Commands are ``main(argv) -> int`` around an importable ``run(config)``; :func:`guarded` is the thin shell
+between them that turns a user's mistake into one line and an exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from dupmae_ir.errors import DupmaeError
+
+INTERRUPTED = 130
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the description's own lines and appends each default."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=min(100, _width()))
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        shown = action.default not in (None, False, argparse.SUPPRESS, (), "") and "default" not in text
+        if isinstance(action, argparse._HelpAction | argparse._VersionAction) or not shown:
+            return text
+        if isinstance(action.default, tuple):
+            return f"{text} (default: {' '.join(map(str, action.default))})"
+        return f"{text} (default: %(default)s)"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our help page and errors in one line."""
+
+    def __init__(self, verb: str, purpose: str, examples: str = "") -> None:
+        description = purpose.strip() + (f"\n\nexample:\n{_indent(examples)}" if examples else "")
+        super().__init__(
+            prog=f"dupmae-ir {verb}", description=description, formatter_class=_Formatter, allow_abbrev=False
+        )
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir") -> int:
+    """Run ``job`` and return an exit status; a user's mistake becomes one line on standard error."""
+    try:
+        return job() or 0
+    except DupmaeError as e:
+        print(f"{prog}: {e}", file=sys.stderr)
+        return e.exit_status
+    except KeyboardInterrupt:
+        print(f"\n{prog}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; keep Python from complaining again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as e:
+        if e.errno is None:
+            raise
+        hint = {errno.ENOSPC: "; free some space and run the same command again"}.get(e.errno, "")
+        where = f"{e.filename}: " if e.filename else ""
+        print(f"{prog}: {where}{e.strerror or e}{hint}", file=sys.stderr)
+        return 1
+
+
+def say(message: str, quiet: bool = False) -> None:
+    """A line for the person watching (standard error), never mixed with results."""
+    if not quiet:
+        print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(description: str, unit: str, total: int | None = None, quiet: bool = False, initial: int = 0) -> Iterator[Any]:
+    """A tqdm bar with rate and time left; vanishes when standard error is not a terminal or with ``quiet``.
+
+    ``initial`` is work done by an earlier, interrupted run: it fills the bar but not the rate.
+    """
+    from tqdm import tqdm
+
+    off = quiet or not sys.stderr.isatty()
+    bar = tqdm(
+        total=total, desc=description, unit=f" {unit}", initial=initial, disable=off,
+        dynamic_ncols=True, smoothing=0.05, mininterval=0.2,
+    )
+    with bar:
+        yield bar
+
+
+def table(rows: list[list[str]], header: list[str]) -> str:
+    """Plain aligned columns: the first left, the rest right. The same text on a terminal and in a file."""
+    cells = [header, *rows]
+    widths = [max(len(r[i]) for r in cells) for i in range(len(header))]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
+        for r in cells
+    ]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.strip().splitlines())
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        return 100

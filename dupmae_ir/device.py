@@ -1,0 +1,62 @@
+"""Choices made for the user come back with their reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dupmae_ir.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
+    """The torch device for ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``, and why. A mistyped name is refused."""
+    import torch
+
+    if wanted == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda"), f"{torch.cuda.get_device_name(0)} found"
+        if torch.backends.mps.is_available():
+            return torch.device("mps"), "Apple GPU found"
+        return torch.device("cpu"), "no accelerator found"
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise UsageError(f"no device named {wanted!r}; use auto, cpu, cuda, cuda:N or mps") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device {wanted}: this torch ({torch.__version__}) sees no CUDA device; use --device cpu")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError(f"--device {wanted}: no Apple GPU here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"--device {wanted}: only {torch.cuda.device_count()} CUDA device(s) here")
+    return device, "asked for"
+
+
+def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
+    """The arithmetic of the forward pass, and why. ``auto`` is bfloat16 where the hardware multiplies it natively."""
+    import torch
+
+    if wanted not in DTYPES:
+        raise UsageError(f"--dtype {wanted}: use one of {', '.join(DTYPES)}")
+    if wanted != "auto":
+        if wanted == "float16" and device.type == "cpu":
+            raise UsageError("--dtype float16 is slow and imprecise on a CPU; use float32 or bfloat16")
+        return getattr(torch, wanted), "asked for"
+    if device.type == "cuda":
+        if torch.cuda.is_bf16_supported():
+            return torch.bfloat16, "the GPU multiplies bfloat16"
+        return torch.float32, "the GPU has no bfloat16"
+    if device.type == "cpu" and cpu_multiplies_bf16():
+        return torch.bfloat16, "the CPU multiplies bfloat16"
+    return torch.float32, "no bfloat16 arithmetic found"
+
+
+def cpu_multiplies_bf16() -> bool:
+    """True where the processor has AVX512-BF16 or AMX-BF16; elsewhere torch emulates bfloat16, slowly."""
+    import torch
+
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in checks)

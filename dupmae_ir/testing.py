@@ -1,0 +1,70 @@
+"""A real, tiny encoder without weights, for tests of anything that encodes or searches.
+
+``HashingEncoder`` counts words into a small hashed vocabulary (the OT part) and projects the counts with a
+fixed random matrix (the [CLS] part). It needs neither torch nor a model, and the same text always gives
+the same numbers, alone or in a batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dupmae_ir.types import EncoderSettings, Representation
+
+_WORD = re.compile(r"\w+")
+
+
+class HashingEncoder:
+    """See the module's text. ``dim`` and ``vocabulary`` are the widths of the two parts; None leaves one out."""
+
+    def __init__(
+        self, dim: int | None = 16, vocabulary: int | None = 512, seed: int = 0, **settings: Any
+    ) -> None:
+        self.name = "testing:hashing"
+        self.dim = dim
+        self.width = vocabulary or 512
+        self.terms = [f"w{i}" for i in range(vocabulary)] if vocabulary else None
+        self.settings = replace(EncoderSettings(document_length=64, query_length=32, top_k=32), **settings)
+        self.digest = hashlib.sha256(f"hashing {dim} {vocabulary} {seed}".encode()).hexdigest()
+        self._projection = np.random.default_rng(seed).standard_normal((self.width, dim or 1)).astype(np.float32)
+
+    def encode_documents(self, texts: Sequence[str]) -> Representation:
+        return self._encode(texts, self.settings.document_length, self.settings.top_k)
+
+    def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
+        return self._encode(texts, self.settings.query_length, cap)
+
+    def _encode(self, texts: Sequence[str], length: int, keep: int) -> Representation:
+        rows = [self._counts(text, length) for text in texts]
+        ot = sp.csr_matrix(np.stack(rows) if rows else np.zeros((0, self.width), np.float32))
+        # Row by row: a batched matrix product may round differently for another batch size.
+        cls = np.stack([r @ self._projection for r in rows]) if rows else np.zeros((0, self.dim or 1), np.float32)
+        return Representation(
+            cls=cls if self.dim else None, ot=_strongest(ot, keep) if self.terms is not None else None
+        )
+
+    def _counts(self, text: str, length: int) -> np.ndarray:
+        row = np.zeros(self.width, np.float32)
+        for word in _WORD.findall(text.lower())[: length - 2]:
+            row[int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big") % self.width] += 1
+        return np.log1p(row)
+
+
+def _strongest(matrix: sp.csr_matrix, keep: int) -> sp.csr_matrix:
+    """The ``keep`` largest entries of each row; equal entries by ascending column."""
+    out = sp.lil_matrix(matrix.shape, dtype=np.float32)
+    for i in range(matrix.shape[0]):
+        row = matrix.getrow(i)
+        order = np.lexsort((row.indices, -row.data))[:keep]
+        for j in order:
+            out[i, row.indices[j]] = row.data[j]
+    result = out.tocsr()
+    result.sort_indices()
+    return result

@@ -1,0 +1,18 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real collections beside the checkout; tests that need it skip where it is absent."""
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        pytest.skip(f"the shared collections are not here ({folder})")
+    return folder
