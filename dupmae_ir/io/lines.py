@@ -1,0 +1,61 @@
+"""Lines of a text file, plain or gzipped, each with its number; every way a file can be unreadable is one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from dupmae_ir.errors import InputError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
+
+
+def columns(line: str) -> list[str]:
+    """Split where C's isspace splits, as trec_eval does: a no-break space is part of an id, not a separator."""
+    return line.split() if line.isascii() else _COLUMN.findall(line)
+
+
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number from 1, line without its newline)`` of the non-blank lines of a UTF-8 file.
+
+    Gzip is recognised by its first bytes, not by the name; a byte-order mark is dropped. Raises
+    :class:`InputError` for a file that is missing, a folder, not UTF-8 text, cut short, or empty.
+    """
+    path = Path(path)
+    number = 0
+    seen = False
+    try:
+        with open(path, "rb") as raw:
+            zipped = raw.read(2) == _GZIP_MAGIC
+            raw.seek(0)
+            for number, line in enumerate(gzip.GzipFile(fileobj=raw) if zipped else raw, 1):
+                text = _decoded(line, path, number)
+                if text.strip():
+                    seen = True
+                    yield number, text
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; name a file in it") from None
+    except PermissionError:
+        raise InputError(f"{path}: not readable; check its permissions") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise InputError(f"{path}: damaged gzip file after line {number}; fetch or write it again") from None
+    if not seen:
+        raise InputError(f"{path} is empty")
+
+
+def _decoded(line: bytes, path: Path, number: int) -> str:
+    if number == 1:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}:{number}: not UTF-8 text") from None
+    if "\0" in text:
+        raise InputError(f"{path}:{number}: a binary file, not text")
+    return text.rstrip("\r\n")

@@ -1,0 +1,83 @@
+"""Relevance judgements, as TREC and BEIR write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dupmae_ir.errors import InputError
+from dupmae_ir.io.lines import columns, numbered_lines
+
+
+def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int]]:
+    """Query id -> docid -> grade, in file order.
+
+    Reads TREC's four columns (``qid iteration docid grade``) and BEIR's three tab-separated ones
+    (``query-id corpus-id score``, header optional), gzipped or not. A folder means a BEIR data set, of which
+    ``qrels/<split>.tsv`` is read. Ids stay strings; a negative grade is kept, trec_eval gives it its meaning.
+    The same judgement twice is tolerated; two different grades for one pair are an :class:`InputError`, as is
+    anything else that is not a judgement, with file and line.
+    """
+    path = _split_file(Path(path), split)
+    qrels: dict[str, dict[str, int]] = {}
+    width = 0
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        if not width:
+            width = _width(line, where)
+            if width == 3 and _is_header(line):
+                continue
+        qid, docid, grade = _judgement(line, width, where)
+        known = qrels.setdefault(qid, {}).setdefault(docid, grade)
+        if known != grade:
+            raise InputError(f"{where}: document {docid!r} of query {qid!r} has grade {grade} here and {known} before")
+    if not qrels:
+        raise InputError(f"{path}: a header and no judgements")
+    return qrels
+
+
+def _split_file(path: Path, split: str) -> Path:
+    """The judgements of a BEIR folder (or of its ``qrels`` folder); a file is itself."""
+    if not path.is_dir():
+        return path
+    candidates = [path / "qrels" / f"{split}.tsv", path / f"{split}.tsv"]
+    for file in candidates:
+        if file.is_file():
+            return file
+    raise InputError(f"{path}: a folder without qrels/{split}.tsv; name the file with the judgements")
+
+
+def _width(line: str, where: str) -> int:
+    """3 for BEIR, 4 for TREC, told by the first line."""
+    if len(line.split("\t")) == 3:
+        return 3
+    if len(columns(line)) == 4:
+        return 4
+    raise InputError(
+        f"{where}: expected 'qid 0 docid grade' (TREC) or 'query-id<tab>corpus-id<tab>score' (BEIR), got {line[:80]!r}"
+    )
+
+
+def _is_header(line: str) -> bool:
+    return _grade(line.split("\t")[2]) is None
+
+
+def _judgement(line: str, width: int, where: str) -> tuple[str, str, int]:
+    if width == 4:
+        fields = columns(line)
+    else:
+        fields = [f.strip() for f in line.split("\t")]
+        if any(len(columns(f)) != 1 for f in fields):
+            raise InputError(f"{where}: an id that is empty or holds white space, which no run file can carry")
+    if len(fields) != width:
+        raise InputError(f"{where}: expected {width} columns as in the first line, got {len(fields)}")
+    grade = _grade(fields[-1])
+    if grade is None:
+        raise InputError(f"{where}: grade {fields[-1]!r} is not an integer")
+    return fields[0], fields[-2], grade
+
+
+def _grade(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
