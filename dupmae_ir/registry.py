@@ -10,12 +10,18 @@ from dupmae_ir.errors import UnknownName
 
 T = TypeVar("T")
 
+SHOWN = 12
+"""Names that an error lists."""
+
 
 def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
     """``known[name]``, or an :class:`UnknownName` that lists what there is and the nearest name."""
     if name in known:
         return known[name]
-    raise UnknownName(f"no {kind} named {name!r}; known: {', '.join(sorted(known))}.{suggest(name, known)}")
+    names = sorted(known)
+    # Pyserini knows hundreds of topics: enough to see what names look like, and the nearest.
+    listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    raise UnknownName(f"no {kind} named {name!r}; known: {listed}.{suggest(name, known)}")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

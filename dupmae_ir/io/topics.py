@@ -1,0 +1,101 @@
+"""Topics: tsv, jsonl, BEIR's ``queries.jsonl`` (gzip too), or a name that Pyserini knows.
+
+What a file holds is read from its first line, not from its name: a line that starts with ``{`` is JSON with an
+id under ``_id``, ``id``, ``qid`` or ``query_id`` and a text under ``text``, ``query``, ``title`` or ``contents``;
+anything else is ``qid<TAB>text``. A file is refused as a whole: one bad line stops the search before it starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.errors import InputError, UnknownName
+from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.types import Query
+
+ID_KEYS = ("_id", "id", "qid", "query_id")
+TEXT_KEYS = ("text", "query", "title", "contents")
+_FILE_ENDINGS = (".tsv", ".txt", ".jsonl", ".json", ".gz")
+
+
+def read_topics(source: str | Path) -> list[Query]:
+    """Topics in the order of the file. ``source`` is a path or a Pyserini name; an existing path wins.
+
+    A blank text is kept (the search decides), an id is never blank. Raises :class:`InputError` with file and
+    line, :class:`UnknownName` for a name that is neither.
+    """
+    path = Path(source)
+    if path.exists() or isinstance(source, Path) or path.parent != Path() or str(source).endswith(_FILE_ENDINGS):
+        return parse_topics(numbered_lines(path), str(path))
+    return _named(str(source))
+
+
+def parse_topics(lines: Iterable[tuple[int, str]], name: str) -> list[Query]:
+    """(line number, text) pairs of the non-blank lines -> topics; ``name`` is what errors call the source."""
+    topics: list[Query] = []
+    first_seen: dict[str, int] = {}
+    parse = None
+    for number, line in lines:
+        where = f"{name}:{number}"
+        parse = parse or (_json_topic if line.lstrip().startswith("{") else _tsv_topic)
+        topic = parse(line, where)
+        _check_id(topic.qid, where)
+        if topic.qid in first_seen:
+            raise InputError(f"{where}: topic {topic.qid!r} was already on line {first_seen[topic.qid]}; remove one")
+        first_seen[topic.qid] = number
+        topics.append(topic)
+    return topics
+
+
+def _tsv_topic(line: str, where: str) -> Query:
+    qid, tab, text = line.partition("\t")
+    if not tab:
+        raise InputError(f"{where}: wanted qid<TAB>text, found no tab in {_shown(line)}")
+    return Query(qid.strip(), text.strip())
+
+
+def _json_topic(line: str, where: str) -> Query:
+    try:
+        record = json.loads(line)
+    except ValueError as e:
+        raise InputError(f"{where}: not valid JSON: {e}") from None
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: wanted a JSON object with an id and a text, got {_shown(line)}")
+    qid, text = _field(record, ID_KEYS, "id", where), _field(record, TEXT_KEYS, "text", where)
+    if isinstance(qid, bool) or not isinstance(qid, str | int):
+        raise InputError(f"{where}: the id must be a string or a whole number, got {qid!r}")
+    if not isinstance(text, str):
+        raise InputError(f"{where}: the text must be a string, got {_shown(repr(text))}")
+    return Query(str(qid), text.strip())
+
+
+def _field(record: dict[str, Any], keys: tuple[str, ...], what: str, where: str) -> Any:
+    for key in keys:
+        if key in record:
+            return record[key]
+    found = ", ".join(record) or "an empty object"
+    raise InputError(f"{where}: no {what}; wanted one of {', '.join(keys)}, found {found}")
+
+
+def _check_id(qid: str, where: str) -> None:
+    if not qid:
+        raise InputError(f"{where}: the topic has an empty id")
+    if qid.split() != [qid]:
+        raise InputError(f"{where}: the topic id {qid!r} holds white space, which a run file cannot carry")
+
+
+def _named(name: str) -> list[Query]:
+    from dupmae_ir import pyserini
+
+    try:
+        return pyserini.load_topics(name)
+    except UnknownName as e:
+        raise UnknownName(f"{name!r} is neither a file nor topics that Pyserini knows: {e}") from None
+
+
+def _shown(text: str) -> str:
+    text = text.strip()
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,52 @@
+"""Impacts: quantising queries, and scores in real units."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from search_fakes import World
+
+from dupmae_ir.search.hybrid import exact_top
+from dupmae_ir.search.impact import MOST_TERMS, ImpactQuery, _ceiling, quantise
+
+
+def test_quantise_rounds_half_to_even_clips_and_drops_zeros() -> None:
+    weights = sp.csr_matrix(np.array([[0.04, 0.05, 0.15, 0.25, 30.0, 0, 1.0], [0] * 7, [0.01] * 7], np.float32))
+    first, empty, faint = quantise(weights, scale=10.0)
+    # 0.05 * 10 is above 0.5 in float32's own 0.05; 2.5 goes to the even 2.
+    assert first.ids.tolist() == [1, 2, 3, 4, 6]
+    assert first.impacts.tolist() == [1, 2, 2, 255, 10]
+    assert len(empty.ids) == len(faint.ids) == 0
+
+
+def test_quantise_orders_ids() -> None:
+    matrix = sp.csr_matrix((np.array([2.0, 1.0, 3.0]), np.array([5, 0, 2]), np.array([0, 3])), shape=(1, 6))
+    (query,) = quantise(matrix, 1.0)
+    assert query.ids.tolist() == [0, 2, 5]
+    assert query.impacts.tolist() == [1, 3, 2]
+
+
+def test_real_units_are_the_integers_over_the_scale_squared() -> None:
+    world = World.draw(np.random.default_rng(4), documents=50)
+    index, _ = world.impact()
+    part = index.queries(world.sparse_queries())
+    rows = np.arange(50)
+    for q in range(3):
+        assert part.integers(q, rows).tolist() == (world.impacts @ world.query_impacts[q]).tolist()
+        assert (part.scores(q, rows) * world.scale**2 == part.integers(q, rows)).all()
+
+
+def test_a_query_without_terms_never_reaches_lucene() -> None:
+    world = World.draw(np.random.default_rng(4), documents=50)
+    index, matrix = world.impact()
+    part = index.queries([ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))])
+    (outcome,) = exact_top([part], 1, world.ranks, 5, floor=0.0)
+    assert matrix.asked == []
+    assert outcome.exact
+    assert len(outcome.rows) == 0
+
+
+def test_a_score_beyond_float32_integers_gets_room_above() -> None:
+    for true in (2**24 - 1, 2**24 + 1, 2**25 + 3, MOST_TERMS * 255 * 255):
+        as_lucene_says = int(np.float32(true))
+        assert true <= _ceiling(as_lucene_says)
