@@ -7,6 +7,8 @@ from pathlib import Path
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.lines import columns, numbered_lines
 
+LARGEST_GRADE = 1000  #: trec_eval keeps a counter for every grade up to the largest, so a stray number would hang it
+
 
 def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int]]:
     """Query id -> docid -> grade, in file order.
@@ -73,6 +75,8 @@ def _judgement(line: str, width: int, where: str) -> tuple[str, str, int]:
     grade = _grade(fields[-1])
     if grade is None:
         raise InputError(f"{where}: grade {fields[-1]!r} is not an integer")
+    if abs(grade) > LARGEST_GRADE:
+        raise InputError(f"{where}: grade {grade} is beyond {LARGEST_GRADE}; is this column really a grade?")
     return fields[0], fields[-2], grade
 
 

@@ -7,6 +7,7 @@ scores are strictly decreasing as float32, so that is what is written.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from array import array
@@ -26,8 +27,8 @@ from dupmae_ir.registry import lookup
 from dupmae_ir.types import Hit
 
 _SIGN = np.int64(0x80000000)
-_LARGEST_FLOAT = float(np.finfo(np.float32).max)
-_LARGEST_KEY = int(np.float32(_LARGEST_FLOAT).view(np.int32))
+LARGEST_SCORE = float(np.finfo(np.float32).max)  #: trec_eval holds scores as float32
+_LARGEST_KEY = int(np.float32(LARGEST_SCORE).view(np.int32))
 
 
 def best_first(hits: Iterable[Hit]) -> list[Hit]:
@@ -44,7 +45,7 @@ def strictly_decreasing(scores: np.ndarray) -> np.ndarray:
     """
     wide = np.asarray(scores, np.float64)
     # Compared before the cast, where two scores of a query may fall on one float32.
-    if not np.isfinite(wide).all() or (wide[1:] > wide[:-1]).any() or np.abs(wide).max(initial=0) > _LARGEST_FLOAT:
+    if not np.isfinite(wide).all() or (wide[1:] > wide[:-1]).any() or np.abs(wide).max(initial=0) > LARGEST_SCORE:
         raise ValueError("scores must be finite in float32 and must not increase")
     bits = wide.astype(np.float32).view(np.int32).astype(np.int64)
     keys = np.where(bits >= 0, bits, -(bits + _SIGN))
@@ -149,11 +150,13 @@ def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> dict
     return {qid: best_first(itertools.starmap(Hit, found.pop(qid).items())) for qid in list(found)}
 
 
-def trec_order(scores: Mapping[str, float]) -> list[str]:
-    """Docids as trec_eval ranks them: float32 score descending, ties by docid descending (by UTF-8 bytes)."""
+def trec_order(scores: Mapping[str, float], depth: int | None = None) -> list[str]:
+    """The first ``depth`` (default: all) docids as trec_eval ranks them: float32 score, then docid, both descending."""
     held = np.fromiter(scores.values(), np.float32, len(scores)).tolist()
     # Python orders strings by code point, which is also the order of their UTF-8 bytes, as strcmp sees them.
-    return [d for _, d in sorted(zip(held, scores, strict=True), reverse=True)]
+    pairs = zip(held, scores, strict=True)
+    ranked = sorted(pairs, reverse=True) if depth is None else heapq.nlargest(depth, pairs)
+    return [docid for _, docid in ranked]
 
 
 def _width(fields: list[str], before: int, where: str) -> int:
@@ -170,7 +173,7 @@ def _number(text: str, path: str | Path, number: int) -> float:
         value = float(text)
     except ValueError:
         raise InputError(f"{path}:{number}: score {text!r} is not a number") from None
-    if not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT or "_" in text:
+    if not -LARGEST_SCORE <= value <= LARGEST_SCORE or "_" in text:
         raise InputError(f"{path}:{number}: score {text!r} is not a finite 32-bit number")
     return value
 

@@ -1,0 +1,178 @@
+"""Judgements and a run in, values per query and over all queries out.
+
+The arithmetic is trec_eval's, through pytrec_eval: its ranking (float32 scores, ties by docid descending), its
+values per query and its order of summation, so that all printed digits agree with the original program.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dupmae_ir.errors import UsageError
+from dupmae_ir.eval.measures import Measure, parse_measures
+from dupmae_ir.io.runs import LARGEST_SCORE, trec_order
+from dupmae_ir.types import Hit, Qrels
+
+Grades = dict[str, dict[str, int]]
+Scores = dict[str, dict[str, float]]
+"""Query id -> docid -> grade or score, as plain dictionaries, ints and floats: all that pytrec_eval takes."""
+
+SHALLOW = 10  #: the ranks a reader looks at, for which unjudged hits are counted
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How well a run and the judgements cover each other."""
+
+    judged_queries: int  #: queries with judgements
+    missing_queries: int  #: of those, the ones the run has no hits for
+    extra_queries: int  #: queries of the run without judgements; they never count
+    hits: int  #: hits of the queries that have judgements
+    unjudged_hits: int  #: of those, hits without a judgement
+    shallow_hits: int  #: hits among the first 10 of each query that has judgements
+    unjudged_shallow_hits: int  #: of those, hits without a judgement
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one run scores. Keys of the measures are ``str(measure)``, such as ``nDCG@10``."""
+
+    measures: tuple[Measure, ...]
+    per_query: dict[str, dict[str, float]]  #: query id -> measure -> value, of every query that counts
+    mean: dict[str, float]  #: measure -> mean over the queries that count; NumRet, NumRel and NumQ: the sum
+    counts: Counts
+    complete: bool  #: True: all judged queries count, as with ``trec_eval -c``
+
+
+def evaluate(
+    qrels: Qrels,
+    run: Mapping[str, Iterable[Hit]],
+    measures: Iterable[str | Measure],
+    *,
+    complete: bool = True,
+    remove_unjudged: bool = False,
+    rel_level: int = 1,
+) -> Evaluation:
+    """Evaluate ``run`` with ``measures`` such as ``["nDCG@10", "AP(rel=2)"]``.
+
+    ``complete``: a judged query the run misses counts as 0; otherwise only queries in both count.
+    ``remove_unjudged``: hits without a judgement are dropped first, as Pyserini's ``-remove-unjudged`` does.
+    ``rel_level``: the smallest relevant grade for measures that do not name one.
+    Raises :class:`UsageError` for run and judgements without a common query, a document listed twice for a
+    query, and a score that is not a finite float32; :class:`UnknownName` for an unknown measure.
+    """
+    wanted = parse_measures(measures, rel_level)
+    judged = {qid: {d: int(g) for d, g in grades.items()} for qid, grades in qrels.items() if grades}
+    scores = {qid: found for qid, hits in run.items() if (found := _scores(qid, hits))}
+    common = {qid: found for qid, found in scores.items() if qid in judged}
+    _check_overlap(judged, scores, common, complete)
+    counts = _counts(judged, scores, common)
+    if remove_unjudged:
+        kept = ((qid, {d: s for d, s in found.items() if d in judged[qid]}) for qid, found in common.items())
+        common = {qid: found for qid, found in kept if found}
+    counted = [qid for qid in judged if complete or qid in common]
+    if not counted:
+        raise UsageError("no query is left to average over; leave out --no-complete or --remove-unjudged")
+    values = _by_trec_eval(wanted, judged, common) | _by_counting(wanted, judged, common)
+    return Evaluation(
+        measures=wanted,
+        per_query={qid: {str(m): values[m].get(qid, 0.0) for m in wanted} for qid in counted},
+        mean={str(m): _over_queries({qid: values[m].get(qid, 0.0) for qid in counted}, m.total) for m in wanted},
+        counts=counts,
+        complete=complete,
+    )
+
+
+def _scores(qid: str, hits: Iterable[Hit]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for docid, score in hits:
+        if docid in found:
+            raise UsageError(f"query {qid!r}: document {docid!r} is listed twice")
+        if not -LARGEST_SCORE <= score <= LARGEST_SCORE:
+            raise UsageError(f"query {qid!r}, document {docid!r}: score {score} is not a finite 32-bit number")
+        found[docid] = float(score)
+    return found
+
+
+def _check_overlap(judged: Grades, scores: Scores, common: Scores, complete: bool) -> None:
+    """Zeros for want of a common query would be a mistake that looks like a result."""
+    if not judged:
+        raise UsageError("there are no judgements to evaluate with")
+    if common or (complete and not scores):
+        return
+    if not scores:
+        raise UsageError("the run holds no hits")
+    raise UsageError(
+        f"the run and the judgements share no query: the run has ids like {next(iter(scores))!r}, "
+        f"the judgements like {next(iter(judged))!r}; they belong to different collections"
+    )
+
+
+def _counts(judged: Grades, scores: Scores, common: Scores) -> Counts:
+    shallow = {qid: trec_order(found, SHALLOW) for qid, found in common.items()}
+    return Counts(
+        judged_queries=len(judged),
+        missing_queries=len(judged) - len(common),
+        extra_queries=len(scores) - len(common),
+        hits=sum(map(len, common.values())),
+        unjudged_hits=sum(len(found.keys() - judged[qid].keys()) for qid, found in common.items()),
+        shallow_hits=sum(map(len, shallow.values())),
+        unjudged_shallow_hits=sum(d not in judged[qid] for qid, found in shallow.items() for d in found),
+    )
+
+
+def _by_trec_eval(wanted: Iterable[Measure], judged: Grades, common: Scores) -> dict[Measure, dict[str, float]]:
+    """Measure -> query id -> value of every query in ``common``. One pass for each relevance level and depth."""
+    import pytrec_eval
+
+    passes: dict[tuple[int, int | None], list[Measure]] = {}
+    for measure in wanted:
+        if _asks_trec_eval(measure):
+            passes.setdefault((measure.rel or 1, measure.depth), []).append(measure)
+    values: dict[Measure, dict[str, float]] = {}
+    for (level, depth), measures in passes.items():
+        run = common if depth is None else {qid: _first(found, depth) for qid, found in common.items()}
+        evaluator = pytrec_eval.RelevanceEvaluator(judged, {m.trec_name for m in measures}, relevance_level=level)
+        found = evaluator.evaluate(run)
+        for measure in measures:
+            key = str(measure.trec_name).replace(".", "_", 1)
+            values[measure] = {qid: of_query[key] for qid, of_query in found.items()}
+    return values
+
+
+def _by_counting(wanted: Iterable[Measure], judged: Grades, common: Scores) -> dict[Measure, dict[str, float]]:
+    """What needs no ranking arithmetic. NumRel counts grades of the asked level in every judged query (trec_eval
+    answers ``-c -l 2 -m num_rel`` with level 1 for the queries the run misses)."""
+    values: dict[Measure, dict[str, float]] = {}
+    for measure in wanted:
+        if measure.family == "Judged":
+            depth = int(measure.cutoff or 0)
+            firsts = ((qid, trec_order(found, depth)) for qid, found in common.items())
+            values[measure] = {qid: sum(d in judged[qid] for d in first) / len(first) for qid, first in firsts}
+        elif measure.family == "NumRel":
+            level = measure.rel or 1
+            values[measure] = {qid: float(sum(g >= level for g in grades.values())) for qid, grades in judged.items()}
+        elif measure.family == "NumQ":
+            values[measure] = dict.fromkeys(judged, 1.0)
+    return values
+
+
+def _asks_trec_eval(measure: Measure) -> bool:
+    return measure.family not in ("Judged", "NumRel", "NumQ")
+
+
+def _first(scores: Mapping[str, float], depth: int) -> dict[str, float]:
+    """``trec_eval -M depth``: the run cut after trec_eval has ranked it."""
+    return {docid: scores[docid] for docid in trec_order(scores, depth)}
+
+
+def _over_queries(values: Mapping[str, float], total: bool) -> float:
+    """Sum or mean, added one by one in the order of sorted query ids: trec_eval's order, hence its last digit.
+
+    Neither ``sum`` (compensated from Python 3.12 on) nor numpy (pairwise) rounds in the same way.
+    """
+    added = functools.reduce(operator.add, (values[qid] for qid in sorted(values)), 0.0)
+    return added if total else added / len(values)
