@@ -1,0 +1,112 @@
+"""Flat inner-product indexes on disk, exactly as faiss writes them, but streamed.
+
+``IndexFlatIP.add`` keeps every vector in memory until it is written. A flat index file is a short header and then
+the vectors, row after row, so :class:`FlatWriter` takes the header from faiss, appends the vectors as they come and
+puts the count in at the end. Memory does not grow with the collection, and the file is the same to the byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from dupmae_ir.errors import IndexMismatch
+
+_ROWS_AT = 8
+"""Offset of the int64 row count: after the type's four letters and the int32 width."""
+
+
+def _header(dim: int, rows: int) -> bytes:
+    """What faiss writes before the vectors: taken from an empty index, with both counts filled in."""
+    import faiss
+
+    empty = faiss.serialize_index(faiss.IndexFlatIP(dim)).tobytes()
+    head = bytearray(empty)
+    struct.pack_into("<q", head, _ROWS_AT, rows)
+    struct.pack_into("<Q", head, len(head) - 8, rows * dim)
+    return bytes(head)
+
+
+def vectors_offset(dim: int) -> int:
+    """Bytes before the first vector in a flat index file."""
+    return len(_header(dim, 0))
+
+
+class FlatWriter:
+    """Write an ``IndexFlatIP`` of width ``dim`` to ``path`` without holding it in memory."""
+
+    def __init__(self, path: str | Path, dim: int) -> None:
+        self.path = Path(path)
+        self.dim = dim
+        self.rows = 0
+        self._file: IO[bytes] = open(self.path, "wb")  # noqa: SIM115 (closed by close)
+        self._file.write(_header(dim, 0))
+
+    def add(self, vectors: np.ndarray) -> None:
+        """Append (n, dim) vectors; stored as float32. Refuses another width and values that are not finite."""
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim:
+            raise IndexMismatch(f"{self.path}: the index takes vectors of width {self.dim}, got an array {vectors.shape}")
+        block = np.ascontiguousarray(vectors, dtype="<f4")
+        if not np.isfinite(block).all():
+            row = self.rows + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
+            raise IndexMismatch(f"{self.path}: the vector of row {row} is not finite; check the model's weights and --dtype")
+        self._file.write(block.data if block.size else b"")
+        self.rows += len(block)
+
+    def close(self) -> None:
+        """Fill in the count. Until then faiss reads the file as an empty index."""
+        if self._file.closed:
+            return
+        self._file.seek(0)
+        self._file.write(_header(self.dim, self.rows))
+        self._file.close()
+
+    def __enter__(self) -> FlatWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+
+
+def read_flat(path: str | Path, mapped: bool = True) -> Any:
+    """Open a flat index; ``mapped`` leaves the vectors in the file, where faiss can (1.10 and later)."""
+    import faiss
+
+    flag = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0
+    return faiss.read_index(str(path), flag)
+
+
+def vectors_of(index: Any) -> np.ndarray:
+    """The (n, dim) float32 vectors of a flat index, read-only, without copying. The caller keeps ``index`` alive."""
+    import faiss
+
+    if not index.ntotal:
+        return np.zeros((0, index.d), np.float32)
+    vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
+    vectors.flags.writeable = False  # the file may be mapped
+    return vectors
+
+
+def flat_problem(path: str | Path, rows: int, dim: int) -> str | None:
+    """Why ``path`` is not a flat inner-product index of (rows, dim); None when it is. Reads the header only."""
+    path = Path(path)
+    if not path.is_file():
+        return f"{path} is missing"
+    expected = vectors_offset(dim) + rows * dim * 4
+    with open(path, "rb") as f:
+        head = f.read(vectors_offset(dim))
+    if head[:4] != _header(dim, rows)[:4]:
+        return f"{path} is not a flat inner-product faiss index"
+    if head != _header(dim, rows):
+        found_dim, found_rows = struct.unpack_from("<iq", head, 4) if len(head) >= 16 else (0, 0)
+        return f"{path} holds {found_rows} vectors of width {found_dim}, wanted {rows} of width {dim}"
+    if (size := path.stat().st_size) != expected:
+        return f"{path} is {'truncated' if size < expected else 'too long'}: {size} bytes, wanted {expected}"
+    return None

@@ -1,0 +1,170 @@
+"""The forward index: which terms each document has, and how strongly. Exact scores of any candidate.
+
+Three memory-mapped numpy files, a CSR matrix of the very impacts that the Lucene index holds:
+``indptr.npy`` (n + 1,) int64, ``terms.npy`` (p,) uint16 or uint32 vocabulary ids, ``impacts.npy`` (p,) uint8.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from dupmae_ir.errors import IndexMismatch
+
+FILES = ("indptr.npy", "terms.npy", "impacts.npy")
+_BLOCK = 1 << 22
+"""Postings looked up at a time: bounds the scratch memory at about 100 MB."""
+
+
+def term_dtype(vocabulary: int) -> np.dtype[Any]:
+    """The narrowest type that holds every vocabulary id."""
+    return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+
+
+class NpyWriter:
+    """A one-dimensional ``.npy`` file written in pieces. numpy pads the header so that the count can grow in place."""
+
+    def __init__(self, path: str | Path, dtype: np.dtype[Any] | type) -> None:
+        self.path = Path(path)
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.count = 0
+        self._file: IO[bytes] = open(self.path, "wb")  # noqa: SIM115 (closed by close)
+        self._start = self._write_header()
+
+    def add(self, values: np.ndarray) -> None:
+        """Append (m,) values."""
+        block = np.ascontiguousarray(values, dtype=self.dtype)
+        self._file.write(block.data if block.size else b"")
+        self.count += len(block)
+
+    def close(self) -> None:
+        """Put the count into the header."""
+        if self._file.closed:
+            return
+        self._file.seek(0)
+        if self._write_header() != self._start:
+            raise AssertionError(f"{self.path}: the header grew")
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Close without finishing."""
+        self._file.close()
+
+    def _write_header(self) -> int:
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+        return self._file.tell()
+
+
+class ForwardWriter:
+    """Write a forward index into ``folder`` row by row."""
+
+    def __init__(self, folder: str | Path, vocabulary: int) -> None:
+        folder = Path(folder)
+        self._indptr = NpyWriter(folder / "indptr.npy", np.int64)
+        self._terms = NpyWriter(folder / "terms.npy", term_dtype(vocabulary))
+        self._impacts = NpyWriter(folder / "impacts.npy", np.uint8)
+        self._indptr.add(np.zeros(1, np.int64))
+
+    @property
+    def postings(self) -> int:
+        """Impacts written so far."""
+        return self._terms.count
+
+    def add(self, indptr: np.ndarray, terms: np.ndarray, impacts: np.ndarray) -> None:
+        """Append the rows of a CSR matrix; ``impacts`` in 1..255."""
+        self._indptr.add(indptr[1:] - indptr[0] + self.postings)
+        self._terms.add(terms)
+        self._impacts.add(impacts)
+
+    def close(self) -> None:
+        """Finish all three files."""
+        for part in (self._indptr, self._terms, self._impacts):
+            part.close()
+
+    def __enter__(self) -> ForwardWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        for part in (self._indptr, self._terms, self._impacts):
+            part.abandon()
+
+
+class Forward:
+    """``indptr`` (n + 1,) int64, ``terms`` (p,), ``impacts`` (p,) uint8 of ``n`` documents over ``vocabulary`` terms."""
+
+    def __init__(self, indptr: np.ndarray, terms: np.ndarray, impacts: np.ndarray, vocabulary: int) -> None:
+        self.indptr = indptr
+        self.terms = terms
+        self.impacts = impacts
+        self.vocabulary = vocabulary
+
+    @classmethod
+    def open(cls, folder: str | Path, vocabulary: int) -> Forward:
+        """Map the files. Raises :class:`IndexMismatch` for one that is missing, cut short or at odds with the others."""
+        folder = Path(folder)
+        indptr, terms, impacts = (_mapped(folder / name) for name in FILES)
+        if not len(indptr) or int(indptr[-1]) != len(terms) or len(terms) != len(impacts):
+            raise IndexMismatch(
+                f"{folder}: {len(terms)} terms, {len(impacts)} impacts and offsets up to "
+                f"{int(indptr[-1]) if len(indptr) else 'nothing'} do not belong together; encode the collection again"
+            )
+        return cls(indptr, terms, impacts, vocabulary)
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Vocabulary ids and impacts of one document."""
+        start, end = int(self.indptr[row]), int(self.indptr[row + 1])
+        return np.asarray(self.terms[start:end]), np.asarray(self.impacts[start:end])
+
+    def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
+        """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
+        table = np.zeros(self.vocabulary, np.int64)
+        table[query_ids] = query_impacts
+        rows = np.asarray(rows, dtype=np.int64)
+        starts = self.indptr[rows]
+        lengths = self.indptr[rows + 1] - starts
+        out = np.zeros(len(rows), np.int64)
+        ends = np.cumsum(lengths)
+        first = 0
+        while first < len(rows):
+            # As many whole rows as fit a block, at least one.
+            before = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK, side="right")))
+            out[first:last] = self._block(starts[first:last], lengths[first:last], table)
+            first = last
+        return out
+
+    def _block(self, starts: np.ndarray, lengths: np.ndarray, table: np.ndarray) -> np.ndarray:
+        out = np.zeros(len(starts), np.int64)
+        full = lengths > 0  # reduceat has no notion of an empty slice
+        starts, lengths = starts[full], lengths[full]
+        if not len(starts):
+            return out
+        begins = np.cumsum(lengths) - lengths
+        where = np.arange(int(lengths.sum())) + np.repeat(starts - begins, lengths)
+        products = table[self.terms[where]] * self.impacts[where]
+        out[full] = np.add.reduceat(products, begins)
+        return out
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise IndexMismatch(f"{path} is missing; encode the collection again") from None
+    except (ValueError, EOFError) as e:
+        if "empty file" in str(e):  # mmap refuses length 0: a header and no values is a fine empty array
+            return np.load(path, allow_pickle=False)
+        raise IndexMismatch(f"{path} is damaged or truncated ({e}); encode the collection again") from None
+    if array.ndim != 1:
+        raise IndexMismatch(f"{path} is not a list of numbers; encode the collection again")
+    return array.view(np.ndarray)

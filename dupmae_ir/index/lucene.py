@@ -1,0 +1,309 @@
+"""Impact postings in Lucene, written straight through its own IndexWriter and searched as a true inner product.
+
+Anserini's route to the same index is JSONL in which each term is repeated as often as it weighs. Here a document is
+one string of ``term, weight`` pairs that Lucene's ``delimitedTermFrequency`` filter turns into postings: the same
+hits and scores, several times faster, nothing on disk in between. Stock ``LuceneImpactSearcher`` reads the result.
+
+Lucene document number = row: one thread writes, merges join neighbours only, and one segment is left at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from dupmae_ir import pyserini
+from dupmae_ir.errors import IndexMismatch, UsageError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MOST_CLAUSES = 1024
+"""Lucene refuses a query of more terms."""
+
+_WEIGHT, _NEXT = "\x01", "\x02"
+"""Between a term and its weight, and between terms. Not blanks and '|', which vocabularies contain."""
+_LONGEST_TERM = 32766  # Lucene's limit, in UTF-8 bytes
+_BUFFER_MB = 128.0
+
+
+class LuceneWriter:
+    """Documents into a fresh Lucene index, in order. Fields ``id`` (stored, and sortable as Anserini wants it) and
+    ``contents``; the subclasses decide how the second is read."""
+
+    def __init__(self, folder: str | Path, analyzer: Any, similarity: Any, norms: bool) -> None:
+        self.folder = Path(folder)
+        self.documents = 0
+        with pyserini.java_errors(self.folder):
+            self._writer = _index_writer(self.folder, analyzer, similarity)
+            self._make_document(norms)
+
+    def _make_document(self, norms: bool) -> None:
+        """One Java document whose fields are refilled: half the calls of making each anew."""
+        document = "org.apache.lucene.document."
+        kind = pyserini.autoclass(document + "FieldType")()
+        kind.setIndexOptions(pyserini.autoclass("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
+        kind.setTokenized(True)
+        kind.setOmitNorms(not norms)
+        kind.freeze()
+        store = pyserini.autoclass(document + "Field$Store")
+        self._bytes = pyserini.autoclass("org.apache.lucene.util.BytesRef")
+        self._id = pyserini.autoclass(document + "StringField")("id", "", store.YES)
+        self._sort_id = pyserini.autoclass(document + "BinaryDocValuesField")("id", self._bytes())
+        self._contents = pyserini.autoclass(document + "Field")("contents", pyserini.char_sequence(""), kind)
+        self._full = pyserini.autoclass(document + "Document")()
+        self._bare = pyserini.autoclass(document + "Document")()
+        for field in (self._id, self._sort_id):
+            self._full.add(field)
+            self._bare.add(field)
+        self._full.add(self._contents)
+
+    def _add(self, docid: str, contents: str) -> None:
+        """One document. Without contents it still has its id and its number."""
+        self._id.setStringValue(docid)
+        self._sort_id.setBytesValue(self._bytes(pyserini.char_sequence(docid)))
+        if contents:
+            self._contents.setStringValue(contents)
+        self._writer.addDocument(self._full if contents else self._bare)
+        self.documents += 1
+
+    def close(self) -> None:
+        """Merge to one segment, commit, and let go of the folder."""
+        if self._writer is None:
+            return
+        with pyserini.java_errors(self.folder):
+            self._writer.forceMerge(1)
+            self._writer.commit()
+            self._writer.close()
+            self._writer = None
+        (self.folder / "write.lock").unlink(missing_ok=True)  # Lucene leaves it behind
+
+    def abandon(self) -> None:
+        """Give up: drop what was not committed."""
+        if self._writer is None:
+            return
+        with pyserini.java_errors(self.folder):
+            self._writer.rollback()
+            self._writer = None
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+class ImpactWriter(LuceneWriter):
+    """Impact postings over the vocabulary ``terms`` (one string per id) into a fresh folder."""
+
+    def __init__(self, folder: str | Path, terms: Sequence[str]) -> None:
+        check_terms(terms)
+        pyserini.start_jvm()
+        super().__init__(folder, _weighted_terms(), _impact_similarity(), norms=False)
+        self._left = [term + _WEIGHT for term in terms]
+        self._right = [f"{weight}{_NEXT}" for weight in range(256)]
+
+    def __enter__(self) -> ImpactWriter:
+        return self
+
+    def add(self, docid: str, term_ids: np.ndarray, impacts: np.ndarray) -> None:
+        """One document: (t,) vocabulary ids, each once, and their impacts in 1..255; none for an empty document."""
+        left, right = self._left, self._right
+        with pyserini.java_errors(self.folder):
+            self._add(docid, "".join([left[t] + right[w] for t, w in zip(term_ids.tolist(), impacts.tolist(), strict=True)]))
+
+    def add_batch(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
+        """Many documents: ``impacts`` is (n, V) with whole numbers in 1..255 where it is not empty."""
+        ids, weights = impacts.indices, impacts.data.astype(np.int64)
+        for docid, start, end in zip(docids, impacts.indptr[:-1].tolist(), impacts.indptr[1:].tolist(), strict=True):
+            self.add(docid, ids[start:end], weights[start:end])
+
+
+class Hits(NamedTuple):
+    """What Lucene found for one query, best first: ``rows`` (m,) int64 document numbers, ``scores`` (m,) float64,
+    and the document ids where ties were put in docid order (otherwise None)."""
+
+    rows: np.ndarray
+    scores: np.ndarray
+    docids: list[str] | None
+
+
+class LuceneReader:
+    """A Lucene index open for searching with one similarity."""
+
+    def __init__(self, folder: str | Path, similarity: Callable[[], Any]) -> None:
+        self.folder = Path(folder)
+        if not any(self.folder.glob("segments_*")):
+            raise IndexMismatch(f"{self.folder} is not a Lucene index: it holds no segments file")
+        pyserini.start_jvm()
+        with pyserini.java_errors(self.folder):
+            self._reader = pyserini.autoclass("org.apache.lucene.index.DirectoryReader").open(_directory(self.folder))
+            self._searcher = pyserini.autoclass("org.apache.lucene.search.IndexSearcher")(
+                pyserini.cast("org.apache.lucene.index.IndexReader", self._reader)
+            )
+            self._searcher.setSimilarity(similarity())
+            self._generator = pyserini.autoclass("io.anserini.search.query.BagOfWordsQueryGenerator")()
+            self._mapper = pyserini.autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
+            self._by_docid = _score_then_docid()
+
+    @property
+    def documents(self) -> int:
+        """How many documents the index holds."""
+        return int(self._reader.maxDoc())
+
+    def docid(self, row: int) -> str:
+        """The id stored with document number ``row``."""
+        with pyserini.java_errors(self.folder):
+            return str(self._reader.storedFields().document(row).get("id"))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._reader.close()
+
+    def _hits(self, queries: Iterable[T], build: Callable[[T], Any], k: int, threads: int, by_docid: bool) -> list[Hits]:
+        """Build and run each query. All hits cross from Java at once, as JSON: a call per hit costs more than the search."""
+        if k < 1:
+            raise UsageError(f"the number of hits must be at least 1, got {k}")
+        depth = max(1, min(k, self.documents))
+
+        def search(query: T) -> list[Hits]:
+            java_query = build(query)
+            if by_docid:
+                found = self._searcher.search(java_query, depth, self._by_docid, True)
+            else:
+                found = self._searcher.search(java_query, depth)
+            return [_hits(json.loads(self._mapper.writeValueAsString(found))["scoreDocs"], by_docid)]
+
+        with pyserini.java_errors(self.folder):
+            return [hits for found in _parallel(search, list(queries), threads) for hits in found]
+
+
+class ImpactSearcher(LuceneReader):
+    """Exact inner products of impact queries with the documents of an impact index."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder, _impact_similarity)
+        self._float = pyserini.autoclass("java.lang.Float")
+        self._map = pyserini.autoclass("java.util.HashMap")
+        self._floats = [self._float(float(w)) for w in range(256)]
+
+    def top(
+        self, queries: list[dict[str, int]], k: int, threads: int = 1, by_docid: bool = False
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The ``k`` best rows of each query and their scores: (m,) int64 and (m,) int64, m <= k, best first.
+
+        A query maps terms to positive whole weights; no term is dropped for being common, an unknown one matches
+        nothing. Rows that share no term are never returned. Equal scores come in row order, also at rank k; with
+        ``by_docid`` in ascending docid order (about half as fast for large k). Scores are exact up to 2**24 and
+        rounded to float32 above. Raises :class:`UsageError` for more than 1,024 terms or a weight that is not
+        positive. ``threads`` queries run at a time.
+        """
+        for query in queries:
+            _check_query(query)
+        asked = [query for query in queries if query]
+        found = iter(self._hits(asked, self._build, k, threads, by_docid))
+        nothing = np.zeros(0, np.int64)
+        results = [next(found) if query else None for query in queries]
+        return [(r.rows, np.rint(r.scores).astype(np.int64)) if r else (nothing, nothing) for r in results]
+
+    def _build(self, query: dict[str, int]) -> Any:
+        weights = self._map()
+        for term, weight in query.items():
+            weights.put(term, self._floats[weight] if weight < 256 else self._float(float(weight)))
+        return self._generator.buildQuery("contents", pyserini.cast("java.util.Map", weights))
+
+
+def check_terms(terms: Sequence[str]) -> None:
+    """Refuse a vocabulary that cannot be an index's: a term twice, empty, too long, or with a control character."""
+    if len(set(terms)) != len(terms):
+        seen: set[str] = set()
+        twice = next(t for t in terms if t in seen or seen.add(t))  # type: ignore[func-returns-value]
+        raise UsageError(f"the vocabulary holds the term {twice!r} twice; an index needs one name for each term")
+    for number, term in enumerate(terms):
+        if not term or _WEIGHT in term or _NEXT in term or "\n" in term or "\0" in term or len(term.encode("utf-8", "replace")) > _LONGEST_TERM:
+            raise UsageError(f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed (empty, too long, or a control character)")
+
+
+def _check_query(query: dict[str, int]) -> None:
+    if len(query) > MOST_CLAUSES:
+        raise UsageError(f"a query of {len(query)} terms; Lucene takes at most {MOST_CLAUSES}: keep the strongest")
+    for term, weight in query.items():
+        if weight < 1 or weight != int(weight):
+            raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
+
+
+def _hits(found: list[dict[str, Any]], by_docid: bool) -> Hits:
+    rows = np.fromiter((hit["doc"] for hit in found), np.int64, len(found))
+    scores = np.fromiter((hit["score"] for hit in found), np.float64, len(found))
+    return Hits(rows, scores, [_text(hit["fields"][1]) for hit in found] if by_docid else None)
+
+
+def _text(ref: dict[str, Any]) -> str:
+    """A Java BytesRef, as JSON, to a string."""
+    return base64.b64decode(ref["bytes"])[ref["offset"] : ref["offset"] + ref["length"]].decode("utf-8")
+
+
+def _parallel(work: Callable[[T], R], items: list[T], threads: int) -> list[R]:
+    """``[work(i) for i in items]`` on some Python threads: Java runs outside Python's lock."""
+    if threads <= 1 or len(items) < 2:
+        return [work(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    threads = min(threads, len(items))
+
+    def every(start: int) -> list[R]:
+        try:
+            return [work(item) for item in items[start::threads]]
+        finally:
+            pyserini.detach_thread()
+
+    with ThreadPoolExecutor(threads) as pool:
+        shares = list(pool.map(every, range(threads)))
+    return [shares[i % threads][i // threads] for i in range(len(items))]
+
+
+def _index_writer(folder: Path, analyzer: Any, similarity: Any) -> Any:
+    index = "org.apache.lucene.index."
+    config = pyserini.autoclass(index + "IndexWriterConfig")(analyzer)
+    config.setSimilarity(similarity)
+    config.setOpenMode(pyserini.autoclass(index + "IndexWriterConfig$OpenMode").CREATE)
+    memory = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**20
+    config.setRAMBufferSizeMB(min(_BUFFER_MB, memory / 4))
+    # The default policy merges segments that are not neighbours, and rows would no longer be document numbers.
+    config.setMergePolicy(pyserini.autoclass(index + "LogByteSizeMergePolicy")())
+    return pyserini.autoclass(index + "IndexWriter")(_directory(folder), config)
+
+
+def _directory(folder: Path) -> Any:
+    paths = pyserini.autoclass("java.nio.file.Paths")
+    return pyserini.autoclass("org.apache.lucene.store.FSDirectory").open(paths.get(str(folder.resolve())))
+
+
+def _weighted_terms() -> Any:
+    """The analyzer of an impact document: split at one character, weigh by another, change nothing else."""
+    options = pyserini.autoclass("java.util.HashMap")
+    split, weigh = options(), options()
+    split.put("pattern", _NEXT)
+    weigh.put("delimiter", _WEIGHT)
+    builder = pyserini.autoclass("org.apache.lucene.analysis.custom.CustomAnalyzer").builder()
+    return builder.withTokenizer("simplePatternSplit", split).addTokenFilter("delimitedTermFrequency", weigh).build()
+
+
+def _impact_similarity() -> Any:
+    """Score = frequency times boost, as Anserini has it."""
+    return pyserini.autoclass("io.anserini.search.similarity.ImpactSimilarity")()
+
+
+def _score_then_docid() -> Any:
+    search = "org.apache.lucene.search."
+    field, kind = pyserini.autoclass(search + "SortField"), pyserini.autoclass(search + "SortField$Type")
+    return pyserini.autoclass(search + "Sort")(field.FIELD_SCORE, field("id", kind.STRING_VAL))

