@@ -35,6 +35,12 @@ class HashingEncoder:
         self.digest = hashlib.sha256(f"hashing {dim} {vocabulary} {seed}".encode()).hexdigest()
         self._projection = np.random.default_rng(seed).standard_normal((self.width, dim or 1)).astype(np.float32)
 
+    @classmethod
+    def load(cls, parts: Sequence[str] = ("cls", "ot"), **settings: Any) -> HashingEncoder:
+        """As ``load_encoder`` calls it: settings that are None keep their defaults; device and dtype are moot."""
+        chosen = {k: v for k, v in settings.items() if v is not None and k not in {"device", "dtype"}}
+        return cls(16 if "cls" in parts else None, 512 if "ot" in parts else None, **chosen)
+
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         return self._encode(texts, self.settings.document_length, self.settings.top_k)
 

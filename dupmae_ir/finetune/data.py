@@ -1,0 +1,165 @@
+"""Query-passage pairs from files, and batches of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.types import Document
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Pair(NamedTuple):
+    """A query, a passage that answers it, passages that do not, and what kind of pair it is ("" if unsaid)."""
+
+    query: str
+    positive: Document
+    negatives: tuple[Document, ...] = ()
+    kind: str = ""
+
+
+def read_pairs(path: str | Path) -> list[Pair]:
+    """JSON lines (gz or plain) of ``{"query", "positive", "negatives"?, "kind"?}``, a passage being a text or
+    ``{"id"?, "title"?, "text"}``; or TSV of query and passage. Errors name the file and the line."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of pairs")
+    parse = _from_tsv if path.name.removesuffix(".gz").endswith(".tsv") else _from_json
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    pairs: list[Pair] = []
+    try:
+        with opener(path, "rt", encoding="utf-8") as f:
+            for number, line in enumerate(f, 1):
+                if line.strip():
+                    pairs.append(parse(line, f"{path}:{number}"))
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as e:
+        raise InputError(f"{path}: not readable as UTF-8 text: {e}") from None
+    if not pairs:
+        raise InputError(f"{path}: holds no pairs")
+    return pairs
+
+
+def cap_kinds(pairs: Sequence[Pair], most: dict[str, int], seed: int = 0) -> list[Pair]:
+    """At most so many pairs of each named kind, drawn at random; other kinds whole; order kept."""
+    unknown = set(most) - {p.kind for p in pairs}
+    if unknown:
+        known = ", ".join(sorted({p.kind for p in pairs}))
+        raise InputError(f"no pairs of kind {sorted(unknown)[0]!r}; kinds here: {known}")
+    order = list(range(len(pairs)))
+    random.Random(seed).shuffle(order)
+    taken: Counter[str] = Counter()
+    kept = []
+    for i in order:
+        kind = pairs[i].kind
+        if taken[kind] < most.get(kind, len(pairs)):
+            taken[kind] += 1
+            kept.append(i)
+    return [pairs[i] for i in sorted(kept)]
+
+
+class TopicalBatches:
+    """Batches made of small groups of neighbours, in an order that ``seed`` and the epoch decide.
+
+    Pairs are put in the order of their passages' ids (then file order) and cut into runs of ``group_size``; a
+    batch is a random draw of runs. Passages of one chapter or one article thus meet in a batch and are hard
+    in-batch negatives for each other, at no cost; with ``group_size`` 1 batches are plainly random.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], batch_size: int, group_size: int = 1, seed: int = 0) -> None:
+        if not 1 <= group_size <= batch_size <= len(pairs):
+            raise UsageError(
+                f"group size {group_size}, batch size {batch_size} and {len(pairs)} pairs do not fit: each must be "
+                "at least 1 and at most the next"
+            )
+        self.pairs, self.batch_size, self.group_size, self.seed = pairs, batch_size, group_size, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.pairs) // self.batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rng = random.Random(f"{self.seed} {self.epoch}")
+        order = sorted(range(len(self.pairs)), key=lambda i: (self.pairs[i].positive.docid, i))
+        # Another offset each epoch, so that the runs are not the same company every time.
+        shift = rng.randrange(self.group_size)
+        order = order[shift:] + order[:shift]
+        runs = [order[i : i + self.group_size] for i in range(0, len(order), self.group_size)]
+        rng.shuffle(runs)
+        flat = [i for run in runs for i in run]
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            yield flat[start : start + self.batch_size]
+
+
+class PairCollator:
+    """Pairs -> padded query and passage batches.
+
+    ``same`` (Q, D) is True where a passage of the batch is another copy of the query's own positive: it must
+    not count as a negative. The first Q passages are the positives, in order; negatives follow.
+    """
+
+    def __init__(self, tokenizer: Any, query_length: int, document_length: int, separator: str = " ") -> None:
+        self.tokenizer = tokenizer
+        self.query_length, self.document_length, self.separator = query_length, document_length, separator
+
+    def __call__(self, pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
+        import torch
+
+        documents = [p.positive for p in pairs] + [d for p in pairs for d in p.negatives]
+        texts = [d.joined(self.separator) for d in documents]
+        q = self._tokens([p.query for p in pairs], self.query_length)
+        d = self._tokens(texts, self.document_length)
+        queries: dict[str, int] = {}
+        group = [queries.setdefault(p.query, len(queries)) for p in pairs]
+        positives: dict[int, set[str]] = {}
+        for g, text in zip(group, texts, strict=False):
+            positives.setdefault(g, set()).add(text)
+        same = torch.tensor([[j != i and texts[j] in positives[group[i]] for j in range(len(texts))]
+                             for i in range(len(pairs))])
+        return {
+            "query_ids": q["input_ids"], "query_mask": q["attention_mask"],
+            "document_ids": d["input_ids"], "document_mask": d["attention_mask"], "same": same,
+        }
+
+    def _tokens(self, texts: list[str], length: int) -> Any:
+        return self.tokenizer(
+            texts, padding=True, truncation=True, max_length=length, return_tensors="pt", return_token_type_ids=False
+        )
+
+
+def _from_json(line: str, where: str) -> Pair:
+    try:
+        row = json.loads(line)
+    except ValueError as e:
+        raise InputError(f"{where}: not valid JSON: {e}") from None
+    if not isinstance(row, dict) or not isinstance(row.get("query"), str) or not row["query"].strip():
+        raise InputError(f"{where}: wants an object with a non-empty \"query\" and a \"positive\"")
+    if "positive" not in row:
+        raise InputError(f"{where}: has no \"positive\"")
+    negatives = tuple(_passage(d, where) for d in row.get("negatives", ()))
+    return Pair(row["query"], _passage(row["positive"], where), negatives, str(row.get("kind", "")))
+
+
+def _passage(value: Any, where: str) -> Document:
+    if isinstance(value, str) and value.strip():
+        return Document("", value)
+    if isinstance(value, dict) and isinstance(value.get("text"), str) and (value["text"] + value.get("title", "")).strip():
+        return Document(str(value.get("id", "")), value["text"], value.get("title") or "")
+    raise InputError(f"{where}: a passage is a non-empty text or an object with \"text\" (and \"title\", \"id\")")
+
+
+def _from_tsv(line: str, where: str) -> Pair:
+    cells = line.rstrip("\r\n").split("\t")
+    if len(cells) != 2 or not all(c.strip() for c in cells):
+        raise InputError(f"{where}: wants query<TAB>passage, got {len(cells)} column(s)")
+    return Pair(cells[0], Document("", cells[1]))

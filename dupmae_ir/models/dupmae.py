@@ -1,0 +1,77 @@
+"""The retriever: one forward pass, two parts (DupMAE section 3.3).
+
+[CLS] part (Eq. 10): ``h_0 W_cls``, d -> d' (384 by default); without a projection it is ``h_0`` itself, as
+RetroMAE, MASTER and CoT-MAE use it. OT part (Eq. 6, 11): activation of the vocabulary logits' maximum over
+ordinary tokens. Similarity (Eq. 12): the sum of both inner products, the document's OT part cut to its top k.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dupmae_ir.models import pooling
+from dupmae_ir.models.masked_lm import encoder_of, head_of
+
+
+class DupMAE(nn.Module):
+    """``lm``: a Hugging Face masked LM (or a bare encoder, then there is no OT part); ``projection``: W_cls or None.
+
+    ``silent`` lists the vocabulary ids that never take part in the OT vector and whose tokens never speak:
+    special tokens, and BERT's unused ones.
+    """
+
+    def __init__(
+        self, lm: nn.Module, projection: nn.Linear | None, silent: list[int], quiet: list[int], activation: str = "relu"
+    ) -> None:
+        super().__init__()
+        self.lm = lm
+        self.projection = projection
+        self.activation = activation
+        config = lm.config
+        heard = torch.ones(config.vocab_size, dtype=torch.bool)
+        heard[silent] = False
+        self.register_buffer("heard", heard, persistent=False)
+        speaks = torch.ones(config.vocab_size, dtype=torch.bool)
+        speaks[quiet] = False
+        self.register_buffer("speaks", speaks, persistent=False)
+
+    @property
+    def dim(self) -> int:
+        """Width d' of the [CLS] part."""
+        return self.projection.out_features if self.projection is not None else int(self.lm.config.hidden_size)
+
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, L) ids and mask -> (B, L, d) last hidden states."""
+        out = encoder_of(self.lm)(input_ids=input_ids, attention_mask=attention_mask)
+        return out.last_hidden_state
+
+    def cls_part(self, hidden: Tensor) -> Tensor:
+        """(B, L, d) -> (B, d'), Eq. 10. Dot product, never normalised."""
+        first = hidden[:, 0]
+        return self.projection(first) if self.projection is not None else first
+
+    def ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, L, d) -> (B, V), Eq. 6 and 11: zero at silent ids; a text without ordinary tokens is all zero."""
+        head = head_of(self.lm)
+        speaking = attention_mask.bool() & self.speaks[input_ids]
+        pooled = pooling.ot_max(head.transform(hidden), speaking, head.weight, head.bias)
+        # -inf (nobody spoke) must not survive an identity activation.
+        pooled = pooled.masked_fill(~(self.heard & speaking.any(1, keepdim=True)), 0.0)
+        return pooling.ACTIVATIONS[self.activation](pooled)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """(B, L) ids and mask -> ([CLS] part (B, d') or None, OT part (B, V) or None) from one encoder pass."""
+        hidden = self.hidden(input_ids, attention_mask)
+        return (
+            self.cls_part(hidden) if cls else None,
+            self.ot_part(hidden, input_ids, attention_mask) if ot else None,
+        )
+
+
+def similarity(query: tuple[Tensor | None, Tensor | None], document: tuple[Tensor | None, Tensor | None]) -> Tensor:
+    """Eq. 12 for every pair of the two batches: (Q, D). Either part may be None; cut the document's OT part first."""
+    scores = [q.float() @ d.float().t() for q, d in zip(query, document, strict=True) if q is not None and d is not None]
+    return torch.stack(scores).sum(0)

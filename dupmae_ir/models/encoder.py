@@ -1,0 +1,185 @@
+"""Texts in, :class:`~dupmae_ir.types.Representation` out: tokenise, sort by length, size batches by tokens, one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dupmae_ir.device import pick_device, pick_dtype
+from dupmae_ir.errors import UsageError
+from dupmae_ir.models import pooling
+from dupmae_ir.models.checkpoints import default_model_path, folder_digest, load_model
+from dupmae_ir.types import EncoderSettings, Representation
+
+if TYPE_CHECKING:
+    import torch
+
+BATCH_TOKENS = 4096
+"""Word pieces, padding included, per forward pass."""
+
+
+class TextEncoder:
+    """A model, its tokenizer and its settings. Use :meth:`load`.
+
+    Results do not depend on the company a text keeps beyond float32 rounding (1e-4; tested), and equal calls
+    give equal bits.
+    """
+
+    def __init__(
+        self, name: str, digest: str, model: Any, tokenizer: Any, settings: EncoderSettings,
+        parts: tuple[str, ...], device: torch.device, dtype: torch.dtype,
+    ) -> None:
+        self.name = name
+        self.digest = digest
+        self.settings = settings
+        self.parts = parts
+        self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.dim: int | None = model.dim if "cls" in parts else None
+        self.terms: list[str] | None = vocabulary(tokenizer, model.lm.config.vocab_size) if "ot" in parts else None
+        self._device = device
+        self._width = int(model.lm.config.vocab_size)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "float32",
+        document_length: int | None = None,
+        query_length: int | None = None,
+        top_k: int | None = None,
+        activation: str | None = None,
+        title_separator: str | None = None,
+        parts: tuple[str, ...] = ("cls", "ot"),
+    ) -> TextEncoder:
+        """Load a model folder (None: the embedded default); what is not given comes from its ``dupmae_config.json``."""
+        if not parts or set(parts) - {"cls", "ot"}:
+            raise UsageError(f"parts must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
+        if activation is not None and activation not in pooling.ACTIVATIONS:
+            raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
+        folder = default_model_path() if model is None else Path(model)
+        module, tokenizer, config = load_model(folder, need_ot="ot" in parts, activation=activation)
+        where, _ = pick_device(device)
+        kind, _ = pick_dtype(dtype, where)
+        longest = int(getattr(module.lm.config, "max_position_embeddings", 512))
+        settings = EncoderSettings(
+            document_length=_length("document", document_length or min(config.document_length, longest), longest),
+            query_length=_length("query", query_length or min(config.query_length, longest), longest),
+            top_k=_positive("top_k", top_k or config.top_k),
+            activation=config.activation,
+            dtype=str(kind).removeprefix("torch."),
+            device=str(where),
+            title_separator=config.title_separator if title_separator is None else title_separator,
+            impact_scale=config.impact_scale if activation in (None, config.activation) else None,
+        )
+        name = "default" if model is None else str(model)
+        return cls(name, folder_digest(folder), module, tokenizer, settings, tuple(parts), where, kind)
+
+    def encode_documents(self, texts: Sequence[str]) -> Representation:
+        """(n,) texts -> [CLS] (n, dim) float32 and the ``top_k`` strongest OT weights of each (DupMAE Eq. 11)."""
+        return self._encode(texts, self.settings.document_length, self.settings.top_k)
+
+    def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
+        """(n,) texts -> [CLS] (n, dim) float32 and the ``cap`` strongest OT weights of each.
+
+        The method keeps a query's OT part whole; ``cap`` is Lucene's limit on the clauses of a query.
+        """
+        return self._encode(texts, self.settings.query_length, _positive("cap", cap))
+
+    def with_settings(self, **changes: Any) -> TextEncoder:
+        """The same weights under other settings; nothing is loaded again."""
+        other = object.__new__(TextEncoder)
+        other.__dict__.update(self.__dict__)
+        other.settings = replace(self.settings, **changes)
+        return other
+
+    def _encode(self, texts: Sequence[str], length: int, keep: int) -> Representation:
+        import scipy.sparse as sp
+        import torch
+
+        n = len(texts)
+        keep = min(keep, self._width)
+        cls = np.zeros((n, self.dim), np.float32) if self.dim else None
+        counts = np.zeros(n, np.int64)
+        kept_ids: list[np.ndarray] = [_NO_IDS] * n
+        kept_weights: list[np.ndarray] = [_NO_WEIGHTS] * n
+        pieces = self._tokenise(texts, length)
+        with torch.inference_mode():
+            for rows in batches_by_tokens([len(p) for p in pieces], BATCH_TOKENS):
+                ids, mask = self._pad([pieces[r] for r in rows])
+                dense, sparse = self.model(ids, mask, cls=self.dim is not None, ot=self.terms is not None)
+                if cls is not None:
+                    cls[rows] = dense.float().cpu().numpy()
+                if sparse is None:
+                    continue
+                top_ids, top_weights = (t.cpu().numpy() for t in pooling.strongest(sparse.float(), keep))
+                for r, i, w in zip(rows, top_ids, top_weights, strict=True):
+                    found = int((i >= 0).sum())
+                    by_id = np.argsort(i[:found])
+                    counts[r], kept_ids[r], kept_weights[r] = found, i[:found][by_id], w[:found][by_id]
+        if self.terms is None:
+            return Representation(cls, None)
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        data = np.concatenate([_NO_WEIGHTS, *kept_weights])
+        indices = np.concatenate([_NO_IDS, *kept_ids]).astype(np.int32)
+        return Representation(cls, sp.csr_matrix((data, indices, indptr), shape=(n, self._width)))
+
+    def _tokenise(self, texts: Sequence[str], length: int) -> list[list[int]]:
+        if not len(texts):
+            return []
+        out = self.tokenizer(
+            list(texts), truncation=True, max_length=length, padding=False,
+            return_attention_mask=False, return_token_type_ids=False,
+        )
+        return out["input_ids"]
+
+    def _pad(self, pieces: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        longest = max(map(len, pieces))
+        ids = torch.full((len(pieces), longest), self.tokenizer.pad_token_id or 0)
+        mask = torch.zeros(len(pieces), longest, dtype=torch.long)
+        for row, p in enumerate(pieces):
+            ids[row, : len(p)] = torch.tensor(p)
+            mask[row, : len(p)] = 1
+        return ids.to(self._device), mask.to(self._device)
+
+
+_NO_IDS = np.zeros(0, np.int64)
+_NO_WEIGHTS = np.zeros(0, np.float32)
+
+
+def batches_by_tokens(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Row numbers in batches of like length, longest first, each at most ``budget`` padded word pieces."""
+    order = sorted(range(len(lengths)), key=lambda r: (-lengths[r], r))
+    start = 0
+    while start < len(order):
+        size = max(1, budget // max(1, lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def vocabulary(tokenizer: Any, size: int) -> list[str]:
+    """The index term of each vocabulary id; ids without a token get a name that no text can contain."""
+    terms = [f"[unnamed{i}]" for i in range(size)]
+    for token, i in tokenizer.get_vocab().items():
+        terms[i] = token
+    return terms
+
+
+def _length(what: str, value: int, longest: int) -> int:
+    if not 3 <= value <= longest:
+        raise UsageError(f"--{what}-length {value}: this model reads 3 to {longest} word pieces")
+    return value
+
+
+def _positive(what: str, value: int) -> int:
+    if value < 1:
+        raise UsageError(f"{what} must be at least 1, got {value}")
+    return value
