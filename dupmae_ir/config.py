@@ -61,31 +61,68 @@ def from_namespace(config: type[T], namespace: argparse.Namespace) -> T:
     return config(**values)
 
 
+def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | None = None) -> T:
+    """Add the flags of ``config`` and ``--recipe FILE`` to ``parser`` and read ``argv``.
+
+    A flag on the command line wins over the recipe, the recipe over the default; a required setting may stand in
+    either. Raises :class:`InputError` for a recipe that cannot be used.
+    """
+    add_config(parser, config)
+    parser.add_argument("--recipe", metavar="FILE", help="a TOML file of these settings; flags given here win over it")
+    probe = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    probe.add_argument("--recipe", nargs="?")
+    recipe = probe.parse_known_args(argv)[0].recipe
+    if recipe:
+        values = recipe_values(config, recipe)
+        parser.set_defaults(**values)
+        for action in parser._actions:
+            action.required = action.required and action.dest not in values
+    return from_namespace(config, parser.parse_args(argv))
+
+
+def recipe_values(config: type, path: str | Path) -> dict[str, Any]:
+    """The settings that a recipe names, checked against ``config``; it need not name all that are required."""
+    return _checked_values(config, _read_toml(path), str(path))
+
+
 def from_toml(config: type[T], path: str | Path, **overrides: Any) -> T:
     """Read a recipe. Unknown keys and wrong types are refused with the file's name."""
+    return from_mapping(config, {**_read_toml(path), **overrides}, source=str(path))
+
+
+def _read_toml(path: str | Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such recipe") from None
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InputError(f"{path}: not valid TOML: {e}") from None
-    return from_mapping(config, {**data, **overrides}, source=str(path))
 
 
 def from_mapping(config: type[T], data: Mapping[str, Any], source: str = "recipe") -> T:
     """Build ``config`` from plain values, checking names and types. ``source`` is named in errors."""
+    values = _checked_values(config, data, source)
+    required = {f.name for f in dataclasses.fields(config) if f.default is MISSING and f.default_factory is MISSING}  # type: ignore[arg-type]
+    if missing := sorted(required - set(values)):
+        raise InputError(f"{source}: missing {', '.join(missing)}")
+    return config(**values)
+
+
+def _checked_values(config: type, data: Mapping[str, Any], source: str) -> dict[str, Any]:
     hints = typing.get_type_hints(config)
-    known = {f.name: f for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    known = {f.name: f for f in dataclasses.fields(config)}
     values: dict[str, Any] = {}
     for key, value in data.items():
         name = key.replace("-", "_")
         if name not in known:
             raise InputError(f"{source}: no setting named {key!r}.{suggest(name, known)}")
         values[name] = _checked(value, hints[name], f"{source}: {key}")
-    missing = [n for n, f in known.items() if n not in values and f.default is MISSING and f.default_factory is MISSING]
-    if missing:
-        raise InputError(f"{source}: missing {', '.join(missing)}")
-    return config(**values)
+        choices = known[name].metadata.get("choices")
+        if choices and value is not None and value not in choices:
+            raise InputError(f"{source}: {key} is {value!r}; use one of {', '.join(choices)}")
+    return values
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -94,7 +131,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
-    kind, optional, many = _unwrap(hint)
+    kind, _, many = _unwrap(hint)
     meta = f.metadata
     required = f.default is MISSING
     settings: dict[str, Any] = {"help": meta.get("help", "")}

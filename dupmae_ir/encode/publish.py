@@ -1,0 +1,90 @@
+"""From finished parts to the index folder: built aside, moved into place in one step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dupmae_ir.encode.parts import Part
+from dupmae_ir.errors import OutputError, UsageError
+from dupmae_ir.io.atomic import replace_folder
+from dupmae_ir.types import EncoderSettings
+
+if TYPE_CHECKING:
+    from dupmae_ir.types import Encoder
+
+
+def publish_index(
+    parts: Iterable[Part],
+    aside: Path,
+    target: Path,
+    *,
+    dim: int | None,
+    terms: list[str] | None,
+    scale: float | None,
+    describe: Callable[[], dict[str, Any]],
+    on_documents: Callable[[int], Any] = lambda _: None,
+) -> dict[str, Any]:
+    """Build the index of ``parts`` in ``aside``, then let it take the place of ``target``. Returns its meta.
+
+    ``describe`` is called after the last part and gives what the meta says beyond the counts. ``aside`` must be on
+    the file system of ``target``; it is removed again when anything fails.
+    """
+    from dupmae_ir.index.folder import IndexBuilder
+
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        with IndexBuilder(aside, dim=dim, terms=terms, scale=scale) as builder:
+            for part in parts:
+                builder.add_impacts(part.docids, part.cls, part.impacts, part.clipped, part.dropped)
+                on_documents(len(part.docids))
+            meta = builder.finish(describe())
+        replace_folder(aside, target)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return meta
+
+
+def check_target(target: Path) -> None:
+    """Refuse to take the place of anything that is not an index folder or an empty one."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise UsageError(f"{target}: is a file; --index wants a folder, new or of an older index")
+    with suppress(OSError):
+        if any(target.iterdir()) and not (target / "meta.json").is_file():
+            raise UsageError(f"{target}: a folder that is no index; nothing in it was touched, name another --index")
+
+
+def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
+    """What the meta says of the encoder: everything that a query must share."""
+    settings: EncoderSettings = encoder.settings
+    return {
+        "name": encoder.name,
+        "digest": encoder.digest,
+        "document_length": settings.document_length,
+        "query_length": settings.query_length,
+        "top_k": settings.top_k,
+        "activation": settings.activation,
+        "dtype": settings.dtype,
+        "title_separator": separator,
+    }
+
+
+def disk_full(error: BaseException, where: Path) -> OutputError | None:
+    """The one line for a full disk, however deep in faiss or Lucene it was met; None for any other error."""
+    import errno
+
+    seen: BaseException | None = error
+    while seen is not None:
+        no_space = isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT)
+        if no_space or "No space left on device" in str(seen) or "Disk quota exceeded" in str(seen):
+            return OutputError(
+                f"{where}: the disk is full; nothing is lost: free some space and run the same command again"
+            )
+        seen = seen.__cause__ or seen.__context__
+    return None

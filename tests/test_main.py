@@ -1,0 +1,85 @@
+"""The front doors: one command with verbs, and three folders in a checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dupmae_ir.__main__ import VERBS, _there, main
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_help_lists_every_verb_that_is_there(capsys):
+    assert main(["--help"]) == 0
+    shown = re.findall(r"^  (\S+)  +\S", capsys.readouterr().out, re.M)
+    assert shown == list(_there())
+    assert main([]) == 0
+
+
+@pytest.mark.parametrize("verb", sorted(_there()))
+def test_every_verb_has_a_help_page(verb, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([verb, "--help"])
+    assert done.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: dupmae-ir")
+    assert "--quiet" in out
+
+
+def test_a_mistyped_verb_gets_a_suggestion(capsys):
+    assert main(["encod"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "Did you mean 'encode'?" in err
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"dupmae-ir \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+def test_nothing_heavy_is_imported_for_a_help_page():
+    code = (
+        "import sys, dupmae_ir.__main__ as m\n"
+        "try: m.main(['encode', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'faiss', 'jnius', 'pyserini', 'scipy', 'pandas'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("verb", [v for v in ("encode", "search", "eval") if v in _there()])
+def test_front_door_folders_work_from_anywhere(verb, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / verb), "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"usage: dupmae-ir {verb}" in done.stdout
+
+
+def test_start_up_is_instant():
+    fastest = min(_seconds() for _ in range(3))
+    bare = min(_seconds("-c", "pass") for _ in range(3))
+    # The interpreter's own start is not ours; half a second is generous on a busy machine.
+    assert fastest - bare < 0.5
+
+
+def _seconds(*arguments: str) -> float:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *(arguments or ("-m", "dupmae_ir"))], cwd=ROOT, capture_output=True, check=True)
+    return time.perf_counter() - start
+
+
+def test_verbs_are_described():
+    assert all(line and not line.endswith(".") for line in VERBS.values())
