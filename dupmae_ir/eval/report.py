@@ -155,5 +155,6 @@ def _csv(lines: list[list[Any]], delimiter: str) -> str:
 
 
 def _tex(text: str) -> str:
-    special: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+    special: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"}
+    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
     return text.translate(str.maketrans(special))
