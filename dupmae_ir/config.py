@@ -154,9 +154,19 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
         settings["metavar"] = meta.get("metavar") or {int: "N", float: "X"}.get(kind, f.name.upper())
     if many:
         settings["nargs"] = "+"
+        settings["action"] = _Gather
     group.add_argument(
         flag, dest=f.name, type=kind, required=required, default=None if required else f.default, **settings
     )
+
+
+class _Gather(argparse.Action):
+    """A list flag given twice adds to the first; the first replaces the default."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002
+        gathered = getattr(namespace, self.dest)
+        # Defaults are tuples, so a list is what an earlier use of the flag has left.
+        setattr(namespace, self.dest, [*(gathered if isinstance(gathered, list) else []), *values])
 
 
 def _unwrap(hint: Any) -> tuple[Any, bool, bool]:

@@ -34,6 +34,11 @@ def test_defaults_are_the_four_of_the_page(files, capsys):
     assert "nDCG@10  MRR@10   R@100     MAP" in capsys.readouterr().out
 
 
+def test_measures_may_be_asked_one_by_one_as_trec_eval_has_it(files, capsys):
+    assert main(["--qrels", "q", "run.trec", "-m", "MRR", "-m", "P@1", "MAP", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("run,MRR,P@1,MAP,")
+
+
 def test_json(files, capsys):
     assert main(["--qrels", "q", "run.trec", "-m", "MRR", "--json", "--no-complete", "--rel-level", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
