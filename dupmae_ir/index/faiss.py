@@ -49,11 +49,11 @@ class FlatWriter:
     def add(self, vectors: np.ndarray) -> None:
         """Append (n, dim) vectors; stored as float32. Refuses another width and values that are not finite."""
         if vectors.ndim != 2 or vectors.shape[1] != self.dim:
-            raise IndexMismatch(f"{self.path}: the index takes vectors of width {self.dim}, got an array {vectors.shape}")
+            raise IndexMismatch(f"{self.path} takes vectors of width {self.dim}, got an array of shape {vectors.shape}")
         block = np.ascontiguousarray(vectors, dtype="<f4")
         if not np.isfinite(block).all():
             row = self.rows + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-            raise IndexMismatch(f"{self.path}: the vector of row {row} is not finite; check the model's weights and --dtype")
+            raise IndexMismatch(f"{self.path}: vector {row} is not finite; check the model's weights and --dtype")
         self._file.write(block.data if block.size else b"")
         self.rows += len(block)
 
@@ -68,7 +68,9 @@ class FlatWriter:
     def __enter__(self) -> FlatWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:

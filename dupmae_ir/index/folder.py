@@ -52,7 +52,9 @@ class IndexBuilder:
     collection. As a context manager it lets go of all files; only :meth:`finish` makes the folder an index.
     """
 
-    def __init__(self, folder: str | Path, *, dim: int | None, terms: Sequence[str] | None, scale: float | None) -> None:
+    def __init__(
+        self, folder: str | Path, *, dim: int | None, terms: Sequence[str] | None, scale: float | None
+    ) -> None:
         if dim is None and terms is None:
             raise UsageError("an index needs vectors, terms, or both")
         if terms is not None and not (scale and np.isfinite(scale) and scale > 0):
@@ -73,7 +75,8 @@ class IndexBuilder:
 
     def _open(self) -> None:
         enter = self._open_files.enter_context
-        self._docids: IO[str] = enter(open(self.folder / "docid", "w", encoding="utf-8", newline="\n"))
+        docids = open(self.folder / "docid", "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by the stack)
+        self._docids: IO[str] = enter(docids)
         self._cls: FlatWriter | None = None
         if self.dim is not None:
             (self.folder / "cls").mkdir()
@@ -87,33 +90,48 @@ class IndexBuilder:
             self._forward = enter(ForwardWriter(self.folder / "forward", len(self.terms)))
 
     def add(self, docids: Sequence[str], cls: np.ndarray | None, ot: sp.csr_matrix | None) -> None:
-        """Append documents: ``cls`` (n, dim) float, ``ot`` (n, V) float CSR; each exactly where the index has that part.
+        """Append documents: ``cls`` (n, dim) float, ``ot`` (n, V) float CSR; each where the index has that part.
 
         Raises :class:`UsageError` for an id that no run file could carry, :class:`IndexMismatch` for parts that do
         not fit.
         """
+        if ot is None or self.scale is None:
+            self.add_impacts(docids, cls, ot)
+            return
+        impacts, clipped = quantise(ot, self.scale)
+        self.add_impacts(docids, cls, impacts, clipped, int(np.count_nonzero(ot.data)) - impacts.nnz)
+
+    def add_impacts(
+        self,
+        docids: Sequence[str],
+        cls: np.ndarray | None,
+        impacts: sp.csr_matrix | None,
+        clipped: int = 0,
+        dropped: int = 0,
+    ) -> None:
+        """As :meth:`add` for weights that :func:`quantise` has been over: (n, V) uint8 CSR, ascending columns.
+
+        ``clipped`` and ``dropped`` are how many of them were above 255 and how many rounded to 0.
+        """
         for docid in docids:
             if docid.split() != [docid]:
-                raise UsageError(f"the document id {docid!r} is empty or holds white space, which a run file cannot carry")
+                raise UsageError(f"the document id {docid!r} is empty or holds white space; a run file cannot carry it")
         _check_part("[CLS] vectors", self.dim, cls, len(docids))
-        _check_part("OT weights", None if self.terms is None else len(self.terms), ot, len(docids))
+        _check_part("OT weights", None if self.terms is None else len(self.terms), impacts, len(docids))
         self._docids.writelines(f"{docid}\n" for docid in docids)
         if self._cls is not None and cls is not None:
             self._cls.add(cls)
-        if ot is not None:
-            self._add_impacts(docids, ot)
+        if impacts is not None:
+            self._ot.add_batch(docids, impacts)
+            self._forward.add(impacts.indptr, impacts.indices, impacts.data)
+            lengths = np.diff(impacts.indptr)
+            total = int(impacts.data.sum(dtype=np.int64))
+            self._count(clipped=clipped, dropped=dropped, postings=impacts.nnz, sum_of_impacts=total)
+            self._count(empty_documents=int(np.count_nonzero(lengths == 0)))
         self.documents += len(docids)
 
-    def _add_impacts(self, docids: Sequence[str], ot: sp.csr_matrix) -> None:
-        assert self.scale is not None
-        impacts, clipped = quantise(ot, self.scale)
-        self._counts["clipped"] += clipped
-        self._counts["dropped"] += int(np.count_nonzero(ot.data)) - impacts.nnz
-        self._counts["postings"] += impacts.nnz
-        self._counts["sum_of_impacts"] += int(impacts.data.sum(dtype=np.int64))
-        self._counts["empty_documents"] += int(np.count_nonzero(np.diff(impacts.indptr) == 0))
-        self._ot.add_batch(docids, impacts)
-        self._forward.add(impacts.indptr, impacts.indices, impacts.data)
+    def _count(self, **more: int) -> None:
+        self._counts.update(more)
 
     def finish(self, meta: dict[str, Any]) -> dict[str, Any]:
         """Close every part and write ``meta.json``: what was counted here, then ``meta``. Returns it.
@@ -128,7 +146,7 @@ class IndexBuilder:
         if self.terms is not None:
             _write_lines(self.folder / "terms.txt", self.terms)
         parts = [name for name, there in (("cls", self.dim is not None), ("ot", self.terms is not None)) if there]
-        record = {
+        record: dict[str, Any] = {
             "format": FORMAT,
             "documents": self.documents,
             "empty_documents": self._counts["empty_documents"],
@@ -138,16 +156,19 @@ class IndexBuilder:
             **{name: self._counts[name] for name in ("postings", "sum_of_impacts", "clipped", "dropped")},
             "digest": content_digest(self.folder, self.dim),
         }
-        tail = {"versions": versions(java=self.terms is not None), "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        record = {**record, **{key: value for key, value in meta.items() if key not in record}}
-        record = {**record, **{key: value for key, value in tail.items() if key not in record}}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        made = {"versions": versions(java=self.terms is not None), "created": now}
+        record = {**record, **meta, **record}  # the caller's keys come after ours and cannot change them
+        record = {**record, **{key: value for key, value in made.items() if key not in record}}
         write_json(self.folder / "meta.json", record)
         return record
 
     def __enter__(self) -> IndexBuilder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._open_files.__exit__(kind, value, trace)
 
 
@@ -171,7 +192,9 @@ class IndexFolder:
 
     def _check_counts(self) -> None:
         if (lines := _count_lines(self.path / "docid")) != self.documents:
-            raise IndexMismatch(f"{self.path / 'docid'} holds {lines} ids, meta.json says {self.documents} documents; {_AGAIN}")
+            raise IndexMismatch(
+                f"{self.path / 'docid'} holds {lines} ids, meta.json says {self.documents} documents; {_AGAIN}"
+            )
         if self.dim is not None:
             problem = flat_problem(self.path / "cls" / "index", self.documents, self.dim)
             if problem is None and not (self.path / "cls" / "docid").is_file():
@@ -181,10 +204,11 @@ class IndexFolder:
         if self.has_ot:
             if not any((self.path / "ot").glob("segments_*")):
                 raise IndexMismatch(f"{self.path / 'ot'} is missing or not a Lucene index; {_AGAIN}")
-            if (len(self.forward), len(self.forward.terms)) != (self.documents, self.meta["postings"]):
+            found, wanted = (len(self.forward), len(self.forward.terms)), (self.documents, self.meta["postings"])
+            if found != wanted:
                 raise IndexMismatch(
-                    f"{self.path / 'forward'} holds {len(self.forward.terms)} impacts of {len(self.forward)} documents, "
-                    f"meta.json says {self.meta['postings']} of {self.documents}; {_AGAIN}"
+                    f"{self.path / 'forward'} holds {found[1]} impacts of {found[0]} documents, "
+                    f"meta.json says {wanted[1]} of {wanted[0]}; {_AGAIN}"
                 )
 
     @property
@@ -266,7 +290,8 @@ class IndexFolder:
 
     def _need(self, part: str, what: str, flag: str) -> None:
         if part not in self.meta["parts"]:
-            raise IndexMismatch(f"{self.path} holds no {what}, which {flag} needs; it was encoded with parts {self.meta['parts']}")
+            has = ", ".join(self.meta["parts"])
+            raise IndexMismatch(f"{self.path} holds no {what}, which {flag} needs; it has only {has}")
 
 
 def quantise(ot: sp.csr_matrix, scale: float) -> tuple[sp.csr_matrix, int]:
@@ -308,9 +333,9 @@ def versions(java: bool = False) -> dict[str, str | None]:
     from dupmae_ir import pyserini
 
     found: dict[str, str | None] = {"dupmae_ir": dupmae_ir.__version__, "python": platform.python_version()}
-    for name, package in (("torch", "torch"), ("transformers", "transformers"), ("faiss", "faiss-cpu"), ("pyserini", "pyserini")):
+    for name in ("torch", "transformers", "faiss", "pyserini"):
         try:
-            found[name] = importlib.metadata.version(package)
+            found[name] = importlib.metadata.version("faiss-cpu" if name == "faiss" else name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
     found["java"] = pyserini.start_jvm().version if java else None
@@ -343,7 +368,7 @@ def _check_unique(path: Path) -> None:
         for row, line in enumerate(f):
             if hash(line) in suspects and first.setdefault(line, row) != row:
                 raise UsageError(
-                    f"the document id {line.rstrip(chr(10))!r} belongs to documents {first[line] + 1} and {row + 1} of the "
+                    f"the document id {line[:-1]!r} belongs to documents {first[line] + 1} and {row + 1} of the "
                     "collection; every document needs its own id"
                 )
 
@@ -354,7 +379,9 @@ def _read_meta(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path} is not a finished index (no meta.json); run its encode command again to finish it") from None
+        if any(path.glob("segments_*")):
+            raise InputError(f"{path} is a Lucene index, as for BM25, not an index of encoded documents") from None
+        raise InputError(f"{path} is not a finished index (no meta.json); run its encode command again") from None
     except ValueError as e:
         raise InputError(f"{path / 'meta.json'} cannot be read: {e}; {_AGAIN}") from None
     if not isinstance(meta, dict) or "format" not in meta:

@@ -88,7 +88,9 @@ class ForwardWriter:
     def __enter__(self) -> ForwardWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
             return
@@ -97,7 +99,7 @@ class ForwardWriter:
 
 
 class Forward:
-    """``indptr`` (n + 1,) int64, ``terms`` (p,), ``impacts`` (p,) uint8 of ``n`` documents over ``vocabulary`` terms."""
+    """n documents: ``indptr`` (n + 1,) int64, ``terms`` (p,) ids below ``vocabulary``, ``impacts`` (p,) uint8."""
 
     def __init__(self, indptr: np.ndarray, terms: np.ndarray, impacts: np.ndarray, vocabulary: int) -> None:
         self.indptr = indptr
@@ -107,7 +109,7 @@ class Forward:
 
     @classmethod
     def open(cls, folder: str | Path, vocabulary: int) -> Forward:
-        """Map the files. Raises :class:`IndexMismatch` for one that is missing, cut short or at odds with the others."""
+        """Map the files. Raises :class:`IndexMismatch` for one that is missing, cut short or at odds with the rest."""
         folder = Path(folder)
         indptr, terms, impacts = (_mapped(folder / name) for name in FILES)
         if not len(indptr) or int(indptr[-1]) != len(terms) or len(terms) != len(impacts):

@@ -32,6 +32,7 @@ MOST_CLAUSES = 1024
 
 _WEIGHT, _NEXT = "\x01", "\x02"
 """Between a term and its weight, and between terms. Not blanks and '|', which vocabularies contain."""
+_RESERVED = (_WEIGHT, _NEXT, "\n", "\0")
 _LONGEST_TERM = 32766  # Lucene's limit, in UTF-8 bytes
 _BUFFER_MB = 128.0
 
@@ -95,7 +96,9 @@ class LuceneWriter:
             self._writer.rollback()
             self._writer = None
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:
@@ -118,8 +121,9 @@ class ImpactWriter(LuceneWriter):
     def add(self, docid: str, term_ids: np.ndarray, impacts: np.ndarray) -> None:
         """One document: (t,) vocabulary ids, each once, and their impacts in 1..255; none for an empty document."""
         left, right = self._left, self._right
+        pairs = zip(term_ids.tolist(), impacts.tolist(), strict=True)
         with pyserini.java_errors(self.folder):
-            self._add(docid, "".join([left[t] + right[w] for t, w in zip(term_ids.tolist(), impacts.tolist(), strict=True)]))
+            self._add(docid, "".join([left[term] + right[weight] for term, weight in pairs]))
 
     def add_batch(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
         """Many documents: ``impacts`` is (n, V) with whole numbers in 1..255 where it is not empty."""
@@ -169,22 +173,24 @@ class LuceneReader:
         """Let go of the files."""
         self._reader.close()
 
-    def _hits(self, queries: Iterable[T], build: Callable[[T], Any], k: int, threads: int, by_docid: bool) -> list[Hits]:
-        """Build and run each query. All hits cross from Java at once, as JSON: a call per hit costs more than the search."""
+    def _hits(
+        self, queries: Iterable[T], build: Callable[[T], Any], k: int, threads: int, by_docid: bool
+    ) -> list[Hits]:
+        """Build and run each query. Hits cross from Java in one piece: a call per hit costs more than the search."""
         if k < 1:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
         depth = max(1, min(k, self.documents))
 
-        def search(query: T) -> list[Hits]:
+        def search(query: T) -> Hits:
             java_query = build(query)
             if by_docid:
                 found = self._searcher.search(java_query, depth, self._by_docid, True)
             else:
                 found = self._searcher.search(java_query, depth)
-            return [_hits(json.loads(self._mapper.writeValueAsString(found))["scoreDocs"], by_docid)]
+            return _hits(json.loads(self._mapper.writeValueAsString(found))["scoreDocs"], by_docid)
 
         with pyserini.java_errors(self.folder):
-            return [hits for found in _parallel(search, list(queries), threads) for hits in found]
+            return _parallel(search, list(queries), threads)
 
 
 class ImpactSearcher(LuceneReader):
@@ -229,8 +235,12 @@ def check_terms(terms: Sequence[str]) -> None:
         twice = next(t for t in terms if t in seen or seen.add(t))  # type: ignore[func-returns-value]
         raise UsageError(f"the vocabulary holds the term {twice!r} twice; an index needs one name for each term")
     for number, term in enumerate(terms):
-        if not term or _WEIGHT in term or _NEXT in term or "\n" in term or "\0" in term or len(term.encode("utf-8", "replace")) > _LONGEST_TERM:
-            raise UsageError(f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed (empty, too long, or a control character)")
+        unusable = not term or any(c in term for c in _RESERVED) or len(term.encode("utf-8", "replace")) > _LONGEST_TERM
+        if unusable:
+            raise UsageError(
+                f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed: it is empty, too long, or holds a "
+                "control character that the index needs for itself"
+            )
 
 
 def _check_query(query: dict[str, int]) -> None:

@@ -1,0 +1,76 @@
+"""BM25, as Anserini does it by default: the baseline that every table wants.
+
+The same analyzer (Porter stemming, Lucene's stop words), k1 = 0.9, b = 0.4 and one field, title and text joined. The
+index is an ordinary Lucene one: stock ``pyserini.search.lucene --bm25`` reads it and finds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir import pyserini
+from dupmae_ir.errors import UsageError
+from dupmae_ir.index.lucene import LuceneReader, LuceneWriter
+from dupmae_ir.types import Document, Hit, Query
+
+K1 = 0.9
+B = 0.4
+
+
+class BM25Writer(LuceneWriter):
+    """Documents into a fresh BM25 index, one at a time."""
+
+    def __init__(self, folder: str | Path) -> None:
+        pyserini.start_jvm()
+        super().__init__(folder, _analyzer(), _similarity(K1, B), norms=True)
+
+    def __enter__(self) -> BM25Writer:
+        return self
+
+    def add(self, document: Document) -> None:
+        """One document; one without words keeps its id and never matches."""
+        with pyserini.java_errors(self.folder):
+            self._add(document.docid, document.joined())
+
+
+def build_bm25(documents: Iterable[Document], folder: str | Path) -> int:
+    """Write a BM25 index of ``documents`` into ``folder`` (created, or empty). Returns how many there were."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not an empty folder; an index is written into a fresh one")
+    folder.mkdir(parents=True, exist_ok=True)
+    with BM25Writer(folder) as writer:
+        for document in documents:
+            writer.add(document)
+    return writer.documents
+
+
+class BM25Searcher(LuceneReader):
+    """BM25 over an index of :func:`build_bm25`, or over any that Anserini made of texts."""
+
+    def __init__(self, folder: str | Path, k1: float = K1, b: float = B) -> None:
+        if k1 < 0 or not 0 <= b <= 1:
+            raise UsageError(f"BM25 needs k1 >= 0 and b between 0 and 1, got k1={k1} and b={b}")
+        super().__init__(folder, lambda: _similarity(k1, b))
+        self._analyzer = _analyzer()
+
+    def search(self, queries: Sequence[Query], k: int = 1000, threads: int = 1) -> dict[str, list[Hit]]:
+        """The ``k`` best documents of each query, score descending, equal scores in docid order."""
+        found = self._hits(queries, self._build, k, threads, by_docid=True)
+        return {
+            query.qid: [Hit(docid, float(score)) for docid, score in zip(hits.docids or (), hits.scores, strict=True)]
+            for query, hits in zip(queries, found, strict=True)
+        }
+
+    def _build(self, query: Query) -> Any:
+        return self._generator.buildQuery("contents", self._analyzer, query.text)
+
+
+def _analyzer() -> Any:
+    return pyserini.autoclass("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+
+
+def _similarity(k1: float, b: float) -> Any:
+    return pyserini.autoclass("org.apache.lucene.search.similarities.BM25Similarity")(float(k1), float(b))
