@@ -15,7 +15,6 @@ This is Fagin's threshold argument with ranked lists only, followed by random ac
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -163,20 +162,3 @@ def _judge(
     kth = float(scores[best[-1]]) if len(best) == k else -np.inf
     exact = bound <= floor or kth > bound
     return Outcome(rows[best], scores[best], exact, tuple(len(f.rows) for f in found), seen, bound)
-
-
-@dataclass(frozen=True)
-class QueryReport:
-    """What ``--report`` writes, one line per query. Depths are None for a part that was not searched."""
-
-    qid: str
-    exact: bool
-    depth_dense: int | None
-    depth_impact: int | None
-    candidates: int
-    bound: float | None  #: None: every document was scored
-    kth: float | None  #: score of the last hit, None without hits
-    hits: int
-
-    def as_dict(self) -> dict[str, object]:
-        return dataclasses.asdict(self)

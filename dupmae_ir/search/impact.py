@@ -6,7 +6,8 @@ by the square of the index's scale, because both sides were multiplied by the sc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +17,6 @@ from dupmae_ir.search.hybrid import Candidates
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-HIGHEST_IMPACT = 255
 MOST_TERMS = 1024
 """Lucene refuses a query of more clauses."""
 
@@ -43,41 +43,54 @@ class Forward(Protocol):
 
 
 def quantise(ot: sp.csr_matrix, scale: float) -> list[ImpactQuery]:
-    """(q, V) float OT weights -> impacts, ``rint(w * scale)`` clipped to 255; what rounds to 0 is dropped."""
-    impacts = np.clip(np.rint(ot.data.astype(np.float64) * scale), 0, HIGHEST_IMPACT).astype(np.int64)
-    queries = []
-    for start, end in zip(ot.indptr[:-1], ot.indptr[1:], strict=True):
-        ids, weights = ot.indices[start:end].astype(np.int64), impacts[start:end]
-        kept = weights > 0
-        order = np.argsort(ids[kept])
-        queries.append(ImpactQuery(ids[kept][order], weights[kept][order]))
-    return queries
+    """(q, V) float OT weights -> impacts, as for documents: ``rint(w * scale)``, at most 255, zeros dropped."""
+    from dupmae_ir.index.folder import quantise as quantised
+
+    impacts, _ = quantised(ot, scale)
+    rows = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
+    return [
+        ImpactQuery(impacts.indices[start:end].astype(np.int64), impacts.data[start:end].astype(np.int64))
+        for start, end in rows
+    ]
 
 
 class ImpactIndex:
-    """Postings and the forward index of the same impacts; ``terms[id]`` is how Lucene knows a vocabulary id."""
+    """Postings and the forward index of the same impacts; ``terms[id]`` is how Lucene knows a vocabulary id.
+
+    ``open_postings`` is called when candidates are first needed: scoring and explaining need no JVM.
+    """
 
     def __init__(
-        self, postings: Postings, forward: Forward, terms: Sequence[str], scale: float, documents: int
+        self, open_postings: Callable[[], Postings], forward: Forward, terms: Sequence[str], scale: float,
+        documents: int,
     ) -> None:
-        self.postings = postings
+        self._open_postings = open_postings
         self.forward = forward
         self.terms = terms
         self.scale = scale
         self.documents = documents
 
-    def queries(self, queries: list[ImpactQuery], threads: int = 1) -> ImpactPart:
-        """The impact part of a search for quantised queries."""
-        return ImpactPart(self, queries, threads)
+    @cached_property
+    def postings(self) -> Postings:
+        """Where candidates come from."""
+        return self._open_postings()
+
+    def queries(self, queries: list[ImpactQuery], threads: int = 1, raw: bool = False) -> ImpactPart:
+        """The impact part of a search for quantised queries, in real units or, ``raw``, in integers."""
+        return ImpactPart(self, queries, threads, 1.0 if raw else self.scale**2)
 
 
 class ImpactPart:
-    """One batch of queries against an :class:`ImpactIndex`; a :class:`~dupmae_ir.search.hybrid.Part` in real units."""
+    """One batch of queries against an :class:`ImpactIndex`; a :class:`~dupmae_ir.search.hybrid.Part`.
 
-    def __init__(self, index: ImpactIndex, queries: list[ImpactQuery], threads: int) -> None:
+    Scores are exact integer sums divided by ``unit``.
+    """
+
+    def __init__(self, index: ImpactIndex, queries: list[ImpactQuery], threads: int, unit: float) -> None:
         self.index = index
         self.impact_queries = queries
         self.threads = threads
+        self.unit = unit
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         asked = [query for query in queries if len(self.impact_queries[query].ids)]
@@ -86,12 +99,8 @@ class ImpactPart:
         return [self._candidates(*found[query], depth) if query in found else _NOTHING for query in queries]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
-        return self.integers(query, rows) / self.index.scale**2
-
-    def integers(self, query: int, rows: np.ndarray) -> np.ndarray:
-        """Exact impact sums of (m,) rows: (m,) int64."""
         q = self.impact_queries[query]
-        return self.index.forward.scores(rows, q.ids, q.impacts)
+        return self.index.forward.scores(rows, q.ids, q.impacts) / self.unit
 
     def _terms(self, query: int) -> dict[str, int]:
         q = self.impact_queries[query]
@@ -100,9 +109,8 @@ class ImpactPart:
     def _candidates(self, rows: np.ndarray, sums: np.ndarray, depth: int) -> Candidates:
         """An exhausted list bounds the rest by 0: they have no term in common with the query."""
         exhausted = len(rows) < depth or len(rows) == self.index.documents
-        return Candidates(
-            rows.astype(np.int64), 0.0 if exhausted else _ceiling(int(sums.min())) / self.index.scale**2, exhausted
-        )
+        bound = 0.0 if exhausted else _ceiling(int(sums.min())) / self.unit
+        return Candidates(rows.astype(np.int64), bound, exhausted)
 
 
 _NOTHING = Candidates(np.zeros(0, np.int64), 0.0, True)

@@ -95,7 +95,7 @@ class World:
     def impact(self) -> tuple[ImpactIndex, Matrix]:
         matrix = Matrix(self.impacts)
         names = [f"w{i}" for i in range(self.impacts.shape[1])]
-        return ImpactIndex(matrix, matrix, names, self.scale, len(self.docids)), matrix
+        return ImpactIndex(lambda: matrix, matrix, names, self.scale, len(self.docids)), matrix
 
     def sparse_queries(self) -> list[ImpactQuery]:
         return [ImpactQuery(np.flatnonzero(q), q[q > 0].astype(np.int64)) for q in self.query_impacts]

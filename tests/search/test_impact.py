@@ -11,11 +11,12 @@ from dupmae_ir.search.impact import MOST_TERMS, ImpactQuery, _ceiling, quantise
 
 
 def test_quantise_rounds_half_to_even_clips_and_drops_zeros() -> None:
-    weights = sp.csr_matrix(np.array([[0.04, 0.05, 0.15, 0.25, 30.0, 0, 1.0], [0] * 7, [0.01] * 7], np.float32))
-    first, empty, faint = quantise(weights, scale=10.0)
-    # 0.05 * 10 is above 0.5 in float32's own 0.05; 2.5 goes to the even 2.
-    assert first.ids.tolist() == [1, 2, 3, 4, 6]
-    assert first.impacts.tolist() == [1, 2, 2, 255, 10]
+    weights = sp.csr_matrix(np.array([[0.04, 0.0625, 0.1875, 0.3125, 30.0, 0, 1.0], [0] * 7, [0.01] * 7], np.float32))
+    first, empty, faint = quantise(weights, scale=8.0)
+    # 0.5, 1.5 and 2.5 go to the even neighbour.
+    assert first.ids.tolist() == [2, 3, 4, 6]
+    assert first.impacts.tolist() == [2, 2, 240, 8]
+    assert quantise(sp.csr_matrix(np.array([[32.0]], np.float32)), 8.0)[0].impacts.tolist() == [255]
     assert len(empty.ids) == len(faint.ids) == 0
 
 
@@ -29,11 +30,11 @@ def test_quantise_orders_ids() -> None:
 def test_real_units_are_the_integers_over_the_scale_squared() -> None:
     world = World.draw(np.random.default_rng(4), documents=50)
     index, _ = world.impact()
-    part = index.queries(world.sparse_queries())
+    real, raw = (index.queries(world.sparse_queries(), raw=raw) for raw in (False, True))
     rows = np.arange(50)
     for q in range(3):
-        assert part.integers(q, rows).tolist() == (world.impacts @ world.query_impacts[q]).tolist()
-        assert (part.scores(q, rows) * world.scale**2 == part.integers(q, rows)).all()
+        assert raw.scores(q, rows).tolist() == (world.impacts @ world.query_impacts[q]).tolist()
+        assert (real.scores(q, rows) * world.scale**2 == raw.scores(q, rows)).all()
 
 
 def test_a_query_without_terms_never_reaches_lucene() -> None:

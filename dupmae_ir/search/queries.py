@@ -1,0 +1,128 @@
+"""The query side: the encoder that belongs to an index, and each distinct text encoded once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
+from dupmae_ir.search.impact import ImpactQuery, quantise
+from dupmae_ir.types import Encoder
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.folder import IndexFolder
+
+COMPARED = {"query_length": "--query-length", "activation": None, "dtype": "--dtype", "impact_scale": None}
+"""Settings that queries share with the documents of an index, and the flag that changes one on purpose."""
+
+
+def load_query_encoder(
+    index: IndexFolder, model: str | Path | None, device: str, dtype: str | None, query_length: int | None
+) -> Encoder:
+    """``model``, or the encoder that the index names, with the index's settings where none are given."""
+    from dupmae_ir.models import load_encoder
+
+    recorded, parts = index.meta.get("encoder"), tuple(index.meta["parts"])
+    if recorded is None:
+        if model is None:
+            raise IndexMismatch(f"{index.path}/meta.json does not name the encoder of the index; do so with --model")
+        recorded = {}
+    name = recorded["name"] if model is None else model
+    try:
+        return load_encoder(
+            None if name == "default" else name,
+            device=device,
+            dtype=dtype or recorded.get("dtype"),
+            document_length=recorded.get("document_length"),
+            query_length=query_length or recorded.get("query_length"),
+            top_k=recorded.get("top_k"),
+            activation=recorded.get("activation") if "ot" in parts else None,
+            title_separator=recorded.get("title_separator"),
+            parts=parts,
+        )
+    except CheckpointError as e:
+        if model is not None:
+            raise
+        raise CheckpointError(f"{e} ({index.path}/meta.json names it; if the model moved, use --model)") from None
+
+
+def check_encoder(index: IndexFolder, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
+    """Refuse an encoder whose queries do not belong to this index's documents.
+
+    ``given`` names settings that the user chose to differ. An index that does not say what made it is taken on trust,
+    but its widths must fit. Raises :class:`IndexMismatch` with both values.
+    """
+    recorded, there = index.meta.get("encoder") or {}, f"{index.path} was encoded"
+    if (made_by := recorded.get("digest", encoder.digest)) != encoder.digest:
+        raise IndexMismatch(
+            f"{there} by {recorded.get('name')} (digest {made_by[:12]}) but the queries would be by {encoder.name} "
+            f"(digest {encoder.digest[:12]}); search with the former, or encode the collection with the latter"
+        )
+    for name, flag in COMPARED.items():
+        then, now = recorded.get(name), getattr(encoder.settings, name)
+        if then is not None and then != now and name not in given:
+            fix = f"give {flag} {now} if that is on purpose" if flag else "load the encoder with the index's"
+            raise IndexMismatch(f"{there} with {name.replace('_', ' ')} {then} but the query encoder has {now}; {fix}")
+    for part, makes in {"cls": encoder.dim is not None, "ot": encoder.terms is not None}.items():
+        if part in index.meta["parts"] and not makes:
+            raise IndexMismatch(f"{index.path} holds the {part} part but {encoder.name} makes none; load it whole")
+    for what, there_is, wanted in (
+        ("dimensions of [CLS]", encoder.dim, index.dim), ("terms", _length(encoder.terms), _length(index.terms)),
+    ):
+        if there_is and wanted and there_is != wanted:
+            raise IndexMismatch(f"{index.path} has {wanted} {what} but {encoder.name} has {there_is}; use another")
+
+
+def _length(terms: list[str] | None) -> int | None:
+    return None if terms is None else len(terms)
+
+
+@dataclass(frozen=True)
+class EncodedQuery:
+    """``cls`` (d',) float32, of width 0 when the encoder makes none; ``ot`` without terms likewise."""
+
+    cls: np.ndarray
+    ot: ImpactQuery
+
+
+class QueryEncodings:
+    """Encodes each distinct one of ``texts`` once, and forgets it after its last use.
+
+    ``scale`` is the index's S; ``cap`` the number of OT weights kept.
+    """
+
+    def __init__(self, encoder: Encoder, scale: float | None, cap: int, texts: list[str]) -> None:
+        self.encoder = encoder
+        self.scale = scale
+        self.cap = cap
+        self._left = Counter(texts)
+        self._known: dict[str, EncodedQuery] = {}
+
+    def take(self, texts: list[str]) -> list[EncodedQuery]:
+        """The encodings of some of the texts, in order; new ones are made in one call of the encoder."""
+        fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
+        self._known.update(zip(fresh, self._encode(fresh), strict=True))
+        taken = [self._known[text] for text in texts]
+        self._left.subtract(texts)
+        for text in set(texts):
+            if self._left[text] <= 0:
+                del self._known[text]
+        return taken
+
+    def _encode(self, texts: list[str]) -> list[EncodedQuery]:
+        if not texts:
+            return []
+        found = self.encoder.encode_queries(texts, self.cap)
+        cls = np.zeros((len(texts), 0), np.float32) if found.cls is None else found.cls
+        if len(bad := np.flatnonzero(~np.isfinite(cls).all(axis=1))):
+            raise DupmaeError(
+                f"{self.encoder.name} gives numbers that are not finite for {texts[bad[0]]!r}; try --dtype float32"
+            )
+        if found.ot is None or self.scale is None:
+            none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
+            return [EncodedQuery(vector, none) for vector in cls]
+        return [EncodedQuery(*pair) for pair in zip(cls, quantise(found.ot, self.scale), strict=True)]
