@@ -79,7 +79,7 @@ def in_order(shards: Sequence[IndexFolder]) -> list[IndexFolder]:
     of = first.meta["shard"]["of"]
     if missing := sorted(set(range(of)) - set(by_number)):
         names = ", ".join(map(str, missing[:10]))
-        raise IndexMismatch(f"shard {names} of {of} is missing (numbers start at 0); encode it, or name it too")
+        raise IndexMismatch(f"missing of {of} shards: {names} (numbers start at 0); encode what is missing, or name it")
     return [by_number[n] for n in range(of)]
 
 

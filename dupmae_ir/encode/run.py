@@ -240,7 +240,8 @@ class _Run:
         done = mine and work.has(number, digest, self.config.corpus) and (jsonl is None or jsonl.has(number))
         if done or not mine:
             self.resumed += len(window) if mine else 0
-            bar.initial += len(window)
+            if not bar.disable:  # read again, not encoded again: fills the bar but not the rate
+                bar.initial += len(window)
         else:
             part = quantised([d.docid for d in window], first or self._represent(window), work.scale)
             if jsonl:

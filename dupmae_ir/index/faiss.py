@@ -61,9 +61,9 @@ class FlatWriter:
         """Fill in the count. Until then faiss reads the file as an empty index."""
         if self._file.closed:
             return
-        self._file.seek(0)
-        self._file.write(_header(self.dim, self.rows))
-        self._file.close()
+        with self._file:  # let go of it also when the disk is full
+            self._file.seek(0)
+            self._file.write(_header(self.dim, self.rows))
 
     def __enter__(self) -> FlatWriter:
         return self

@@ -6,6 +6,7 @@ Three memory-mapped numpy files, a CSR matrix of the very impacts that the Lucen
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -44,10 +45,10 @@ class NpyWriter:
         """Put the count into the header."""
         if self._file.closed:
             return
-        self._file.seek(0)
-        if self._write_header() != self._start:
-            raise AssertionError(f"{self.path}: the header grew")
-        self._file.close()
+        with self._file:  # let go of it also when the disk is full
+            self._file.seek(0)
+            if self._write_header() != self._start:
+                raise AssertionError(f"{self.path}: the header grew")
 
     def abandon(self) -> None:
         """Close without finishing."""
@@ -81,9 +82,10 @@ class ForwardWriter:
         self._impacts.add(impacts)
 
     def close(self) -> None:
-        """Finish all three files."""
-        for part in (self._indptr, self._terms, self._impacts):
-            part.close()
+        """Finish all three files; when one fails, let go of the others too."""
+        with contextlib.ExitStack() as files:
+            for part in (self._indptr, self._terms, self._impacts):
+                files.callback(part.close)
 
     def __enter__(self) -> ForwardWriter:
         return self
@@ -94,8 +96,9 @@ class ForwardWriter:
         if kind is None:
             self.close()
             return
-        for part in (self._indptr, self._terms, self._impacts):
-            part.abandon()
+        with contextlib.ExitStack() as files:
+            for part in (self._indptr, self._terms, self._impacts):
+                files.callback(part.abandon)
 
 
 class Forward:
