@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.errors import EnvironmentProblem, OutputError, UnknownName, UsageError
+from dupmae_ir.errors import DupmaeError, EnvironmentProblem, OutputError, UnknownName, UsageError
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Query
 
@@ -335,8 +335,8 @@ def detach_thread() -> None:
 
 
 @contextmanager
-def java_errors(path: str | Path) -> Iterator[None]:
-    """Turn a Java exception into one line that names ``path`` and the cause."""
+def java_errors(path: str | Path, kind: type[DupmaeError] = OutputError) -> Iterator[None]:
+    """Turn a Java exception into a ``kind`` of one line that names ``path`` and the cause."""
     start_jvm()
     import jnius
 
@@ -346,7 +346,7 @@ def java_errors(path: str | Path) -> Iterator[None]:
         name, text = str(e.classname or "").replace("/", "."), _one_line(e.innermessage or e)
         if "No space left" in text:
             raise OutputError(f"{path}: no space left on the disk; free some and run the same command again") from None
-        raise OutputError(f"{path}: Lucene reports {name.rpartition('.')[2] or 'an error'}: {text}") from None
+        raise kind(f"{path}: Lucene reports {name.rpartition('.')[2] or 'an error'}: {text}") from None
 
 
 def module(name: str) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from dupmae_ir import pyserini
-from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -149,7 +149,7 @@ class LuceneReader:
         if not any(self.folder.glob("segments_*")):
             raise IndexMismatch(f"{self.folder} is not a Lucene index: it holds no segments file")
         pyserini.start_jvm()
-        with pyserini.java_errors(self.folder):
+        with pyserini.java_errors(self.folder, InputError):
             self._reader = pyserini.autoclass("org.apache.lucene.index.DirectoryReader").open(_directory(self.folder))
             self._searcher = pyserini.autoclass("org.apache.lucene.search.IndexSearcher")(
                 pyserini.cast("org.apache.lucene.index.IndexReader", self._reader)
@@ -166,7 +166,7 @@ class LuceneReader:
 
     def docid(self, row: int) -> str:
         """The id stored with document number ``row``."""
-        with pyserini.java_errors(self.folder):
+        with pyserini.java_errors(self.folder, InputError):
             return str(self._reader.storedFields().document(row).get("id"))
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class LuceneReader:
                 found = self._searcher.search(java_query, depth)
             return _hits(json.loads(self._mapper.writeValueAsString(found))["scoreDocs"], by_docid)
 
-        with pyserini.java_errors(self.folder):
+        with pyserini.java_errors(self.folder, InputError):
             return _parallel(search, list(queries), threads)
 
 

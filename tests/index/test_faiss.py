@@ -1,0 +1,74 @@
+"""Flat indexes written as a stream are the ones that faiss writes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import faiss
+import numpy as np
+import pytest
+
+from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.index.faiss import FlatWriter, flat_problem, read_flat, vectors_of
+
+
+@pytest.fixture
+def vectors():
+    return np.random.default_rng(0).standard_normal((100, 24)).astype(np.float32)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100])
+def test_the_file_is_the_one_that_faiss_writes(tmp_path, vectors, rows):
+    index = faiss.IndexFlatIP(24)
+    index.add(vectors[:rows])
+    faiss.write_index(index, str(tmp_path / "theirs"))
+    with FlatWriter(tmp_path / "ours", 24) as writer:
+        writer.add(vectors[: rows // 2])
+        writer.add(vectors[rows // 2 : rows])
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_read_back(tmp_path, vectors, mapped):
+    with FlatWriter(tmp_path / "index", 24) as writer:
+        writer.add(vectors.astype(np.float64))  # any float type comes in, float32 is kept
+    index = read_flat(tmp_path / "index", mapped)
+    np.testing.assert_array_equal(vectors_of(index), vectors)
+    _, rows = index.search(vectors[:5], 3)
+    wanted = np.argsort(-(vectors[:5] @ vectors.T), axis=1)[:, :3]
+    np.testing.assert_array_equal(rows, wanted)
+    assert not vectors_of(index).flags.writeable
+
+
+def test_what_does_not_belong_is_refused(tmp_path, vectors):
+    with FlatWriter(tmp_path / "index", 24) as writer:
+        writer.add(vectors[:3])
+        with pytest.raises(IndexMismatch, match="width 24, got an array of shape"):
+            writer.add(vectors[:, :5])
+        vectors[1, 3] = np.nan
+        with pytest.raises(IndexMismatch, match="vector 4 is not finite"):
+            writer.add(vectors[:2])
+
+
+def test_problems_are_named(tmp_path, vectors):
+    path = tmp_path / "index"
+    assert "is missing" in flat_problem(path, 100, 24)
+    with FlatWriter(path, 24) as writer:
+        writer.add(vectors)
+    assert flat_problem(path, 100, 24) is None
+    assert "holds 100 vectors of width 24, wanted 99 of width 24" in flat_problem(path, 99, 24)
+    assert "wanted 100 of width 12" in flat_problem(path, 100, 12)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert "truncated" in flat_problem(path, 100, 24)
+    path.write_bytes(whole[:7])
+    assert "holds 0 vectors" in flat_problem(path, 100, 24)
+    path.write_bytes(b"not an index")
+    assert "not a flat inner-product faiss index" in flat_problem(path, 100, 24)
+
+
+def test_unfinished_files_are_noticed(tmp_path, vectors):
+    with suppress(RuntimeError), FlatWriter(tmp_path / "index", 24) as writer:
+        writer.add(vectors)
+        raise RuntimeError
+    assert "holds 0 vectors" in flat_problem(tmp_path / "index", 100, 24)

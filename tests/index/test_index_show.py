@@ -1,0 +1,38 @@
+"""``dupmae-ir index show``."""
+
+from __future__ import annotations
+
+import json
+
+import index_samples as samples
+import pytest
+
+from dupmae_ir.index.__main__ import main
+
+pytestmark = pytest.mark.jvm
+
+
+def test_show(tmp_path, capsys):
+    meta = samples.build(tmp_path / "I")
+    assert main(["show", str(tmp_path / "I")]) == 0
+    shown = capsys.readouterr().out
+    assert "120 (12 without impacts)" in shown
+    assert meta["digest"][:12] in shown
+    assert main(["show", str(tmp_path / "I"), "--json", "--verify"]) == 0
+    assert json.loads(capsys.readouterr().out) == meta
+    assert main(["show", str(tmp_path / "I"), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    with open(tmp_path / "I" / "cls" / "index", "r+b") as f:
+        f.seek(-2, 2)
+        f.write(b"xx")
+    assert main(["show", str(tmp_path / "I")]) == 0
+    assert main(["show", str(tmp_path / "I"), "--verify"]) == 2
+
+
+def test_help_and_mistakes(capsys):
+    assert main([]) == 0
+    assert "bm25" in capsys.readouterr().out
+    assert main(["bm52"]) == 2
+    assert "Did you mean 'bm25'?" in capsys.readouterr().err
+    assert main(["show", "/no/such/index"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
