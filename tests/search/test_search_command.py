@@ -1,0 +1,295 @@
+"""The search command, as it is typed: runs, answers, reports and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dupmae_ir.index.bm25 import build_bm25
+from dupmae_ir.index.folder import IndexBuilder
+from dupmae_ir.io.runs import read_run, write_run
+from dupmae_ir.search.__main__ import main
+from dupmae_ir.search.fusion import rrf
+from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.testing import HashingEncoder
+from dupmae_ir.types import Document, Hit, Query
+
+pytestmark = pytest.mark.jvm
+
+COLLECTION = [
+    Document("threading.Thread.join", "Wait until the thread terminates.", "join"),
+    Document("threading.Lock", "A lock that one thread acquires and releases.", "Lock"),
+    Document("os.fork", "Fork a child process."),
+    Document("queue.Queue", "A queue for threads: put, get, wait.", "Queue"),
+    Document("q2", "A document with the id of a topic about a lock and a thread."),
+    Document("empty", ""),
+]
+TOPICS = [Query("q1", "wait for the thread"), Query("q2", "a lock and a thread"), Query("10", "fork")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """index/ (both parts), bm25/, corpus.jsonl, queries.jsonl, qrels.txt."""
+    where = tmp_path_factory.mktemp("search")
+    encoder = HashingEncoder()
+    both = encoder.encode_documents([d.joined() for d in COLLECTION])
+    with IndexBuilder(where / "index", dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
+        builder.add([d.docid for d in COLLECTION], both.cls, both.ot)
+        s = encoder.settings
+        builder.finish({"encoder": {
+            "name": encoder.name, "digest": encoder.digest, "document_length": s.document_length,
+            "query_length": s.query_length, "top_k": s.top_k, "activation": s.activation, "dtype": s.dtype,
+            "title_separator": s.title_separator,
+        }})  # fmt: skip
+    build_bm25(COLLECTION, where / "bm25")
+    rows = [{"_id": d.docid, "title": d.title, "text": d.text} for d in COLLECTION]
+    (where / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (where / "queries.jsonl").write_text("".join(json.dumps({"_id": q.qid, "text": q.text}) + "\n" for q in TOPICS))
+    (where / "qrels.txt").write_text("q2 0 threading.Lock 1\n10 0 os.fork 1\n77 0 os.fork 1\n")
+    return where
+
+
+@pytest.fixture(scope="module")
+def searcher(folder: Path) -> Searcher:
+    return Searcher.open(folder / "index")
+
+
+def search(folder: Path, *flags: str) -> int:
+    return main(["--index", str(folder / "index"), *flags])
+
+
+def run_file(folder: Path, tmp_path: Path, *flags: str) -> dict[str, list[Hit]]:
+    output = str(tmp_path / "run.trec")
+    topics = () if "--topics" in flags else ("--topics", str(folder / "queries.jsonl"))
+    assert search(folder, *topics, "--output", output, *flags) == 0
+    return read_run(output)
+
+
+def close(ours: dict[str, list[Hit]], theirs: dict[str, list[Hit]]) -> None:
+    assert {q: [h.docid for h in hits] for q, hits in ours.items()} == {
+        q: [h.docid for h in hits] for q, hits in theirs.items() if hits
+    }
+    for qid, hits in ours.items():
+        assert [h.score for h in hits] == pytest.approx([h.score for h in theirs[qid]], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["dense", "impact", "hybrid"])
+def test_a_run_is_what_the_searcher_finds(
+    folder: Path, searcher: Searcher, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    run = run_file(folder, tmp_path, f"--{mode}", "--hits", "3")
+    close(run, searcher.search(TOPICS, 3, mode))
+    assert f"3 topics, {mode}, " in (err := capsys.readouterr().err)
+    assert "certified exact: 3 of 3" in err
+    first = (tmp_path / "run.trec").read_text().splitlines()[0].split()
+    assert (first[0], first[1], first[3], first[5]) == ("q1", "Q0", "1", f"dupmae-ir-{mode}")
+
+
+def test_hybrid_is_the_default_and_defaults_to_a_thousand(folder: Path, searcher: Searcher, tmp_path: Path) -> None:
+    close(run_file(folder, tmp_path), searcher.search(TOPICS, 1000, "hybrid"))
+
+
+def test_what_else_shapes_a_run(folder: Path, searcher: Searcher, tmp_path: Path) -> None:
+    close(run_file(folder, tmp_path, "--remove-query"), searcher.search(TOPICS, 1000, remove_query=True))
+    raw = run_file(folder, tmp_path, "--impact", "--raw-impacts")
+    close(raw, searcher.search(TOPICS, 1000, "impact", raw_impacts=True))
+    assert set(run_file(folder, tmp_path, "--qrels", str(folder / "qrels.txt"))) == {"q2", "10"}
+    weighted = searcher.with_settings(dense_weight=0.5, impact_weight=2.0).search(TOPICS, 1000)
+    close(run_file(folder, tmp_path, "--dense-weight", "0.5", "--impact-weight", "2"), weighted)
+    close(run_file(folder, tmp_path, "--batch-size", "1", "--threads", "2"), searcher.search(TOPICS, 1000))
+    few = run_file(folder, tmp_path, "--impact", "--query-terms", "1")
+    close(few, searcher.with_settings(query_terms=1).search(TOPICS, 1000, "impact"))
+
+
+def test_formats_and_tags(folder: Path, tmp_path: Path) -> None:
+    run_file(folder, tmp_path, "--format", "msmarco", "--hits", "1")
+    assert [len(line.split("\t")) for line in (tmp_path / "run.trec").read_text().splitlines()] == [3, 3, 3]
+    run_file(folder, tmp_path, "--tag", "mine")
+    assert (tmp_path / "run.trec").read_text().splitlines()[0].endswith(" mine")
+
+
+def test_report_and_json(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.jsonl"
+    run_file(folder, tmp_path, "--report", str(report), "--json")
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["topics"], summary["certified"], summary["uncertified"]) == (3, 3, [])
+    assert summary["depth_dense"] == {"median": 6, "max": 6}
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [line["qid"] for line in lines] == ["q1", "q2", "10"]
+    assert all(line["exact"] and line["candidates"] == 6 and line["bound"] is None for line in lines)
+
+
+def test_fusion_of_runs_is_fusion_in_search(folder: Path, searcher: Searcher, tmp_path: Path) -> None:
+    fused = run_file(folder, tmp_path, "--fusion", "rrf")
+    dense, impact = (searcher.search(TOPICS, 1000, mode) for mode in ("dense", "impact"))
+    close(fused, {q.qid: rrf([dense[q.qid], impact[q.qid]]) for q in TOPICS})
+
+
+def test_bm25(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = str(tmp_path / "bm25.trec")
+    flags = ["--index", str(folder / "bm25"), "--bm25", "--topics", str(folder / "queries.jsonl"), "--output", output]
+    assert main(flags) == 0
+    run = read_run(output)
+    assert run["10"][0].docid == "os.fork"
+    assert main([*flags, "--remove-query", "--hits", "2", "--json"]) == 0
+    assert "q2" in [h.docid for h in run["q2"]]
+    assert read_run(output)["q2"] == [h for h in run["q2"] if h.docid != "q2"][:2]
+    capsys.readouterr()
+    assert main(["--index", str(folder / "bm25"), "--bm25", "--query", "fork"]) == 0
+    assert capsys.readouterr().out.startswith("1  os.fork  ")
+
+
+def test_blank_topics_are_counted(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topics = tmp_path / "t.tsv"
+    topics.write_text("1\tlock\n2\t \n3\tzyzzyva\n")
+    run = run_file(folder, tmp_path, "--topics", str(topics), "--impact")
+    assert set(run) == {"1"}
+    err = capsys.readouterr().err
+    assert "1 topics are blank and have no hits" in err
+    assert "1 topics match nothing" in err
+
+
+def test_one_question(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "wait for the thread"
+    assert search(folder, "--query", text, "--hits", "2", "--corpus", str(folder / "corpus.jsonl"), "--terms", "1") == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("hybrid, certified exact: 6 of 6 documents scored")
+    best = searcher.search(text, 1)[0]
+    why = searcher.explain(text, best.docid)
+    lines = out.splitlines()
+    assert lines[0] == f"1  {best.docid}  {best.score:.6g} = dense {why.dense:.6g} + impact {why.impact:.6g}"
+    assert lines[1].startswith("   ")
+    shown = f"{why.terms[0].term} {why.terms[0].share:.4g}"
+    assert lines[2] == f"   terms: {shown} and {len(why.terms) - 1} more"
+    assert sum(line.startswith(("1 ", "2 ")) for line in lines) == 2
+
+
+def test_one_question_as_json(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = str(folder / "corpus.jsonl")
+    assert search(folder, "--query", "a lock", "--json", "--corpus", corpus, "--impact", "--hits", "3") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [(h["docid"], h["score"]) for h in answer["hits"]] == searcher.search("a lock", 3, "impact")
+    assert answer["report"]["exact"] is True
+    by_id = {d.docid: d for d in COLLECTION}
+    for hit in answer["hits"]:
+        assert hit["text"] == by_id[hit["docid"]].text
+        assert sum(t["share"] for t in hit["terms"]) == pytest.approx(hit["impact"])
+
+
+def test_explain_one_document(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
+    assert search(folder, "--query", "a lock and a thread", "--explain", "threading.Lock") == 0
+    lines = capsys.readouterr().out.splitlines()
+    why = searcher.explain("a lock and a thread", "threading.Lock")
+    assert lines[0] == f"threading.Lock  {why.score:.6g} = dense {why.dense:.6g} + impact {why.impact:.6g}"
+    assert lines[2].split() == ["term", "query", "document", "share"]
+    assert len(lines) == 4 + len(why.terms)
+    assert sum(float(line.split()[-1]) for line in lines[4:]) == pytest.approx(why.impact, abs=1e-3)
+    assert search(folder, "--query", "a lock", "--explain", "threading.lock") == 2
+    assert "holds no document 'threading.lock'" in capsys.readouterr().err
+
+
+def test_quiet_and_other_shapes_of_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert search(folder, "--query", "zyzzyva", "--impact", "--quiet") == 0
+    assert capsys.readouterr() == ("no document matches\n", "")
+    assert search(folder, "--query", "lock", "--fusion", "pyserini", "--quiet", "--hits", "1") == 0
+    assert "  (dense " in capsys.readouterr().out
+    assert search(folder, "--query", "lock", "--dense-weight", "2", "--quiet", "--hits", "1") == 0
+    assert " = 2 x dense " in capsys.readouterr().out
+    assert search(folder, "--query", "lock", "--dense", "--quiet", "--hits", "1") == 0
+    assert " = " not in capsys.readouterr().out
+
+
+REFUSED: list[tuple[list[str], str]] = [
+    ([], "give either --topics FILE or --query TEXT"),
+    (["--query", "a", "--topics", "t"], "give either --topics FILE or --query TEXT"),
+    (["--query", " "], "--query is blank"),
+    (["--query", "a", "--dense", "--impact"], "at most one of --dense, --impact, --hybrid, --bm25"),
+    (["--query", "a", "--dense", "--fusion", "rrf"], "does not go with --dense"),
+    (["--topics", "Q"], "--topics needs --output FILE"),
+    (["--topics", "Q", "--output", "."], ". is a folder; name a file to write"),
+    (["--topics", "Q", "--output", "same", "--report", "same"], "name the same file"),
+    (["--query", "a", "--output", "x"], "--output belongs to --topics"),
+    (["--query", "a", "--remove-query"], "--remove-query belongs to --topics"),
+    (["--topics", "Q", "--output", "x", "--corpus", "c"], "--corpus belongs to --query"),
+    (["--query", "a", "--rrf-k", "5"], "--rrf-k belongs to --fusion"),
+    (["--query", "a", "--k1", "1.2"], "--k1 belongs to --bm25"),
+    (["--query", "a", "--raw-impacts"], "--raw-impacts belongs to --impact"),
+    (["--query", "a", "--dense", "--impact-weight", "2"], "--impact-weight belongs to --hybrid"),
+    (["--query", "a", "--bm25", "--query-length", "5"], "--query-length belongs to --dense, --impact and --hybrid"),
+    (["--topics", "Q", "--output", "x", "--fusion", "rrf", "--report", "r"], "--report belongs to --dense, --impact"),
+    (["--query", "a", "--hits", "0"], "--hits must be at least 1, got 0"),
+    (["--query", "a", "--terms", "-1"], "--terms must be 0 or more"),
+    (["--query", "a", "--query-terms", "2000"], "--query-terms must be 1 to 1024"),
+    (["--query", "a", "--dense-weight", "-1"], "--dense-weight must be above 0"),
+    (["--query", "a", "--max-depth", "3"], "--max-depth 3 is less than the 10 hits"),
+    (["--query", "a", "--fusion", "interpolation", "--alpha", "2"], "--alpha must lie between 0 and 1"),
+    (["--query", "a", "--bm25"], "is no BM25 index"),
+    (["--query", "a", "--model", "/no/such/model"], "/no/such/model"),
+    (["--query", "a", "--corpus", "/no/such/corpus"], "/no/such/corpus"),
+    (["--topics", "/no/topics.tsv", "--output", "x"], "/no/topics.tsv: no such file"),
+    (["--topics", "no-such-topics", "--output", "x"], "'no-such-topics' is neither a file nor topics"),
+    (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "judges none of the 3 topics"),
+    (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
+]
+
+
+@pytest.mark.parametrize(("flags", "says"), REFUSED, ids=[says[:40] for _, says in REFUSED])
+def test_refusals_are_one_line_and_leave_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    flags: list[str], says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.qrels").write_text("x 0 y 1\n")
+    named = {"Q": str(folder / "queries.jsonl"), "QRELS": "other.qrels"}
+    assert search(folder, *(named.get(flag, flag) for flag in flags)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert err.startswith("dupmae-ir search: ")
+    assert err.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["other.qrels"]
+
+
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ("nothing", "no such index"),
+        ("bm25", "is a bare Lucene index; search it with --bm25"),
+        (".", "is not a finished index"),
+    ],
+)
+def test_folders_that_are_no_index(
+    folder: Path, capsys: pytest.CaptureFixture[str], index: str, says: str
+) -> None:
+    assert main(["--index", str(folder / index), "--query", "a"]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_old_run_survives_a_failed_search(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "run.trec"
+    write_run(output, {"q1": [Hit("a", 1.0)]}, "old", "trec")
+    before = output.read_bytes()
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(28, "No space left on device", str(output))
+
+    monkeypatch.setattr("dupmae_ir.search.searcher.exact_top", broken)
+    assert search(folder, "--topics", str(folder / "queries.jsonl"), "--output", str(output)) == 1
+    assert output.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_recipe(folder: Path, tmp_path: Path, searcher: Searcher) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f'topics = "{folder}/queries.jsonl"\nimpact = true\nhits = 2\n')
+    output = str(tmp_path / "run.trec")
+    assert search(folder, "--recipe", str(recipe), "--output", output) == 0
+    close(read_run(output), searcher.search(TOPICS, 2, "impact"))
+
+
+def test_a_longer_question_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert search(folder, "--query", "lock", "--query-length", "16") == 0
+    assert "note: questions are read with query length 16, the index with 32" in capsys.readouterr().err
