@@ -153,8 +153,10 @@ def _from_json(line: str, where: str) -> Pair:
 def _passage(value: Any, where: str) -> Document:
     if isinstance(value, str) and value.strip():
         return Document("", value)
-    if isinstance(value, dict) and isinstance(value.get("text"), str) and (value["text"] + value.get("title", "")).strip():
-        return Document(str(value.get("id", "")), value["text"], value.get("title") or "")
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        passage = Document(str(value.get("id", "")), value["text"], value.get("title") or "")
+        if passage.joined().strip():
+            return passage
     raise InputError(f"{where}: a passage is a non-empty text or an object with \"text\" (and \"title\", \"id\")")
 
 

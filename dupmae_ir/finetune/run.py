@@ -26,7 +26,7 @@ class FinetuneConfig:
     )
     cap: tuple[str, ...] = option((), "use at most so many pairs of a kind, as KIND=N", group="input", metavar="KIND=N")
     limit: int = option(0, "use only so many pairs, drawn at random; 0 = all", group="input")
-    cls_dim: int = option(384, "width of the [CLS] projection where the base has none; 0 = no projection", group="model")
+    cls_dim: int = option(384, "width of the [CLS] projection where the base has none; 0 = none", group="model")
     top_k: int = option(384, "OT weights kept per document, in training as at search time", group="model")
     activation: str = option("relu", "of the OT weights", group="model", choices=("relu", "log1p"))
     query_length: int = option(32, "word pieces kept per query", group="model")

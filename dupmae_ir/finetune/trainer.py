@@ -19,8 +19,8 @@ from transformers import Trainer, TrainingArguments
 from dupmae_ir.finetune import losses
 from dupmae_ir.finetune.data import Pair, PairCollator, TopicalBatches
 from dupmae_ir.models.checkpoints import ModelConfig, load_model, save_model
-from dupmae_ir.models.dupmae import DupMAE, similarity
 from dupmae_ir.models.pooling import keep_top_k
+from dupmae_ir.models.retriever import Retriever, similarity
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class PairTrainer(Trainer):
     and biases and of W_cls, which start far less trained than the encoder. ``group_size``: see TopicalBatches."""
 
     def __init__(
-        self, model: DupMAE, tokenizer: Any, config: ModelConfig, pairs: Sequence[Pair], arguments: TrainingArguments,
-        objective: Objective, head_lr_factor: float = 1.0, group_size: int = 1,
+        self, model: Retriever, tokenizer: Any, config: ModelConfig, pairs: Sequence[Pair],
+        arguments: TrainingArguments, objective: Objective, head_lr_factor: float = 1.0, group_size: int = 1,
     ) -> None:
         self.retriever, self.objective, self.checkpoint_config = model, objective, config
         self.head_lr_factor, self.group_size = head_lr_factor, group_size
@@ -72,13 +72,14 @@ class PairTrainer(Trainer):
         )
 
     def get_train_dataloader(self) -> DataLoader:
-        pairs: list[Pair] = self.train_dataset  # type: ignore[assignment]
+        pairs: Any = self.train_dataset
         batches = TopicalBatches(pairs, self.args.per_device_train_batch_size, self.group_size, self.args.seed)
-        loader = DataLoader(pairs, batch_sampler=batches, collate_fn=self.data_collator)  # type: ignore[arg-type]
+        loader: Any = DataLoader(pairs, batch_sampler=batches, collate_fn=self.data_collator)
         return self.accelerator.prepare(loader)
 
     def create_optimizer(self, *_: Any) -> Any:
-        young, mature = [], []
+        young: list[Tensor] = []
+        mature: list[Tensor] = []
         for name, p in self.model.named_parameters():
             (young if "cls.predictions" in name or name.startswith("projection") else mature).append(p)
         rate, decay = self.args.learning_rate, self.args.weight_decay
@@ -101,11 +102,11 @@ class PairTrainer(Trainer):
             self._terms.clear()
         super().log(logs, *args, **kwargs)
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:  # noqa: ARG002
         folder = Path(output_dir or self.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
         save_model(folder / "model", self.retriever, self.processing_class, self.checkpoint_config)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:  # noqa: ARG002
         saved, _, _ = load_model(Path(resume_from_checkpoint) / "model")
         self.retriever.load_state_dict(saved.state_dict())

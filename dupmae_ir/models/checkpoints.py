@@ -64,12 +64,12 @@ def read_config(folder: str | Path) -> ModelConfig:
             raise CheckpointError(f"{path}: unknown setting {key!r}.{suggest(key, known)}")
     config = ModelConfig(**data)
     if config.format != 1:
-        raise CheckpointError(f"{path}: format {config.format} is newer than this dupmae_ir understands (1); upgrade it")
+        raise CheckpointError(f"{path}: format {config.format} is newer than this dupmae_ir reads (1); upgrade it")
     return config
 
 
 def load_model(folder: str | Path, need_ot: bool = True, activation: str | None = None) -> tuple[Any, Any, ModelConfig]:
-    """(DupMAE module in eval mode and float32, tokenizer, config) of a model folder.
+    """(Retriever in eval mode and float32, tokenizer, config) of a model folder.
 
     ``need_ot=False`` also accepts checkpoints without a masked-LM head, for the [CLS] part alone.
     Raises :class:`CheckpointError` for anything that is not a usable checkpoint.
@@ -77,7 +77,7 @@ def load_model(folder: str | Path, need_ot: bool = True, activation: str | None 
     import torch
     from transformers import AutoTokenizer
 
-    from dupmae_ir.models.dupmae import DupMAE
+    from dupmae_ir.models.retriever import Retriever
 
     folder = _checked_folder(folder)
     config = read_config(folder)
@@ -95,7 +95,7 @@ def load_model(folder: str | Path, need_ot: bool = True, activation: str | None 
             "they do not belong together"
         )
     silent, quiet = silent_ids(tokenizer, config.include_sep)
-    model = DupMAE(lm, _load_projection(folder, lm.config.hidden_size), silent, quiet, config.activation)
+    model = Retriever(lm, _load_projection(folder, lm.config.hidden_size), silent, quiet, config.activation)
     return model.to(torch.float32).eval(), tokenizer, config
 
 
@@ -158,7 +158,7 @@ def _checked_folder(folder: str | Path) -> Path:
     folder = Path(folder)
     if not folder.exists():
         raise CheckpointError(
-            f"{folder}: no such model folder; give a folder with config.json and model.safetensors (nothing is downloaded)"
+            f"{folder}: no such model folder; give one with config.json and model.safetensors (nothing is downloaded)"
         )
     if not folder.is_dir() or not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: not a model folder (it holds no config.json)")

@@ -1,4 +1,4 @@
-"""Texts in, :class:`~dupmae_ir.types.Representation` out: tokenise, sort by length, size batches by tokens, one pass."""
+"""Texts to :class:`~dupmae_ir.types.Representation`: tokenise, sort by length, batch by tokens, one pass."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dupmae_ir.device import pick_device, pick_dtype
 from dupmae_ir.errors import UsageError
 from dupmae_ir.models import pooling
 from dupmae_ir.models.checkpoints import default_model_path, folder_digest, load_model
+from dupmae_ir.models.packed import PackedRetriever, can_pack
 from dupmae_ir.types import EncoderSettings, Representation
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class TextEncoder:
         self.dim: int | None = model.dim if "cls" in parts else None
         self.terms: list[str] | None = vocabulary(tokenizer, model.lm.config.vocab_size) if "ot" in parts else None
         self._device = device
+        # On a CPU padding costs as much as words do; a GPU is better fed with one padded rectangle.
+        self._packed = PackedRetriever(self.model) if device.type == "cpu" and can_pack(model) else None
         self._width = int(model.lm.config.vocab_size)
 
     @classmethod
@@ -112,9 +115,8 @@ class TextEncoder:
         pieces = self._tokenise(texts, length)
         with torch.inference_mode():
             for rows in batches_by_tokens([len(p) for p in pieces], BATCH_TOKENS):
-                ids, mask = self._pad([pieces[r] for r in rows])
-                dense, sparse = self.model(ids, mask, cls=self.dim is not None, ot=self.terms is not None)
-                if cls is not None:
+                dense, sparse = self._forward([pieces[r] for r in rows])
+                if cls is not None and dense is not None:
                     cls[rows] = dense.float().cpu().numpy()
                 if sparse is None:
                     continue
@@ -138,6 +140,12 @@ class TextEncoder:
             return_attention_mask=False, return_token_type_ids=False,
         )
         return out["input_ids"]
+
+    def _forward(self, pieces: list[list[int]]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        wanted = {"cls": self.dim is not None, "ot": self.terms is not None}
+        if self._packed is not None:
+            return self._packed(pieces, **wanted)
+        return self.model(*self._pad(pieces), **wanted)
 
     def _pad(self, pieces: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         import torch

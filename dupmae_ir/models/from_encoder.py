@@ -31,7 +31,7 @@ def add_head(
     encoder: Any, tokenizer: Any, passages: Sequence[str], *, cls_dim: int | None = 384, dense_scale: float = 20.0,
     ot_scale: float = 0.3, silence: float = 2.5, length: int = 128,
 ) -> Any:
-    """A :class:`~dupmae_ir.models.dupmae.DupMAE` around a BERT ``encoder`` (a ``BertModel``), on ``passages``.
+    """A :class:`~dupmae_ir.models.retriever.Retriever` around a BERT ``encoder`` (a ``BertModel``), on ``passages``.
 
     ``dense_scale`` is the inner product of two equal sentence vectors (an inverse temperature); ``ot_scale`` the
     factor on the logits; ``silence`` the standard deviations above a word's usual level that count as silence.
@@ -40,7 +40,7 @@ def add_head(
     from transformers import BertForMaskedLM
 
     from dupmae_ir.models.checkpoints import silent_ids
-    from dupmae_ir.models.dupmae import DupMAE
+    from dupmae_ir.models.retriever import Retriever
 
     if type(encoder).__name__ != "BertModel":
         raise CheckpointError(f"a head can be added to a BertModel, not to {type(encoder).__name__}")
@@ -49,7 +49,7 @@ def add_head(
     lm = BertForMaskedLM(encoder.config)
     lm.bert.load_state_dict({k: v for k, v in encoder.state_dict().items() if not k.startswith("pooler.")})
     silent, quiet = silent_ids(tokenizer)
-    model = DupMAE(lm, None, silent, quiet).eval()
+    model = Retriever(lm, None, silent, quiet).eval()
     with torch.no_grad():
         _linear_transform(lm)
         batches = list(_batches(model, tokenizer, passages, length))
@@ -79,7 +79,8 @@ def _batches(model: Any, tokenizer: Any, passages: Sequence[str], length: int) -
     """(hidden (B, L, d), speaking (B, L), attention (B, L)) for the passages in order of length."""
     ordered = sorted(passages, key=len)
     for start in range(0, len(ordered), 32):
-        b = tokenizer(ordered[start : start + 32], padding=True, truncation=True, max_length=length, return_tensors="pt")
+        texts = ordered[start : start + 32]
+        b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
         hidden = model.hidden(b["input_ids"], b["attention_mask"])
         yield hidden, b["attention_mask"].bool() & model.speaks[b["input_ids"]], b["attention_mask"]
 

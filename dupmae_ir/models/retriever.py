@@ -7,6 +7,8 @@ ordinary tokens. Similarity (Eq. 12): the sum of both inner products, the docume
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -14,21 +16,24 @@ from dupmae_ir.models import pooling
 from dupmae_ir.models.masked_lm import encoder_of, head_of
 
 
-class DupMAE(nn.Module):
+class Retriever(nn.Module):
     """``lm``: a Hugging Face masked LM (or a bare encoder, then there is no OT part); ``projection``: W_cls or None.
 
     ``silent`` lists the vocabulary ids that never take part in the OT vector and whose tokens never speak:
     special tokens, and BERT's unused ones.
     """
 
+    heard: Tensor
+    speaks: Tensor
+
     def __init__(
         self, lm: nn.Module, projection: nn.Linear | None, silent: list[int], quiet: list[int], activation: str = "relu"
     ) -> None:
         super().__init__()
-        self.lm = lm
+        self.lm: Any = lm
         self.projection = projection
         self.activation = activation
-        config = lm.config
+        config: Any = lm.config
         heard = torch.ones(config.vocab_size, dtype=torch.bool)
         heard[silent] = False
         self.register_buffer("heard", heard, persistent=False)
@@ -73,5 +78,9 @@ class DupMAE(nn.Module):
 
 def similarity(query: tuple[Tensor | None, Tensor | None], document: tuple[Tensor | None, Tensor | None]) -> Tensor:
     """Eq. 12 for every pair of the two batches: (Q, D). Either part may be None; cut the document's OT part first."""
-    scores = [q.float() @ d.float().t() for q, d in zip(query, document, strict=True) if q is not None and d is not None]
-    return torch.stack(scores).sum(0)
+    both = [(q, d) for q, d in zip(query, document, strict=True) if q is not None and d is not None]
+    return torch.stack([_at_least_float32(q) @ _at_least_float32(d).t() for q, d in both]).sum(0)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
