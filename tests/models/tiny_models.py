@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-WORDS = ["the", "cat", "sat", "on", "mat", "dog", "runs", "fast", "over", "lazy", "quick", "brown", "fox", "jumps", "heap", "queue", "sorts", "list", "tree", "graph"]
+WORDS = [
+    "the", "cat", "sat", "on", "mat", "dog", "runs", "fast", "over", "lazy", "quick", "brown", "fox", "jumps", "heap",
+    "queue", "sorts", "list", "tree", "graph",
+]
 
 
 def tiny_tokenizer() -> Any:
@@ -27,8 +30,8 @@ def tiny_tokenizer() -> Any:
 def tiny_config(**changes: Any) -> Any:
     from transformers import BertConfig
 
-    settings = dict(
-        vocab_size=29, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=48,
-        max_position_embeddings=64, initializer_range=0.4, pad_token_id=0,
-    )
+    settings = {
+        "vocab_size": 29, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 48,
+        "max_position_embeddings": 64, "initializer_range": 0.4, "pad_token_id": 0,
+    }
     return BertConfig(**{**settings, **changes})
