@@ -93,7 +93,7 @@ class EncodeConfig:
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="running", metavar="NAME")
     threads: int | None = option(None, "CPU threads; without it, torch's choice", group="running")
     window: int = option(
-        4096, "documents encoded between two saves, and sorted by length together", group="running"
+        1024, "documents encoded between two saves, and sorted by length together", group="running"
     )
     shard: str | None = option(
         None, "encode only part i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge", group="running",
@@ -220,12 +220,12 @@ class _Run:
         with progress("encode", "documents", quiet=self.config.quiet) as bar:
             for number, window in enumerate(windows(self.collection, self.config.window)):
                 self.windows = number + 1
-                self._encode_window(work, jsonl, number, window, bar)
                 if self.collection.total_bytes:
                     # How many documents there are is known at the end only; their bytes are known from the start.
                     share = self.collection.bytes_read / self.collection.total_bytes
                     bar.total = max(bar.n, round(self.collection.documents / max(share, 1e-9)))
                     bar.refresh()
+                self._encode_window(work, jsonl, number, window, bar)
         self._check_parts(work)
 
     def _encode_window(
