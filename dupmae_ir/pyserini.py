@@ -403,16 +403,9 @@ def load_qrels(name: str) -> dict[str, dict[str, int]]:
     from dupmae_ir.io.qrels import read_qrels
 
     base = module("pyserini.search._base")
-    qrels = _named("judgements", name, base.qrels_mapping)
-    cached = Path(base.JRelevanceJudgments.getQrelsPath(base.JPath.of(qrels.path)).toString())
-    try:
-        with _fetching(f"the judgements {name!r}"):
-            path = base.get_qrels_file(name)
-    except EnvironmentProblem:
-        # Pyserini opens the file before it has the content; an empty one would be found next time.
-        if cached.is_file() and not cached.stat().st_size:
-            cached.unlink()
-        raise
+    _named("judgements", name, base.qrels_mapping)
+    with _fetching(f"the judgements {name!r}"):
+        path = base.get_qrels_file(name)
     return read_qrels(path)
 
 
@@ -493,18 +486,24 @@ def run(args: list[str]) -> int:
 
 
 def _run_module(name: str) -> int:
+    if not _is_there(name):
+        raise UsageError(f"Pyserini {version()} has no module {name!r}")
     try:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
-    except ImportError as e:
-        if e.name and (name == e.name or name.startswith(e.name + ".")):
-            raise UsageError(f"Pyserini {version()} has no module {name!r}") from None
-        raise
     except SystemExit as e:
         if isinstance(e.code, str):
             sys.stderr.write(e.code + "\n")
             return 1
         return e.code or 0
     return 0
+
+
+def _is_there(name: str) -> bool:
+    # Looks into the parents, which imports them: the JVM runs by now.
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 if __name__ == "__main__":

