@@ -425,6 +425,14 @@ def _title(fields: Any) -> str:
 
 @contextmanager
 def _fetching(what: str) -> Iterator[None]:
+    """Anserini fetches and says so on standard output, where results belong: keep its log to warnings and send the rest
+    to standard error."""
+    log4j = "org.apache.logging.log4j."
+    level = autoclass(log4j + "Level").WARN
+    autoclass(log4j + "core.config.Configurator").setLevel("io.anserini", level)
+    system = autoclass("java.lang.System")
+    saved = system.out
+    system.setOut(system.err)
     try:
         yield
     except Exception as e:
@@ -432,6 +440,8 @@ def _fetching(what: str) -> Iterator[None]:
         raise EnvironmentProblem(
             f"Pyserini could not fetch {what} ({cause}); without a network give the path of a file instead"
         ) from None
+    finally:
+        system.setOut(saved)
 
 
 def _one_line(error: Any) -> str:

@@ -276,6 +276,28 @@ def test_a_mistyped_topics_name_gets_a_suggestion():
         pyserini.load_qrels("dl19-pasage")
 
 
+@pytest.mark.slow
+def test_what_cannot_be_fetched_is_one_line_and_nothing_on_standard_output():
+    """A proxy that is not there stands for a network that is not there."""
+    done = _python(
+        """
+        import sys
+        from dupmae_ir import pyserini
+        for load in (pyserini.load_topics, pyserini.load_qrels):
+            try:
+                load("car17v1.5-benchmarkY1test")
+            except pyserini.EnvironmentProblem as e:
+                print(e, file=sys.stderr)
+        """,
+        JAVA_TOOL_OPTIONS="-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9",
+        PYSERINI_CACHE="/nonexistent",
+        HOME="/nonexistent",
+    )
+    assert done.stdout == ""
+    assert done.stderr.count("without a network give the path of a file instead") == 2
+    assert done.returncode == 0
+
+
 @pytest.mark.jvm
 def test_topics_and_judgements_keep_their_ids_as_strings(monkeypatch, tmp_path):
     """As Pyserini hands them over, in the order of their numbers."""
