@@ -58,6 +58,7 @@ def run(config: FinetuneConfig) -> int:
     from dupmae_ir.finetune.data import cap_kinds, read_pairs
     from dupmae_ir.models.checkpoints import ModelConfig, read_config, save_model
 
+    _check_numbers(config)
     output = Path(config.output)
     if (output / "training.json").is_file():
         raise UsageError(f"{output} holds a finished model; choose another --output or remove it")
@@ -80,7 +81,8 @@ def run(config: FinetuneConfig) -> int:
         output_dir=str(work), per_device_train_batch_size=config.batch_size, num_train_epochs=config.epochs,
         learning_rate=config.learning_rate, warmup_steps=config.warmup, lr_scheduler_type="linear",
         max_grad_norm=1.0, bf16=config.bf16, logging_steps=10, save_steps=config.save_steps, save_total_limit=2,
-        remove_unused_columns=False, report_to=[], seed=config.seed, disable_tqdm=config.quiet,
+        remove_unused_columns=False, report_to=[], seed=config.seed,
+        disable_tqdm=True,
         dataloader_drop_last=True, use_cpu=not torch.cuda.is_available(),
     )
     trainer = _trainer(config, model, tokenizer, stored, pairs, arguments)
@@ -95,6 +97,15 @@ def run(config: FinetuneConfig) -> int:
     write_json(output / "training.json", record)
     say(f"model written to {output} after {record['seconds']:,} s", config.quiet)
     return 0
+
+
+def _check_numbers(config: FinetuneConfig) -> None:
+    for name in ("epochs", "learning_rate", "temperature", "head_lr_factor", "batch_size", "group_size", "top_k"):
+        if not getattr(config, name) > 0:
+            raise UsageError(f"--{name.replace('_', '-')} must be above 0, got {getattr(config, name):g}")
+    for name in ("part_weight", "query_flops", "document_flops", "warmup", "dropout", "limit", "cls_dim", "threads"):
+        if getattr(config, name) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(config, name):g}")
 
 
 def base_folder(name: str) -> Path:
@@ -144,9 +155,11 @@ def _trainer(config: FinetuneConfig, model: Any, tokenizer: Any, stored: Any, pa
     objective = Objective(
         config.top_k, config.part_weight, config.query_flops, config.document_flops, config.temperature
     )
-    return PairTrainer(
+    trainer = PairTrainer(
         model, tokenizer, stored, pairs, arguments, objective, config.head_lr_factor, config.group_size
     )
+    trainer.report_to_terminal(config.quiet)
+    return trainer
 
 
 def _caps(values: tuple[str, ...]) -> dict[str, int]:

@@ -1,0 +1,91 @@
+"""Eq. 13 on Eq. 12 as the paper states it, against the code that trains."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dupmae_ir.finetune.losses import contrastive, flops
+from dupmae_ir.finetune.trainer import Objective, pair_loss
+from dupmae_ir.models.pooling import keep_top_k
+
+
+class Fixed(torch.nn.Module):
+    """A model whose two parts are looked up, so that the loss alone is under test."""
+
+    def __init__(self, seed=0, queries=3, documents=5, dim=4, vocabulary=11):
+        super().__init__()
+        g = torch.Generator().manual_seed(seed)
+
+        def draw(n, width):
+            return torch.randn(n, width, generator=g, dtype=torch.float64)
+
+        self.cls = torch.nn.Parameter(torch.cat([draw(queries, dim), draw(documents, dim)]))
+        self.ot = torch.nn.Parameter(torch.cat([draw(queries, vocabulary), draw(documents, vocabulary)]))
+
+    def forward(self, ids, _mask):
+        return self.cls[ids[:, 0]], torch.relu(self.ot[ids[:, 0]])
+
+
+def batch(queries=3, documents=5, same=None):
+    ids = torch.arange(queries + documents).unsqueeze(1)
+    return {
+        "query_ids": ids[:queries], "query_mask": ids[:queries], "document_ids": ids[queries:],
+        "document_mask": ids[queries:],
+        "same": torch.zeros(queries, documents, dtype=torch.bool) if same is None else same,
+    }
+
+
+def restated(model, k, same):
+    """- mean log exp<q,d+> / sum_d exp<q,d>, with <q,d> = cls.cls + sum over I_d of mu_q mu_d."""
+    cls, ot = model.cls.tolist(), torch.relu(model.ot).tolist()
+    total = 0.0
+    for q in range(3):
+        scores = []
+        for d in range(3, 8):
+            kept = sorted(range(11), key=lambda v: -ot[d][v])[:k]
+            dense = sum(a * b for a, b in zip(cls[q], cls[d], strict=True))
+            scores.append(dense + sum(ot[q][v] * ot[d][v] for v in kept))
+        known = [s for d, s in enumerate(scores) if not same[q][d]]
+        total -= math.log(math.exp(scores[q]) / sum(map(math.exp, known)))
+    return total / 3
+
+
+@pytest.mark.parametrize("k", [2, 5, 11])
+def test_the_loss_is_equation_13_on_equation_12(k):
+    model = Fixed()
+    same = torch.zeros(3, 5, dtype=torch.bool)
+    same[0, 4] = same[2, 1] = True
+    loss, terms = pair_loss(model, batch(same=same), Objective(top_k=k))
+    assert loss.item() == pytest.approx(restated(model, k, same.tolist()), abs=1e-9)
+    assert terms == {"sum": pytest.approx(loss.item())}
+
+
+def test_gradients_flow_through_the_documents_top_k_and_only_there():
+    model = Fixed()
+    loss, _ = pair_loss(model, batch(), Objective(top_k=2))
+    loss.backward()
+    moved = model.ot.grad[3:] != 0
+    kept = keep_top_k(torch.relu(model.ot[3:]).detach(), 2) > 0
+    assert moved.any()
+    assert not (moved & ~kept).any()
+    assert (model.cls.grad != 0).all()
+
+
+def test_terms_add_up_to_the_loss():
+    o = Objective(top_k=5, part_weight=0.5, query_flops=0.1, document_flops=0.01)
+    loss, t = pair_loss(Fixed(), batch(), o)
+    want = t["sum"] + 0.5 * (t["cls"] + t["ot"]) + 0.1 * t["flops_q"] + 0.01 * t["flops_d"]
+    assert loss.item() == pytest.approx(want, rel=1e-6)
+
+
+def test_temperature_divides():
+    scores = torch.randn(3, 5, dtype=torch.float64)
+    assert contrastive(scores, temperature=2.0).item() == pytest.approx(contrastive(scores / 2).item(), abs=1e-12)
+
+
+def test_flops_is_the_squared_mean_weight_summed_over_words():
+    weights = torch.tensor([[1.0, 0.0, 3.0], [3.0, 0.0, 0.0]])
+    assert flops(weights).item() == pytest.approx(2.0**2 + 1.5**2)

@@ -1,0 +1,124 @@
+"""The whole command on a tiny model: it learns, it resumes, it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
+
+from dupmae_ir.finetune.__main__ import main
+from dupmae_ir.finetune.run import FinetuneConfig, _last_checkpoint
+from dupmae_ir.models.encoder import TextEncoder
+
+WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny BERT masked LM and 96 pairs in which a query shares its one telling word with its passage."""
+    import torch
+    from tiny_models import tiny_config, tiny_tokenizer
+    from transformers import BertForMaskedLM
+
+    torch.manual_seed(0)
+    BertForMaskedLM(tiny_config(initializer_range=0.1)).save_pretrained(tmp_path / "base")
+    tiny_tokenizer().save_pretrained(tmp_path / "base")
+    rng = random.Random(0)
+    with open(tmp_path / "pairs.jsonl", "w") as f:
+        for i in range(96):
+            word = WORDS[i % len(WORDS)]
+            noise = " ".join(rng.choices(["the", "on", "over", "sat", "runs"], k=5))
+            f.write(json.dumps({"query": f"{word} on", "positive": f"{noise} {word}", "kind": "x"}) + "\n")
+    return tmp_path
+
+
+def command(folder, *more, output="out"):
+    return main([
+        "--pairs", str(folder / "pairs.jsonl"), "--model", str(folder / "base"), "--output", str(folder / output),
+        "--batch-size", "12", "--group-size", "1", "--cls-dim", "8", "--quiet", "--query-flops", "0",
+        "--document-flops", "0", *more,
+    ])  # fmt: skip
+
+
+def test_it_learns_and_writes_a_checkpoint_that_encodes(folder):
+    assert command(folder, "--epochs", "15", "--learning-rate", "3e-3", "--document-length", "16") == 0
+    record = json.loads((folder / "out" / "training.json").read_text())
+    losses = [row["loss_sum"] for row in record["log"]]
+    assert losses[-1] < 0.7 * losses[0]
+    assert record["config"]["batch_size"] == 12
+    encoder = TextEncoder.load(folder / "out", document_length=32, query_length=16)
+    d = encoder.encode_documents([f"the sat over on runs {w}" for w in WORDS])
+    q = encoder.encode_queries([f"{w} on" for w in WORDS])
+    scores = q.cls @ d.cls.T + (q.ot @ d.ot.T).toarray()
+    assert (scores.argmax(1) == range(len(WORDS))).mean() > 0.7
+
+
+def test_a_run_cut_off_resumes_to_the_same_losses(folder, monkeypatch):
+    settings = ("--epochs", "2", "--learning-rate", "1e-3", "--save-steps", "5")
+    assert command(folder, *settings, output="whole") == 0
+
+    import transformers
+
+    class Cut(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == 7:
+                raise KeyboardInterrupt
+
+    from dupmae_ir.finetune import trainer
+
+    original = trainer.PairTrainer.__init__
+
+    def with_cut(self, *a, **k):
+        original(self, *a, **k)
+        self.add_callback(Cut())
+
+    with monkeypatch.context() as m:
+        m.setattr(trainer.PairTrainer, "__init__", with_cut)
+        assert command(folder, *settings, output="cut") == 130
+    assert not (folder / "cut").exists()
+    assert _last_checkpoint(folder / ".cut.training").endswith("checkpoint-5")
+    assert command(folder, *settings, output="cut") == 0
+    a, b = (TextEncoder.load(folder / n, document_length=32).encode_documents(["the cat"]) for n in ("whole", "cut"))
+    assert a.cls == pytest.approx(b.cls, abs=1e-5)
+
+
+def test_a_finished_model_is_not_overwritten(folder, capsys):
+    (folder / "out").mkdir()
+    (folder / "out" / "training.json").write_text("{}")
+    assert command(folder) == 2
+    assert "holds a finished model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--cap", "x"), "wants KIND=N"), (("--cap", "nope=3"), "kinds here: x"),
+        (("--batch-size", "500"), "do not fit"),
+        (("--model", "/nowhere"), "no such model folder"), (("--epochs", "0"), "--epochs"),
+        (("--learning-rate", "-1"), "--learning-rate"), (("--temperature", "0"), "--temperature"),
+    ],
+)
+def test_bad_settings_are_one_line(folder, capsys, flags, says):
+    assert command(folder, *flags) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_a_base_without_a_head_needs_enough_passages(folder, capsys):
+    from tiny_models import tiny_config
+    from transformers import BertModel
+
+    BertModel(tiny_config()).save_pretrained(folder / "base")
+    (folder / "base" / "model.safetensors").stat()
+    assert command(folder) == 2
+    assert "too few to calibrate" in capsys.readouterr().err
+
+
+def test_every_setting_has_help():
+    import dataclasses
+
+    assert all(f.metadata["help"] for f in dataclasses.fields(FinetuneConfig))
