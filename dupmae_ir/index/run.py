@@ -1,0 +1,99 @@
+"""What ``dupmae-ir index bm25`` and ``dupmae-ir index show`` do, for Python."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.config import option
+from dupmae_ir.console import progress
+from dupmae_ir.errors import UsageError
+from dupmae_ir.types import Document
+
+
+@dataclass(frozen=True)
+class Bm25Config:
+    """Everything that ``python -m dupmae_ir.index bm25`` can be told."""
+
+    corpus: str = option(
+        help="collection: BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, a folder of them, or - for "
+        "standard input", metavar="PATH",
+    )  # fmt: skip
+    index: str = option(help="index folder to make", metavar="FOLDER")
+    fields: tuple[str, ...] = option(
+        (), "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
+        "'_' is ignored", metavar="NAME",
+    )  # fmt: skip
+    docid_field: str | None = option(None, "JSON key of the id, if not id, _id or docid", metavar="NAME")
+    delimiter: str = option("\\n", "what splits 'contents' into --fields (\\n and \\t are understood)", metavar="TEXT")
+    heap: str | None = option(None, "memory for Java, as 4g; a quarter of the machine's if not given", metavar="SIZE")
+    overwrite: bool = option(False, "replace an older BM25 index, once the new one is complete")
+    quiet: bool = option(False, "no progress, only errors")
+    json: bool = option(False, "print the summary as JSON on standard output")
+
+
+@dataclass(frozen=True)
+class ShowConfig:
+    """Everything that ``python -m dupmae_ir.index show`` can be told."""
+
+    index: str = option(help="index folder to look at", metavar="FOLDER", positional=True)
+    verify: bool = option(False, "also read every byte and compare with the digest of when it was made")
+    quiet: bool = option(False, "print nothing; the exit status says whether the index is whole")
+    json: bool = option(False, "print meta.json's content as JSON")
+
+
+def build(config: Bm25Config) -> dict[str, Any]:
+    """Make the BM25 index and return a summary; an older one stays until the new one is complete."""
+    from dupmae_ir import pyserini
+    from dupmae_ir.index.bm25 import build_bm25
+    from dupmae_ir.io.atomic import replace_folder
+    from dupmae_ir.io.collections import Collection
+    from dupmae_ir.io.lock import exclusive
+
+    target = Path(config.index).absolute()
+    collection = Collection(config.corpus, config.fields, config.docid_field, _unescaped(config.delimiter))
+    _check_target(target, config.overwrite)
+    aside = target.with_name(f".{target.name}.building")
+    with exclusive(target.with_name(f".{target.name}.lock"), f"writing {target}"):
+        pyserini.start_jvm(config.heap)
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            with progress("bm25", "documents", quiet=config.quiet) as bar:
+                documents = build_bm25(_counted(collection, bar), aside)
+            replace_folder(aside, target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return {"index": config.index, "documents": documents}
+
+
+def show(config: ShowConfig) -> dict[str, Any]:
+    """Open the index, which checks it, and return its meta. Raises what :meth:`IndexFolder.open` raises."""
+    from dupmae_ir.index.folder import IndexFolder
+
+    index = IndexFolder.open(config.index)
+    if config.verify:
+        index.verify()
+    return index.meta
+
+
+def _counted(documents: Any, bar: Any) -> Iterator[Document]:
+    for document in documents:
+        yield document
+        bar.update(1)
+
+
+def _unescaped(delimiter: str) -> str:
+    return delimiter.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    """Take the place of nothing, an empty folder, or (asked for) a Lucene index."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not target.is_dir() or not any(target.glob("segments_*")):
+        raise UsageError(f"{target}: already there and no BM25 index; name another --index")
+    if not overwrite:
+        raise UsageError(f"{target}: already there; add --overwrite to replace it, or name another --index")
