@@ -23,7 +23,6 @@ the baseline of every table. Stock pyserini.search.lucene --bm25 reads the resul
 SHOW_PURPOSE = "Print what an index folder holds and check its parts against each other."
 
 
-
 def main(argv: list[str] | None = None) -> int:
     verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if verb in ("-h", "--help"):
