@@ -1,0 +1,36 @@
+"""Encode a few texts, search them three ways, and ask why the best one won."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.run import run as encode
+from dupmae_ir.search import Searcher
+
+TEXTS = {
+    "heap": "A heap is a binary tree in which every parent is no larger than its children.",
+    "queue": "Items leave a queue in the order in which they came.",
+    "sort": "Sorting puts a list in order; Python's sort is stable.",
+    "cat": "The cat sat on the mat and watched the rain.",
+}
+
+
+def main(model: str | None = None) -> None:
+    folder = Path(tempfile.mkdtemp())
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in TEXTS.items()))
+    encode(EncodeConfig(corpus=str(corpus), index=str(folder / "index"), model=model, quiet=True))
+    searcher = Searcher.open(folder / "index")
+    question = "which structure gives me the smallest element first?"
+    for mode in ("dense", "impact", "hybrid"):
+        print(mode, [(hit.docid, round(hit.score, 2)) for hit in searcher.search(question, 2, mode)])
+    best = searcher.search(question, 1)[0]
+    why = searcher.explain(question, best.docid)
+    print(f"{best.docid}: {why.score:.2f} = {why.dense:.2f} dense + {why.impact:.2f} impact")
+    print("matched:", ", ".join(f"{t.term} {t.share:.2f}" for t in why.terms[:5]) or "nothing")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
