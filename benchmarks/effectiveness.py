@@ -139,8 +139,8 @@ def report(figures: dict[str, Any]) -> str:
     for n in names:
         o, f = figures[n]["oracle"], figures[n]
         lines.append(
-            f"- {n}: {f['documents']:,} documents in {f['encode_seconds']} s, {f['postings']:,} postings; hybrid equals "
-            f"brute force in order on {o['same_order']}/{o['queries']} queries, scores to "
+            f"- {n}: {f['documents']:,} documents in {f['encode_seconds']} s, {f['postings']:,} postings; hybrid is "
+            f"brute force's order on {o['same_order']}/{o['queries']} queries, scores to "
             f"{o['worst_relative_difference']:.1e}; {o['certified']}/{o['queries']} certified exact"
         )
     return "\n".join(lines)

@@ -130,6 +130,23 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(config).items()}
 
 
+def flags(config: Any) -> list[str]:
+    """The words of a command line that give ``config``: what differs from the defaults, required ones first."""
+    required: list[str] = []
+    optional: list[str] = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if f.default is not MISSING and value == f.default:
+            continue
+        words = required if f.default is MISSING else optional
+        if not f.metadata.get("positional"):
+            flag = f.metadata.get("flag") or "--" + f.name.replace("_", "-")
+            words.append(flag.replace("--", "--no-", 1) if value is False else flag)
+        if not isinstance(value, bool):
+            words += map(str, value) if isinstance(value, tuple) else [str(value)]
+    return required + optional
+
+
 def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
     kind, _, many = _unwrap(hint)
     meta = f.metadata

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import option
+from dupmae_ir.config import flags, option
 from dupmae_ir.console import say
 
 SYSTEMS = ("bm25", "dense", "impact", "hybrid")
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
-DEPTH = 1000
 
 
 @dataclass(frozen=True)
@@ -38,71 +37,70 @@ def run(config: DemoConfig) -> dict[str, Any]:
     """Collection, indexes, runs, evaluation, three answers. Returns all that is shown."""
     started = time.perf_counter()
     folder = Path(config.output)
-    collection = _collection(folder / "collection", config)
+    counts = _collection(folder / "collection", config)
     _encode(folder, config)
     _bm25_index(folder, config)
     for system in SYSTEMS:
         _search(folder, system, config)
-    results = _evaluate(folder, config)
+    scores, per_query = _evaluate(folder, config)
     return {
-        **collection, **results, "examples": _examples(folder, results.pop("_per_query")),
-        "folder": str(folder), "seconds": round(time.perf_counter() - started, 1),
-    }
+        **counts, "table": scores, "examples": _examples(folder, per_query), "folder": str(folder),
+        "seconds": round(time.perf_counter() - started, 1),
+    }  # fmt: skip
 
 
-def _collection(target: Path, config: DemoConfig) -> dict[str, Any]:
+def _collection(target: Path, config: DemoConfig) -> dict[str, int]:
     """Write the running interpreter's documentation in BEIR's layout."""
     from dupmae_ir.demo.collection import write_beir
 
-    say("collection: the documentation of this Python's standard library", config.quiet)
-    counts = write_beir(target)
-    say(f"  {counts['documents']:,} documents, {counts['queries']} questions -> {target}", config.quiet)
-    return {"documents": counts["documents"], "queries": counts["queries"]}
+    say("the documentation of this Python's standard library, in BEIR's layout", config.quiet)
+    return dict(write_beir(target))
 
 
 def _encode(folder: Path, config: DemoConfig) -> None:
-    from dupmae_ir.encode.__main__ import main
+    from dupmae_ir.encode.run import EncodeConfig, run
 
-    _command(main, "encode", config, "--corpus", folder / "collection" / "corpus.jsonl", "--index", folder / "index",
-             *_optional(config), *(["--overwrite"] if config.overwrite else []))
+    settings = EncodeConfig(
+        corpus=str(folder / "collection" / "corpus.jsonl"), index=str(folder / "index"), model=config.model,
+        dtype=config.dtype, overwrite=config.overwrite, quiet=config.quiet,
+    )  # fmt: skip
+    _show("encode", settings, config)
+    summary = run(settings)
+    say(f"  {summary['documents']:,} documents {summary['status']}", config.quiet)
 
 
 def _bm25_index(folder: Path, config: DemoConfig) -> None:
-    from dupmae_ir.index.__main__ import main
+    from dupmae_ir.index.run import Bm25Config, build
 
-    # The collection is the interpreter's own, so the index of another Python's must not linger.
-    _command(main, "index", config, "bm25", "--corpus", folder / "collection" / "corpus.jsonl",
-             "--index", folder / "bm25", "--overwrite")
+    # Made anew each time: the collection is the interpreter's own, and another Python's must not linger.
+    settings = Bm25Config(
+        corpus=str(folder / "collection" / "corpus.jsonl"), index=str(folder / "bm25"), overwrite=True,
+        quiet=config.quiet,
+    )  # fmt: skip
+    _show("index bm25", settings, config)
+    build(settings)
 
 
 def _search(folder: Path, system: str, config: DemoConfig) -> None:
-    from dupmae_ir.search.__main__ import main
+    from dupmae_ir.search.run import SearchConfig, run
 
-    index = folder / ("bm25" if system == "bm25" else "index")
-    _command(main, "search", config, "--index", index, "--topics", folder / "collection" / "queries.jsonl",
-             f"--{system}", "--hits", DEPTH, "--output", folder / f"{system}.trec")
-
-
-def _command(main: Any, verb: str, config: DemoConfig, *words: Any) -> None:
-    """Show a command, run it, and pass its failure on."""
-    arguments = [str(w) for w in words]
-    say(f"$ dupmae-ir {verb} {shlex.join(arguments)}", config.quiet)
-    status = main([*arguments, *(["--quiet"] if config.quiet else [])])
-    if status:
-        # The command has said why on standard error; its status is ours.
-        raise SystemExit(status)
+    how: dict[str, Any] = {system: True}
+    settings = SearchConfig(
+        index=str(folder / ("bm25" if system == "bm25" else "index")), output=str(folder / f"{system}.trec"),
+        topics=str(folder / "collection" / "queries.jsonl"), quiet=config.quiet, **how,
+    )  # fmt: skip
+    _show("search", settings, config)
+    summary = run(settings)
+    if "certified" in summary:
+        say(f"  {summary['certified']} of {summary['topics']} lists certified exact", config.quiet)
 
 
-def _optional(config: DemoConfig) -> list[str]:
-    words = []
-    for flag in ("model", "dtype"):
-        if (value := getattr(config, flag)) is not None:
-            words += [f"--{flag}", value]
-    return words
+def _show(verb: str, settings: Any, config: DemoConfig) -> None:
+    say(f"$ dupmae-ir {verb} {shlex.join(flags(settings))}", config.quiet)
 
 
-def _evaluate(folder: Path, config: DemoConfig) -> dict[str, Any]:
-    """The four runs against the graded answers: means, and nDCG@10 by kind of question."""
+def _evaluate(folder: Path, config: DemoConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The four runs against the graded answers: means with nDCG@10 by kind of question, and values per query."""
     from dupmae_ir.demo.questions import load_questions
     from dupmae_ir.eval.evaluate import evaluate
     from dupmae_ir.io.qrels import read_qrels
@@ -113,15 +111,16 @@ def _evaluate(folder: Path, config: DemoConfig) -> dict[str, Any]:
     say(f"$ dupmae-ir eval --qrels {qrels_path} {runs} -m {' '.join(MEASURES)}", config.quiet)
     qrels = read_qrels(qrels_path)
     kinds = {q.qid: q.kind for q in load_questions()}
-    table, per_query = {}, {}
+    scores: dict[str, Any] = {}
+    per_query: dict[str, Any] = {}
     for system in SYSTEMS:
         evaluation = evaluate(qrels, read_run(folder / f"{system}.trec"), MEASURES)
         per_query[system] = evaluation.per_query
         by_kind: dict[str, list[float]] = {}
         for qid, values in evaluation.per_query.items():
             by_kind.setdefault(kinds[qid], []).append(values["nDCG@10"])
-        table[system] = {**evaluation.mean, **{k: sum(v) / len(v) for k, v in sorted(by_kind.items())}}
-    return {"table": table, "_per_query": per_query}
+        scores[system] = {**evaluation.mean, **{k: sum(v) / len(v) for k, v in sorted(by_kind.items())}}
+    return scores, per_query
 
 
 def _examples(folder: Path, per_query: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,43 @@
+"""A config as flags, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from dupmae_ir.config import flags, from_mapping, option, parse, to_dict
+from dupmae_ir.console import Parser
+from dupmae_ir.errors import InputError, UsageError
+
+
+@dataclass(frozen=True)
+class Sample:
+    path: str = option(help="a path")
+    many: tuple[int, ...] = option((), "numbers")
+    rate: float = option(0.5, "a rate")
+    on: bool = option(True, "on unless told")
+    off: bool = option(False, "off unless told")
+    name: str | None = option(None, "a name", choices=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [Sample("x"), Sample("x y", (1, 2), 0.25, False, True, "b"), Sample("-", on=False), Sample("x", rate=1e-5)],
+)
+def test_the_flags_of_a_config_give_it_back(sample):
+    assert parse(Parser("test", "a test"), Sample, flags(sample)) == sample
+    assert from_mapping(Sample, to_dict(sample)) == sample
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [({"pth": "x"}, "Did you mean 'path'?"), ({"path": 3}, "wants str"), ({"rate": 1.0}, "missing path"),
+     ({"path": "x", "many": 3}, "wants a list"), ({"path": "x", "on": 1}, "wants bool"),
+     ({"path": "x", "name": "c"}, "use one of a, b")],
+)  # fmt: skip
+def test_a_wrong_recipe_is_one_line(data, says):
+    with pytest.raises((InputError, UsageError)) as e:
+        from_mapping(Sample, data, "r.toml")
+    assert says in str(e.value)
+    assert "r.toml" in str(e.value)
