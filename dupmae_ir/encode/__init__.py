@@ -1,1 +1,24 @@
+"""Encoding: the resumable run, shards and their merging, and encoders in Pyserini's shape.
 
+The names are imported on first use, so that ``import dupmae_ir.encode`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "DupmaeDocumentEncoder": "encoders",
+    "DupmaeQueryEncoder": "encoders",
+    "EncodeConfig": "run",
+    "MergeConfig": "merge",
+    "write_queries": "queries",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

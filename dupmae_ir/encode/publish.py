@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -56,8 +58,16 @@ def check_target(target: Path) -> None:
     if not target.is_dir():
         raise UsageError(f"{target}: is a file; --index wants a folder, new or of an older index")
     with suppress(OSError):
-        if any(target.iterdir()) and not (target / "meta.json").is_file():
+        if any(target.iterdir()) and not _is_index(target):
             raise UsageError(f"{target}: a folder that is no index; nothing in it was touched, name another --index")
+
+
+def _is_index(folder: Path) -> bool:
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(meta, dict) and {"format", "documents", "parts", "digest"} <= set(meta)
 
 
 def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
@@ -77,8 +87,6 @@ def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
 
 def disk_full(error: BaseException, where: Path) -> OutputError | None:
     """The one line for a full disk, however deep in faiss or Lucene it was met; None for any other error."""
-    import errno
-
     seen: BaseException | None = error
     while seen is not None:
         no_space = isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -183,7 +183,7 @@ class _Run:
             "docid_field": config.docid_field,
             "delimiter": _unescaped(config.delimiter),
             "window": config.window,
-            "shard": config.shard,
+            "shard": config.shard if self.shards > 1 else None,
             "jsonl": str(Path(config.jsonl).absolute()) if config.jsonl else None,
         }
 
@@ -243,7 +243,8 @@ class _Run:
             if not bar.disable:  # read again, not encoded again: fills the bar but not the rate
                 bar.initial += len(window)
         else:
-            part = quantised([d.docid for d in window], first or self._represent(window), work.scale)
+            representation = self._represent(window) if first is None else first
+            part = quantised([d.docid for d in window], representation, work.scale)
             if jsonl:
                 jsonl.write(number, window, part, self.encoder.terms)
             work.save(number, part, digest)

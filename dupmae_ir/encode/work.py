@@ -139,6 +139,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, str) and len(value) == 64:
+        return f"{value[:12]}..."  # a digest
     return "not given" if value is None else json.dumps(value) if isinstance(value, str | list) else str(value)
 
 

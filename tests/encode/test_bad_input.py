@@ -159,17 +159,18 @@ def test_one_line_and_nothing_lost(case, tmp_path, finished, capfd):
     [
         (lambda p: p.write_text("mine"), "is a file; --index wants a folder"),
         (lambda p: (p.mkdir(), (p / "thesis.tex").write_text("mine")), "a folder that is no index"),
-        (lambda p: (p.mkdir(), (p / "meta.json").write_text("{}")), "its meta.json is not one of this command"),
-        (lambda p: (p.mkdir(), (p / "meta.json").write_text("{")), "its meta.json is not one of this command"),
+        (lambda p: (p.mkdir(), (p / "meta.json").write_text('{"mine": 1}')), "a folder that is no index"),
+        (lambda p: (p.mkdir(), (p / "meta.json").write_text("{")), "a folder that is no index"),
     ],
 )
 def test_a_target_that_is_not_an_index_is_not_touched(tmp_path, capfd, make, message):
     target = tmp_path / "target"
     make(target)
-    status, said = run([*flags()(tmp_path), "--index", target], capfd)
-    assert status == 2
-    assert_one_line(said, message)
-    assert target.is_file() or len(list(target.iterdir())) == 1
+    for more in ([], ["--overwrite"]):
+        status, said = run([*flags()(tmp_path), "--index", target, *more], capfd)
+        assert status == 2
+        assert_one_line(said, message)
+        assert target.is_file() or len(list(target.iterdir())) == 1
 
 
 def test_the_parent_is_a_file(tmp_path, capfd):

@@ -131,3 +131,12 @@ def test_for_index_refuses_another_model(corpus, tmp_path, encode):
         DupmaeQueryEncoder.for_index(tmp_path / "I")
     with pytest.raises(InputError, match="no finished index here"):
         DupmaeQueryEncoder.for_index(tmp_path)
+
+
+def test_the_public_names_are_where_they_are_promised():
+    import dupmae_ir.encode as package
+
+    assert all(callable(getattr(package, name)) for name in package.__all__)
+    assert package.DupmaeQueryEncoder is DupmaeQueryEncoder
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        _ = package.nothing_of_that_name

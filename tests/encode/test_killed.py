@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from encode_runs import content, meta, start, write_corpus
 
-DOCUMENTS = 900
 SETTINGS = ("--window", 60, "--quiet")
+
+pytestmark = pytest.mark.jvm
 
 
 def finish(corpus: Path, index: Path, delay: float) -> float:
@@ -22,45 +24,70 @@ def finish(corpus: Path, index: Path, delay: float) -> float:
     return time.monotonic() - begun
 
 
-def killed(corpus: Path, index: Path, delay: float, after: float) -> bool:
-    """Run, and kill without warning after so many seconds; False when the run was done before."""
+def killed(corpus: Path, index: Path, delay: float, when: Callable[[], bool]) -> bool:
+    """Run, and kill without warning as soon as ``when()``; False when the run was done before."""
     process = start(corpus, index, *SETTINGS, delay=delay)
     try:
-        process.communicate(timeout=after)
-    except Exception:
+        while not when() and process.poll() is None:
+            time.sleep(0.002)
+        return process.poll() is None
+    finally:
         process.kill()
         process.communicate()
-        return True
-    return False
 
 
-def check(tmp_path: Path, times: int, delay: float) -> None:
-    corpus = write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS)
-    whole = tmp_path / "whole"
-    seconds = finish(corpus, whole, delay)
-    rng, hits, phases = random.Random(0), 0, set()
-    for trial in range(times):
-        index = tmp_path / "trial" / f"I{trial}"
-        # One kill in each slice of the run, so that reading, encoding and building are all met.
-        hits += killed(corpus, index, delay, seconds * (trial + rng.random()) / times)
-        work = index.with_name(f".{index.name}.encoding")
-        phases.add("nothing" if not work.exists() else "index" if (work / "index").exists() else "parts")
-        if trial % 3 == 2:
-            hits += killed(corpus, index, delay, seconds * rng.random())
-        finish(corpus, index, delay)
-        assert content(index) == content(whole)
-        assert meta(index)["digest"] == meta(whole)["digest"]
-    assert hits >= times - 2
-    assert {"parts", "index"} <= phases if times >= 20 else "parts" in phases
-    assert sorted(p.name for p in (tmp_path / "trial").iterdir()) == sorted(f"I{t}" for t in range(times))
+def after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
 
 
-@pytest.mark.jvm
+def assert_same(index: Path, whole: Path) -> None:
+    assert content(index) == content(whole)
+    assert meta(index)["digest"] == meta(whole)["digest"]
+
+
 def test_three_kills(tmp_path):
-    check(tmp_path, 3, delay=0.02)
+    """After the first part, in the middle, and while the index is built: each time further than before."""
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 900)
+    whole, index = tmp_path / "whole", tmp_path / "trial" / "I"
+    finish(corpus, whole, 0)
+    work = index.with_name(".I.encoding")
+    moments: list[Callable[[], bool]] = [
+        lambda: len(list(work.glob("part-*"))) >= 1,
+        lambda: len(list(work.glob("part-*"))) >= 8,
+        lambda: (work / "index" / "ot").exists(),
+    ]
+    for when in moments:
+        assert killed(corpus, index, 0.05, when)
+        assert work.exists()
+        assert not index.exists()
+    finish(corpus, index, 0)
+    assert_same(index, whole)
+    assert [p.name for p in index.parent.iterdir()] == ["I"]
 
 
-@pytest.mark.jvm
 @pytest.mark.slow
 def test_twenty_kills(tmp_path):
-    check(tmp_path, 20, delay=0.1)
+    """At random moments until twenty runs were really cut short; every third index is killed twice."""
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 900)
+    whole, delay = tmp_path / "whole", 0.1
+    seconds = finish(corpus, whole, delay)
+    rng, hits, trials = random.Random(0), 0, 0
+    while hits < 20:
+        index = tmp_path / "trial" / f"I{trials}"
+        for _ in range(2 if trials % 3 == 2 else 1):
+            hits += killed(corpus, index, delay, after(seconds * rng.random()))
+        finish(corpus, index, delay)
+        assert_same(index, whole)
+        trials += 1
+        assert trials < 40
+    assert sorted(p.name for p in (tmp_path / "trial").iterdir()) == sorted(f"I{t}" for t in range(trials))
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 200)
+    index = tmp_path / "I"
+    assert killed(corpus, index, 0.2, lambda: any(tmp_path.glob(".I.encoding/part-*")))
+    assert (tmp_path / ".I.lock").exists()
+    finish(corpus, index, 0)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["I", "corpus.jsonl"]

@@ -80,7 +80,7 @@ def test_gaps_and_duplicates_are_refused(three, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (lambda m: {"settings": {**m["settings"], "model": "other"}}, '--model was "'),
+        (lambda m: {"settings": {**m["settings"], "model": "other"}}, '--model was '),
         (lambda m: {"settings": {**m["settings"], "document_length": 9}}, "--document-length was 64, is 9"),
         (lambda m: {"settings": {**m["settings"], "window": 50}}, "--window was 100, is 50"),
         (lambda m: {"shard": {**m["shard"], "of": 4}}, "shards of 3 and of 4"),
