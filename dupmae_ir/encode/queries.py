@@ -2,8 +2,8 @@
 
 ``python -m dupmae_ir.encode.queries --topics T --index I --output DIR`` writes
 
-* ``DIR/queries.jsonl``: ``python -m pyserini.search.lucene --impact --encoder DIR/queries.jsonl --min-idf -1 ...``
-* ``DIR/embedding.pkl``: ``python -m pyserini.search.faiss --encoded-queries DIR ...``
+* ``DIR/queries.jsonl``: ``python -m dupmae_ir.pyserini pyserini.search.lucene --impact --encoder DIR/queries.jsonl --min-idf -1 ...``
+* ``DIR/embedding.pkl``: ``python -m dupmae_ir.pyserini pyserini.search.faiss --encoded-queries DIR ...``
 * ``DIR/topics.tsv``: the same topics for both, as ``qid<TAB>text``
 
 Pyserini reads dense queries from a pickle only, so one is written for it; nothing in this package ever reads one.
@@ -28,9 +28,9 @@ from dupmae_ir.types import Query
 PURPOSE = "Encode topics with the encoder of an index, into the files that stock Pyserini commands read."
 EXAMPLES = """
 python -m dupmae_ir.encode.queries --topics queries.tsv --index indexes/mine --output encoded
-python -m pyserini.search.lucene --impact --index indexes/mine/ot --topics encoded/topics.tsv \\
+python -m dupmae_ir.pyserini pyserini.search.lucene --impact --index indexes/mine/ot --topics encoded/topics.tsv \\
     --encoder encoded/queries.jsonl --min-idf -1 --output impact.trec
-python -m pyserini.search.faiss --index indexes/mine/cls --topics encoded/topics.tsv \\
+python -m dupmae_ir.pyserini pyserini.search.faiss --index indexes/mine/cls --topics encoded/topics.tsv \\
     --encoded-queries encoded --output dense.trec
 """
 BATCH = 256

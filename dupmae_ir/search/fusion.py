@@ -214,11 +214,10 @@ def main(argv: list[str] | None = None) -> int:
         "search.fusion",
         "Join run files into one by reciprocal ranks, interpolation, or Pyserini's hybrid arithmetic.\n\n"
         "The method's own sum of inner products cannot be had from run files: use dupmae-ir search --hybrid.",
-        "python -m dupmae_ir.search.fusion dense.trec impact.trec --output rrf.trec\n"
-        "python -m dupmae_ir.search.fusion dense.trec impact.trec --method interpolation --normalize --missing min "
+        "dupmae-ir search.fusion dense.trec impact.trec --output rrf.trec\n"
+        "dupmae-ir search.fusion dense.trec impact.trec --method interpolation --normalize --missing min "
         "--output mix.trec",
     )
-    parser.prog = "python -m dupmae_ir.search.fusion"
     add_config(parser, FusionConfig)
     return guarded(lambda: run(from_namespace(FusionConfig, parser.parse_args(argv))), parser.prog)
 
