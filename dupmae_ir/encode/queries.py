@@ -2,9 +2,11 @@
 
 ``python -m dupmae_ir.encode.queries --topics T --index I --output DIR`` writes
 
-* ``DIR/queries.jsonl``: ``python -m dupmae_ir.pyserini pyserini.search.lucene --impact --encoder DIR/queries.jsonl --min-idf -1 ...``
-* ``DIR/embedding.pkl``: ``python -m dupmae_ir.pyserini pyserini.search.faiss --encoded-queries DIR ...``
+* ``DIR/queries.jsonl`` for ``pyserini.search.lucene --impact --encoder DIR/queries.jsonl --min-idf -1 ...``
+* ``DIR/embedding.pkl`` for ``pyserini.search.faiss --encoded-queries DIR ...``
 * ``DIR/topics.tsv``: the same topics for both, as ``qid<TAB>text``
+
+``python -m dupmae_ir.pyserini MODULE ...`` runs any stock module on the Java that this package found.
 
 Pyserini reads dense queries from a pickle only, so one is written for it; nothing in this package ever reads one.
 """
