@@ -78,7 +78,9 @@ def say(message: str, quiet: bool = False) -> None:
 
 
 @contextmanager
-def progress(description: str, unit: str, total: int | None = None, quiet: bool = False, initial: int = 0) -> Iterator[Any]:
+def progress(
+    description: str, unit: str, total: int | None = None, quiet: bool = False, initial: int = 0
+) -> Iterator[Any]:
     """A tqdm bar with rate and time left; vanishes when standard error is not a terminal or with ``quiet``.
 
     ``initial`` is work done by an earlier, interrupted run: it fills the bar but not the rate.

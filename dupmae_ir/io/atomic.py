@@ -23,7 +23,7 @@ def atomic_write(path: str | Path, mode: str = "w", encoding: str | None = "utf-
             yield f
             f.flush()
             os.fsync(f.fileno())
-        os.replace(aside, path)
+        aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
@@ -44,8 +44,8 @@ def replace_folder(aside: str | Path, target: str | Path) -> None:
     fsync_tree(aside)
     old = target.with_name(f".{target.name}.{os.getpid()}.old")
     if target.exists():
-        os.replace(target, old)
-    os.replace(aside, target)
+        target.replace(old)
+    aside.replace(target)
     fsync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -54,7 +54,7 @@ def fsync_tree(folder: Path) -> None:
     """Every file below ``folder`` to the disk."""
     for root, _, files in os.walk(folder):
         for name in files:
-            fd = os.open(os.path.join(root, name), os.O_RDONLY)
+            fd = os.open(Path(root) / name, os.O_RDONLY)
             try:
                 os.fsync(fd)
             finally:

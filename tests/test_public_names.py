@@ -1,0 +1,36 @@
+"""The public surface is a promise: it is written down, importable, and costs nothing to look at."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dupmae_ir
+
+PROMISED = [
+    "Document", "DupmaeError", "Encoder", "EncoderSettings", "Hit", "IndexFolder", "Qrels", "Query", "Representation",
+    "Run", "Searcher", "evaluate", "load_encoder", "read_collection", "read_qrels", "read_run", "read_topics",
+    "write_run",
+]  # fmt: skip
+
+
+def test_the_names_are_those_promised():
+    assert dupmae_ir.__all__ == PROMISED
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_each_can_be_imported(name):
+    assert getattr(dupmae_ir, name) is not None
+    assert name in dir(dupmae_ir)
+
+
+def test_any_other_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Sercher'"):
+        _ = dupmae_ir.Sercher
+
+
+def test_the_version_is_the_changelogs_newest():
+    text = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
+    assert re.search(r"^## (\d+\.\d+\.\d+)", text, re.M).group(1) == dupmae_ir.__version__
