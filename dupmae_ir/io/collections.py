@@ -177,7 +177,8 @@ class _Json:
         except (RecursionError, ValueError) as e:
             raise InputError(f"{where}: broken JSON: {e}") from None
         if not isinstance(record, dict):
-            kind = {list: "an array", str: "a string"}.get(type(record), "a single value")
+            kinds: dict[type, str] = {list: "an array", str: "a string"}
+            kind = kinds.get(type(record), "a single value")
             raise InputError(f"{where}: {kind} where one JSON object a line is wanted")
         docid = _checked_docid(self._docid(record, where), where)
         return Document(docid, *self._title_last(record, where))

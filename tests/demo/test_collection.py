@@ -1,0 +1,68 @@
+"""The running Python's documentation: its size, its names, and that it is the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dupmae_ir.demo import collection
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return collection.stdlib_documents()
+
+
+def test_about_five_thousand_distinct_texts(documents):
+    assert 4500 < len(documents) < 6500
+    assert len({d.docid for d in documents}) == len(documents)
+    assert len({d.text for d in documents}) == len(documents)
+    assert not any(c.isspace() for d in documents for c in d.docid)
+    assert all(len(d.text) >= 20 for d in documents)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["os.path.join", "str.split", "open", "json.dumps", "asyncio.sleep", "functools.wraps", "random.randint",
+     "concurrent.futures.ThreadPoolExecutor", "argparse.ArgumentParser.add_argument", "KeyError", "pathlib.Path.mkdir"],
+)  # fmt: skip
+def test_objects_stand_under_the_name_people_write(documents, name):
+    assert name in {d.docid for d in documents}
+
+
+def test_a_document_is_its_docstring_with_its_signature(documents):
+    by_name = {d.docid: d for d in documents}
+    assert by_name["textwrap.indent"].text.startswith("Adds 'prefix' to the beginning")
+    assert by_name["textwrap.indent"].title == "textwrap.indent(text, prefix, predicate=None)"
+
+
+def test_it_is_the_same_whatever_the_hash_seed():
+    digests = set()
+    for seed in ("1", "4242"):
+        done = subprocess.run(
+            [sys.executable, collection.__file__], capture_output=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )  # fmt: skip
+        digests.add(hashlib.sha256(done.stdout).hexdigest())
+    assert len(digests) == 1
+
+
+def test_no_address_and_no_path_of_this_machine_is_in_a_title(documents):
+    assert not any(" at 0x" in d.title for d in documents)
+
+
+def test_written_in_beirs_layout(tmp_path, documents):
+    from dupmae_ir.io.collections import read_collection
+    from dupmae_ir.io.qrels import read_qrels
+    from dupmae_ir.io.topics import read_topics
+
+    counts = collection.write_beir(tmp_path)
+    assert [d.docid for d in read_collection(str(tmp_path / "corpus.jsonl"))] == [d.docid for d in documents]
+    topics = read_topics(tmp_path / "queries.jsonl")
+    qrels = read_qrels(tmp_path / "qrels" / "test.tsv")
+    assert counts == {"documents": len(documents), "queries": len(qrels)}
+    assert set(qrels) == {q.qid for q in topics}
