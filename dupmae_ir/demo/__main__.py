@@ -45,6 +45,7 @@ def _page(results: dict[str, Any]) -> str:
         "",
         table(rows, ["", *MEASURES, *KINDS]),
     ]
+    lines += ["", "Of each kind, the first question that hybrid answers among its first three hits and BM25 does not:"]
     for example in results["examples"]:
         lines += ["", *_example(example)]
     lines += ["", f"done in {results['seconds']:.0f} s; everything lies in {results['folder']}. Ask it yourself:",

@@ -42,9 +42,9 @@ def run(config: DemoConfig) -> dict[str, Any]:
     _bm25_index(folder, config)
     for system in SYSTEMS:
         _search(folder, system, config)
-    scores, per_query = _evaluate(folder, config)
+    scores = _evaluate(folder, config)
     return {
-        **counts, "table": scores, "examples": _examples(folder, per_query), "folder": str(folder),
+        **counts, "table": scores, "examples": _examples(folder), "folder": str(folder),
         "seconds": round(time.perf_counter() - started, 1),
     }  # fmt: skip
 
@@ -99,8 +99,8 @@ def _show(verb: str, settings: Any, config: DemoConfig) -> None:
     say(f"$ dupmae-ir {verb} {shlex.join(flags(settings))}", config.quiet)
 
 
-def _evaluate(folder: Path, config: DemoConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The four runs against the graded answers: means with nDCG@10 by kind of question, and values per query."""
+def _evaluate(folder: Path, config: DemoConfig) -> dict[str, Any]:
+    """The four runs against the graded answers: means, and nDCG@10 by kind of question."""
     from dupmae_ir.demo.questions import load_questions
     from dupmae_ir.eval.evaluate import evaluate
     from dupmae_ir.io.qrels import read_qrels
@@ -112,19 +112,17 @@ def _evaluate(folder: Path, config: DemoConfig) -> tuple[dict[str, Any], dict[st
     qrels = read_qrels(qrels_path)
     kinds = {q.qid: q.kind for q in load_questions()}
     scores: dict[str, Any] = {}
-    per_query: dict[str, Any] = {}
     for system in SYSTEMS:
         evaluation = evaluate(qrels, read_run(folder / f"{system}.trec"), MEASURES)
-        per_query[system] = evaluation.per_query
         by_kind: dict[str, list[float]] = {}
         for qid, values in evaluation.per_query.items():
             by_kind.setdefault(kinds[qid], []).append(values["nDCG@10"])
         scores[system] = {**evaluation.mean, **{k: sum(v) / len(v) for k, v in sorted(by_kind.items())}}
-    return scores, per_query
+    return scores
 
 
-def _examples(folder: Path, per_query: dict[str, Any]) -> list[dict[str, Any]]:
-    """One question of each kind, the first whose answer hybrid puts higher than BM25 does, with its best three."""
+def _examples(folder: Path) -> list[dict[str, Any]]:
+    """One question of each kind with its best three: the first that hybrid answers there and BM25 does not."""
     from dupmae_ir.demo.questions import load_questions
     from dupmae_ir.io.qrels import read_qrels
     from dupmae_ir.io.runs import read_run
@@ -135,10 +133,8 @@ def _examples(folder: Path, per_query: dict[str, Any]) -> list[dict[str, Any]]:
     searcher = Searcher.open(folder / "index")
     shown = []
     for kind in ("lexical", "mixed", "paraphrase"):
-        question = next(
-            (q for q in load_questions() if q.kind == kind and _gain(per_query, q.qid) > 0),
-            next(q for q in load_questions() if q.kind == kind),
-        )
+        asked = [q for q in load_questions() if q.kind == kind and q.qid in qrels]
+        question = next((q for q in asked if _wins(runs, q.qid, qrels[q.qid])), asked[0])
         hits = runs["hybrid"][question.qid][:3]
         reasons = searcher.explain_all(question.text, [h.docid for h in hits])
         answers = qrels[question.qid]
@@ -154,8 +150,9 @@ def _examples(folder: Path, per_query: dict[str, Any]) -> list[dict[str, Any]]:
     return shown
 
 
-def _gain(per_query: dict[str, Any], qid: str) -> float:
-    return per_query["hybrid"][qid]["nDCG@10"] - per_query["bm25"][qid]["nDCG@10"]
+def _wins(runs: dict[str, Any], qid: str, answers: Any) -> bool:
+    hybrid, bm25 = (_rank(runs[system].get(qid, [])[:3], answers) for system in ("hybrid", "bm25"))
+    return hybrid is not None and bm25 is None
 
 
 def _rank(hits: list[Any], answers: Any) -> int | None:

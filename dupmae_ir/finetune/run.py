@@ -89,7 +89,9 @@ def run(config: FinetuneConfig) -> int:
     started = time.time()
     trainer.train(resume_from_checkpoint=_last_checkpoint(work))
     record = {
-        "config": to_dict(config), "pairs": len(pairs), "seconds": round(time.time() - started),
+        # Names, not paths: the record travels with the model.
+        "config": {**to_dict(config), "pairs": [Path(p).name for p in config.pairs], "output": output.name},
+        "pairs": len(pairs), "seconds": round(time.time() - started),
         "inputs": {str(Path(p).name): sha256_file(p) for p in config.pairs},
         "log": [row for row in trainer.state.log_history if "loss" in row],
     }

@@ -126,6 +126,9 @@ def save_model(
     write_json(aside / CONFIG, asdict(config))
     if card is not None:
         (aside / "README.md").write_text(card, encoding="utf-8")
+    for path in aside.iterdir():
+        # safetensors makes its files private; a model folder is shared like any other result.
+        path.chmod(0o644)
     replace_folder(aside, folder)
     return folder
 
