@@ -37,6 +37,7 @@ SKIPPED = {
 ALIASES = ("os.path",)
 """Modules that no walk finds under the name people use."""
 
+_CHILD = "import sys; sys.path.append(sys.argv[1]); from dupmae_ir.demo.collection import print_rows; print_rows()"
 _TRIVIAL = re.compile(r"(?i)return self\b|implement |create and return a new object|initialize self|helper for pickle")
 _SHORTEST = 20
 _LONGEST_SIGNATURE = 100
@@ -47,7 +48,7 @@ def stdlib_documents() -> list[Document]:
     from dupmae_ir.types import Document
 
     # -I: nothing of the user's environment or working folder can stand in for a standard module.
-    child = [sys.executable, "-I", "-W", "ignore", __file__]
+    child = [sys.executable, "-I", "-W", "ignore", "-c", _CHILD, str(Path(__file__).resolve().parents[2])]
     done = subprocess.run(child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=300)
     rows = [json.loads(line) for line in done.stdout.decode("utf-8").splitlines()]
     return [Document(name, text, title) for name, title, text in rows]
@@ -191,7 +192,8 @@ def _signature(value: Any) -> str:
     return text
 
 
-if __name__ == "__main__":
+def print_rows() -> None:
+    """What the child does: the rows as JSON lines on standard output, and nothing else there."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     # What modules print while they are imported must not get between the rows.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,32 @@
+"""The documentation is what the commands say, and what it links to exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse words its pages otherwise in other Pythons")
+def test_the_command_pages_are_up_to_date():
+    done = subprocess.run([sys.executable, ROOT / "docs/make_cli.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_nothing_is_left_to_fill_in(page):
+    assert not re.search(r"@[A-Z_]+@|TODO|FIXME", page.read_text(encoding="utf-8"))
