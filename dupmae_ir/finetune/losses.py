@@ -19,6 +19,12 @@ def contrastive(scores: Tensor, same: Tensor | None = None, temperature: float =
     return F.cross_entropy(scores / temperature, torch.arange(len(scores), device=scores.device))
 
 
+def anchor(vectors: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared distance (n, d') from the teacher's vectors, in units of their squared length."""
+    targets = targets.to(vectors.dtype)
+    return (vectors - targets).square().sum(1).mean() / targets.square().sum(1).mean()
+
+
 def flops(weights: Tensor) -> Tensor:
     """SPLADE's FLOPS regulariser of one batch of OT vectors (B, V): sum over words of the squared mean weight."""
     return weights.float().abs().mean(0).square().sum()

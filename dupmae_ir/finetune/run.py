@@ -42,6 +42,11 @@ class FinetuneConfig:
     part_weight: float = option(0.5, "weight of the same loss on [CLS] alone and on OT alone", group="training")
     query_flops: float = option(0.05, "weight of the FLOPS regulariser on queries", group="training")
     document_flops: float = option(0.01, "... and on documents", group="training")
+    teacher: str | None = option(
+        None, "sentence encoder (folder, or minilm) whose mean-pooled unit vectors the [CLS] part is held to",
+        group="training",
+    )
+    anchor_weight: float = option(3.0, "weight of the distance from the teacher's vectors", group="training")
     temperature: float = option(1.0, "divides the similarity", group="training")
     bf16: bool = option(False, "multiply in bfloat16", group="machine")
     threads: int = option(0, "CPU threads; 0 = all", group="machine")
@@ -105,7 +110,10 @@ def _check_numbers(config: FinetuneConfig) -> None:
     for name in ("epochs", "learning_rate", "temperature", "head_lr_factor", "batch_size", "group_size", "top_k"):
         if not getattr(config, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, got {getattr(config, name):g}")
-    for name in ("part_weight", "query_flops", "document_flops", "warmup", "dropout", "limit", "cls_dim", "threads"):
+    for name in (
+        "part_weight", "query_flops", "document_flops", "anchor_weight", "warmup", "dropout", "limit", "cls_dim",
+        "threads",
+    ):  # fmt: skip
         if getattr(config, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(config, name):g}")
 
@@ -155,13 +163,33 @@ def _trainer(config: FinetuneConfig, model: Any, tokenizer: Any, stored: Any, pa
     from dupmae_ir.finetune.trainer import Objective, PairTrainer
 
     objective = Objective(
-        config.top_k, config.part_weight, config.query_flops, config.document_flops, config.temperature
+        config.top_k, config.part_weight, config.query_flops, config.document_flops, config.temperature,
+        config.anchor_weight if config.teacher else 0.0,
     )
     trainer = PairTrainer(
-        model, tokenizer, stored, pairs, arguments, objective, config.head_lr_factor, config.group_size
+        model, tokenizer, stored, pairs, arguments, objective, config.head_lr_factor, config.group_size,
+        _teacher(config, model),
     )
     trainer.report_to_terminal(config.quiet)
     return trainer
+
+
+def _teacher(config: FinetuneConfig, model: Any) -> Any:
+    """The frozen sentence encoder of --teacher, checked against the student's width and vocabulary."""
+    from dupmae_ir.finetune.trainer import Teacher
+    from dupmae_ir.models.checkpoints import load_model
+    from dupmae_ir.models.masked_lm import encoder_of
+
+    if config.teacher is None:
+        return None
+    taught, _, _ = load_model(base_folder(config.teacher), need_ot=False)
+    width, vocabulary = taught.lm.config.hidden_size, taught.lm.config.vocab_size
+    if width != model.dim or vocabulary != model.lm.config.vocab_size:
+        raise UsageError(
+            f"--teacher {config.teacher}: its vectors are {width} wide over {vocabulary:,} word pieces, the [CLS] part "
+            f"is {model.dim} wide over {model.lm.config.vocab_size:,}; they must be equal"
+        )
+    return Teacher(encoder_of(taught.lm))
 
 
 def _caps(values: tuple[str, ...]) -> dict[str, int]:

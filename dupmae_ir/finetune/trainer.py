@@ -35,9 +35,25 @@ class Objective:
     query_flops: float = 0.0  #: weight of the FLOPS regulariser on queries
     document_flops: float = 0.0  #: ... and on documents
     temperature: float = 1.0
+    anchor_weight: float = 0.0  #: weight of the distance of [CLS] from the teacher's sentence vector
 
 
-def pair_loss(model: Any, batch: dict[str, Tensor], objective: Objective) -> tuple[Tensor, dict[str, float]]:
+class Teacher:
+    """A frozen sentence encoder: (B, L) ids and mask -> (B, d) mean of the tokens at length sqrt(``scale``)."""
+
+    def __init__(self, encoder: Any, scale: float = 20.0) -> None:
+        self.encoder, self.scale = encoder.eval().requires_grad_(False), scale
+
+    @torch.no_grad()
+    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        mean = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        return self.scale**0.5 * torch.nn.functional.normalize(mean.float(), dim=1)
+
+
+def pair_loss(
+    model: Any, batch: dict[str, Tensor], objective: Objective, teacher: Teacher | None = None
+) -> tuple[Tensor, dict[str, float]]:
     """Eq. 13 on Eq. 12 for one batch, and the value of each term for the log.
 
     Both sides go through one call of ``model`` each, so that a wrapper (DDP) sees them.
@@ -55,6 +71,11 @@ def pair_loss(model: Any, batch: dict[str, Tensor], objective: Objective) -> tup
     if objective.query_flops or objective.document_flops:
         terms["flops_q"], terms["flops_d"] = losses.flops(q_ot), losses.flops(d_ot)
         loss = loss + objective.query_flops * terms["flops_q"] + objective.document_flops * terms["flops_d"]
+    if teacher is not None:
+        sides = ((q_cls, "query"), (d_cls, "document"))
+        distances = [losses.anchor(v, teacher(batch[f"{s}_ids"], batch[f"{s}_mask"])) for v, s in sides]
+        terms["anchor"] = torch.stack(distances).mean()
+        loss = loss + objective.anchor_weight * terms["anchor"]
     return loss, {k: float(v.detach()) for k, v in terms.items()}
 
 
@@ -65,9 +86,10 @@ class PairTrainer(Trainer):
     def __init__(
         self, model: Retriever, tokenizer: Any, config: ModelConfig, pairs: Sequence[Pair],
         arguments: TrainingArguments, objective: Objective, head_lr_factor: float = 1.0, group_size: int = 1,
+        teacher: Teacher | None = None,
     ) -> None:
         self.retriever, self.objective, self.checkpoint_config = model, objective, config
-        self.head_lr_factor, self.group_size = head_lr_factor, group_size
+        self.head_lr_factor, self.group_size, self.teacher = head_lr_factor, group_size, teacher
         self._terms: dict[str, list[float]] = {}
         collator = PairCollator(tokenizer, config.query_length, config.document_length, config.title_separator)
         super().__init__(
@@ -101,7 +123,7 @@ class PairTrainer(Trainer):
         return self.optimizer
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-        loss, terms = pair_loss(model, inputs, self.objective)
+        loss, terms = pair_loss(model, inputs, self.objective, self.teacher)
         for name, value in terms.items():
             self._terms.setdefault(name, []).append(value)
         return (loss, terms) if return_outputs else loss

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dupmae_ir.finetune.losses import contrastive, flops
-from dupmae_ir.finetune.trainer import Objective, pair_loss
+from dupmae_ir.finetune.trainer import Objective, Teacher, pair_loss
 from dupmae_ir.models.pooling import keep_top_k
 
 
@@ -79,6 +79,28 @@ def test_terms_add_up_to_the_loss():
     loss, t = pair_loss(Fixed(), batch(), o)
     want = t["sum"] + 0.5 * (t["cls"] + t["ot"]) + 0.1 * t["flops_q"] + 0.01 * t["flops_d"]
     assert loss.item() == pytest.approx(want, rel=1e-6)
+
+
+def test_the_teacher_is_the_mean_of_its_tokens_at_one_length():
+    class Encoder(torch.nn.Module):
+        def forward(self, input_ids, attention_mask):
+            hidden = torch.tensor([[[3.0, 0.0], [0.0, 4.0], [9.0, 9.0]]])
+            return type("Output", (), {"last_hidden_state": hidden})
+
+    mask = torch.tensor([[1, 1, 0]])
+    vector = Teacher(Encoder(), scale=20.0)(mask, mask)
+    assert vector.norm().item() == pytest.approx(20**0.5)
+    assert (vector[0, 1] / vector[0, 0]).item() == pytest.approx(4 / 3)
+
+
+def test_the_anchor_is_the_distance_from_the_teacher_and_joins_the_loss():
+    model, o = Fixed(), Objective(top_k=5, anchor_weight=2.0)
+    there = pair_loss(model, batch(), o, teacher=lambda ids, _: model.cls[ids[:, 0]].detach())
+    assert there[1]["anchor"] == 0
+    away = pair_loss(model, batch(), o, teacher=lambda ids, _: torch.zeros(len(ids), 4) + 1)
+    means = [(model.cls[rows] - 1).square().sum(1).mean() / 4 for rows in (slice(0, 3), slice(3, 8))]
+    assert away[1]["anchor"] == pytest.approx(sum(means).item() / 2)
+    assert away[0].item() == pytest.approx(there[0].item() + 2.0 * away[1]["anchor"])
 
 
 def test_temperature_divides():

@@ -118,6 +118,19 @@ def test_a_base_without_a_head_needs_enough_passages(folder, capsys):
     assert "too few to calibrate" in capsys.readouterr().err
 
 
+def test_a_teacher_holds_the_cls_part_near_its_vectors(folder):
+    flags = ("--epochs", "4", "--learning-rate", "3e-3", "--document-length", "16", "--cls-dim", "24")
+    teacher = ("--teacher", str(folder / "base"), "--anchor-weight", "20")
+    assert command(folder, *flags, *teacher) == 0
+    log = json.loads((folder / "out" / "training.json").read_text())["log"]
+    assert log[-1]["loss_anchor"] < 0.6 * log[0]["loss_anchor"]
+
+
+def test_a_teacher_of_another_width_is_refused(folder, capsys):
+    assert command(folder, "--teacher", str(folder / "base")) == 2
+    assert "24 wide" in capsys.readouterr().err
+
+
 def test_every_setting_has_help():
     import dataclasses
 
