@@ -1,0 +1,119 @@
+"""Decoder blocks of the pre-training objectives, with their own attention.
+
+Parameters are named as in Hugging Face's BertLayer and GPT2Block, so that released decoders load; nothing here uses
+those classes, whose internals change between versions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class _Attention(nn.Module):
+    """``attention.self.{query,key,value}`` and ``attention.output.{dense,LayerNorm}`` of a BertLayer."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.self = nn.ModuleDict({name: nn.Linear(width, width) for name in ("query", "key", "value")})
+        self.output = nn.ModuleDict(
+            {"dense": nn.Linear(width, width), "LayerNorm": nn.LayerNorm(width, eps=config.layer_norm_eps)}
+        )
+        self.dropout, self.inner_dropout = config.hidden_dropout_prob, config.attention_probs_dropout_prob
+
+    def forward(self, query: Tensor, context: Tensor, visible: Tensor) -> Tensor:
+        q, k, v = (
+            split_heads(self.self[name](x), self.heads)
+            for name, x in (("query", query), ("key", context), ("value", context))
+        )
+        drop = self.inner_dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop)
+        out = F.dropout(self.output["dense"](join_heads(mixed)), self.dropout, self.training)
+        return self.output["LayerNorm"](out + query)
+
+
+class DecoderLayer(nn.Module):
+    """One post-norm BERT layer whose queries may come from another stream than its context.
+
+    ``query`` (B, L, d) carries the residual; ``context`` (B, L, d) gives keys and values; ``visible`` (B, L, L) or
+    (B, 1, L) is True where a row may look. A row that may look nowhere looks at column 0: its output means nothing,
+    but it must not be NaN.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
+        self.attention = _Attention(config)
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, inner)})
+        self.output = nn.ModuleDict(
+            {"dense": nn.Linear(inner, width), "LayerNorm": nn.LayerNorm(width, eps=config.layer_norm_eps)}
+        )
+        self.dropout = config.hidden_dropout_prob
+
+    def forward(self, query: Tensor, context: Tensor, visible: Tensor) -> Tensor:
+        visible = visible.bool()
+        blind = ~visible.any(-1, keepdim=True)
+        first = torch.zeros_like(visible[:1, :1]).index_fill_(-1, torch.tensor([0], device=visible.device), True)
+        mixed = self.attention(query, context, visible | (blind & first))
+        out = self.output["dense"](F.gelu(self.intermediate["dense"](mixed)))
+        return self.output["LayerNorm"](F.dropout(out, self.dropout, self.training) + mixed)
+
+
+class _Conv1D(nn.Module):
+    """GPT-2's linear layer, whose weight is (in, out)."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inside, outside) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(outside))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+class CausalBlock(nn.Module):
+    """One pre-norm GPT-2 block: ``ln_1, attn.{c_attn,c_proj}, ln_2, mlp.{c_fc,c_proj}``.
+
+    ``x`` (B, L, d); ``visible`` (B, L, L) True where a row may look, the causal triangle included.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.ln_1, self.ln_2 = nn.LayerNorm(width, eps=1e-5), nn.LayerNorm(width, eps=1e-5)
+        self.attn = nn.ModuleDict({"c_attn": _Conv1D(width, 3 * width), "c_proj": _Conv1D(width, width)})
+        self.mlp = nn.ModuleDict({"c_fc": _Conv1D(width, 4 * width), "c_proj": _Conv1D(4 * width, width)})
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        q, k, v = (split_heads(p, self.heads) for p in self.attn["c_attn"](self.ln_1(x)).chunk(3, -1))
+        drop = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop)
+        x = x + F.dropout(self.attn["c_proj"](join_heads(mixed)), self.dropout, self.training)
+        inner = F.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh")
+        return x + F.dropout(self.mlp["c_proj"](inner), self.dropout, self.training)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, L, d) -> (B, heads, L, d / heads)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(B, heads, L, d / heads) -> (B, L, d)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def causal(mask: Tensor, window: int = 0) -> Tensor:
+    """(B, L) real tokens -> (B, L, L): row i sees columns up to i that are real; with ``window`` w only column 0 and
+    the last w of them (CoT-MAE's ``attn_window``)."""
+    length = mask.shape[1]
+    row, column = torch.arange(length, device=mask.device).unsqueeze(1), torch.arange(length, device=mask.device)
+    near = column <= row
+    if window:
+        near = near & ((column > row - window) | (column == 0))
+    return near & mask.bool().unsqueeze(1)
