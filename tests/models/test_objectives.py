@@ -70,9 +70,10 @@ def batch():
     visible[:, 1:, 0] = True
     words = ids[:, 1:-1]
     return {
-        "encoder_ids": encoder, "encoder_labels": encoder_labels, "attention_mask": torch.ones(3, 8, dtype=torch.long),
-        "ids": ids, "decoder_ids": decoder, "decoder_visible": visible & ~torch.eye(8, dtype=torch.bool),
-        "decoder_labels": decoder_labels, "bow_ids": words, "bow_weights": torch.full(words.shape, 1 / 6, dtype=torch.float64),
+        "encoder_ids": encoder, "encoder_labels": encoder_labels, "ids": ids, "decoder_ids": decoder,
+        "attention_mask": torch.ones(3, 8, dtype=torch.long), "decoder_labels": decoder_labels,
+        "decoder_visible": visible & ~torch.eye(8, dtype=torch.bool), "bow_ids": words,
+        "bow_weights": torch.full(words.shape, 1 / 6, dtype=torch.float64),
     }  # fmt: skip
 
 
