@@ -2,7 +2,7 @@
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo ok),$(p))))
 VENV ?= .venv
 RUN = $(VENV)/bin/python
-INSTALL = $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+INSTALL = $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable
 DEMO ?= runs/demo
 
 .DEFAULT_GOAL := help

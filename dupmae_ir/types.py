@@ -67,7 +67,7 @@ class EncoderSettings:
 
     document_length: int = 256  #: word pieces kept per document, special tokens included
     query_length: int = 64  #: word pieces kept per query, special tokens included
-    top_k: int = 384  #: strongest OT weights kept per document (DupMAE section 3.3)
+    top_k: int = 384  #: strongest OT weights kept per document (DupMAE section 3.4)
     activation: str = "relu"  #: relu, log1p or none
     dtype: str = "float32"  #: arithmetic of the forward pass
     device: str = "cpu"  #: for the record; results on another device agree to rounding

@@ -1,4 +1,4 @@
-"""From last hidden states to the two parts of the representation (DupMAE section 3.3, Eq. 10-12).
+"""From last hidden states to the two parts of the representation (DupMAE section 3.4, Eq. 6-7 and 10-12).
 
 Pure arithmetic: no files, no devices, no flags; one set of functions serves pre-training, fine-tuning and
 encoding. The logits of a batch, (B, L, V), are never held: the vocabulary is walked in chunks and each chunk
@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def ot_max(hidden: Tensor, speaking: Tensor, weight: Tensor, bias: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
-    """Strongest evidence of any ordinary token for each vocabulary word (DupMAE Eq. 6, mu_X).
+    """Strongest evidence of any ordinary token for each vocabulary word (DupMAE Eq. 6-7, mu_X).
 
     ``hidden`` (B, L, d) outputs of the head's transform; ``speaking`` (B, L) True on the tokens that count;
     ``weight`` (V, d) and ``bias`` (V,) of the head's projection. Returns (B, V) in ``hidden``'s dtype (under
@@ -94,7 +94,7 @@ def ot_max_plain(hidden: Tensor, speaking: Tensor, weight: Tensor, bias: Tensor 
 
 
 def keep_top_k(weights: Tensor, k: int) -> Tensor:
-    """Zero all but the ``k`` largest of each row, (B, V) -> (B, V): I_d of Eq. 12, differentiable where kept.
+    """Zero all but the ``k`` largest of each row, (B, V) -> (B, V): Eq. 11, I_d of Eq. 12; differentiable where kept.
 
     Ties at the border are all kept here; :func:`strongest` is the exact, ordered form for an index.
     """

@@ -1,7 +1,7 @@
-"""The retriever: one forward pass, two parts (DupMAE section 3.3).
+"""The retriever: one forward pass, two parts (DupMAE section 3.4).
 
 [CLS] part (Eq. 10): ``h_0 W_cls``, d -> d' (384 by default); without a projection it is ``h_0`` itself, as
-RetroMAE, MASTER and CoT-MAE use it. OT part (Eq. 6, 11): activation of the vocabulary logits' maximum over
+RetroMAE, MASTER and CoT-MAE use it. OT part (Eq. 6-7): activation of the vocabulary logits' maximum over
 ordinary tokens. Similarity (Eq. 12): the sum of both inner products, the document's OT part cut to its top k.
 """
 
@@ -57,7 +57,7 @@ class Retriever(nn.Module):
         return self.projection(first) if self.projection is not None else first
 
     def ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, L, d) -> (B, V), Eq. 6 and 11: zero at silent ids; a text without ordinary tokens is all zero."""
+        """(B, L, d) -> (B, V), Eq. 6-7: zero at silent ids; a text without ordinary tokens is all zero."""
         head = head_of(self.lm)
         speaking = attention_mask.bool() & self.speaks[input_ids]
         pooled = pooling.ot_max(head.transform(hidden), speaking, head.weight, head.bias)

@@ -9,7 +9,7 @@ from dupmae_ir.models.bottleneck import Bottleneck, Terms, decoder_layers
 
 
 class RetroMAE(Bottleneck):
-    """``L_enc + L_dec`` (RetroMAE Eq. 1, 7). ``decoding``: enhanced (two streams, Eq. 4-7) or basic (Eq. 2-3).
+    """``L_enc + L_dec`` (RetroMAE section 3). ``decoding``: enhanced (two streams, Eq. 4-7) or basic (Eq. 2-3).
 
     ``query_stream``: ``raw`` is position + h_cls as RetroMAE's code has it, ``embedded`` goes through the embeddings'
     LayerNorm and dropout as DupMAE's code does; both papers write Eq. 4 (Eq. 2 of DupMAE) alike.

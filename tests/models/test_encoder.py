@@ -41,7 +41,7 @@ def test_packed_equals_the_padded_oracle(encoder, tiny_folder):
 
 
 def test_the_ot_vector_is_the_formula(encoder, tiny_retriever):
-    """Eq. 6: maximum over ordinary tokens of the masked-LM logits, ReLU, top k, special and unused ids left out."""
+    """Eq. 6-7: maximum over ordinary tokens of the masked-LM logits, ReLU, top k, special and unused ids left out."""
     model, tokenizer = tiny_retriever
     batch = tokenizer([TEXTS[0]], return_tensors="pt")
     with torch.no_grad():
