@@ -94,8 +94,7 @@ def run(config: FinetuneConfig) -> int:
     started = time.time()
     trainer.train(resume_from_checkpoint=_last_checkpoint(work))
     record = {
-        # Names, not paths: the record travels with the model.
-        "config": {**to_dict(config), "pairs": [Path(p).name for p in config.pairs], "output": output.name},
+        "config": _without_paths(to_dict(config)),
         "pairs": len(pairs), "seconds": round(time.time() - started),
         "inputs": {str(Path(p).name): sha256_file(p) for p in config.pairs},
         "log": [row for row in trainer.state.log_history if "loss" in row],
@@ -104,6 +103,12 @@ def run(config: FinetuneConfig) -> int:
     write_json(output / "training.json", record)
     say(f"model written to {output} after {record['seconds']:,} s", config.quiet)
     return 0
+
+
+def _without_paths(settings: dict[str, Any]) -> dict[str, Any]:
+    """Names instead of paths: the record travels with the model."""
+    named = {k: Path(settings[k]).name for k in ("output", "model", "teacher") if settings[k]}
+    return {**settings, **named, "pairs": [Path(p).name for p in settings["pairs"]]}
 
 
 def _check_numbers(config: FinetuneConfig) -> None:
