@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,3 +31,15 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_nothing_is_left_to_fill_in(page):
     assert not re.search(r"@[A-Z_]+@|TODO|FIXME", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_the_readmes_python_runs(tmp_path, shared_data):
+    """On the first documents of a real collection, in the folder that the snippet names."""
+    shutil.copytree(shared_data / "cranfield" / "qrels", tmp_path / "scifact" / "qrels")
+    lines = (shared_data / "cranfield" / "corpus.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "scifact" / "corpus.jsonl").write_text("".join(lines[:60]))
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S).group(1)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "nDCG@10" in done.stdout

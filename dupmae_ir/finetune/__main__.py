@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 from dupmae_ir.config import add_config, from_namespace
@@ -20,7 +21,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser("finetune", PURPOSE, EXAMPLE)
     add_config(parser, FinetuneConfig)
     namespace = parser.parse_args(argv)
-    return guarded(lambda: run(from_namespace(FinetuneConfig, namespace)), parser.prog)
+    return guarded(lambda: _main(from_namespace(FinetuneConfig, namespace)), parser.prog)
+
+
+def _main(config: FinetuneConfig) -> int:
+    summary = run(config)
+    if config.json:
+        print(json.dumps(summary))
+    return 0
 
 
 if __name__ == "__main__":

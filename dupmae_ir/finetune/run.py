@@ -53,10 +53,12 @@ class FinetuneConfig:
     save_steps: int = option(200, "steps between checkpoints, from which the same command resumes", group="machine")
     seed: int = option(0, "of the data order and of dropout", group="training")
     quiet: bool = option(False, "say nothing but errors", group="output")
+    json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
-def run(config: FinetuneConfig) -> int:
-    """Train, write the model folder, and ``training.json`` in it: the config, digests, losses and seconds."""
+def run(config: FinetuneConfig) -> dict[str, Any]:
+    """Train, write the model folder, and ``training.json`` in it: the config, digests, losses and seconds. Returns
+    the summary: folder, pairs, seconds, and the last losses logged."""
     import torch
     from transformers import TrainingArguments, set_seed
 
@@ -93,7 +95,7 @@ def run(config: FinetuneConfig) -> int:
     trainer = _trainer(config, model, tokenizer, stored, pairs, arguments)
     started = time.time()
     trainer.train(resume_from_checkpoint=_last_checkpoint(work))
-    record = {
+    record: dict[str, Any] = {
         "config": _without_paths(to_dict(config)),
         "pairs": len(pairs), "seconds": round(time.time() - started),
         "inputs": {str(Path(p).name): sha256_file(p) for p in config.pairs},
@@ -102,7 +104,8 @@ def run(config: FinetuneConfig) -> int:
     save_model(output, model, tokenizer, replace(stored, document_length=256, query_length=64))
     write_json(output / "training.json", record)
     say(f"model written to {output} after {record['seconds']:,} s", config.quiet)
-    return 0
+    last = record["log"][-1] if record["log"] else None
+    return {"output": config.output, "pairs": record["pairs"], "seconds": record["seconds"], "last": last}
 
 
 def _without_paths(settings: dict[str, Any]) -> dict[str, Any]:

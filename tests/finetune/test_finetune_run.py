@@ -43,8 +43,9 @@ def command(folder, *more, output="out"):
     ])  # fmt: skip
 
 
-def test_it_learns_and_writes_a_checkpoint_that_encodes(folder):
-    assert command(folder, "--epochs", "15", "--learning-rate", "3e-3", "--document-length", "16") == 0
+def test_it_learns_and_writes_a_checkpoint_that_encodes(folder, capsys):
+    assert command(folder, "--epochs", "15", "--learning-rate", "3e-3", "--document-length", "16", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] == 96
     record = json.loads((folder / "out" / "training.json").read_text())
     losses = [row["loss_sum"] for row in record["log"]]
     assert losses[-1] < 0.7 * losses[0]
