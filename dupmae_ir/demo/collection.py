@@ -24,6 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from dupmae_ir.errors import EnvironmentProblem
+
 if TYPE_CHECKING:
     from dupmae_ir.types import Document
 
@@ -39,17 +41,28 @@ ALIASES = ("os.path",)
 
 _CHILD = "import sys; sys.path.append(sys.argv[1]); from dupmae_ir.demo.collection import print_rows; print_rows()"
 _TRIVIAL = re.compile(r"(?i)return self\b|implement |create and return a new object|initialize self|helper for pickle")
+_PATIENCE = 300  #: seconds for a job that takes one
 _SHORTEST = 20
 _LONGEST_SIGNATURE = 100
 
 
 def stdlib_documents() -> list[Document]:
-    """The collection, in the order of the ids; the same on every run of one Python."""
+    """The collection, in the order of the ids; the same on every run of one Python.
+
+    Raises :class:`EnvironmentProblem` when this Python cannot describe its own library.
+    """
     from dupmae_ir.types import Document
 
     # -I: nothing of the user's environment or working folder can stand in for a standard module.
     child = [sys.executable, "-I", "-W", "ignore", "-c", _CHILD, str(Path(__file__).resolve().parents[2])]
-    done = subprocess.run(child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=300)
+    try:
+        done = subprocess.run(child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE)
+    except (OSError, subprocess.SubprocessError) as e:
+        said = (getattr(e, "stderr", None) or b"").decode("utf-8", "replace").strip().rpartition("\n")[2] or e
+        raise EnvironmentProblem(
+            f"{sys.executable or 'this Python'} cannot list the documentation of its own library ({said}); "
+            "use a complete installation of Python 3.11 or newer"
+        ) from None
     rows = [json.loads(line) for line in done.stdout.decode("utf-8").splitlines()]
     return [Document(name, text, title) for name, title, text in rows]
 
@@ -143,7 +156,17 @@ def _attributes(cls: type) -> dict[str, Any]:
     for base in reversed(cls.__mro__):
         if base is cls or base.__name__.startswith("_"):
             found |= vars(base)
+        elif _is_hidden(base):
+            # What a public base has too stands there: pathlib.PurePath.name, not pathlib.Path.name.
+            public = [b for b in cls.__mro__[1:] if not _is_hidden(b)]
+            found |= {name: raw for name, raw in vars(base).items() if not any(hasattr(b, name) for b in public)}
     return found
+
+
+def _is_hidden(cls: type) -> bool:
+    """Kept by its package in a private module and not shown beside it: ``pathlib._abc.PathBase`` of Python 3.13."""
+    package, _, private = cls.__module__.partition("._")
+    return bool(private) and not hasattr(sys.modules.get(package), cls.__name__)
 
 
 def _members(module: ModuleType) -> Iterable[tuple[str, Any]]:

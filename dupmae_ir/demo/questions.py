@@ -37,3 +37,9 @@ def questions_qrels(documents: Iterable[Document]) -> dict[str, dict[str, int]]:
     there = {d.docid for d in documents}
     graded = {q.qid: {name: g for name, g in q.answers.items() if name in there} for q in load_questions()}
     return {qid: answers for qid, answers in graded.items() if answers}
+
+
+def missing_answers(documents: Iterable[Document]) -> list[tuple[str, str]]:
+    """(qid, name) of every answer that the collection lacks: what :func:`questions_qrels` leaves out."""
+    there = {d.docid for d in documents}
+    return [(q.qid, name) for q in load_questions() for name in q.answers if name not in there]

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from dupmae_ir.demo import collection
+from dupmae_ir.errors import EnvironmentProblem
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,8 @@ def test_about_five_thousand_distinct_texts(documents):
 @pytest.mark.parametrize(
     "name",
     ["os.path.join", "str.split", "open", "json.dumps", "asyncio.sleep", "functools.wraps", "random.randint",
-     "concurrent.futures.ThreadPoolExecutor", "argparse.ArgumentParser.add_argument", "KeyError", "pathlib.Path.mkdir"],
+     "concurrent.futures.ThreadPoolExecutor", "argparse.ArgumentParser.add_argument", "KeyError", "pathlib.Path.mkdir",
+     "pathlib.Path.exists", "pathlib.Path.cwd", "pathlib.PurePath.suffix", "pathlib.PurePath.relative_to"],
 )  # fmt: skip
 def test_objects_stand_under_the_name_people_write(documents, name):
     assert name in {d.docid for d in documents}
@@ -39,6 +42,31 @@ def test_a_document_is_its_docstring_with_its_signature(documents):
     by_name = {d.docid: d for d in documents}
     assert by_name["textwrap.indent"].text.startswith("Adds 'prefix' to the beginning")
     assert by_name["textwrap.indent"].title == "textwrap.indent(text, prefix, predicate=None)"
+
+
+def test_methods_of_a_base_in_a_private_module_count_as_ones_own(monkeypatch):
+    """As pathlib does in Python 3.13: PurePath(Hidden), Path(HiddenToo, PurePath), the hidden ones in pathlib._abc."""
+    package = ModuleType("paths")
+    hidden = type("Hidden", (), {"__module__": "paths._abc", "name": property(doc="The final component.")})
+    pure = type("Pure", (hidden,), {"__module__": "paths", "joined": lambda self: None})
+    hidden_too = type("HiddenToo", (hidden,), {"__module__": "paths._abc", "exists": lambda self: None})
+    path = type("Path", (hidden_too, pure), {"__module__": "paths", "mkdir": lambda self: None})
+    package.Pure, package.Path = pure, path
+    monkeypatch.setitem(sys.modules, "paths", package)
+
+    def public(cls):
+        return {name for name in collection._attributes(cls) if not name.startswith("_")}
+
+    assert public(pure) == {"name", "joined"}
+    assert public(path) == {"exists", "mkdir"}
+
+
+@pytest.mark.parametrize("child", ["raise SystemExit('no library here')", "import time; time.sleep(9)"])
+def test_a_python_that_cannot_describe_itself_is_one_line(monkeypatch, child):
+    monkeypatch.setattr(collection, "_CHILD", child)
+    monkeypatch.setattr(collection, "_PATIENCE", 0.5)
+    with pytest.raises(EnvironmentProblem, match=r"\A[^\n]*cannot list.*(no library here|timed out)[^\n]*\Z"):
+        collection.stdlib_documents()
 
 
 def test_it_is_the_same_whatever_the_hash_seed():

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from dupmae_ir.demo.collection import stdlib_documents
-from dupmae_ir.demo.questions import KINDS, load_questions, questions_qrels
+from dupmae_ir.demo.questions import KINDS, load_questions, missing_answers, questions_qrels
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,7 @@ def test_ids_and_texts_are_distinct(questions):
 
 def test_every_answer_is_in_the_collection_and_one_of_them_answers(questions):
     documents = stdlib_documents()
-    there = {d.docid for d in documents}
-    assert [name for q in questions for name in q.answers if name not in there] == []
+    assert missing_answers(documents) == []
     assert all(2 in q.answers.values() and set(q.answers.values()) <= {1, 2} for q in questions)
     assert len(questions_qrels(documents)) == len(questions)
 
@@ -56,3 +55,4 @@ def test_lexical_questions_name_their_answer_and_paraphrases_do_not(questions):
 
 def test_answers_outside_the_collection_are_left_out(questions):
     assert questions_qrels([]) == {}
+    assert len(missing_answers([])) == sum(len(q.answers) for q in questions)
