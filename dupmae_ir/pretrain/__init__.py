@@ -1,0 +1,1 @@
+"""Pre-training: masked auto-encoding of a corpus, one objective per method."""
