@@ -164,7 +164,8 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
         return
     flag = meta.get("flag") or "--" + f.name.replace("_", "-")
     if kind is bool:
-        action = argparse.BooleanOptionalAction if f.default is True else "store_true"
+        # None: neither said, somebody else decides.
+        action = "store_true" if f.default is False else argparse.BooleanOptionalAction
         group.add_argument(flag, dest=f.name, action=action, default=f.default, help=settings["help"])
         return
     if not meta.get("choices"):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.decoders import DecoderLayer
-from dupmae_ir.models.masked_lm import encoder_of, head_of
+from dupmae_ir.models.masked_lm import embed, encoder_of, head_of, shape_of
 from dupmae_ir.models.token_loss import token_cross_entropy
 
 Terms = dict[str, Tensor]
@@ -29,8 +29,7 @@ class Bottleneck(nn.Module):
 
     def embed(self, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
         """Word (or given vectors) + position + type, LayerNorm and dropout: (B, L, d)."""
-        embeddings: Any = encoder_of(self.lm).embeddings
-        return embeddings(input_ids=ids) if vectors is None else embeddings(inputs_embeds=vectors)
+        return embed(self.lm, ids, vectors)
 
     def predict(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy of the head at the labels (-100: nothing asked)."""
@@ -57,6 +56,6 @@ def decoder_layers(config: Any, count: int) -> nn.ModuleList:
     layers = nn.ModuleList(DecoderLayer(config) for _ in range(count))
     for module in layers.modules():
         if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=config.initializer_range)
+            nn.init.normal_(module.weight, std=shape_of(config).initial_std)
             nn.init.zeros_(module.bias)
     return layers

@@ -12,19 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dupmae_ir.models.masked_lm import shape_of
+
 
 class _Attention(nn.Module):
     """``attention.self.{query,key,value}`` and ``attention.output.{dense,LayerNorm}`` of a BertLayer."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        width = config.hidden_size
-        self.heads = config.num_attention_heads
+        shape = shape_of(config)
+        width = shape.width
+        self.heads = shape.heads
         self.self = nn.ModuleDict({name: nn.Linear(width, width) for name in ("query", "key", "value")})
         self.output = nn.ModuleDict(
-            {"dense": nn.Linear(width, width), "LayerNorm": nn.LayerNorm(width, eps=config.layer_norm_eps)}
+            {"dense": nn.Linear(width, width), "LayerNorm": nn.LayerNorm(width, eps=shape.epsilon)}
         )
-        self.dropout, self.inner_dropout = config.hidden_dropout_prob, config.attention_probs_dropout_prob
+        self.dropout, self.inner_dropout = shape.dropout, shape.attention_dropout
 
     def forward(self, query: Tensor, context: Tensor, visible: Tensor) -> Tensor:
         q, k, v = (
@@ -47,13 +50,14 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        width, inner = config.hidden_size, config.intermediate_size
+        shape = shape_of(config)
+        width, inner = shape.width, shape.inner
         self.attention = _Attention(config)
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, inner)})
         self.output = nn.ModuleDict(
-            {"dense": nn.Linear(inner, width), "LayerNorm": nn.LayerNorm(width, eps=config.layer_norm_eps)}
+            {"dense": nn.Linear(inner, width), "LayerNorm": nn.LayerNorm(width, eps=shape.epsilon)}
         )
-        self.dropout = config.hidden_dropout_prob
+        self.dropout = shape.dropout
 
     def forward(self, query: Tensor, context: Tensor, visible: Tensor) -> Tensor:
         visible = visible.bool()
@@ -106,6 +110,12 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def join_heads(x: Tensor) -> Tensor:
     """(B, heads, L, d / heads) -> (B, L, d)."""
     return x.transpose(1, 2).flatten(2)
+
+
+def unpack(bits: Tensor, length: int) -> Tensor:
+    """(..., ceil(length / 8)) uint8, lowest bit first -> (..., length) bool: masks that travelled as bits."""
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits.unsqueeze(-1) >> places) & 1).flatten(-2)[..., :length].bool()
 
 
 def causal(mask: Tensor, window: int = 0) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.bottleneck import Terms
-from dupmae_ir.models.masked_lm import head_of
+from dupmae_ir.models.masked_lm import head_of, shape_of
 from dupmae_ir.models.pooling import ot_max
 from dupmae_ir.models.retromae import RetroMAE
 
@@ -19,14 +19,15 @@ class DupMAE(RetroMAE):
     """
 
     def __init__(
-        self, lm: nn.Module, bow_weight: float = 0.1, head: str = "mlm", query_stream: str = "embedded"
+        self, lm: nn.Module, bow_weight: float = 0.1, head: str = "mlm", query_stream: str = "embedded",
+        decoding: str = "enhanced", layers: int = 1,
     ) -> None:
-        super().__init__(lm, query_stream=query_stream)
+        super().__init__(lm, decoding, layers, query_stream)
         if head not in ("mlm", "tied", "linear"):
             raise ValueError(f"head {head!r} is not known")
         self.bow_weight, self.head = bow_weight, head
-        config = self.lm.config
-        self.ot_projection = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if head == "linear" else None
+        width, words = shape_of(self.lm.config).width, self.lm.config.vocab_size
+        self.ot_projection = nn.Linear(width, words, bias=False) if head == "linear" else None
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
         """RetroMAE's batch, and ``bow_ids (B, W), bow_weights (B, W)`` (weight 0 is padding), or dense

@@ -1,4 +1,4 @@
-"""A masked language model taken apart: encoder, head transform, head projection.
+"""A masked language model taken apart: embeddings, encoder, head transform, head projection.
 
 Hugging Face spells these differently for each family; this is the only place that knows how. Supported are
 BERT, DistilBERT and RoBERTa layouts (RetroMAE, MASTER, CoT-MAE and SPLADE checkpoints are BERT or DistilBERT).
@@ -35,6 +35,59 @@ def head_of(model: nn.Module) -> Head:
     if head is None:
         raise CheckpointError(f"{type(model).__name__} has no masked-LM head, which the OT part needs")
     return head
+
+
+def embed(model: nn.Module, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
+    """Word (or the given vectors) + position + type, LayerNorm and dropout: (B, L) or (B, L, d) -> (B, L, d)."""
+    embeddings: Any = encoder_of(model).embeddings
+    if vectors is None:
+        return embeddings(ids)
+    # DistilBERT's keyword has had two spellings; its place has not changed.
+    return embeddings(None, vectors) if hasattr(model, "distilbert") else embeddings(inputs_embeds=vectors)
+
+
+def position_rows(model: nn.Module, length: int) -> Tensor:
+    """(length, d) position embeddings of the first ``length`` places."""
+    first = _first_position(model)
+    table: Any = encoder_of(model).embeddings.position_embeddings
+    return table.weight[first : first + length]
+
+
+def longest(model: nn.Module) -> int:
+    """Tokens that the position embeddings allow, specials included."""
+    config: Any = model.config
+    return int(config.max_position_embeddings) - _first_position(model)
+
+
+def _first_position(model: Any) -> int:
+    # RoBERTa counts places from the padding id on.
+    return int(model.config.pad_token_id) + 1 if hasattr(model, "roberta") else 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a decoder block takes over from its encoder, whatever the family calls it."""
+
+    width: int
+    heads: int
+    inner: int
+    dropout: float
+    attention_dropout: float
+    epsilon: float
+    initial_std: float
+
+
+def shape_of(config: Any) -> Shape:
+    """The :class:`Shape` of a BERT, RoBERTa or DistilBERT configuration."""
+    if hasattr(config, "hidden_dim"):
+        return Shape(
+            config.dim, config.n_heads, config.hidden_dim, config.dropout, config.attention_dropout, 1e-12,
+            config.initializer_range,
+        )  # fmt: skip
+    return Shape(
+        config.hidden_size, config.num_attention_heads, config.intermediate_size, config.hidden_dropout_prob,
+        config.attention_probs_dropout_prob, config.layer_norm_eps, config.initializer_range,
+    )  # fmt: skip
 
 
 def _layout(model: Any) -> tuple[nn.Module, Head | None]:

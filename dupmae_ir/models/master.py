@@ -21,10 +21,19 @@ _INPUTS = {
 
 class MASTER(Bottleneck):
     """The sum of the decoders' losses and of the encoder's on each text it reads (MASTER Eq. 8; three passes in the
-    released code). ``tasks`` switches decoders off for the ablations; a task that is off costs nothing."""
+    released code). ``tasks`` switches decoders off for the ablations; a task that is off costs nothing.
 
-    def __init__(self, lm: nn.Module, tasks: tuple[str, ...] = tuple(TASKS), layers: int = 2) -> None:
+    ``encoder_losses``: ``all`` adds the masked-LM loss of every text the encoder reads, as released; ``passage`` that
+    of the passage alone, the one L_MLM of Eq. 8.
+    """
+
+    def __init__(
+        self, lm: nn.Module, tasks: tuple[str, ...] = tuple(TASKS), layers: int = 2, encoder_losses: str = "all"
+    ) -> None:
         super().__init__(lm)
+        if encoder_losses not in ("all", "passage"):
+            raise ValueError(f"encoder losses {encoder_losses!r} are not known")
+        self.encoder_losses = encoder_losses
         if unknown := set(tasks) - set(TASKS):
             raise ValueError(f"no task named {sorted(unknown)[0]!r}; there are {', '.join(TASKS)}")
         self.tasks = tasks
@@ -54,7 +63,8 @@ class MASTER(Bottleneck):
         return torch.stack(list(terms.values())).sum(), terms
 
     def _read(self, batch: dict[str, Tensor], ids: str, mask: str, labels: str, terms: Terms, name: str) -> Tensor:
-        """Encode one masked text, note its own loss, and return its [CLS] (B, 1, d)."""
+        """Encode one masked text, note its own loss where it counts, and return its [CLS] (B, 1, d)."""
         hidden = self.encode(batch[ids], batch[mask])
-        terms[name] = self.predict(hidden, batch[labels])
+        if self.encoder_losses == "all" or name == "mlm_passage":
+            terms[name] = self.predict(hidden, batch[labels])
         return hidden[:, :1]

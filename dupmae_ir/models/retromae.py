@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.bottleneck import Bottleneck, Terms, decoder_layers
+from dupmae_ir.models.decoders import unpack
+from dupmae_ir.models.masked_lm import position_rows
 
 
 class RetroMAE(Bottleneck):
@@ -29,8 +31,9 @@ class RetroMAE(Bottleneck):
         self.c_head: nn.Module = made[0] if decoding == "enhanced" else made
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
-        """``encoder_ids, attention_mask, encoder_labels`` and either ``ids, decoder_visible (B, L, L) bool,
-        decoder_labels`` (enhanced: unmasked ids) or ``decoder_ids, decoder_labels`` (basic: masked ids)."""
+        """``encoder_ids, attention_mask, encoder_labels`` and what the decoding needs: enhanced: unmasked ``ids,
+        decoder_labels`` and ``decoder_visible``, (B, L, L) bool or its bits, (B, L, ceil(L / 8)) uint8; basic:
+        masked ``decoder_ids, decoder_labels``."""
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         terms = self.terms(hidden, batch)
         return torch.stack(list(terms.values())).sum(), terms
@@ -44,15 +47,17 @@ class RetroMAE(Bottleneck):
     def _enhanced(self, cls: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Eq. 4-6: every token is predicted from its own sample of the others."""
         ids = batch["ids"]
-        hidden = self.c_head(self._queries(cls, ids), self.led_by(cls, ids), batch["decoder_visible"])
+        visible = batch["decoder_visible"]
+        if visible.dtype == torch.uint8:
+            visible = unpack(visible, ids.shape[1])
+        hidden = self.c_head(self._queries(cls, ids), self.led_by(cls, ids), visible)
         return self.predict(hidden, batch["decoder_labels"])
 
     def _queries(self, cls: Tensor, ids: Tensor) -> Tensor:
         """H1 of Eq. 4: (B, L, d) h_cls at every position."""
         if self.query_stream == "embedded":
             return self.embed(vectors=cls.expand(-1, ids.shape[1], -1))
-        positions = self.lm.bert.embeddings.position_embeddings.weight[: ids.shape[1]]
-        return positions.unsqueeze(0) + cls
+        return position_rows(self.lm, ids.shape[1]).unsqueeze(0) + cls
 
     def _basic(self, cls: Tensor, batch: dict[str, Tensor]) -> Tensor:
         return self.decode(
