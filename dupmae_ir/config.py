@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import tomllib
 import types
 import typing
@@ -45,10 +46,11 @@ def option(
 
 
 def add_config(parser: argparse.ArgumentParser, config: type) -> None:
-    """Add one flag per :func:`option` of ``config``, in its groups and in field order."""
+    """Add one flag per :func:`option` of ``config``, in its groups and in field order, inherited ones last."""
     hints = typing.get_type_hints(config)
     groups: dict[str, Any] = {}
-    for f in dataclasses.fields(config):
+    own = inspect.get_annotations(config)
+    for f in sorted(dataclasses.fields(config), key=lambda f: f.name not in own):
         title = f.metadata.get("group", "options")
         group = groups.setdefault(title, parser.add_argument_group(title)) if title not in groups else groups[title]
         _add_flag(group, f, hints[f.name])

@@ -42,3 +42,7 @@ class EnvironmentProblem(DupmaeError):
 
 class OutputError(DupmaeError):
     """A result could not be written; nothing that existed before was damaged."""
+
+
+class TrainingFailed(DupmaeError):
+    """A loss or a weight stopped being a number; what was saved before is good."""

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "dupmae_ir"
 FLOORS = [
     {"types", "errors"},
     {"config", "registry", "device", "console"},
-    {"io", "models", "index", "pyserini", "testing"},
+    {"io", "models", "index", "pyserini", "testing", "training"},
     {"pretrain", "finetune", "encode", "search", "eval", "demo", "doctor"},
     {"__main__"},
 ]

@@ -12,14 +12,15 @@ from dupmae_ir.errors import UsageError
 
 
 @contextmanager
-def exclusive(path: str | Path, what: str) -> Iterator[None]:
+def exclusive(path: str | Path, what: str, wait: bool = False) -> Iterator[None]:
     """Hold the lock file ``path`` or raise :class:`UsageError` at once; ``what`` says what its holder is doing.
+    With ``wait`` stand in line instead.
 
     The file is removed afterwards; a kill leaves it behind, unlocked and harmless.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = _acquire(path, what)
+    fd = _acquire(path, what, wait)
     try:
         os.truncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
@@ -29,11 +30,11 @@ def exclusive(path: str | Path, what: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _acquire(path: Path, what: str) -> int:
+def _acquire(path: Path, what: str, wait: bool) -> int:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             holder = os.read(fd, 32).decode(errors="replace").strip()
             os.close(fd)

@@ -1,0 +1,155 @@
+"""Text to pre-train on, as a stream of documents.
+
+A source is a plain text file (one passage a line), JSON lines, tab-separated lines, a BEIR folder, a Hugging Face
+dataset saved on disk, or a folder of such files; ``.gz`` of any.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.errors import EnvironmentProblem, InputError
+from dupmae_ir.io.atomic import sha256_file
+from dupmae_ir.io.collections import natural_key, read_collection
+from dupmae_ir.io.lines import numbered_lines
+
+JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
+ENDINGS = (*JSON_ENDINGS, ".tsv", ".txt", ".md")
+DATASET_FILES = ("dataset_info.json", "state.json", "dataset_dict.json")
+DOCUMENTS = ("line", "blank", "file")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A document: its passages in order and, where it is one passage, texts that a model wrote about it."""
+
+    passages: list[str]
+    queries: tuple[str, ...] = ()  #: queries that it answers (doc2query)
+    following: tuple[str, ...] = ()  #: continuations of it (GPT-2)
+
+
+def read_texts(source: str | Path, documents: str = "line") -> Iterator[Text]:
+    """Stream the documents of ``source``, empty ones left out.
+
+    ``documents`` says how lines of plain text make documents: each ``line`` is one, ``blank`` lines part them, or the
+    ``file`` is one. Rows of JSON are ``{"text": str or list of passages}`` (or ``contents``), with ``title``,
+    ``queries`` and ``next`` if there. Raises :class:`InputError` with file and line.
+    """
+    for path in list_sources(source):
+        if path.is_dir():
+            yield from _from_dataset(path)
+        elif _plain_name(path).endswith(JSON_ENDINGS):
+            yield from _from_json_lines(path)
+        elif _plain_name(path).endswith(".tsv"):
+            yield from (Text([d.joined()]) for d in read_collection(path) if d.joined().strip())
+        else:
+            yield from _from_lines(path, documents)
+
+
+def list_sources(source: str | Path) -> list[Path]:
+    """Files (or dataset folders) of a source, in reading order."""
+    path = Path(source)
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    if path.is_file() or _is_dataset(path):
+        return [path]
+    beir = [p for p in (path / "corpus.jsonl", path / "corpus.jsonl.gz") if p.is_file()]
+    inside = [p for p in path.iterdir() if p.is_file() and _plain_name(p).endswith(ENDINGS) and p.name[0] != "."]
+    found = beir[:1] or sorted(inside, key=lambda p: natural_key(p.name))
+    if not found:
+        raise InputError(f"{path}: nothing to read in this folder (no {', '.join(ENDINGS)} file, no saved dataset)")
+    return found
+
+
+def digest(source: str | Path) -> str:
+    """sha256 over the names' order and the bytes of all files of a source."""
+    whole = hashlib.sha256()
+    for path in list_sources(source):
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            whole.update(sha256_file(file).encode())
+    return whole.hexdigest()
+
+
+def _plain_name(path: Path) -> str:
+    return path.name.lower().removesuffix(".gz")
+
+
+def _is_dataset(path: Path) -> bool:
+    return any((path / name).is_file() for name in DATASET_FILES)
+
+
+def _from_lines(path: Path, documents: str) -> Iterator[Text]:
+    passages: list[str] = []
+    before = 0
+    for number, line in numbered_lines(path):
+        # numbered_lines leaves blank lines out; a gap in the numbers tells of them.
+        ends = documents == "line" or (documents == "blank" and number > before + 1)
+        if ends and passages:
+            yield Text(passages)
+            passages = []
+        passages.append(line.strip())
+        before = number
+    if passages:
+        yield Text(passages)
+
+
+def _from_json_lines(path: Path) -> Iterator[Text]:
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as e:
+            raise InputError(f"{where}: broken JSON: {e}") from None
+        text = _from_row(row, where)
+        if text is not None:
+            yield text
+
+
+def _from_row(row: Any, where: str) -> Text | None:
+    """The document of one row, or None where it has no text."""
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: wants one JSON object a line with \"text\" or \"contents\"")
+    value = row.get("text", row.get("contents"))
+    if value is None:
+        there = ", ".join(sorted(row)[:8])
+        raise InputError(f"{where}: no text: wants \"text\" or \"contents\", has {there}")
+    passages = [p.strip() for p in _strings(value, "text", where) if p.strip()]
+    title = row.get("title")
+    if isinstance(title, str) and title.strip():
+        passages = [f"{title.strip()} {passages[0]}", *passages[1:]] if passages else [title.strip()]
+    if not passages:
+        return None
+    queries, following = (
+        tuple(s.strip() for s in _strings(row.get(key) or [], key, where) if s.strip()) for key in ("queries", "next")
+    )
+    return Text(passages, queries, following)
+
+
+def _strings(value: Any, key: str, where: str) -> list[str]:
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
+        raise InputError(f"{where}: \"{key}\" is neither a text nor a list of texts")
+    return strings
+
+
+def _from_dataset(path: Path) -> Iterator[Text]:
+    try:
+        import datasets
+    except ImportError:
+        raise EnvironmentProblem(f"{path} is a Hugging Face dataset; to read it: pip install datasets") from None
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except Exception as e:
+        raise InputError(f"{path}: the dataset does not load: {' '.join(str(e).split())[:200]}") from None
+    parts = loaded.values() if isinstance(loaded, datasets.DatasetDict) else [loaded]
+    for part in parts:
+        for number, row in enumerate(part):
+            text = _from_row(row, f"{path}: row {number}")
+            if text is not None:
+                yield text

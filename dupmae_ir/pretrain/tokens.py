@@ -1,0 +1,245 @@
+"""A corpus as word-piece ids in memory-mapped arrays, made once and found again by what it was made of."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from dupmae_ir.console import progress, say
+from dupmae_ir.errors import InputError
+from dupmae_ir.io.atomic import replace_folder, write_json
+from dupmae_ir.io.lock import exclusive
+from dupmae_ir.pretrain.corpus import Text, digest, read_texts
+
+FORMAT = 1
+AT_ONCE = 1024
+"""Documents handed to the tokenizer together."""
+
+_SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+(?=[\"'(\[]*[A-Z0-9])")
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths: row i is ``ids[offsets[i]:offsets[i + 1]]``."""
+
+    ids: np.ndarray
+    offsets: np.ndarray  #: (rows + 1,) int64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts of one corpus without special tokens, in reading order; memory-mapped."""
+
+    name: str
+    texts: Ragged
+    document: np.ndarray  #: (texts,) int64: number of the document that a text belongs to
+    queries: Ragged  #: all generated queries; those of text i are rows ``query_range[i]:query_range[i + 1]``
+    query_range: np.ndarray
+    following: Ragged  #: generated continuations, likewise
+    following_range: np.ndarray
+    folder: Path  #: where it is cached
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def queries_of(self, row: int) -> list[np.ndarray]:
+        """Generated queries of a text; [] where there are none."""
+        return [self.queries[i] for i in range(self.query_range[row], self.query_range[row + 1])]
+
+    def following_of(self, row: int) -> list[np.ndarray]:
+        """Generated continuations of a text; [] where there are none."""
+        return [self.following[i] for i in range(self.following_range[row], self.following_range[row + 1])]
+
+    def neighbour(self, row: int) -> int | None:
+        """The text after this one in its document, else the one before it, else None."""
+        for other in (row + 1, row - 1):
+            if 0 <= other < len(self) and self.document[other] == self.document[row]:
+                return other
+        return None
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How documents become texts. ``passages``: each passage is one, cut at ``length`` ids; ``blocks``: sentences of
+    a document packed into texts of at most ``length`` ids, never across documents."""
+
+    unit: str = "passages"
+    length: int = 510
+    documents: str = "line"
+
+
+def load_corpus(
+    source: str | Path, tokenizer: Any, cutting: Cutting, cache: str | Path | None = None, quiet: bool = False
+) -> Corpus:
+    """The corpus ``source`` in ids: from the cache, or tokenised into it first.
+
+    The cache key is the bytes of the source, the tokenizer and ``cutting``; nothing is ever reused by name. Raises
+    :class:`InputError` for a source without text.
+    """
+    home = Path(cache) if cache else default_cache()
+    key = _key(source, tokenizer, cutting)
+    folder = home / key[:32]
+    with exclusive(home / f".{key[:32]}.lock", f"tokenising {source}", wait=True):
+        if not (folder / "meta.json").is_file():
+            say(f"tokenising {source} (kept in {folder})", quiet)
+            _tokenise(source, tokenizer, cutting, folder, quiet)
+    return _opened(folder, Path(source).name)
+
+
+def default_cache() -> Path:
+    """``$DUPMAE_IR_CACHE`` or the user's cache folder."""
+    home = os.environ.get("DUPMAE_IR_CACHE")
+    return Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dupmae_ir"
+
+
+def _key(source: str | Path, tokenizer: Any, cutting: Cutting) -> str:
+    pieces = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    told = {"format": FORMAT, "source": digest(source), "tokenizer": pieces, **cutting.__dict__}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _opened(folder: Path, name: str) -> Corpus:
+    def ragged(kind: str) -> Ragged:
+        ids = folder / f"{kind}.ids.npy"
+        return Ragged(np.load(ids, mmap_mode="r"), np.load(folder / f"{kind}.offsets.npy"))
+
+    return Corpus(
+        name, ragged("texts"), np.load(folder / "document.npy"), ragged("queries"), np.load(folder / "query_range.npy"),
+        ragged("following"), np.load(folder / "following_range.npy"), folder,
+    )  # fmt: skip
+
+
+class _RaggedWriter:
+    """Ids to a raw file as they come, offsets in memory; an ordinary .npy in the end."""
+
+    def __init__(self, folder: Path, kind: str, dtype: Any) -> None:
+        self.folder, self.kind, self.dtype = folder, kind, np.dtype(dtype)
+        self.raw: IO[bytes] = open(folder / f"{kind}.raw", "wb")  # noqa: SIM115 - closed in finish
+        self.lengths: list[int] = []
+
+    def add(self, ids: Iterable[int]) -> None:
+        row = np.fromiter(ids, self.dtype)
+        self.raw.write(row.tobytes())
+        self.lengths.append(len(row))
+
+    def __enter__(self) -> _RaggedWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.raw.close()
+
+    def finish(self) -> None:
+        self.raw.close()
+        raw = self.folder / f"{self.kind}.raw"
+        total = sum(self.lengths)
+        out = np.lib.format.open_memmap(self.folder / f"{self.kind}.ids.npy", "w+", self.dtype, (total,))
+        if total:
+            out[:] = np.memmap(raw, self.dtype, "r")
+        out.flush()
+        np.save(self.folder / f"{self.kind}.offsets.npy", np.cumsum([0, *self.lengths], dtype=np.int64))
+        raw.unlink()
+
+
+def _tokenise(source: str | Path, tokenizer: Any, cutting: Cutting, folder: Path, quiet: bool) -> None:
+    aside = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
+    document: list[int] = []
+    with contextlib.ExitStack() as open_files:
+        texts, queries, following = (
+            open_files.enter_context(_RaggedWriter(aside, kind, dtype)) for kind in ("texts", "queries", "following")
+        )
+        ranges = {"query_range": (queries, [0]), "following_range": (following, [0])}
+        bar = open_files.enter_context(progress("tokenising", "documents", quiet=quiet))
+        for number, (own, about, after) in enumerate(_documents(source, tokenizer, cutting)):
+            for ids in own:
+                texts.add(ids)
+                document.append(number)
+                # What a model wrote about a document belongs to its first text.
+                for rows, (writer, ends) in zip((about, after), ranges.values(), strict=True):
+                    for row in rows:
+                        writer.add(row)
+                    ends.append(len(writer.lengths))
+                    rows.clear()
+            bar.update()
+        if not document:
+            raise InputError(f"{source}: no text in it; give a corpus with at least one passage")
+        for writer in (texts, queries, following):
+            writer.finish()
+    np.save(aside / "document.npy", np.array(document, np.int64))
+    for name, (_, ends) in ranges.items():
+        np.save(aside / f"{name}.npy", np.array(ends, np.int64))
+    write_json(aside / "meta.json", {"format": FORMAT, "texts": len(document), "tokens": sum(texts.lengths)})
+    replace_folder(aside, folder)
+
+
+Ids = list[list[int]]
+
+
+def _documents(source: str | Path, tokenizer: Any, cutting: Cutting) -> Iterator[tuple[Ids, Ids, Ids]]:
+    """(texts, generated queries, generated continuations) of each document, as ids."""
+    for chunk in _chunks(read_texts(source, cutting.documents)):
+        asked = _ids(tokenizer, [q for text in chunk for q in text.queries])
+        said = _ids(tokenizer, [f for text in chunk for f in text.following])
+        for text, own in zip(chunk, _texts_of(chunk, tokenizer, cutting), strict=True):
+            about = [next(asked)[: cutting.length] for _ in text.queries]
+            yield own, about, [next(said)[: cutting.length] for _ in text.following]
+
+
+def _chunks(texts: Iterator[Text]) -> Iterator[list[Text]]:
+    while chunk := list(islice(texts, AT_ONCE)):
+        yield chunk
+
+
+def _texts_of(chunk: list[Text], tokenizer: Any, cutting: Cutting) -> list[Ids]:
+    """The texts of each document, as ids; documents of which nothing is left have none."""
+    split = _sentences if cutting.unit == "blocks" else (lambda text: text.passages)
+    parts = [split(text) for text in chunk]
+    ids = _ids(tokenizer, [p for passages in parts for p in passages])
+    rows = [[row for row in (next(ids) for _ in passages) if row] for passages in parts]
+    if cutting.unit == "blocks":
+        return [list(packed(sentences, cutting.length)) for sentences in rows]
+    return [[row[: cutting.length] for row in document] for document in rows]
+
+
+def _sentences(text: Text) -> list[str]:
+    return [s for passage in text.passages for s in _SENTENCE_END.split(passage) if s.strip()]
+
+
+def packed(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:
+    """Sentences in order, joined while they fit into ``length`` ids; one that is longer is cut into pieces."""
+    block: list[int] = []
+    for sentence in sentences:
+        if block and len(block) + len(sentence) > length:
+            yield block
+            block = []
+        block = block + sentence
+        while len(block) > length:
+            yield block[:length]
+            block = block[length:]
+    if block:
+        yield block
+
+
+def _ids(tokenizer: Any, texts: list[str]) -> Iterator[list[int]]:
+    if not texts:
+        return iter(())
+    return iter(tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"])

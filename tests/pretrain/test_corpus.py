@@ -1,0 +1,103 @@
+"""What can be read as text to pre-train on, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from dupmae_ir.errors import InputError
+from dupmae_ir.pretrain.corpus import Text, digest, list_sources, read_texts
+
+
+def write(path, text):
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.md"])
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        ("line", [["one"], ["two"], ["three"], ["four"]]),
+        ("blank", [["one", "two"], ["three", "four"]]),
+        ("file", [["one", "two", "three", "four"]]),
+    ],
+)
+def test_lines_make_documents(tmp_path, name, documents, expected):
+    path = write(tmp_path / name, "one\n two \n\n\nthree\nfour\n")
+    assert [t.passages for t in read_texts(path, documents)] == expected
+
+
+def test_rows_of_json(tmp_path):
+    rows = [
+        {"title": "T", "text": "body"}, {"contents": "only"}, {"text": ["a", " ", "b"], "title": ""}, {"text": ""},
+        {"text": "x", "queries": ["q1", " q2 "], "next": "more"},
+    ]  # fmt: skip
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
+    assert list(read_texts(path)) == [
+        Text(["T body"]), Text(["only"]), Text(["a", "b"]), Text(["x"], ("q1", "q2"), ("more",)),
+    ]  # fmt: skip
+
+
+def test_a_beir_folder_is_its_corpus(tmp_path):
+    write(tmp_path / "corpus.jsonl", '{"_id": "1", "title": "t", "text": "x"}\n')
+    write(tmp_path / "queries.jsonl", '{"_id": "q", "text": "not this"}\n')
+    assert [t.passages for t in read_texts(tmp_path)] == [["t x"]]
+
+
+def test_a_folder_of_files_in_natural_order(tmp_path):
+    for n in (10, 2, 1):
+        write(tmp_path / f"part{n}.txt", f"text {n}\n")
+    write(tmp_path / ".hidden.txt", "no\n")
+    write(tmp_path / "picture.png", "no\n")
+    assert [p.name for p in list_sources(tmp_path)] == ["part1.txt", "part2.txt", "part10.txt"]
+
+
+def test_tsv_passages(tmp_path):
+    path = write(tmp_path / "collection.tsv", "0\tfirst passage\n1\tsecond\n")
+    assert [t.passages for t in read_texts(path)] == [["first passage"], ["second"]]
+
+
+def test_a_saved_dataset(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"title": "T", "text": "one"}, {"title": "", "text": "two"}]
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "plain"))
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)}).save_to_disk(str(tmp_path / "parts"))
+    for name in ("plain", "parts"):
+        assert [t.passages for t in read_texts(tmp_path / name)] == [["T one"], ["two"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "a.jsonl:2: \"text\" is neither"),
+        ("a.jsonl", '{"txt": "x"}\n', 'a.jsonl:1: no text: wants "text" or "contents", has txt'),
+        ("a.jsonl", '{"text"\n', "a.jsonl:1: broken JSON"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1: wants one JSON object"),
+        ("a.jsonl", '{"text": "x", "queries": {"a": 1}}\n', 'a.jsonl:1: "queries" is neither'),
+        ("a.txt", "\n\n", "a.txt is empty"),
+    ],
+)
+def test_refused_with_file_and_line(tmp_path, name, text, message):
+    with pytest.raises(InputError) as e:
+        list(read_texts(write(tmp_path / name, text)))
+    assert message in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_nothing_to_read(tmp_path):
+    with pytest.raises(InputError, match="nothing to read"):
+        list_sources(tmp_path)
+    with pytest.raises(InputError, match="no such file"):
+        list_sources(tmp_path / "absent")
+
+
+def test_the_digest_is_of_the_bytes(tmp_path):
+    a, b = write(tmp_path / "a.txt", "same\n"), write(tmp_path / "b.txt", "same\n")
+    assert digest(a) == digest(b)
+    write(b, "other\n")
+    assert digest(a) != digest(b)

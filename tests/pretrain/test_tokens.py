@@ -1,0 +1,120 @@
+"""The tokenised cache: what is in it, when it is used again, and the words counted from it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from tiny_models import tiny_tokenizer
+
+from dupmae_ir.errors import InputError
+from dupmae_ir.pretrain import tokens
+from dupmae_ir.pretrain.tokens import Cutting, load_corpus, packed
+from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.words import WordCounts, count_words, word_hashes, word_starts
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+def corpus_of(tmp_path, tokenizer, rows, **cutting):
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return load_corpus(path, tokenizer, Cutting(**cutting), tmp_path / "cache", quiet=True)
+
+
+def test_passages_and_what_belongs_to_them(tmp_path, tokenizer):
+    rows = [
+        {"text": ["the cat sat", "on the mat"], "queries": ["cat", "the mat"]},
+        {"text": "dogs"},
+        {"text": "quick fox", "queries": ["fox"], "next": "jumps over the lazy dog"},
+    ]
+    corpus = corpus_of(tmp_path, tokenizer, rows, length=4)
+    told = [tokenizer.decode(corpus.texts[i]) for i in range(len(corpus))]
+    assert told == ["the cat sat", "on the mat", "dog ##s", "quick fox"]
+    assert corpus.document.tolist() == [0, 0, 1, 2]
+    asked = [[tokenizer.decode(q) for q in corpus.queries_of(i)] for i in range(4)]
+    assert asked == [["cat", "the mat"], [], [], ["fox"]]
+    # Generated texts are cut like the others.
+    assert [tokenizer.decode(f) for f in corpus.following_of(3)] == ["jumps over the lazy"]
+    assert [corpus.neighbour(i) for i in range(4)] == [1, 0, None, None]
+    assert corpus.texts.ids.dtype == np.uint16
+
+
+def test_blocks_lose_nothing_and_never_cross_documents(tmp_path, tokenizer):
+    text = "The cat sat. On the mat. The quick brown fox jumps over the lazy dog. Dog runs fast."
+    corpus = corpus_of(tmp_path, tokenizer, [{"text": text}, {"text": "The list."}], unit="blocks", length=7)
+    blocks = [corpus.texts[i] for i in range(len(corpus))]
+    whole = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert np.concatenate([b for b, d in zip(blocks, corpus.document, strict=True) if d == 0]).tolist() == whole
+    assert max(map(len, blocks)) <= 7
+    assert corpus.document[-1] == 1
+    assert corpus.document.tolist().count(1) == 1
+
+
+def test_packing():
+    assert list(packed([[1, 2], [3], [4, 5, 6], [7] * 9], 4)) == [[1, 2, 3], [4, 5, 6], [7] * 4, [7] * 4, [7]]
+    assert list(packed([], 4)) == []
+
+
+def test_the_cache_is_found_by_content(tmp_path, tokenizer, monkeypatch):
+    made = []
+    real = tokens._tokenise
+    monkeypatch.setattr(tokens, "_tokenise", lambda *a: (made.append(a[0]), real(*a)))
+    rows = [{"text": "the cat"}]
+    first = corpus_of(tmp_path, tokenizer, rows)
+    assert corpus_of(tmp_path, tokenizer, rows).folder == first.folder
+    assert len(made) == 1
+    corpus_of(tmp_path, tokenizer, rows, length=9)
+    corpus_of(tmp_path, tokenizer, rows, unit="blocks")
+    corpus_of(tmp_path, tokenizer, [{"text": "the dog"}])
+    assert len(made) == 4
+
+
+def test_a_cache_cut_off_while_written_is_made_again(tmp_path, tokenizer):
+    first = corpus_of(tmp_path, tokenizer, [{"text": "the cat"}])
+    (first.folder / "meta.json").unlink()
+    again = corpus_of(tmp_path, tokenizer, [{"text": "the cat"}])
+    assert tokenizer.decode(again.texts[0]) == "the cat"
+
+
+def test_a_corpus_without_words_is_refused(tmp_path, tokenizer):
+    with pytest.raises(InputError, match="no text in it"):
+        corpus_of(tmp_path, tokenizer, [{"text": " "}])
+
+
+def test_words_are_counted(tmp_path, tokenizer, monkeypatch):
+    import dupmae_ir.pretrain.words as words
+
+    texts = ["the cats sat on the mat", "dogs dog cats", "cat", "s cats"]
+    corpus = corpus_of(tmp_path, tokenizer, [{"text": t} for t in texts])
+    vocabulary = Vocabulary.of(tokenizer, 29, "tiny")
+    # Small enough that counts of several readings are added.
+    monkeypatch.setattr(words, "AT_ONCE", 4)
+    counts = count_words(corpus, vocabulary.continues)
+
+    def split(i):
+        ids = np.asarray(corpus.texts[i])
+        starts = word_starts(ids, vocabulary.continues)
+        return [tuple(w) for w in np.split(ids, starts[1:])], word_hashes(ids, starts)
+
+    every = [split(i) for i in range(len(texts))]
+    times = Counter(w for ws, _ in every for w in ws)
+    holding = Counter(w for ws, _ in every for w in set(ws))
+    assert len(counts.hashes) == len(times)
+    for ws, hashes in every:
+        expected = [1 / times[w] for w in ws]
+        assert counts.weights(hashes, "invfreq").tolist() == pytest.approx(expected, rel=1e-6)
+        tfidf = [ws.count(w) * max(1e-3, np.log(len(texts) / holding[w])) for w in ws]
+        assert counts.weights(hashes, "tfidf").tolist() == pytest.approx(tfidf, rel=1e-6)
+    assert counts.weights(np.array([12345], np.uint64), "invfreq").tolist() == [1.0]
+
+
+def test_no_words_at_all():
+    nothing = WordCounts(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+    assert nothing.weights(np.array([1, 2], np.uint64), "tfidf").tolist() == [1.0, 1.0]
+    assert len(word_hashes(np.zeros(0, np.int64), np.zeros(0, np.int64))) == 0
