@@ -72,6 +72,7 @@ class EncoderSettings:
     dtype: str = "float32"  #: arithmetic of the forward pass
     device: str = "cpu"  #: for the record; results on another device agree to rounding
     title_separator: str = " "  #: between title and text
+    normalize: bool = False  #: dense vectors of unit length
     impact_scale: float | None = None  #: the model's own S; None = calibrated on the collection
 
 

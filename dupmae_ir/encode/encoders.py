@@ -182,6 +182,7 @@ class DupmaeQueryEncoder(_Vectors):
             parts=tuple(meta["parts"]),
             query_length=made_by["query_length"],
             activation=made_by["activation"],
+            normalize=made_by.get("normalize"),
             **options,
         )
         if queries.encoder.digest != made_by["digest"]:

@@ -82,6 +82,7 @@ def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
         "activation": settings.activation,
         "dtype": settings.dtype,
         "title_separator": separator,
+        "normalize": settings.normalize,
     }
 
 

@@ -83,6 +83,9 @@ class EncodeConfig:
         None, "between title and text: a blank or [SEP]; without it, the model's own", group="encoding",
         choices=tuple(SEPARATORS),
     )
+    normalize: bool | None = option(
+        None, "dense vectors of unit length (SimLM), or not; without it, the model's own", group="encoding"
+    )
     scale: float | None = option(
         None, f"impact = round(weight x scale), at most 255; without it, the model's own, else calibrated on the first "
         f"{CALIBRATION} documents", group="encoding",
@@ -179,6 +182,7 @@ class _Run:
             "scale": (config.scale or own.impact_scale or "calibrated") if sparse else None,
             "dtype": own.dtype,
             "title_separator": self.separator,
+            "normalize": own.normalize or None,
             "fields": list(config.fields),
             "docid_field": config.docid_field,
             "delimiter": _unescaped(config.delimiter),
@@ -325,6 +329,7 @@ def _encoder(config: EncodeConfig) -> Encoder:
         document_length=config.document_length,
         top_k=config.top_k,
         activation=config.activation,
+        normalize=config.normalize,
         parts=tuple(config.parts.split(",")),
     )
     if config.threads and (torch := sys.modules.get("torch")):

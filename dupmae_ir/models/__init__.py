@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def load_encoder(model: str | Path | None = None, **settings: Any) -> Encoder:
     """The encoder of a model folder; None is the embedded default, ``testing:hashing`` the weightless one.
 
-    ``settings``: device, dtype, document_length, query_length, top_k, activation, title_separator, parts;
+    ``settings``: device, dtype, document_length, query_length, top_k, activation, title_separator, normalize, parts;
     what is None comes from the checkpoint.
     """
     if model == "testing:hashing":

@@ -41,11 +41,14 @@ class TextEncoder:
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.dim: int | None = model.dim if "cls" in parts else None
-        self.terms: list[str] | None = vocabulary(tokenizer, model.lm.config.vocab_size) if "ot" in parts else None
+        sides = {name: model.side(name) for name in ("query", "document")}
+        self._width = int(sides["document"].lm.config.vocab_size)
+        self.terms: list[str] | None = vocabulary(tokenizer, self._width) if "ot" in parts else None
         self._device = device
         # On a CPU padding costs as much as words do; a GPU is better fed with one padded rectangle.
-        self._packed = PackedRetriever(self.model) if device.type == "cpu" and can_pack(model) else None
-        self._width = int(model.lm.config.vocab_size)
+        pack = device.type == "cpu" and all(map(can_pack, sides.values()))
+        packed = {id(s): PackedRetriever(s) for s in sides.values()} if pack else {}
+        self._packed = {name: packed[id(s)] for name, s in sides.items()} if pack else None
 
     @classmethod
     def load(
@@ -59,6 +62,7 @@ class TextEncoder:
         top_k: int | None = None,
         activation: str | None = None,
         title_separator: str | None = None,
+        normalize: bool | None = None,
         parts: tuple[str, ...] = ("cls", "ot"),
     ) -> TextEncoder:
         """Load a model folder (None: the embedded default); what is not given comes from its ``dupmae_config.json``."""
@@ -67,10 +71,12 @@ class TextEncoder:
         if activation is not None and activation not in pooling.ACTIVATIONS:
             raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
         folder = default_model_path() if model is None else Path(model)
-        module, tokenizer, config = load_model(folder, need_ot="ot" in parts, activation=activation)
+        module, tokenizer, config = load_model(folder, "ot" in parts, activation, normalize)
         where, _ = pick_device(device)
         kind, _ = pick_dtype(dtype, where)
-        longest = int(getattr(module.lm.config, "max_position_embeddings", 512))
+        longest = min(
+            int(getattr(module.side(s).lm.config, "max_position_embeddings", 512)) for s in ("query", "document")
+        )
         settings = EncoderSettings(
             document_length=_length("document", document_length or min(config.document_length, longest), longest),
             query_length=_length("query", query_length or min(config.query_length, longest), longest),
@@ -80,20 +86,21 @@ class TextEncoder:
             device=str(where),
             title_separator=config.title_separator if title_separator is None else title_separator,
             impact_scale=config.impact_scale if activation in (None, config.activation) else None,
+            normalize=config.normalize,
         )
         name = "default" if model is None else str(model)
         return cls(name, folder_digest(folder), module, tokenizer, settings, tuple(parts), where, kind)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """(n,) texts -> [CLS] (n, dim) float32 and the ``top_k`` strongest OT weights of each (DupMAE Eq. 11)."""
-        return self._encode(texts, self.settings.document_length, self.settings.top_k)
+        return self._encode(texts, "document", self.settings.document_length, self.settings.top_k)
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """(n,) texts -> [CLS] (n, dim) float32 and the ``cap`` strongest OT weights of each.
 
         The method keeps a query's OT part whole; ``cap`` is Lucene's limit on the clauses of a query.
         """
-        return self._encode(texts, self.settings.query_length, _positive("cap", cap))
+        return self._encode(texts, "query", self.settings.query_length, _positive("cap", cap))
 
     def with_settings(self, **changes: Any) -> TextEncoder:
         """The same weights under other settings; nothing is loaded again."""
@@ -102,7 +109,7 @@ class TextEncoder:
         other.settings = replace(self.settings, **changes)
         return other
 
-    def _encode(self, texts: Sequence[str], length: int, keep: int) -> Representation:
+    def _encode(self, texts: Sequence[str], side: str, length: int, keep: int) -> Representation:
         import scipy.sparse as sp
         import torch
 
@@ -115,7 +122,7 @@ class TextEncoder:
         pieces = self._tokenise(texts, length)
         with torch.inference_mode():
             for rows in batches_by_tokens([len(p) for p in pieces], BATCH_TOKENS):
-                dense, sparse = self._forward([pieces[r] for r in rows])
+                dense, sparse = self._forward([pieces[r] for r in rows], side)
                 if cls is not None and dense is not None:
                     cls[rows] = dense.float().cpu().numpy()
                 if sparse is None:
@@ -141,11 +148,11 @@ class TextEncoder:
         )
         return out["input_ids"]
 
-    def _forward(self, pieces: list[list[int]]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def _forward(self, pieces: list[list[int]], side: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         wanted = {"cls": self.dim is not None, "ot": self.terms is not None}
         if self._packed is not None:
-            return self._packed(pieces, **wanted)
-        return self.model(*self._pad(pieces), **wanted)
+            return self._packed[side](pieces, **wanted)
+        return self.model.side(side)(*self._pad(pieces), **wanted)
 
     def _pad(self, pieces: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         import torch

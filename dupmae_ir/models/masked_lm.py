@@ -37,6 +37,14 @@ def head_of(model: nn.Module) -> Head:
     return head
 
 
+def has_head(model: nn.Module) -> bool:
+    """Whether ``model`` is a masked LM of a family whose head is known here."""
+    try:
+        return _layout(model)[1] is not None
+    except CheckpointError:
+        return False
+
+
 def embed(model: nn.Module, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
     """Word (or the given vectors) + position + type, LayerNorm and dropout: (B, L) or (B, L, d) -> (B, L, d)."""
     embeddings: Any = encoder_of(model).embeddings

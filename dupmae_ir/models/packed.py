@@ -46,8 +46,7 @@ class PackedRetriever:
         hidden = self.hidden(ids, lengths)
         starts = torch.tensor([0, *lengths[:-1]]).cumsum(0)
         first = hidden[starts]
-        projection = self.model.projection
-        dense = (projection(first) if projection is not None else first) if cls else None
+        dense = self.model.project(first) if cls else None
         return dense, self._ot(hidden, ids, lengths) if ot else None
 
     def hidden(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:

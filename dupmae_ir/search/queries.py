@@ -16,7 +16,9 @@ from dupmae_ir.types import Encoder
 if TYPE_CHECKING:
     from dupmae_ir.index.folder import IndexFolder
 
-COMPARED = {"query_length": "--query-length", "activation": None, "dtype": "--dtype", "impact_scale": None}
+COMPARED = {
+    "query_length": "--query-length", "activation": None, "dtype": "--dtype", "impact_scale": None, "normalize": None,
+}
 """Settings that queries share with the documents of an index, and the flag that changes one on purpose."""
 
 
@@ -42,6 +44,7 @@ def load_query_encoder(
             top_k=recorded.get("top_k"),
             activation=recorded.get("activation") if "ot" in parts else None,
             title_separator=recorded.get("title_separator"),
+            normalize=recorded.get("normalize") if "cls" in parts else None,
             parts=parts,
         )
     except CheckpointError as e:
