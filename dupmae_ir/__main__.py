@@ -21,6 +21,8 @@ VERBS = {
     "index": "bm25: the baseline's index; show: what an index folder holds, and whether it is whole",
     "doctor": "what this machine has and lacks, with the fix for each",
     "pretrain": "text to a pre-trained checkpoint",
+    "pretrain.augment": "a corpus with the queries or continuations that a model writes about its texts",
+    "export": "a model folder for sentence-transformers",
     "finetune": "query-passage pairs to a fine-tuned checkpoint",
 }
 
