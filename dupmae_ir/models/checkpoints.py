@@ -87,7 +87,7 @@ def load_model(
     import torch
 
     path = Path(folder)
-    with _quiet_transformers():
+    with quiet_transformers():
         homes, lms = _load_sides(path, need_ot)
         home = path.parent if path.is_file() else path
         config = _config_of(home, homes)
@@ -221,7 +221,7 @@ def _write_side(folder: Path, model: Any, tokenizer: Any, config: ModelConfig, h
 
     folder.mkdir(parents=True)
     lm = copy.deepcopy(model.lm).half() if half else model.lm
-    with _quiet_transformers():
+    with quiet_transformers():
         lm.save_pretrained(folder, safe_serialization=True)
         tokenizer.save_pretrained(folder)
     if model.projection is not None:
@@ -350,7 +350,7 @@ def _load_projection(folder: Path, hidden: int) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Loading reports and bars are ours to show; what transformers would warn about is checked above."""
     import transformers
 

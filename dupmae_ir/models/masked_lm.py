@@ -57,8 +57,8 @@ def embed(model: nn.Module, ids: Tensor | None = None, vectors: Tensor | None = 
 def position_rows(model: nn.Module, length: int) -> Tensor:
     """(length, d) position embeddings of the first ``length`` places."""
     first = _first_position(model)
-    table: Any = encoder_of(model).embeddings.position_embeddings
-    return table.weight[first : first + length]
+    embeddings: Any = encoder_of(model).embeddings
+    return embeddings.position_embeddings.weight[first : first + length]
 
 
 def longest(model: nn.Module) -> int:
