@@ -1,0 +1,116 @@
+"""Every recipe from the same small base on real text: the losses on held-out text, as pictures and a table.
+
+    python benchmarks/pretraining_curves.py --pairs train.jsonl.gz --output runs/curves [--pictures docs/pictures]
+
+``--pairs`` are JSON lines of ``query`` and ``positive`` ({id, title, text}). Their passages, each once, are the corpus;
+a passage's own queries stand in for generated ones and the passage that follows it in its source (id#n+1) for a
+generated continuation, so that MASTER and CoT-MoTE have all they read. The runs are ``dupmae-ir pretrain`` with the
+flags printed; one that is finished is not run again, one that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+METHODS = ("retromae", "dupmae", "master", "cot-mae", "cot-mote")
+OWN = {"cot-mae": ["--unit", "blocks"]}
+
+
+def write_corpus(pairs: Path, path: Path, most: int) -> None:
+    """The passages of the pairs as JSON lines with ``queries`` and ``next``."""
+    passages: dict[str, dict[str, Any]] = {}
+    with gzip.open(pairs, "rt", encoding="utf-8") as f:
+        for line in f:
+            row = json.loads(line)
+            p = row["positive"]
+            kept = passages.setdefault(p["id"], {"id": p["id"], "title": p["title"], "text": p["text"], "queries": []})
+            kept["queries"].append(row["query"])
+    for name, row in passages.items():
+        source, _, number = name.rpartition("#")
+        after = passages.get(f"{source}#{int(number) + 1}") if number.isdigit() else None
+        if after is not None:
+            row["next"] = after["text"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = list(passages.values())[:most]
+    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+
+
+def make_base(name: str, corpus: Path, folder: Path) -> None:
+    """The common start: ``name`` with a masked-LM head calibrated on the corpus, if it has none."""
+    from dupmae_ir.finetune.run import base_folder
+    from dupmae_ir.models.checkpoints import load_model, save_model
+    from dupmae_ir.models.from_encoder import add_head
+
+    bare, tokenizer, config = load_model(base_folder(name), need_ot=False)
+    texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]]
+    headless = not hasattr(bare.lm, "cls")
+    save_model(folder, add_head(bare.lm, tokenizer, texts, cls_dim=None) if headless else bare, tokenizer, config)
+
+
+def command(method: str, corpus: Path, args: argparse.Namespace) -> list[str]:
+    """One run's command line."""
+    words = [
+        "--method", method, "--model", str(args.output / "base"), "--corpus", str(corpus),
+        "--output", str(args.output / method),
+        "--length", str(args.length), "--batch-size", str(args.batch_size), "--steps", str(args.steps),
+        "--accumulate", "1", "--learning-rate", str(args.learning_rate), "--held-out", "512", "--log-steps", "10",
+        "--eval-steps", str(args.look), "--save-steps", str(args.look), "--bf16",
+    ]  # fmt: skip
+    return [*words, *OWN.get(method, []), *(["--threads", str(args.threads)] if args.threads else [])]
+
+
+def table(folders: list[Path]) -> str:
+    """Markdown: each loss on held-out text before and after."""
+    lines = ["| recipe | loss | before | after | updates | text tokens read |", "|:--|:--|--:|--:|--:|--:|"]
+    for folder in folders:
+        record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        first, last = record["held_out"]["first"], record["held_out"]["last"]
+        choices = record["choices"]
+        tokens = f"{record['steps'] * choices['batch_size'] * choices['length'] / 1e3:,.0f} k at most"
+        for name in first:
+            lines.append(f"| {folder.name} | {name.removeprefix('loss_')} | {first[name]:.3f} | {last[name]:.3f} | "
+                         f"{record['steps']:,} | {tokens} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--pictures", type=Path, help="folder for METHOD.png")
+    parser.add_argument("--model", default="minilm", help="base of all runs (default: minilm)")
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--texts", type=int, default=20000)
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--look", type=int, default=50, help="updates between looks at the held-out texts")
+    parser.add_argument("--threads", type=int, default=0)
+    args = parser.parse_args()
+    corpus = args.output / "corpus.jsonl"
+    if not corpus.is_file():
+        write_corpus(args.pairs, corpus, args.texts)
+    if not (args.output / "base" / "config.json").is_file():
+        make_base(args.model, corpus, args.output / "base")
+    folders = [args.output / method for method in args.methods]
+    for method, folder in zip(args.methods, folders, strict=True):
+        if not (folder / "training.json").is_file():
+            words = command(method, corpus, args)
+            print("dupmae-ir pretrain " + " ".join(words), flush=True)
+            subprocess.run([sys.executable, "-m", "dupmae_ir.pretrain", *words], check=True)
+        if args.pictures:
+            args.pictures.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / "pretraining" / "losses.png", args.pictures / f"{method}.png")
+    print(table(folders))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Two textual experts on one attention (CoT-MoTE section 3.1): Q-FFN for queries, P-FFN for passages.
+
+Both encoders are ordinary Hugging Face models that hold the same embedding, attention and head modules; only the
+feed-forward part of every block is each one's own. What is trained through one is trained in the other, and each can
+be saved as a plain BERT that any tool opens.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dupmae_ir.errors import CheckpointError
+from dupmae_ir.io.atomic import replace_folder, write_json
+from dupmae_ir.models import checkpoints
+from dupmae_ir.models.masked_lm import encoder_of
+from dupmae_ir.models.retriever import Retriever
+
+TEXT_TYPES = ("query", "passage")
+FOLDERS = {"query": "query_model", "passage": "passage_model"}
+
+# The feed-forward part of a block, by family: its modules, and the LayerNorm that ends it.
+_FEED_FORWARD = {"BertLayer": ("intermediate", "output"), "RobertaLayer": ("intermediate", "output"),
+                 "TransformerBlock": ("ffn", "output_layer_norm")}  # fmt: skip
+_NORM = {"BertLayer": "output.LayerNorm", "RobertaLayer": "output.LayerNorm", "TransformerBlock": "output_layer_norm"}
+
+
+class Experts(nn.Module):
+    """``passage`` and ``query``: two masked language models that share everything but the feed-forward experts."""
+
+    def __init__(self, passage: nn.Module, query: nn.Module) -> None:
+        super().__init__()
+        self.passage, self.query = passage, query
+
+    def of(self, text_type: str) -> nn.Module:
+        """The model that reads texts of a declared type; there is no default and nothing is guessed."""
+        if text_type not in TEXT_TYPES:
+            raise ValueError(f"text type {text_type!r} is not known; declare {' or '.join(TEXT_TYPES)}")
+        return self.query if text_type == "query" else self.passage
+
+    def encode(self, ids: Tensor, mask: Tensor, text_type: str) -> Tensor:
+        """(B, L) ids and mask -> (B, L, d) last hidden states, Eq. 7 and 8 or 9 in every block."""
+        return encoder_of(self.of(text_type))(input_ids=ids, attention_mask=mask).last_hidden_state
+
+
+def with_experts(lm: Any, shared_norm: bool = False) -> Experts:
+    """Split ``lm`` into two experts; both start from its own feed-forward weights. ``lm`` becomes the passage side.
+
+    ``shared_norm``: Eq. 8 and 9 do not say whether LN is one or two; one if True.
+    """
+    query = _twin(lm)
+    path = _path_to_blocks(lm)
+    owner = query
+    for name in path:
+        owner._modules[name] = _twin(owner._modules[name])
+        owner = owner._modules[name]
+    for number, block in list(owner._modules.items()):
+        owner._modules[number] = _expert(block, shared_norm)
+    return Experts(lm, query)
+
+
+def _twin(module: Any) -> Any:
+    """Another module object that holds the very same parts."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin
+
+
+def _path_to_blocks(lm: Any) -> list[str]:
+    """Names from the model down to its list of blocks."""
+    for name, module in lm.named_modules():
+        if isinstance(module, nn.ModuleList) and type(module[0]).__name__ in _FEED_FORWARD:
+            return name.split(".")
+    raise CheckpointError(f"{type(lm).__name__}: experts need BERT, RoBERTa or DistilBERT blocks")
+
+
+def _expert(block: Any, shared_norm: bool) -> Any:
+    expert = _twin(block)
+    kind = type(block).__name__
+    for name in _FEED_FORWARD[kind]:
+        expert._modules[name] = copy.deepcopy(block._modules[name])
+    if shared_norm:
+        *owner, last = _NORM[kind].split(".")
+        expert.get_submodule(".".join(owner))._modules[last] = block.get_submodule(_NORM[kind])
+    return expert
+
+
+def save_experts(folder: str | Path, experts: Experts, tokenizer: Any, config: checkpoints.ModelConfig) -> Path:
+    """``query_model/`` and ``passage_model/``, each a plain model folder, whole or not at all."""
+    folder = Path(folder)
+    aside = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    silent = checkpoints.silent_ids(tokenizer, config.include_sep)
+    for text_type, name in FOLDERS.items():
+        side = Retriever(experts.of(text_type), None, *silent, config.activation)
+        checkpoints.save_model(aside / name, side, tokenizer, config)
+    write_json(aside / checkpoints.CONFIG, asdict(config))
+    replace_folder(aside, folder)
+    return folder
+
+
+def load_experts(folder: str | Path, shared_norm: bool = False) -> tuple[Experts, Any, checkpoints.ModelConfig]:
+    """(Experts that share their modules again, tokenizer, config) of what :func:`save_experts` wrote.
+
+    Raises :class:`CheckpointError` where the two sides differ in more than their feed-forward parts.
+    """
+    folder = Path(folder)
+    sides = {t: checkpoints.load_model(folder / name) for t, name in FOLDERS.items()}
+    (passage, tokenizer, config), (query, _, _) = sides["passage"], sides["query"]
+    experts = with_experts(passage.lm, shared_norm)
+    other = query.lm.state_dict()
+    own = set(_own_names(experts))
+    for name, value in experts.query.state_dict().items():
+        if name in own:
+            value.copy_(other[name])
+        elif not torch.equal(value, other[name]):
+            raise CheckpointError(
+                f"{folder}: {name} differs between {FOLDERS['query']} and {FOLDERS['passage']}; experts share all "
+                "but their feed-forward parts; load the two folders as an untied model instead"
+            )
+    return experts, tokenizer, config
+
+
+def _own_names(experts: Experts) -> Iterator[str]:
+    """State names of the query side that are not the passage side's own tensors."""
+    shared = {id(v) for v in (*experts.passage.parameters(), *experts.passage.buffers())}
+    named = (*experts.query.named_parameters(), *experts.query.named_buffers())
+    return (name for name, value in named if id(value) not in shared)

@@ -1,0 +1,341 @@
+"""From drawn texts to the batch of an objective: padding, masks, labels.
+
+All randomness comes from the draw's number and the run's seed, so that a batch is the same however many workers,
+processes or resumptions there were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dupmae_ir.pretrain import masking
+from dupmae_ir.pretrain.recipes import Recipe
+from dupmae_ir.pretrain.tokens import Corpus
+from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.words import WordCounts, word_hashes, word_starts
+
+IGNORED = -100
+MOST_QUERIES = 10
+"""Generated queries joined into one text for MASTER's decoder, as released."""
+
+
+class Draw(NamedTuple):
+    """A text of the mixture, and how many were drawn before it in this run."""
+
+    number: int
+    corpus: int
+    row: int
+
+
+class Padded(NamedTuple):
+    """Texts between [CLS] and [SEP], padded to the longest."""
+
+    ids: np.ndarray  #: (B, L) int64
+    lengths: np.ndarray  #: (B,) int64, both specials counted
+    continues: np.ndarray  #: (B, L) bool: the piece continues the word before it
+    numbers: np.ndarray  #: (B,) int64 draws they belong to
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, L) int64 attention mask."""
+        return torch.from_numpy((np.arange(self.ids.shape[1]) < self.lengths[:, None]).astype(np.int64))
+
+
+class Collator:
+    """What all methods' collators share. ``counts`` (one per corpus) are needed for keyword masks only; ``bits`` lets
+    masks per row travel as bits."""
+
+    def __init__(
+        self, corpora: Sequence[Corpus], vocabulary: Vocabulary, recipe: Recipe, seed: int = 0,
+        counts: Sequence[WordCounts] = (), bits: bool = False,
+    ) -> None:
+        self.corpora, self.vocabulary, self.recipe, self.seed = corpora, vocabulary, recipe, seed
+        self.counts, self.bits = counts, bits
+
+    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def text(self, draw: Draw) -> np.ndarray:
+        """The ids of a draw, without specials."""
+        return self.corpora[draw.corpus].texts[draw.row]
+
+    def padded(self, texts: Sequence[np.ndarray], draws: Sequence[Draw], use: str = "text") -> Padded:
+        """[CLS] text [SEP], cut to the recipe's length."""
+        v = self.vocabulary
+        numbers = np.array([d.number for d in draws], np.int64)
+        cut = self._cut(texts, self.seeds(numbers, f"cut {use}"))
+        lengths = np.array([len(t) + 2 for t in cut], np.int64)
+        ids = np.full((len(cut), int(lengths.max())), v.pad, np.int64)
+        for row, text in enumerate(cut):
+            ids[row, 0], ids[row, len(text) + 1] = v.cls, v.sep
+            ids[row, 1 : len(text) + 1] = text
+        continues = v.continues[ids]
+        continues[:, :2] = False  # whatever the first piece is, a word begins with it
+        return Padded(ids, lengths, continues, numbers)
+
+    def _cut(self, texts: Sequence[np.ndarray], seeds: np.ndarray) -> list[np.ndarray]:
+        room = int(self.recipe.length or 0) - 2
+        if self.recipe.truncation == "random":
+            return [t[-room:] if seed & np.uint64(1) else t[:room] for t, seed in zip(texts, seeds, strict=True)]
+        return [t[:room] for t in texts]
+
+    def seeds(self, numbers: np.ndarray, use: str) -> np.ndarray:
+        """(B,) uint64: a stream of its own for each draw and use."""
+        return masking.seeds_for(self.seed, numbers, use)
+
+    def hidden(self, texts: Padded, ratio: float | None, use: str) -> np.ndarray:
+        """(B, L) bool: whole words drawn at random."""
+        assert ratio is not None
+        seeds = self.seeds(texts.numbers, use)
+        count_special = bool(self.recipe.count_special)
+        return masking.word_mask(texts.continues, texts.lengths, ratio, seeds, count_special=count_special)
+
+    def corrupted(self, texts: Padded, hidden: np.ndarray, use: str) -> tuple[Tensor, Tensor]:
+        """(ids with the hidden ones replaced, labels: the original id where hidden)."""
+        shares = tuple(self.recipe.mask_replace or ())
+        ids, labels = masking.corrupt(
+            texts.ids, hidden, self.seeds(texts.numbers, f"replace {use}"), self.vocabulary.mask, self.vocabulary.size,
+            replace=shares,
+        )
+        return torch.from_numpy(ids), torch.from_numpy(labels)
+
+    def masked(self, texts: Padded, ratio: float | None, use: str) -> tuple[Tensor, Tensor]:
+        """:meth:`corrupted` at whole words drawn at random."""
+        return self.corrupted(texts, self.hidden(texts, ratio, use), use)
+
+
+class RetroMAECollator(Collator):
+    """Batches of :class:`~dupmae_ir.models.retromae.RetroMAE`."""
+
+    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+        return self.batch(self.padded([self.text(d) for d in draws], draws), None)
+
+    def batch(self, texts: Padded, hidden: np.ndarray | None) -> dict[str, Tensor]:
+        if hidden is None:
+            hidden = self.hidden(texts, self.recipe.encoder_ratio, "encoder")
+        encoder_ids, encoder_labels = self.corrupted(texts, hidden, "encoder")
+        batch = {"encoder_ids": encoder_ids, "attention_mask": texts.mask, "encoder_labels": encoder_labels}
+        if self.recipe.decoding == "basic":
+            ids, labels = self.masked(texts, self.recipe.decoder_ratio, "decoder")
+            return {**batch, "decoder_ids": ids, "decoder_labels": labels}
+        assert self.recipe.decoder_ratio is not None
+        visible = masking.position_masks(
+            texts.continues, texts.lengths, self.recipe.decoder_ratio, self.seeds(texts.numbers, "decoder"),
+            bits=self.bits,
+        )
+        return {
+            **batch, "ids": torch.from_numpy(texts.ids), "decoder_visible": torch.from_numpy(visible),
+            "decoder_labels": torch.from_numpy(self._all_but_specials(texts)),
+        }  # fmt: skip
+
+    @staticmethod
+    def _all_but_specials(texts: Padded) -> np.ndarray:
+        """(B, L) labels of enhanced decoding: every token but [CLS] and the last [SEP]."""
+        place = np.arange(texts.ids.shape[1])
+        asked = (place > 0) & (place < texts.lengths[:, None] - 1)
+        return np.where(asked, texts.ids, IGNORED)
+
+
+class DupMAECollator(RetroMAECollator):
+    """RetroMAE's batch, the bag of words, and who speaks in the OT part."""
+
+    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+        texts = self.padded([self.text(d) for d in draws], draws)
+        hidden = self.hidden(texts, self.recipe.encoder_ratio, "encoder")
+        ids, weights = self._bags(texts)
+        return {
+            **self.batch(texts, hidden), "bow_ids": torch.from_numpy(ids), "bow_weights": torch.from_numpy(weights),
+            "speaking": self._speaking(texts, hidden),
+        }  # fmt: skip
+
+    def _bags(self, texts: Padded) -> tuple[np.ndarray, np.ndarray]:
+        """(B, W) distinct ids and their weights, 0 as padding (DupMAE Eq. 8; 1 / tokens as released)."""
+        bags = [self._bag(texts.ids[row, : texts.lengths[row]]) for row in range(len(texts.ids))]
+        width = max(1, *(len(ids) for ids, _ in bags))
+        all_ids, weights = np.zeros((len(bags), width), np.int64), np.zeros((len(bags), width), np.float32)
+        for row, (ids, weight) in enumerate(bags):
+            all_ids[row, : len(ids)], weights[row, : len(ids)] = ids, weight
+        return all_ids, weights
+
+    def _bag(self, ids: np.ndarray) -> tuple[np.ndarray, float]:
+        ordinary = ids[~self.vocabulary.special[ids]]
+        distinct = np.unique(ordinary)
+        parts = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[str(self.recipe.bow_norm)]
+        return distinct, 1 / max(1, parts)
+
+    def _speaking(self, texts: Padded, hidden: np.ndarray) -> Tensor:
+        """(B, L) bool: tokens whose logits enter the maximum."""
+        place = np.arange(texts.ids.shape[1])
+        ends = texts.lengths[:, None] - bool(self.recipe.ot_exclude_sep)
+        speaking = (place > 0) & (place < ends)
+        if self.recipe.ot_exclude_masked:
+            speaking &= ~hidden
+        return torch.from_numpy(speaking)
+
+
+class MASTERCollator(Collator):
+    """Batches of :class:`~dupmae_ir.models.master.MASTER`, for the tasks that are on."""
+
+    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+        texts = self.padded([self.text(d) for d in draws], draws)
+        ids, labels = self.masked(texts, self.recipe.encoder_ratio, "encoder")
+        batch = {"input_ids": ids, "attention_mask": texts.mask, "labels": labels}
+        makers: dict[str, Callable[[Padded, Sequence[Draw]], dict[str, Tensor]]] = {
+            "mkp": self._keywords, "cmp": self._complementary, "npr": self._neighbours, "doc2query": self._queries,
+            "gpt2": self._continuations,
+        }  # fmt: skip
+        for task in self.recipe.tasks or ():
+            batch |= makers[task](texts, draws)
+        return batch
+
+    def _keywords(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:
+        """Masked keywords of the passage (MASTER Eq. 4)."""
+        return _named("decoder", self.corrupted(texts, self._keyword_hidden(texts, draws, "mkp"), "mkp"))
+
+    def _complementary(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
+        """The decoder is asked for what its encoder was shown (MASTER Eq. 4)."""
+        hidden = self.hidden(texts, self.recipe.complementary_ratio, "cmp")
+        rest = masking.complement(hidden, texts.lengths)
+        return {
+            **_named("overlap_encoder", self.corrupted(texts, hidden, "cmp encoder")),
+            **_named("overlap_decoder", self.corrupted(texts, rest, "cmp decoder")),
+        }  # fmt: skip
+
+    def _neighbours(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
+        """[CLS] of one passage helps decode the next (MASTER Eq. 5)."""
+        pairs = [self._pair(d) for d in draws]
+        first = self.padded([a for a, _ in pairs], draws, "npr encoder")
+        second = self.padded([b for _, b in pairs], draws, "npr decoder")
+        hidden = self._keyword_hidden(second, draws, "npr")
+        return {
+            **_named("next_encoder", self.masked(first, self.recipe.encoder_ratio, "npr encoder"), first.mask),
+            **_named("next_decoder", self.corrupted(second, hidden, "npr decoder"), second.mask),
+        }  # fmt: skip
+
+    def _pair(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
+        corpus, text = self.corpora[draw.corpus], self.text(draw)
+        other = corpus.neighbour(draw.row) if self.recipe.npr_source == "neighbours" else None
+        if other is not None:
+            return text, corpus.texts[other]
+        # Also where a text stands alone in its document.
+        middle = len(text) // 2
+        return text[:middle], text[middle:]
+
+    def _queries(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
+        """The text's generated queries, joined by [SEP] (MASTER Eq. 6)."""
+        sep = np.array([self.vocabulary.sep])
+        joined = []
+        for d in draws:
+            queries = self.corpora[d.corpus].queries_of(d.row)[:MOST_QUERIES]
+            parts = [piece for q in queries for piece in (sep, q)][1:]
+            joined.append(np.concatenate(parts) if parts else self.text(d)[:0])
+        return self._generated("query", joined, draws)
+
+    def _continuations(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
+        """The text's generated continuation, or the text again where there is none (MASTER Eq. 6)."""
+        said = [self.corpora[d.corpus].following_of(d.row) for d in draws]
+        return self._generated("gpt", [s[0] if s else self.text(d) for s, d in zip(said, draws, strict=True)], draws)
+
+    def _generated(self, prefix: str, rows: list[np.ndarray], draws: Sequence[Draw]) -> dict[str, Tensor]:
+        texts = self.padded(rows, draws, prefix)
+        return _named(prefix, self.masked(texts, self.recipe.decoder_ratio, prefix), texts.mask)
+
+    def _keyword_hidden(self, texts: Padded, draws: Sequence[Draw], use: str) -> np.ndarray:
+        weights = np.ones(texts.ids.shape, np.float32)
+        for row, draw in enumerate(draws):
+            ids = texts.ids[row, 1 : texts.lengths[row] - 1]
+            starts = word_starts(ids, self.vocabulary.continues)
+            words = self.counts[draw.corpus].weights(word_hashes(ids, starts), str(self.recipe.keyword))
+            weights[row, starts + 1] = words
+        assert self.recipe.decoder_ratio is not None
+        seeds = self.seeds(texts.numbers, use)
+        return masking.keyword_mask(texts.continues, texts.lengths, weights, self.recipe.decoder_ratio, seeds)
+
+
+class CoTMAECollator(Collator):
+    """Batches of :class:`~dupmae_ir.models.cot_mae.CoTMAE`. Two texts of a document each lead the decoding of the
+    other, so that a draw makes two rows; a generated query is decoded only, and a draw makes one."""
+
+    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+        pairs = [self._pair(d) for d in draws]
+        if self.recipe.context == "query":
+            rows, led, numbers = [a for a, _ in pairs], [b for _, b in pairs], list(draws)
+        else:
+            rows = [t for pair in pairs for t in pair]
+            led = [t for a, b in pairs for t in (b, a)]
+            # Each direction has masks of its own.
+            numbers = [d._replace(number=2 * d.number + way) for d in draws for way in (0, 1)]
+        texts, contexts = self.padded(rows, numbers), self.padded(led, numbers, "context")
+        ids, labels = self.masked(texts, self.recipe.encoder_ratio, "encoder")
+        batch = {"input_ids": ids, "attention_mask": texts.mask, "labels": labels}
+        if self.recipe.decoder_layers:
+            batch |= _named("enc_head", self.masked(contexts, self.recipe.decoder_ratio, "decoder"), contexts.mask)
+        if self.recipe.causal_layers:
+            batch |= {"dec_head_input_ids": torch.from_numpy(contexts.ids), "dec_head_attention_mask": contexts.mask}
+        return batch
+
+    def _pair(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
+        corpus, text = self.corpora[draw.corpus], self.text(draw)
+        chance = self.seeds(np.array([draw.number]), "partner")[0]
+        context = self.recipe.context
+        if context == "query":
+            queries = corpus.queries_of(draw.row)
+            return text, queries[int(chance % np.uint64(len(queries)))]
+        if context == "overlap":
+            # Two windows of three quarters: half of the text is in both.
+            quarter = len(text) // 4
+            return text[: len(text) - quarter], text[quarter:]
+        if context == "random":
+            first, last = np.searchsorted(corpus.document, [corpus.document[draw.row], corpus.document[draw.row] + 1])
+            step = 1 + int(chance % np.uint64(last - first - 1))
+            return text, corpus.texts[first + (draw.row - first + step) % (last - first)]
+        other = corpus.neighbour(draw.row)
+        assert other is not None
+        return text, corpus.texts[other]
+
+
+class CoTMoTECollator(Collator):
+    """Batches of :class:`~dupmae_ir.models.cot_mote.CoTMoTE`: a passage and one of its queries."""
+
+    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+        asked = [self._query(d) for d in draws]
+        passages, queries = self.padded([self.text(d) for d in draws], draws), self.padded(asked, draws, "query")
+        ids, labels = self.masked(passages, self.recipe.encoder_ratio, "encoder")
+        batch = {"input_ids": ids, "attention_mask": passages.mask, "labels": labels}
+        batch |= _named("query", self.masked(queries, self.recipe.encoder_ratio, "query"), queries.mask)
+        return batch | {"dec_head_input_ids": torch.from_numpy(queries.ids), "dec_head_attention_mask": queries.mask}
+
+    def _query(self, draw: Draw) -> np.ndarray:
+        queries = self.corpora[draw.corpus].queries_of(draw.row)
+        chance = self.seeds(np.array([draw.number]), "partner")[0]
+        return queries[int(chance % np.uint64(len(queries)))]
+
+
+def _named(prefix: str, masked: tuple[Tensor, Tensor], mask: Tensor | None = None) -> dict[str, Tensor]:
+    """``PREFIX_input_ids, PREFIX_labels`` and, where it is not the passage's own, ``PREFIX_attention_mask``."""
+    batch = {f"{prefix}_input_ids": masked[0], f"{prefix}_labels": masked[1]}
+    return batch if mask is None else {**batch, f"{prefix}_attention_mask": mask}
+
+
+COLLATORS: dict[str, type[Collator]] = {
+    "retromae": RetroMAECollator, "dupmae": DupMAECollator, "master": MASTERCollator, "cot-mae": CoTMAECollator,
+    "cot-mote": CoTMoTECollator,
+}  # fmt: skip
+
+
+def usable(corpus: Corpus, method: str, recipe: Recipe) -> np.ndarray:
+    """Rows of a corpus that the method can use: those with a query or a neighbour where it needs one."""
+    rows = np.arange(len(corpus))
+    if method == "cot-mote" or (method == "cot-mae" and recipe.context == "query"):
+        return rows[np.diff(corpus.query_range) > 0]
+    if method == "master" and "doc2query" in (recipe.tasks or ()):
+        return rows[np.diff(corpus.query_range) > 0]
+    if method == "cot-mae" and recipe.context in ("nearby", "random"):
+        _, back, size = np.unique(corpus.document, return_inverse=True, return_counts=True)
+        return rows[size[back] > 1]
+    return rows

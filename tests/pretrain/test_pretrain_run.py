@@ -1,0 +1,258 @@
+"""The command as a user runs it: every method, resumption to the bit, several processes, and every refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pretraining import flags, tiny_base, tiny_corpus
+
+from dupmae_ir.pretrain.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = ("retromae", "dupmae", "master", "cot-mae", "cot-mote")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_base(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_corpus(tmp_path_factory.mktemp("corpus") / "c.jsonl")
+
+
+def log_of(output):
+    rows = [json.loads(line) for line in (output / "pretraining" / "log.jsonl").read_text().splitlines()]
+    timeless = ("tokens_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second")
+    return [{k: v for k, v in row.items() if k not in timeless} for row in rows]
+
+
+def encoder_files(output):
+    return sorted(p for p in output.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_and_is_stored(method, base, corpus, tmp_path, capsys):
+    from dupmae_ir.models.checkpoints import load_model
+
+    output = tmp_path / "out"
+    assert main([*flags(method, base, corpus, output, steps=40, **{"save-steps": 20, "eval-steps": 20}), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    first, last = summary["held_out"]["first"], summary["held_out"]["last"]
+    assert set(first) == set(last)
+    # Every task's loss on text that was never trained on.
+    assert {k: last[k] < first[k] for k in first} == dict.fromkeys(first, True)
+    record = json.loads((output / "training.json").read_text())
+    assert record["choices"]["length"] == 24
+    assert record["config"]["method"] == method
+    folder = output / "passage_model" if method == "cot-mote" else output
+    model, _, config = load_model(folder)
+    assert config.method == method
+    assert model.lm.config.hidden_size == 24
+    for name in ("log.jsonl", "losses.png", "decoders.safetensors", "tensorboard"):
+        assert (output / "pretraining" / name).exists()
+    assert list(output.parent.glob(".out*")) == []
+
+
+def test_killed_and_resumed_is_the_undisturbed_run(base, corpus, tmp_path):
+    """kill -9 after a checkpoint; the same command goes on, and every loss and weight is the same to the bit."""
+    outputs = [tmp_path / "whole", tmp_path / "killed"]
+    commands = [
+        [sys.executable, "-m", "dupmae_ir.pretrain", *flags("dupmae", base, corpus, o, steps=120, accumulate=2)]
+        for o in outputs
+    ]  # fmt: skip
+    quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    subprocess.run(commands[0], check=True, stderr=subprocess.DEVNULL, **quiet)
+    for after in (8, 60):
+        victim = subprocess.Popen(commands[1], stderr=subprocess.DEVNULL, **quiet)
+        wait_for(tmp_path / ".killed.training", after, victim)
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    assert not outputs[1].exists()
+    resumed = subprocess.run(commands[1], check=True, stderr=subprocess.PIPE, text=True, **quiet)
+    assert "going on from" in resumed.stderr
+    for a, b in zip(encoder_files(outputs[0]), encoder_files(outputs[1]), strict=True):
+        assert a.read_bytes() == b.read_bytes(), a.name
+    ours, theirs = log_of(outputs[0]), log_of(outputs[1])
+    assert [r for r in ours if "train_loss" not in r] == [r for r in theirs if "train_loss" not in r]
+
+
+def wait_for(work, step, process):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        done = [int(p.parent.name.rpartition("-")[2]) for p in work.glob("checkpoint-*/trainer_state.json")]
+        if max(done, default=0) >= step:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"no checkpoint at step {step}: the process ended with {process.poll()}")
+
+
+@pytest.mark.slow
+def test_two_processes(base, corpus, tmp_path):
+    """torchrun with two processes on gloo."""
+    output = tmp_path / "two"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611",
+               "-m", "dupmae_ir.pretrain", *flags("retromae", base, corpus, output, steps=40, cpu=True)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr.count("model written") == 1
+    record = json.loads((output / "training.json").read_text())
+    assert record["held_out"]["last"]["loss"] < record["held_out"]["first"]["loss"]
+
+
+def test_continuing_takes_the_decoders_along(base, corpus, tmp_path, capsys):
+    """DupMAE-dagger: the same command from --init-from on another corpus."""
+    assert main(flags("dupmae", base, corpus, tmp_path / "first", steps=4)) == 0
+    other = tiny_corpus(tmp_path / "other.jsonl", seed=9)
+    told = flags("dupmae", None, other, tmp_path / "second", steps=4, **{"init-from": tmp_path / "first"})
+    assert main(told) == 0
+    assert "decoder weights taken over" in capsys.readouterr().err
+    rows = log_of(tmp_path / "second")
+    fresh = flags("dupmae", tmp_path / "first", other, tmp_path / "third", steps=4)
+    assert main(fresh) == 0
+    # The decoder goes on where it stood instead of starting anew.
+    assert rows[0]["eval_loss_decoder"] < log_of(tmp_path / "third")[0]["eval_loss_decoder"]
+
+
+def test_from_nothing(corpus, base, tmp_path):
+    told = flags("retromae", None, corpus, tmp_path / "out", steps=2,
+                 **{"from-config": base / "config.json", "tokenizer": base})
+    assert main(told) == 0
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_two_corpora_with_weights(base, corpus, tmp_path, capsys):
+    text = tmp_path / "plain.txt"
+    text.write_text("the cat sat on the mat\n" * 30)
+    assert main(flags("retromae", base, [corpus, text], tmp_path / "out", steps=2, weights=[1, 3])) == 0
+    said = capsys.readouterr().err
+    assert "c.jsonl: 120 texts" in said
+    assert "plain.txt: 30 texts" in said
+
+
+def test_a_nan_never_replaces_a_good_checkpoint(base, corpus, tmp_path, capsys, monkeypatch):
+    from dupmae_ir.models.retromae import RetroMAE
+
+    real, calls = RetroMAE.forward, []
+
+    def poisoned(self, batch):
+        loss, terms = real(self, batch)
+        calls.append(1)
+        return (loss * float("nan"), terms) if self.training and len(calls) > 12 else (loss, terms)
+
+    monkeypatch.setattr(RetroMAE, "forward", poisoned)
+    output = tmp_path / "out"
+    assert main(flags("retromae", base, corpus, output, steps=40)) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "the loss loss is nan; the last good checkpoint is" in said
+    assert "--learning-rate" in said
+    assert not output.exists()
+    monkeypatch.setattr(RetroMAE, "forward", real)
+    assert main(flags("retromae", base, corpus, output, steps=40)) == 0
+
+
+def test_weights_that_overflow_are_not_saved(base, corpus, tmp_path, capsys, monkeypatch):
+    """A loss may still be finite where the update was not."""
+    from dupmae_ir.pretrain.trainer import PretrainTrainer
+
+    real = PretrainTrainer._save_checkpoint
+
+    def poisoned(self, *args, **kwargs):
+        if self.state.global_step == 8:
+            self.model.lm.bert.embeddings.LayerNorm.bias.data[0] = float("inf")
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(PretrainTrainer, "_save_checkpoint", poisoned)
+    assert main(flags("retromae", base, corpus, tmp_path / "out")) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "holds values that are not finite" in said
+    assert "checkpoint-4" in said
+    assert not (tmp_path / ".out.training" / "checkpoint-8").exists()
+
+
+def test_another_job_does_not_go_on_from_these_checkpoints(base, corpus, tmp_path, capsys, monkeypatch):
+    from dupmae_ir.pretrain import run
+
+    monkeypatch.setattr(run, "_finish", lambda *a: {})
+    assert main(flags("retromae", base, corpus, tmp_path / "out")) == 0
+    assert main(flags("retromae", base, corpus, tmp_path / "out", seed=7)) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "another seed" in said
+
+
+def test_a_finished_model_is_not_overwritten(base, corpus, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "training.json").write_text("{}")
+    assert main(flags("retromae", base, corpus, tmp_path / "out")) == 2
+    assert "holds a finished model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 65}, "positions for 64 tokens"),
+        ({"encoder-ratio": 1}, "--encoder-ratio 1"),
+        ({"bow-weight": 1}, "belongs to dupmae"),
+        ({"model": None}, "give one of --model, --init-from and --from-config"),
+        ({"model": "absent"}, "no such model folder"),
+        ({"corpus": "absent.txt"}, "no such file"),
+        ({"held-out": 500}, "there are only 120 texts"),
+        ({"weights": [1, 2]}, "2 weights for 1 corpora"),
+        ({"save-steps": 3}, "multiples of --log-steps"),
+        ({"init-from": "x"}, "give one of"),
+        ({"from-config": "x", "model": None}, "--tokenizer"),
+        ({"warmup": 2}, "--warmup 2"),
+    ],
+)
+def test_misuse_is_one_line(base, corpus, tmp_path, capsys, changes, message):
+    assert main(flags("retromae", base, corpus, tmp_path / "out", **changes)) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert message in said[-1]
+    assert "Traceback" not in "".join(said)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "row", "message"),
+    [
+        ("master", {}, {"text": "the cat"}, "none of its texts has generated queries"),
+        ("master", {"tasks": ["gpt2"]}, {"text": "the cat"}, "generated continuation"),
+        ("cot-mote", {}, {"text": "the cat"}, "none of its texts has generated queries"),
+        ("cot-mae", {}, {"text": "the cat"}, "no document of it has two texts"),
+    ],
+)
+def test_a_corpus_that_lacks_what_the_method_needs(base, tmp_path, capsys, method, changes, row, message):
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json.dumps({**row, "n": n}) + "\n" for n in range(20)))
+    assert main(flags(method, base, path, tmp_path / "out", **changes)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_base_without_mask_token_or_head(corpus, tmp_path, capsys):
+    from tiny_models import tiny_config, tiny_tokenizer
+    from transformers import BertModel
+
+    base = tiny_base(tmp_path / "maskless")
+    tokenizer = tiny_tokenizer()
+    tokenizer.mask_token = None
+    shutil.rmtree(base, ignore_errors=True)
+    tiny_base(base)
+    tokenizer.save_pretrained(base)
+    assert main(flags("retromae", base, corpus, tmp_path / "out")) == 2
+    assert "no mask token" in capsys.readouterr().err
+    bare = tmp_path / "bare"
+    BertModel(tiny_config()).save_pretrained(bare)
+    tiny_tokenizer().save_pretrained(bare)
+    assert main(flags("retromae", bare, corpus, tmp_path / "out")) == 2
+    assert "--add-head" in capsys.readouterr().err
