@@ -1,0 +1,72 @@
+"""What the tests of cross-encoders share: a mined file, a tiny BERT that reads pairs, and its folders."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph"]
+FILLERS = ["the", "sat", "on", "mat", "runs", "fast", "over", "lazy", "quick", "brown"]
+
+
+def write_mined(folder: Path, queries: int = 48, negatives: int = 6) -> Path:
+    """Passages of random words; what answers a query has its telling word and "sorts", which no negative has."""
+    from dupmae_ir.finetune.growing import meta_path
+    from dupmae_ir.finetune.mined import inputs_digest
+    from dupmae_ir.io.atomic import sha256_file
+
+    rng = random.Random(0)
+
+    def passage(docid: str, *words: str) -> dict[str, str]:
+        text = [*rng.choices(FILLERS, k=rng.randrange(2, 9)), *words]
+        rng.shuffle(text)
+        return {"id": docid, "title": rng.choice(["", "brown mat"]), "text": " ".join(text)}
+
+    pool = [passage(f"n{i}", WORDS[i % len(WORDS)]) for i in range(60)]
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(p) + "\n" for p in pool))
+    with open(folder / "mined.jsonl", "w") as f:
+        for i in range(queries):
+            word = WORDS[i % len(WORDS)]
+            found = sorted(rng.sample(range(60), negatives))
+            row = {
+                "qid": f"q{i}", "query": f"{word} " + " ".join(rng.choices(FILLERS, k=rng.randrange(1, 5))),
+                "positives": [passage(f"p{i}", word, "sorts"), passage(f"p{i}b", "sorts")][: 1 + i % 2],
+                "negatives": [f"n{n}" for n in found], "scores": [9.0 - n / 10 for n in found],
+                "ranks": [n + 1 for n in found],
+            }
+            f.write(json.dumps(row) + "\n")
+    meta = {"collection": str(corpus), "collection_digest": inputs_digest([sha256_file(corpus)]), "settings": {}}
+    meta_path(folder / "mined.jsonl").write_text(json.dumps(meta))
+    return folder / "mined.jsonl"
+
+
+def pair_tokenizer() -> Any:
+    """The tiny tokenizer, which also reads two texts at once."""
+    from tiny_models import tiny_tokenizer
+    from tokenizers import processors
+
+    tokenizer = tiny_tokenizer()
+    specials = [(t, tokenizer.convert_tokens_to_ids(t)) for t in ("[CLS]", "[SEP]")]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=specials
+    )
+    return tokenizer
+
+
+def write_base(folder: Path, labels: int = 0, **changes: Any) -> Path:
+    """A tiny BERT: an encoder, or with ``labels`` a sequence classifier."""
+    import torch
+    from tiny_models import tiny_config
+    from transformers import BertForSequenceClassification, BertModel
+
+    torch.manual_seed(0)
+    config = tiny_config(initializer_range=0.1, **changes)
+    if labels:
+        config.num_labels = labels
+    model = BertForSequenceClassification(config) if labels else BertModel(config)
+    model.save_pretrained(folder)
+    pair_tokenizer().save_pretrained(folder)
+    return folder

@@ -1,0 +1,258 @@
+"""The teacher's loss restated, its draws, that it learns, and that a killed training comes out the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
+
+import torch
+from rerank_samples import pair_tokenizer, write_base, write_mined
+
+from dupmae_ir.finetune.cross_encoder import main
+from dupmae_ir.finetune.mined import open_passages, read_mined
+from dupmae_ir.finetune.reranker import (
+    Draw,
+    Draws,
+    GroupCollator,
+    Groups,
+    group_scores,
+    listwise,
+    load_reranker,
+    relevance,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A mined file and a base encoder, which no test changes."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_mined(folder)
+    write_base(folder / "base")
+    write_base(folder / "still", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return folder
+
+
+def flags(inputs, output, *more, base="base"):
+    return [
+        "--mined", str(inputs / "mined.jsonl"), "--model", str(inputs / base), "--output", str(output),
+        "--length", "40", "--group-size", "4", "--cpu", "--log-steps", "2", "--save-steps", "4", *map(str, more),
+    ]  # fmt: skip
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_the_loss_restated():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    sizes = [4, 2, 3, 1, 4]
+    mask = torch.arange(4) < torch.tensor(sizes).unsqueeze(1)
+    wanted = 0.0
+    for row, size in zip(scores.tolist(), sizes, strict=True):
+        wanted -= math.log(math.exp(row[0]) / sum(math.exp(s) for s in row[:size]))
+    assert listwise(scores, mask).item() == pytest.approx(wanted / 5, abs=1e-12)
+
+
+def test_relevance_is_one_logit_or_the_log_odds():
+    logits = torch.tensor([[0.5, 2.0], [1.0, -1.0]])
+    assert relevance(logits).tolist() == [1.5, -2.0]
+    assert relevance(logits[:, :1]).tolist() == [0.5, 1.0]
+    odds = torch.log_softmax(logits, 1)
+    assert relevance(logits) == pytest.approx(odds[:, 1] - odds[:, 0])
+
+
+def test_groups_of_unequal_size_keep_their_scores_and_gradients_apart(inputs):
+    model, tokenizer = load_reranker(inputs / "still", new_head=True)
+    groups = [("cat the", ["the cat", "dog", "heap on mat"]), ("dog", ["the dog", "queue"])]
+    collator = GroupCollator(tokenizer, 40)
+    scores, mask = group_scores(model, collator(groups))
+    assert mask.tolist() == [[True] * 3, [True, True, False]]
+    alone = [group_scores(model, collator([g]))[0][0] for g in groups]
+    assert scores[0].tolist() == pytest.approx(alone[0].tolist(), abs=1e-5)
+    assert scores[1, :2].tolist() == pytest.approx(alone[1].tolist(), abs=1e-5)
+    listwise(scores, mask).backward()
+    together = model.classifier.weight.grad.clone()
+    model.zero_grad()
+    (sum(listwise(s[None], torch.ones(1, len(s), dtype=torch.bool)) for s in alone) / 2).backward()
+    assert together == pytest.approx(model.classifier.weight.grad, abs=1e-6)
+
+
+def test_every_query_once_a_pass_and_another_draw_each_time(inputs):
+    batches = list(Draws(10, 4, 5, seed=1))
+    flat = [d for b in batches for d in b]
+    assert sorted(d.row for d in flat if d.epoch == 0) == list(range(10))
+    assert [d.row for d in flat[:10]] != [d.row for d in flat[10:]]
+    assert batches == list(Draws(10, 4, 5, seed=1)) != list(Draws(10, 4, 5, seed=2))
+    mined = read_mined(inputs / "mined.jsonl")
+    passages = open_passages(inputs / "mined.jsonl", mined)
+    groups = Groups(mined, passages, 4, " ", seed=1)
+    drawn = [groups[Draw(epoch, 0)] for epoch in range(6)]
+    assert len({tuple(sorted(texts[1:])) for _, texts in drawn}) > 1
+    assert drawn == [groups[Draw(epoch, 0)] for epoch in range(6)]
+    own, others = mined[0].positives[0].joined(), {passages[n].joined() for n in mined[0].negatives}
+    for query, texts in drawn:
+        assert (query, texts[0], len(texts)) == (mined[0].query, own, len(set(texts)))
+        assert set(texts[1:]) <= others
+    assert len(Groups(mined, passages, 99, " ", 1)[Draw(0, 0)][1]) == 1 + len(mined[0].negatives)
+
+
+def test_it_learns_and_writes_a_teacher(inputs, tmp_path, capsys):
+    more = ("--epochs", 15, "--learning-rate", "5e-3", "--held-out", 8, "--json", "--quiet")
+    assert main(flags(inputs, tmp_path / "teacher", *more)) == 0
+    told = json.loads(capsys.readouterr().out)
+    record = json.loads((tmp_path / "teacher" / "training.json").read_text())
+    losses = [row["loss"] for row in record["log"]]
+    assert sum(losses[-5:]) < 0.2 * sum(losses[:5])
+    assert told["held_out"]["after"]["loss"] < told["held_out"]["before"]["loss"]
+    assert told["held_out"]["after"]["positive_first"] > 0.8
+    assert (told["queries"], told["updates"]) == (40, 75)
+    model, _ = load_reranker(tmp_path / "teacher")
+    assert model.config.num_labels == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["teacher"]
+
+
+def test_accumulation_is_one_larger_batch(inputs, tmp_path):
+    more = ("--epochs", 1, "--learning-rate", "1e-3", "--quiet")
+    assert main(flags(inputs, tmp_path / "a", "--batch-size", 8, *more, base="still")) == 0
+    assert main(flags(inputs, tmp_path / "b", "--batch-size", 2, "--accumulate", 4, *more, base="still")) == 0
+    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    # Both biases shift all scores of a softmax alike: their gradient is rounding noise, which Adam blows up.
+    told = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]
+    assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in told)
+    start = weights(inputs / "still")
+    moved = "bert.encoder.layer.0.output.dense.weight"
+    assert (a[moved] - start[moved.removeprefix("bert.")]).abs().max() > 1e-3
+
+
+def test_killed_and_run_again_it_is_the_same_model(inputs, tmp_path):
+    more = ("--epochs", 4, "--learning-rate", "1e-3", "--held-out", 4, "--quiet")
+    assert main(flags(inputs, tmp_path / "whole", *more)) == 0
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *flags(inputs, tmp_path / "cut", *more)], cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    work = tmp_path / ".cut.training"
+    end = time.monotonic() + 100
+    while not (work / "checkpoint-8" / "trainer_state.json").is_file() and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "cut").exists()
+    # A checkpoint that a kill cut short is passed over.
+    (work / "checkpoint-999").mkdir()
+    (work / "checkpoint-999" / "model.safetensors").write_bytes(b"")
+    assert main(flags(inputs, tmp_path / "cut", *more)) == 0
+    a, b = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    records = [json.loads((tmp_path / n / "training.json").read_text()) for n in ("whole", "cut")]
+    assert [r["loss"] for r in records[0]["log"]] == [r["loss"] for r in records[1]["log"]]
+    assert records[0]["summary"]["held_out"] == records[1]["summary"]["held_out"]
+    assert not work.exists()
+
+
+SLOW = """
+import sys, time
+from dupmae_ir.finetune import cross_encoder, reranker
+plain = reranker.RerankerTrainer.compute_loss
+def slowly(self, *a, **k):
+    time.sleep(0.2 if self.state.global_step >= 8 else 0)
+    return plain(self, *a, **k)
+reranker.RerankerTrainer.compute_loss = slowly
+sys.exit(cross_encoder.main(sys.argv[1:]))
+"""
+
+
+def test_a_classifier_goes_on_from_its_head_and_others_get_one(inputs, tmp_path):
+    write_base(tmp_path / "pair", labels=2)
+    write_base(tmp_path / "nli", labels=3)
+    head = load_reranker(tmp_path / "pair", new_head=True)[0].classifier.weight
+    assert torch.equal(head, weights(tmp_path / "pair")["classifier.weight"])
+    assert load_reranker(tmp_path / "nli", new_head=True)[0].classifier.weight.shape == (1, 24)
+    assert load_reranker(inputs / "base", new_head=True)[0].config.num_labels == 1
+
+
+def test_other_families_read_what_they_know(tmp_path):
+    """DistilBERT has no token types, whatever its tokenizer says."""
+    from transformers import DistilBertConfig, DistilBertModel
+
+    config = DistilBertConfig(vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48, max_position_embeddings=64)
+    DistilBertModel(config).save_pretrained(tmp_path / "m")
+    pair_tokenizer().save_pretrained(tmp_path / "m")
+    model, tokenizer = load_reranker(tmp_path / "m", new_head=True)
+    scores, _ = group_scores(model, GroupCollator(tokenizer, 40)([("cat", ["the cat", "dog"])]))
+    assert scores.shape == (1, 2)
+
+
+def test_checkpointing_and_bfloat16_run(inputs, tmp_path):
+    more = ("--epochs", 0.3, "--checkpointing", "--bf16", "--quiet")
+    assert main(flags(inputs, tmp_path / "t", *more)) == 0
+    assert all(w.dtype == torch.float32 for w in weights(tmp_path / "t").values())
+
+
+def test_finished_and_unfinished_work_is_only_continued_with_the_same_settings(inputs, tmp_path, capsys):
+    assert main(flags(inputs, tmp_path / "t", "--epochs", 0.2, "--quiet")) == 0
+    assert main(flags(inputs, tmp_path / "t", "--epochs", 0.2, "--quiet", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "already complete"
+    assert main(flags(inputs, tmp_path / "t", "--epochs", 0.4, "--quiet")) == 2
+    assert "--epochs was 0.2, is 0.4" in capsys.readouterr().err
+    (tmp_path / ".u.training").mkdir()
+    (tmp_path / ".u.training" / "job.json").write_text('{"epochs": 9.0}')
+    assert main(flags(inputs, tmp_path / "u", "--quiet")) == 2
+    assert "training was begun with other settings (--epochs was 9.0, is 1.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--group-size", 1), "--group-size 1"), (("--epochs", 0), "--epochs must be above 0"),
+        (("--held-out", 48), "48 usable queries"), (("--length", 200), "8 to 64"), (("--warmup", 2), "--warmup"),
+        (("--save-steps", 3), "multiple of --log-steps"), (("--model", "nowhere"), "no such model folder"),
+        (("--mined", "nowhere"), "no such file"),
+    ],
+)
+def test_misuse_is_one_line(inputs, tmp_path, capsys, more, says):
+    assert main(flags(inputs, tmp_path / "t", *more)) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_queries_without_negatives_are_left_out_and_told(inputs, tmp_path, capsys):
+    rows = [json.loads(line) for line in (inputs / "mined.jsonl").read_text().splitlines()]
+    for row in rows[:5]:
+        row.update(negatives=[], scores=[], ranks=[])
+    (tmp_path / "mined.jsonl.meta.json").write_bytes((inputs / "mined.jsonl.meta.json").read_bytes())
+    (tmp_path / "mined.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    more = ("--mined", tmp_path / "mined.jsonl", "--epochs", 0.2, "--limit", 30)
+    assert main(flags(inputs, tmp_path / "t", *more)) == 0
+    assert "5 queries have no negative and are left out" in capsys.readouterr().err
+    assert json.loads((tmp_path / "t" / "training.json").read_text())["summary"]["queries"] == 30
+
+
+def test_a_loss_that_is_no_number_stops_and_names_the_way_out(inputs, tmp_path, capsys):
+    assert main(flags(inputs, tmp_path / "t", "--learning-rate", 1e30, "--clip", 1e30, "--warmup", 0, "--quiet")) == 1
+    assert "lower --learning-rate" in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()
+
+
+def test_chance_is_what_it_says():
+    """Untrained scores give the loss of guessing, log n: the scale on which learning shows."""
+    rng = random.Random(0)
+    scores = torch.tensor([[rng.gauss(0, 1e-3) for _ in range(4)] for _ in range(50)])
+    assert listwise(scores, torch.ones(50, 4, dtype=torch.bool)).item() == pytest.approx(math.log(4), abs=1e-3)
