@@ -16,6 +16,9 @@ from torch import Tensor
 CHUNK = 2048
 """Vocabulary rows per step: the logits of a chunk stay in the processor's cache."""
 
+LOGITS = 1 << 23
+"""Logits held at most (32 MB in float32), down to 256 vocabulary rows; beyond the cache larger steps win no time."""
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "log1p": lambda x: torch.log1p(torch.relu(x)),
@@ -38,7 +41,11 @@ def ot_max(hidden: Tensor, speaking: Tensor, weight: Tensor, bias: Tensor | None
 
 
 class _OTMax(torch.autograd.Function):
-    """Chunked projection and maximum; keeps (B, V) winners instead of (B, L, V) logits for the way back."""
+    """Chunked projection and maximum; keeps (B, V) winners instead of (B, L, V) logits for the way back.
+
+    The way back walks the vocabulary in chunks too: with a gradient on every word the indices alone would outweigh
+    the rest.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, speaking: Tensor, weight: Tensor, chunk: int) -> Tensor:
@@ -46,6 +53,7 @@ class _OTMax(torch.autograd.Function):
         vocabulary = weight.shape[0]
         dtype = _product_dtype(hidden)
         flat, table = hidden.to(dtype).reshape(-1, width), weight.to(dtype)
+        chunk = min(chunk, max(256, LOGITS // max(1, len(flat))))
         quiet = ~speaking.unsqueeze(-1)
         pooled = hidden.new_empty(batch, vocabulary)
         train = any(ctx.needs_input_grad)
@@ -68,17 +76,24 @@ class _OTMax(torch.autograd.Function):
         hidden, weight, winners = ctx.saved_tensors
         batch, length, width = hidden.shape
         exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        # After top-k and ReLU few of the (B, V) gradients are non-zero, so both products are sparse.
-        row, word = grads[0].nonzero(as_tuple=True)
-        value = grads[0][row, word].to(exact)
-        token = row * length + winners[row, word]
-        shape = (batch * length, weight.shape[0])
-        into = torch.sparse_coo_tensor(torch.stack([token, word]), value, shape, check_invariants=False)
-        grad_hidden = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_hidden = torch.sparse.mm(into, weight.to(exact)).view(batch, length, width).to(hidden.dtype)
-        if ctx.needs_input_grad[2]:
-            grad_weight = torch.sparse.mm(into.t(), hidden.reshape(-1, width).to(exact)).to(weight.dtype)
+        for_hidden, for_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
+        grad_hidden = hidden.new_zeros(batch * length, width, dtype=exact) if for_hidden else None
+        grad_weight = torch.empty_like(weight) if for_weight else None
+        flat = hidden.reshape(-1, width).to(exact)
+        for start in range(0, weight.shape[0], CHUNK):
+            part = slice(start, start + CHUNK)
+            # After top-k and ReLU few of the (B, V) gradients are non-zero, so both products are sparse.
+            row, word = grads[0][:, part].nonzero(as_tuple=True)
+            token = row * length + winners[:, part][row, word]
+            shape = (batch * length, len(weight[part]))
+            value = grads[0][:, part][row, word].to(exact)
+            into = torch.sparse_coo_tensor(torch.stack([token, word]), value, shape, check_invariants=False)
+            if grad_hidden is not None:
+                grad_hidden += torch.sparse.mm(into, weight[part].to(exact))
+            if grad_weight is not None:
+                grad_weight[part] = torch.sparse.mm(into.t(), flat).to(weight.dtype)
+        if grad_hidden is not None:
+            grad_hidden = grad_hidden.view(batch, length, width).to(hidden.dtype)
         return grad_hidden, None, grad_weight, None
 
 

@@ -1,7 +1,9 @@
 """Cross-entropy over the vocabulary without the (N, V) logits of all tokens at once.
 
 The gradient is worked out chunk by chunk on the way forward, while a chunk's logits are there, and only scaled on the
-way back: memory is one chunk of logits and the gradients themselves, whatever the batch and the length.
+way back: memory is three tensors of a chunk's logits and the gradients, whatever the batch and the length. The (V, d)
+gradient, which every form of the loss must return, exists from the forward pass on, and twice while it is scaled.
+benchmarks/heads_memory.py measures what lies above the parameters' gradients.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class _TokenLoss(torch.autograd.Function):
             if grad_hidden is not None:
                 grad_hidden[part] = torch.mm(slope.to(dtype), table).to(hidden.dtype)
             if grad_weight is not None:
-                grad_weight += torch.mm(slope.to(dtype).t(), tokens)
+                _add_product(grad_weight, slope.to(dtype).t(), tokens)
             if grad_bias is not None:
                 grad_bias += slope.sum(0)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
@@ -75,3 +77,11 @@ class _TokenLoss(torch.autograd.Function):
             None if grad_bias is None else (grad_bias * up).to(ctx.dtypes[1]),
             None,
         )
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b, without a second tensor of total's size where the dtypes allow."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total += torch.mm(a, b)

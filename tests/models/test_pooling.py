@@ -28,6 +28,23 @@ def test_chunks_do_not_change_the_maximum(chunk):
     )
 
 
+def test_chunks_do_not_change_the_gradient(monkeypatch):
+    """On the way back too: one, several, and the last one short; with every word and with few words wanted."""
+    hidden, speaking, weight, bias = case()
+    for keep in (23, 3):
+        grads = []
+        for chunk in (1, 5, 23, 100):
+            monkeypatch.setattr("dupmae_ir.models.pooling.CHUNK", chunk)
+            leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
+            keep_top_k(ot_max(leaves[0], speaking, leaves[1], leaves[2]), keep).square().sum().backward()
+            grads.append([t.grad for t in leaves])
+        leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
+        keep_top_k(ot_max_plain(leaves[0], speaking, *leaves[1:]), keep).square().sum().backward()
+        for ours in grads:
+            for a, leaf in zip(ours, leaves, strict=True):
+                torch.testing.assert_close(a, leaf.grad, rtol=0, atol=1e-10)
+
+
 def test_gradient_equals_autograds_and_passes_gradcheck():
     hidden, speaking, weight, bias = case()
     grads = []
