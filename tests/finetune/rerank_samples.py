@@ -1,11 +1,18 @@
-"""What the tests of cross-encoders share: a mined file, a tiny BERT that reads pairs, and its folders."""
+"""What the tests of mining and of cross-encoders share: a mined file, a tiny BERT that reads pairs, sudden death."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
 
 WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph"]
 FILLERS = ["the", "sat", "on", "mat", "runs", "fast", "over", "lazy", "quick", "brown"]
@@ -70,3 +77,19 @@ def write_base(folder: Path, labels: int = 0, **changes: Any) -> Path:
     model.save_pretrained(folder)
     pair_tokenizer().save_pretrained(folder)
     return folder
+
+
+def kill_when(code: str, flags: list[Any], ready: Callable[[], bool], seconds: float = 100) -> None:
+    """Run ``code`` with ``flags`` in a process of its own, and kill it without warning as soon as ``ready()``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, flags)], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    try:
+        end = time.monotonic() + seconds
+        while not ready():
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < end, "it never came so far"
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()

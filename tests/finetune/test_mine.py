@@ -5,18 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
+from rerank_samples import kill_when
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError
 from dupmae_ir.finetune import growing
@@ -26,7 +21,6 @@ from dupmae_ir.finetune.mined import Passages, open_passages, read_mined, read_s
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Hit
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = [f"word{i}" for i in range(60)]
 MODEL = ("--by", "model", "--model", "testing:hashing", "--parts", "dense")
 
@@ -317,14 +311,7 @@ def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
              folder / "corpus.jsonl", "--output", folder / "mined.jsonl", "--quiet", *MODEL]  # fmt: skip
     grown = folder / ".mined.jsonl.growing" / "lines.jsonl"
     for least in (2, 6):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SLOW, *map(str, flags)], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-        end = time.monotonic() + 60
-        while not (grown.exists() and grown.read_bytes().count(b"\n") >= least) and time.monotonic() < end:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        kill_when(SLOW, flags, lambda n=least: grown.exists() and grown.read_bytes().count(b"\n") >= n)
         assert grown.exists()
         assert not (folder / "mined.jsonl").exists()
     with open(grown, "a") as f:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
-from rerank_samples import write_base, write_mined
+from rerank_samples import kill_when, write_base, write_mined
 
 from dupmae_ir.finetune import score
 from dupmae_ir.finetune.mined import open_passages, read_mined, read_scores, require_scores
 from dupmae_ir.finetune.score import main
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -101,14 +93,7 @@ def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
     flags = ["--mined", folder / "mined.jsonl", "--model", folder / "teacher", "--output", folder / "scores.jsonl",
              "--length", 40, "--device", "cpu", "--quiet"]  # fmt: skip
     grown = folder / ".scores.jsonl.growing" / "lines.jsonl"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, *map(str, flags)], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    end = time.monotonic() + 60
-    while not (grown.exists() and grown.read_bytes().count(b"\n") >= 16) and time.monotonic() < end:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_when(SLOW, flags, lambda: grown.exists() and grown.read_bytes().count(b"\n") >= 16)
     assert not (folder / "scores.jsonl").exists()
     whole = (folder / "whole.jsonl").read_bytes()
     assert whole.startswith(grown.read_bytes())
