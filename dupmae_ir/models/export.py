@@ -16,6 +16,7 @@ The files are written here, so exporting needs no sentence-transformers; opening
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -166,7 +167,11 @@ def _transformer(model: Any, tokenizer: Any, length: int) -> Callable[[Path], No
         with quiet_transformers():
             model.save_pretrained(folder, safe_serialization=True)
             tokenizer.save_pretrained(folder)
-        write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+        settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+        if "add_pooling_layer" in inspect.signature(type(model)).parameters:
+            # Else transformers reports at every loading that it has made up a pooler, which nothing uses.
+            settings["model_args"] = {"add_pooling_layer": False}
+        write_json(folder / "sentence_bert_config.json", settings)
 
     return write
 
