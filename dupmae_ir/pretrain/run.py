@@ -249,11 +249,14 @@ def _base(config: PretrainConfig, passages: Any, quiet: bool) -> tuple[Any, Any]
 
     from dupmae_ir.finetune.run import base_folder
     from dupmae_ir.models.checkpoints import load_model
+    from dupmae_ir.models.experts import FOLDERS
     from dupmae_ir.models.from_encoder import add_head
 
     if config.from_config:
         return _from_config(Path(config.from_config), Path(str(config.tokenizer)))
     folder = base_folder(str(config.model or config.init_from))
+    if (folder / FOLDERS["passage"]).is_dir():
+        folder = folder / FOLDERS["passage"]
     try:
         model, tokenizer, _ = load_model(folder)
     except CheckpointError as e:
