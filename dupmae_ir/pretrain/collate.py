@@ -194,11 +194,11 @@ class MASTERCollator(Collator):
         return batch
 
     def _keywords(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:
-        """Masked keywords of the passage (MASTER Eq. 4)."""
+        """Masked keywords of the passage (MASTER Eq. 5)."""
         return _named("decoder", self.corrupted(texts, self._keyword_hidden(texts, draws, "mkp"), "mkp"))
 
     def _complementary(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
-        """The decoder is asked for what its encoder was shown (MASTER Eq. 4)."""
+        """The decoder is asked for what its encoder was shown (MASTER Eq. 5)."""
         hidden = self.hidden(texts, self.recipe.complementary_ratio, "cmp")
         rest = masking.complement(hidden, texts.lengths)
         return {
@@ -207,7 +207,7 @@ class MASTERCollator(Collator):
         }  # fmt: skip
 
     def _neighbours(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
-        """[CLS] of one passage helps decode the next (MASTER Eq. 5)."""
+        """[CLS] of one passage helps decode the next (MASTER Eq. 6)."""
         pairs = [self._pair(d) for d in draws]
         first = self.padded([a for a, _ in pairs], draws, "npr encoder")
         second = self.padded([b for _, b in pairs], draws, "npr decoder")
@@ -227,7 +227,7 @@ class MASTERCollator(Collator):
         return text[:middle], text[middle:]
 
     def _queries(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
-        """The text's generated queries, joined by [SEP] (MASTER Eq. 6)."""
+        """The text's generated queries, joined by [SEP] (MASTER Eq. 7)."""
         sep = np.array([self.vocabulary.sep])
         joined = []
         for d in draws:
@@ -237,7 +237,7 @@ class MASTERCollator(Collator):
         return self._generated("query", joined, draws)
 
     def _continuations(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
-        """The text's generated continuation, or the text again where there is none (MASTER Eq. 6)."""
+        """The text's generated continuation, or the text again where there is none (MASTER Eq. 7)."""
         said = [self.corpora[d.corpus].following_of(d.row) for d in draws]
         return self._generated("gpt", [s[0] if s else self.text(d) for s, d in zip(said, draws, strict=True)], draws)
 
