@@ -10,7 +10,8 @@ from pathlib import Path
 PAGE = Path(__file__).with_name("cli.md")
 COMMANDS = (
     "demo", "encode", "encode.merge", "encode.queries", "search", "search.fusion", "eval", "index bm25", "index show",
-    "doctor", "pretrain", "pretrain.augment", "finetune", "export",
+    "doctor", "pretrain", "pretrain.augment", "finetune", "finetune.mine",
+    "finetune.cross_encoder", "finetune.score", "export",
 )
 
 

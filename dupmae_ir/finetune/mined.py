@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 import os
@@ -127,14 +128,17 @@ class IdTable:
     def get(self, docid: str) -> int | None:
         """The number of ``docid``; None for an unknown id. Nothing can be added after the first look."""
         keys, values = self._sorted
-        at = int(np.searchsorted(keys, np.uint64(_hashed(docid))))
-        return int(values[at]) if at < len(keys) and int(keys[at]) == _hashed(docid) else None
+        wanted = _hashed(docid)
+        at = bisect.bisect_left(keys, wanted)
+        return values[at] if at < len(keys) and keys[at] == wanted else None
 
     @cached_property
-    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        keys = np.frombuffer(self._keys, np.uint64)
+    def _sorted(self) -> tuple[array[int], array[int]]:
+        keys, values = np.array(self._keys, np.uint64), np.array(self._values, np.uint64)
         order = np.argsort(keys)
-        return keys[order], np.frombuffer(self._values, np.uint64)[order]
+        # One number at a time is looked up, where Python's bisection beats numpy's.
+        self._keys, self._values = array("Q", keys[order].tobytes()), array("Q", values[order].tobytes())
+        return self._keys, self._values
 
 
 class Passages:
@@ -175,8 +179,10 @@ class Passages:
 
     def require(self, mined: Iterable[Mined], source: str | Path) -> None:
         """Raise :class:`InputError`, in one line with counts, unless every negative is here."""
-        missing = [f"{d} of query {m.qid}" for m in mined for d in m.negatives if d not in self]
-        if missing:
+        mined = list(mined)
+        lacking = {d for d in {d for m in mined for d in m.negatives} if d not in self}
+        if lacking:
+            missing = [f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in lacking]
             where = f"not in {self.source}"
             what = counted(missing, f"negative is {where}", f"negatives are {where}")
             raise InputError(f"{source}: {what}; give the collection it was mined from")
