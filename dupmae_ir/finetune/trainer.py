@@ -1,41 +1,30 @@
-"""Stage 1: contrastive fine-tuning with the method's own similarity (DupMAE section 3.4, Eq. 12-13).
-
-The loop is Hugging Face's Trainer (bf16, accumulation, several processes, resume); here is only what differs:
-how a batch is scored, which batches are drawn, and what a checkpoint looks like.
-"""
+"""The training run: Hugging Face's Trainer with our batches, losses by term, negatives of all processes, and batches
+larger than memory."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_model, save_model
 from torch import Tensor
-from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import DataLoader, Dataset
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from dupmae_ir.console import say
-from dupmae_ir.finetune import losses
-from dupmae_ir.finetune.data import Pair, PairCollator, TopicalBatches
-from dupmae_ir.models.checkpoints import ModelConfig, load_model, save_model
+from dupmae_ir.finetune.data import Pair
+from dupmae_ir.finetune.examples import ABSENT, Batches, ExampleCollator
+from dupmae_ir.finetune.objective import BiEncoder, Objective, Parts, batch_loss
 from dupmae_ir.models.pooling import keep_top_k
-from dupmae_ir.models.retriever import Retriever, similarity
+from dupmae_ir.models.retriever import similarity
+from dupmae_ir.training import JsonLines, Sums, TensorBoard, Terminal, refuse_broken_weights, refuse_non_finite
 
-
-@dataclass(frozen=True)
-class Objective:
-    """The weights of the loss's terms."""
-
-    top_k: int = 384  #: document OT weights kept while training, as at search time
-    part_weight: float = 0.0  #: weight of the same loss on [CLS] alone and on OT alone
-    query_flops: float = 0.0  #: weight of the FLOPS regulariser on queries
-    document_flops: float = 0.0  #: ... and on documents
-    temperature: float = 1.0
-    anchor_weight: float = 0.0  #: weight of the distance of [CLS] from the teacher's sentence vector
+WEIGHTS = "retriever.safetensors"
+SIDES = ("query", "document")
 
 
 class Teacher:
@@ -51,69 +40,48 @@ class Teacher:
         return self.scale**0.5 * torch.nn.functional.normalize(mean.float(), dim=1)
 
 
-def pair_loss(
-    model: Any, batch: dict[str, Tensor], objective: Objective, teacher: Teacher | None = None
-) -> tuple[Tensor, dict[str, float]]:
-    """Eq. 13 on Eq. 12 for one batch, and the value of each term for the log.
-
-    Both sides go through one call of ``model`` each, so that a wrapper (DDP) sees them.
-    """
-    q_cls, q_ot = model(batch["query_ids"], batch["query_mask"])
-    d_cls, d_ot = model(batch["document_ids"], batch["document_mask"])
-    kept = keep_top_k(d_ot, objective.top_k)
-    dense, impact = similarity((q_cls, None), (d_cls, None)), similarity((None, q_ot), (None, kept))
-    terms = {"sum": losses.contrastive(dense + impact, batch["same"], objective.temperature)}
-    loss = terms["sum"]
-    if objective.part_weight:
-        terms["cls"] = losses.contrastive(dense, batch["same"], objective.temperature)
-        terms["ot"] = losses.contrastive(impact, batch["same"], objective.temperature)
-        loss = loss + objective.part_weight * (terms["cls"] + terms["ot"])
-    if objective.query_flops or objective.document_flops:
-        terms["flops_q"], terms["flops_d"] = losses.flops(q_ot), losses.flops(d_ot)
-        loss = loss + objective.query_flops * terms["flops_q"] + objective.document_flops * terms["flops_d"]
-    if teacher is not None:
-        sides = ((q_cls, "query"), (d_cls, "document"))
-        distances = [losses.anchor(v, teacher(batch[f"{s}_ids"], batch[f"{s}_mask"])) for v, s in sides]
-        terms["anchor"] = torch.stack(distances).mean()
-        loss = loss + objective.anchor_weight * terms["anchor"]
-    return loss, {k: float(v.detach()) for k, v in terms.items()}
-
-
 class PairTrainer(Trainer):
-    """Trainer for :func:`pair_loss`. ``head_lr_factor`` multiplies the learning rate of the MLM head's transform
-    and biases and of W_cls, which start far less trained than the encoder. ``group_size``: see TopicalBatches."""
+    """Trainer of a :class:`BiEncoder` on :mod:`~dupmae_ir.finetune.examples`.
+
+    ``head_lr_factor`` multiplies the learning rate of the MLM head's transform and biases and of W_cls, which start
+    far less trained than the encoder. ``chunk`` > 0 encodes so many texts at a time and keeps no graph of the others
+    (GradCache). ``warm_steps``: updates until the regulariser has its full weight, quadratically.
+    """
 
     def __init__(
-        self, model: Retriever, tokenizer: Any, config: ModelConfig, pairs: Sequence[Pair],
-        arguments: TrainingArguments, objective: Objective, head_lr_factor: float = 1.0, group_size: int = 1,
-        teacher: Teacher | None = None,
-    ) -> None:
-        self.retriever, self.objective, self.checkpoint_config = model, objective, config
-        self.head_lr_factor, self.group_size, self.teacher = head_lr_factor, group_size, teacher
-        self._terms: dict[str, list[float]] = {}
-        collator = PairCollator(tokenizer, config.query_length, config.document_length, config.title_separator)
+        self, model: BiEncoder, examples: Any, batches: Batches, collator: ExampleCollator,
+        arguments: TrainingArguments, objective: Objective, head_lr_factor: float = 1.0, chunk: int = 0,
+        warm_steps: int = 0, teacher: Teacher | None = None, dev: Sequence[Pair] = (), quiet: bool = False,
+        tensorboard: bool = True,
+    ) -> None:  # fmt: skip
+        self.objective, self.batches, self.head_lr_factor = objective, batches, head_lr_factor
+        self.chunk, self.warm_steps, self.teacher, self.dev = chunk, warm_steps, teacher, list(dev)
+        self.sums, self.clock, self.looked_at = Sums(), time.monotonic(), -1
         super().__init__(
-            model=model, args=arguments, train_dataset=list(pairs), data_collator=collator, processing_class=tokenizer
-        )
-
-    def report_to_terminal(self, quiet: bool) -> None:
-        """One line per log entry on standard error instead of transformers' dictionaries on standard output."""
+            model=model, args=arguments, train_dataset=_Examples(examples),
+            eval_dataset=_Examples(dev), data_collator=collator,
+        )  # fmt: skip
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
+        self.add_callback(JsonLines(str(arguments.output_dir)))
+        if tensorboard:
+            self.add_callback(TensorBoard(str(arguments.output_dir)))
         if not quiet:
-            self.add_callback(_Lines())
+            self.add_callback(Terminal())
 
     def get_train_dataloader(self) -> DataLoader:
-        pairs: Any = self.train_dataset
-        batches = TopicalBatches(pairs, self.args.per_device_train_batch_size, self.group_size, self.args.seed)
-        loader: Any = DataLoader(pairs, batch_sampler=batches, collate_fn=self.data_collator)
+        loader: Any = DataLoader(
+            self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+        )  # fmt: skip
         return self.accelerator.prepare(loader)
 
     def create_optimizer(self, *_: Any) -> Any:
         young: list[Tensor] = []
         mature: list[Tensor] = []
         for name, p in self.model.named_parameters():
-            (young if "cls.predictions" in name or name.startswith("projection") else mature).append(p)
+            is_young = "cls.predictions" in name or ".projection." in name
+            (young if is_young else mature).append(p)
         rate, decay = self.args.learning_rate, self.args.weight_decay
         groups = [
             {"params": mature, "weight_decay": decay},
@@ -123,40 +91,223 @@ class PairTrainer(Trainer):
         return self.optimizer
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-        loss, terms = pair_loss(model, inputs, self.objective, self.teacher)
-        for name, value in terms.items():
-            self._terms.setdefault(name, []).append(value)
+        parts = {side: model(inputs[f"{side}_ids"], inputs[f"{side}_mask"], side) for side in SIDES}
+        loss, terms = self._loss(parts, inputs)
         return (loss, terms) if return_outputs else loss
+
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if not self.chunk:
+            return super().training_step(model, inputs, *args, **kwargs)
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        share = 1 / self.current_gradient_accumulation_steps
+        return cached_step(
+            model, inputs, self.chunk, lambda parts: self._loss(parts, inputs)[0] * share, self.accelerator.backward,
+            self.compute_loss_context_manager,
+        )
+
+    def _loss(self, parts: dict[str, Parts], batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss over the batches of all processes, and its terms; noted for the log."""
+        taught = self.teacher
+        anchors = tuple(taught(batch[f"{s}_ids"], batch[f"{s}_mask"]) for s in SIDES) if taught is not None else ()
+        queries, documents = parts["query"], parts["document"]
+        if self.args.world_size > 1:
+            queries, documents, batch = gathered(queries, documents, batch, self.accelerator)
+            anchors = tuple(self.accelerator.gather(a) for a in anchors)
+        warmth = min(1.0, (self.state.global_step + 1) / self.warm_steps) ** 2 if self.warm_steps else 1.0
+        loss, terms = batch_loss(queries, documents, batch, self.objective, warmth, anchors)
+        self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
+        # Processes' gradients are averaged, and each has only its own texts' part of the whole.
+        return loss * self.args.world_size, terms
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """MRR@10 and accuracy of the dev queries among the dev positives, logged as ``eval_mrr`` and
+        ``eval_accuracy``, once a step."""
+        if self.looked_at == self.state.global_step:
+            return {}
+        self.looked_at = self.state.global_step
+        model: Any = self.accelerator.unwrap_model(self.model)
+        found = dev_scores(model, self.dev, self.data_collator, self.objective, self.args.device)
+        model.train()
+        self.log(found)
+        return found
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
-            logs.update({f"loss_{k}": round(sum(v) / len(v), 4) for k, v in self._terms.items() if v})
-            self._terms.clear()
+            means = {k: float(v) for k, v in self.sums.means().items()}
+            refuse_non_finite(means, self.state.global_step, str(self.args.output_dir))
+            logs.update(means)
+            self.sums.clear()
         super().log(logs, *args, **kwargs)
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        work = str(self.args.output_dir)
+        means = {k: float(v) for k, v in self.sums.means().items()}
+        refuse_non_finite(means, self.state.global_step, work)
+        refuse_broken_weights(self.accelerator.unwrap_model(self.model), self.state.global_step, work)
+        super()._save_checkpoint(*args, **kwargs)
+
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:  # noqa: ARG002
-        folder = Path(output_dir or self.args.output_dir or ".")
+        folder = Path(output_dir or str(self.args.output_dir))
         folder.mkdir(parents=True, exist_ok=True)
-        save_model(folder / "model", self.retriever, self.processing_class, self.checkpoint_config)
+        save_model(self.accelerator.unwrap_model(self.model), str(folder / WEIGHTS))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:  # noqa: ARG002
-        saved, _, _ = load_model(Path(resume_from_checkpoint) / "model")
-        self.retriever.load_state_dict(saved.state_dict())
+        load_model(self.accelerator.unwrap_model(self.model), str(Path(resume_from_checkpoint) / WEIGHTS))
 
 
-class _Lines(TrainerCallback):
-    """``step 120/300  loss 2.006  cls 0.980 ...  31 min left``."""
+class _Examples(Dataset):
+    """Examples in torch's clothes."""
+
+    def __init__(self, examples: Any) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, draw: Any) -> Any:
+        return self.examples[draw]
+
+
+def cached_step(
+    model: Any, batch: dict[str, Tensor], chunk: int, loss_of: Callable[[dict[str, Parts]], Tensor],
+    backward: Callable[[Tensor], None], precision: Callable[[], Any] = contextlib.nullcontext,
+) -> Tensor:
+    """GradCache (Gao et al. 2021): the gradient of a large batch with the graph of one chunk in memory.
+
+    All texts are encoded without graph; the loss's gradient with respect to their representations is kept; then every
+    chunk is encoded again, with the same dropout, and pushes its share of that gradient into the weights.
+    """
+    states: list[_Chance] = []
+    parts: dict[str, list[Parts]] = {side: [] for side in SIDES}
+    for side, ids, mask in _chunks(batch, chunk):
+        states.append(_Chance())
+        with torch.no_grad(), precision():
+            parts[side].append(model(ids, mask, side))
+    whole = {side: _leaves(parts[side]) for side in SIDES}
+    with precision():
+        loss = loss_of(whole)
+    backward(loss)
+    slopes = {side: [None if v is None else v.grad for v in whole[side]] for side in SIDES}
+    first = dict.fromkeys(SIDES, 0)
+    work = list(_chunks(batch, chunk))
+    for number, ((side, ids, mask), state) in enumerate(zip(work, states, strict=True)):
+        rows = slice(first[side], first[side] + len(ids))
+        first[side] = rows.stop
+        # Gradients of several processes are put together once, with the last chunk.
+        apart = model.no_sync() if hasattr(model, "no_sync") and number + 1 < len(work) else contextlib.nullcontext()
+        with apart:
+            with state.again(), precision():
+                again = model(ids, mask, side)
+            pushed = [(v * g[rows].to(v.dtype)).sum() for v, g in zip(again, slopes[side], strict=True)
+                      if v is not None and g is not None]
+            torch.stack(pushed).sum().backward()
+    return loss.detach()
+
+
+def _chunks(batch: dict[str, Tensor], size: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+    for side in SIDES:
+        ids, mask = batch[f"{side}_ids"], batch[f"{side}_mask"]
+        for start in range(0, len(ids), size):
+            yield side, ids[start : start + size], mask[start : start + size]
+
+
+def _leaves(chunks: Sequence[Parts]) -> Parts:
+    """The chunks' parts put together, as leaves that gather a gradient."""
+    cls, ot = (None if p[0] is None else torch.cat(list(p)).requires_grad_(True) for p in zip(*chunks, strict=True))
+    return cls, ot
+
+
+class _Chance:
+    """The state of the random numbers at one moment, to have the same dropout again."""
 
     def __init__(self) -> None:
-        self.started, self.first = time.monotonic(), 0
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        self.started, self.first = time.monotonic(), state.global_step
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        with torch.random.fork_rng(devices=range(len(self.cuda))):
+            torch.set_rng_state(self.cpu)
+            if self.cuda:
+                torch.cuda.set_rng_state_all(self.cuda)
+            yield
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
-        if not logs or "loss" not in logs:
-            return
-        terms = "  ".join(f"{k.removeprefix('loss_')} {float(v):.3f}" for k, v in logs.items() if k.startswith("loss"))
-        pace = (time.monotonic() - self.started) / max(1, state.global_step - self.first)
-        left = pace * (state.max_steps - state.global_step) / 60
-        say(f"step {state.global_step}/{state.max_steps}  {terms}  {left:.0f} min left")
+
+def gathered(
+    queries: Parts, documents: Parts, batch: dict[str, Tensor], accelerator: Any
+) -> tuple[Parts, Parts, dict[str, Tensor]]:
+    """Representations and keys of all processes; only this process's own rows carry a gradient.
+
+    Queries of one process thus have the documents of all as negatives.
+    """
+    every: dict[str, Tensor] = {k: batch[k] for k in ("document_keys", "answers", "group", "taught") if k in batch}
+    for name in ("answers", "group", "taught"):
+        if name in every:
+            filler = 0 if name == "taught" else ABSENT
+            every[name] = accelerator.pad_across_processes(every[name], dim=1, pad_index=filler)
+    sizes = accelerator.gather(torch.tensor([len(batch["document_keys"])], device=batch["document_keys"].device))
+    most, mine = int(sizes.max()), int(sizes[accelerator.process_index])
+    before = [int(sizes[:r].sum()) for r in range(len(sizes))]
+    # Columns of the group count through the documents of all processes.
+    group = every["group"]
+    every["group"] = torch.where(group >= 0, group + before[accelerator.process_index], group)
+    keys = _all_rows(every.pop("document_keys"), most, sizes, accelerator)
+    told = {**{k: accelerator.gather(v.contiguous()) for k, v in every.items()}, "document_keys": keys}
+
+    def documents_of_all(value: Tensor | None) -> Tensor | None:
+        if value is None:
+            return None
+        rows = _all_rows(value.detach(), most, sizes, accelerator)
+        start = before[accelerator.process_index]
+        return torch.cat([rows[:start], value, rows[start + mine :]])
+
+    def queries_of_all(value: Tensor | None) -> Tensor | None:
+        if value is None:
+            return None
+        rows = accelerator.gather(value.detach().contiguous())
+        start = accelerator.process_index * len(value)
+        return torch.cat([rows[:start], value, rows[start + len(value) :]])
+
+    return (
+        (queries_of_all(queries[0]), queries_of_all(queries[1])),
+        (documents_of_all(documents[0]), documents_of_all(documents[1])), told,
+    )
+
+
+def _all_rows(value: Tensor, most: int, sizes: Tensor, accelerator: Any) -> Tensor:
+    """Rows of all processes, which may have different numbers of them."""
+    padded = torch.cat([value, value.new_zeros((most - len(value), *value.shape[1:]))])
+    blocks = accelerator.gather(padded.contiguous()).split(most)
+    return torch.cat([block[: int(n)] for block, n in zip(blocks, sizes, strict=True)])
+
+
+def dev_scores(
+    model: BiEncoder, pairs: Sequence[Pair], collator: Any, objective: Objective, device: Any, at_once: int = 32
+) -> dict[str, float]:
+    """``eval_mrr`` (MRR@10) and ``eval_accuracy`` of every dev query among the positives of all."""
+    model.eval()
+    texts = {"query": [p.query for p in pairs], "document": [p.positive.joined(collator.separator) for p in pairs]}
+    lengths = {"query": collator.query_length, "document": collator.document_length}
+    parts: dict[str, Parts] = {}
+    with torch.inference_mode():
+        for side in SIDES:
+            done = []
+            for start in range(0, len(pairs), at_once):
+                rows = collator.tokens(texts[side][start : start + at_once], lengths[side]).to(device)
+                cls, ot = model(rows["input_ids"], rows["attention_mask"], side)
+                k = objective.top_k if side == "document" else objective.query_top_k
+                done.append((cls, keep_top_k(ot, k) if ot is not None and k else ot))
+            parts[side] = tuple(None if p[0] is None else torch.cat(list(p)) for p in zip(*done, strict=True))  # type: ignore[assignment]
+        if objective.similarity != "sum":
+            kept = objective.similarity == "cls"
+            parts = {s: (p[0] if kept else None, None if kept else p[1]) for s, p in parts.items()}
+        scores = similarity(parts["query"], parts["document"])
+    own = scores.diagonal().unsqueeze(1)
+    # Copies of the positive neither help nor harm.
+    names = {text: i for i, text in enumerate(texts["document"])}
+    keys = torch.tensor([names[text] for text in texts["document"]])
+    copies = keys.unsqueeze(0) == keys.unsqueeze(1)
+    rank = 1 + ((scores > own) & ~copies.to(scores.device)).sum(1)
+    found = torch.where(rank <= 10, 1 / rank, 0.0)
+    return {"eval_mrr": float(found.mean()), "eval_accuracy": float((rank == 1).float().mean())}

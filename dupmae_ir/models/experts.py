@@ -115,18 +115,24 @@ def load_experts(folder: str | Path, shared_norm: bool = False) -> tuple[Experts
     folder = Path(folder)
     sides = {t: checkpoints.load_model(folder / name) for t, name in FOLDERS.items()}
     (passage, tokenizer, config), (query, _, _) = sides["passage"], sides["query"]
-    experts = with_experts(passage.lm, shared_norm)
-    other = query.lm.state_dict()
+    return join_experts(passage.lm, query.lm, str(folder), shared_norm), tokenizer, config
+
+
+def join_experts(passage: Any, query: Any, name: str, shared_norm: bool = False) -> Experts:
+    """Two masked LMs that differ in their feed-forward parts alone, sharing the rest from now on; ``name`` is said in
+    the :class:`CheckpointError` where they differ elsewhere."""
+    experts = with_experts(passage, shared_norm)
+    other = query.state_dict()
     own = set(_own_names(experts))
-    for name, value in experts.query.state_dict().items():
-        if name in own:
-            value.copy_(other[name])
-        elif not torch.equal(value, other[name]):
+    for key, value in experts.query.state_dict().items():
+        if key in own:
+            value.copy_(other[key])
+        elif not torch.equal(value, other[key]):
             raise CheckpointError(
-                f"{folder}: {name} differs between {FOLDERS['query']} and {FOLDERS['passage']}; experts share all "
-                "but their feed-forward parts; load the two folders as an untied model instead"
+                f"{name}: {key} differs between {FOLDERS['query']} and {FOLDERS['passage']}; experts share all "
+                "but their feed-forward parts; use the two as an untied model instead"
             )
-    return experts, tokenizer, config
+    return experts
 
 
 def _own_names(experts: Experts) -> Iterator[str]:

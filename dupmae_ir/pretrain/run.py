@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import time
@@ -95,13 +94,15 @@ def run(config: PretrainConfig) -> dict[str, Any]:
     import torch
     from accelerate import PartialState
 
+    from dupmae_ir.training import same_job
+
     if config.threads:
         torch.set_num_threads(config.threads)
     state = PartialState(cpu=config.cpu or not torch.cuda.is_available())
     quiet = config.quiet or not state.is_main_process
     with state.main_process_first():
         job = _prepare(config, recipe, quiet)
-        _same_job(work / "job.json", job.told)
+        same_job(work / "job.json", job.told)
     trainer = job.trainer(config, recipe, work, quiet)
     started = time.time()
     _train(trainer, work, config)
@@ -377,23 +378,6 @@ def _job_settings(config: PretrainConfig) -> dict[str, Any]:
         settings[name] = Path(settings[name]).name if settings[name] else None
     settings["corpus"] = [Path(c).name for c in config.corpus]
     return {k: v for k, v in settings.items() if v is not None}
-
-
-def _same_job(path: Path, told: dict[str, Any]) -> None:
-    """Refuse to go on from the checkpoints of another job."""
-    from dupmae_ir.io.atomic import write_json
-
-    if not path.is_file():
-        write_json(path, told)
-        return
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    if kept != json.loads(json.dumps(told)):
-        differing = [k for k in {**kept, **told} if kept.get(k) != json.loads(json.dumps(told)).get(k)]
-        inner = [k for k in kept.get("config", {}) | told["config"] if kept["config"].get(k) != told["config"].get(k)]
-        raise UsageError(
-            f"{path.parent} holds the checkpoints of a run with another {', '.join(inner or differing)}; give the same "
-            "flags to go on, or remove that folder to start over"
-        )
 
 
 def _train(trainer: Any, work: Path, config: PretrainConfig) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dupmae_ir.finetune.losses import contrastive, flops
-from dupmae_ir.finetune.trainer import Objective, Teacher, pair_loss
+from dupmae_ir.finetune.objective import Objective, batch_loss
+from dupmae_ir.finetune.trainer import Teacher
 from dupmae_ir.models.pooling import keep_top_k
 
 
@@ -25,17 +26,22 @@ class Fixed(torch.nn.Module):
         self.cls = torch.nn.Parameter(torch.cat([draw(queries, dim), draw(documents, dim)]))
         self.ot = torch.nn.Parameter(torch.cat([draw(queries, vocabulary), draw(documents, vocabulary)]))
 
-    def forward(self, ids, _mask):
-        return self.cls[ids[:, 0]], torch.relu(self.ot[ids[:, 0]])
+    def parts(self, rows):
+        return self.cls[rows], torch.relu(self.ot[rows])
 
 
-def batch(queries=3, documents=5, same=None):
-    ids = torch.arange(queries + documents).unsqueeze(1)
+def batch(same=()):
+    """Three queries, their positives and two more documents; ``same`` are other (query, document) answers."""
+    answers = [[i, *(d for q, d in same if q == i)] for i in range(3)]
+    width = max(map(len, answers))
     return {
-        "query_ids": ids[:queries], "query_mask": ids[:queries], "document_ids": ids[queries:],
-        "document_mask": ids[queries:],
-        "same": torch.zeros(queries, documents, dtype=torch.bool) if same is None else same,
-    }
+        "document_keys": torch.arange(5), "group": torch.tensor([[0, 3], [1, 4], [2, -1]]),
+        "answers": torch.tensor([a + [-1] * (width - len(a)) for a in answers]),
+    }  # fmt: skip
+
+
+def loss_of(model, told, objective, anchors=()):
+    return batch_loss(model.parts(slice(0, 3)), model.parts(slice(3, 8)), told, objective, anchors=anchors)
 
 
 def restated(model, k, same):
@@ -58,14 +64,14 @@ def test_the_loss_is_equation_13_on_equation_12(k):
     model = Fixed()
     same = torch.zeros(3, 5, dtype=torch.bool)
     same[0, 4] = same[2, 1] = True
-    loss, terms = pair_loss(model, batch(same=same), Objective(top_k=k))
+    loss, terms = loss_of(model, batch(same=[(0, 4), (2, 1)]), Objective(top_k=k))
     assert loss.item() == pytest.approx(restated(model, k, same.tolist()), abs=1e-9)
-    assert terms == {"sum": pytest.approx(loss.item())}
+    assert terms["contrastive"].item() == pytest.approx(loss.item())
 
 
 def test_gradients_flow_through_the_documents_top_k_and_only_there():
     model = Fixed()
-    loss, _ = pair_loss(model, batch(), Objective(top_k=2))
+    loss, _ = loss_of(model, batch(), Objective(top_k=2))
     loss.backward()
     moved = model.ot.grad[3:] != 0
     kept = keep_top_k(torch.relu(model.ot[3:]).detach(), 2) > 0
@@ -75,10 +81,10 @@ def test_gradients_flow_through_the_documents_top_k_and_only_there():
 
 
 def test_terms_add_up_to_the_loss():
-    o = Objective(top_k=5, part_weight=0.5, query_flops=0.1, document_flops=0.01)
-    loss, t = pair_loss(Fixed(), batch(), o)
-    want = t["sum"] + 0.5 * (t["cls"] + t["ot"]) + 0.1 * t["flops_q"] + 0.01 * t["flops_d"]
-    assert loss.item() == pytest.approx(want, rel=1e-6)
+    o = Objective(top_k=5, part_weight=0.5, query_weight=0.1, document_weight=0.01)
+    loss, t = loss_of(Fixed(), batch(), o)
+    want = t["contrastive"] + 0.5 * (t["cls"] + t["ot"]) + 0.1 * t["flops_q"] + 0.01 * t["flops_d"]
+    assert loss.item() == pytest.approx(want.item(), rel=1e-6)
 
 
 def test_the_teacher_is_the_mean_of_its_tokens_at_one_length():
@@ -95,12 +101,12 @@ def test_the_teacher_is_the_mean_of_its_tokens_at_one_length():
 
 def test_the_anchor_is_the_distance_from_the_teacher_and_joins_the_loss():
     model, o = Fixed(), Objective(top_k=5, anchor_weight=2.0)
-    there = pair_loss(model, batch(), o, teacher=lambda ids, _: model.cls[ids[:, 0]].detach())
+    there = loss_of(model, batch(), o, [model.cls[rows].detach() for rows in (slice(0, 3), slice(3, 8))])
     assert there[1]["anchor"] == 0
-    away = pair_loss(model, batch(), o, teacher=lambda ids, _: torch.zeros(len(ids), 4) + 1)
+    away = loss_of(model, batch(), o, [torch.ones(3, 4), torch.ones(5, 4)])
     means = [(model.cls[rows] - 1).square().sum(1).mean() / 4 for rows in (slice(0, 3), slice(3, 8))]
-    assert away[1]["anchor"] == pytest.approx(sum(means).item() / 2)
-    assert away[0].item() == pytest.approx(there[0].item() + 2.0 * away[1]["anchor"])
+    assert away[1]["anchor"].item() == pytest.approx(sum(means).item() / 2)
+    assert away[0].item() == pytest.approx(there[0].item() + 2.0 * away[1]["anchor"].item())
 
 
 def test_temperature_divides():

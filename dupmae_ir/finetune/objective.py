@@ -1,0 +1,147 @@
+"""The loss of a batch from the representations of its queries and documents (DupMAE Eq. 12-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dupmae_ir.finetune import losses
+from dupmae_ir.models.pooling import keep_top_k
+from dupmae_ir.models.retriever import Retriever, UntiedRetriever, similarity
+
+Parts = tuple[Tensor | None, Tensor | None]
+"""[CLS] part (n, d') and OT part (n, V)."""
+
+SIMILARITIES = ("sum", "cls", "ot")
+WASTE = 0.05
+"""Share of padding that a group of texts may have when it is encoded."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The terms of the loss and their weights."""
+
+    similarity: str = "sum"  #: Eq. 12, or one of its halves
+    top_k: int = 384  #: document OT weights kept while training, as at search time; 0 = all
+    query_top_k: int = 0  #: query OT weights kept; 0 = all
+    temperature: float = 1.0
+    contrastive_weight: float = 1.0  #: of Eq. 13 and 14
+    distill: str | None = None  #: one of :data:`losses.DISTILLATIONS`, Eq. 15
+    teacher_temperature: float = 1.0
+    part_weight: float = 0.0  #: of the same contrastive loss on [CLS] alone and on OT alone
+    regularizer: str = "flops"
+    query_weight: float = 0.0  #: of the regulariser on queries
+    document_weight: float = 0.0  #: ... and on documents
+    anchor_weight: float = 0.0  #: of the distance of [CLS] from the teacher's sentence vectors
+
+    @property
+    def uses(self) -> tuple[bool, bool]:
+        """Whether the [CLS] part, and whether the OT part is needed."""
+        return self.similarity != "ot" or bool(self.anchor_weight), self.similarity != "cls"
+
+
+class BiEncoder(nn.Module):
+    """Queries and documents of a batch through one module, as wrappers for several processes want it.
+
+    Texts are encoded in groups of like length, so that little of the work is padding whatever the batch is made of.
+    """
+
+    def __init__(self, retriever: Retriever | UntiedRetriever, parts: tuple[bool, bool] = (True, True)) -> None:
+        super().__init__()
+        self.retriever, self.parts = retriever, parts
+        self.real_tokens = self.padded_tokens = 0
+
+    def forward(self, ids: Tensor, mask: Tensor, side: str) -> Parts:
+        """(n, L) ids and mask -> the parts of ``n`` texts of one ``side``, ``query`` or ``document``."""
+        groups = like_lengths(mask)
+        done = [self._encode(ids, mask, rows, side) for rows in groups]
+        order = torch.cat(groups).argsort()
+        cls, ot = (None if p[0] is None else torch.cat(list(p))[order] for p in zip(*done, strict=True))
+        return cls, ot
+
+    def _encode(self, ids: Tensor, mask: Tensor, rows: Tensor, side: str) -> Parts:
+        length = int(mask[rows].sum(1).max())
+        ids, mask = ids[rows, :length], mask[rows, :length]
+        self.real_tokens += int(mask.sum())
+        self.padded_tokens += mask.numel()
+        cls, ot = self.parts
+        model: Any = self.retriever.side(side)
+        return model(ids, mask, cls=cls, ot=ot)
+
+    @property
+    def waste(self) -> float:
+        """Share of the tokens encoded so far that were padding."""
+        return 1 - self.real_tokens / max(1, self.padded_tokens)
+
+
+def like_lengths(mask: Tensor, waste: float = WASTE) -> list[Tensor]:
+    """Rows of (n, L) in groups, longest first, in each of which at most ``waste`` of the tokens are padding."""
+    lengths = mask.sum(1).cpu()
+    groups: list[list[int]] = []
+    real = longest = 0
+    for row in lengths.argsort(descending=True, stable=True).tolist():
+        length = int(lengths[row])
+        if groups and real + length >= (1 - waste) * longest * (len(groups[-1]) + 1):
+            groups[-1].append(row)
+            real += length
+        else:
+            groups.append([row])
+            real = longest = length
+    return [torch.tensor(g, device=mask.device) for g in groups]
+
+
+def batch_loss(
+    queries: Parts, documents: Parts, batch: dict[str, Tensor], objective: Objective, warmth: float = 1.0,
+    anchors: Sequence[Tensor] = (),
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """(loss, its terms without weights). ``warmth`` in [0, 1] scales the regulariser; ``anchors`` are the teacher's
+    vectors of queries and documents."""
+    cut_queries = _cut(queries[1], objective.query_top_k)
+    cut_documents = _cut(documents[1], objective.top_k)
+    dense = similarity((queries[0], None), (documents[0], None)) if objective.similarity != "ot" else None
+    impact = similarity((None, cut_queries), (None, cut_documents)) if objective.similarity != "cls" else None
+    halves = [s for s in (dense, impact) if s is not None]
+    scores = halves[0] if len(halves) == 1 else halves[0] + halves[1]
+    target, same = batch["group"][:, 0], answering(batch)
+    terms: dict[str, Tensor] = {}
+    loss = scores.new_zeros(())
+    if objective.contrastive_weight:
+        terms["contrastive"] = losses.contrastive(scores, same, objective.temperature, target)
+        loss = loss + objective.contrastive_weight * terms["contrastive"]
+    if objective.distill is not None:
+        group = batch["group"]
+        own = scores.gather(1, group.clamp(min=0))
+        terms["distill"] = losses.distillation(
+            own, batch["taught"].to(own.dtype), group >= 0, objective.distill, objective.teacher_temperature
+        )
+        loss = loss + terms["distill"]
+    if objective.part_weight and dense is not None and impact is not None:
+        for name, half in (("cls", dense), ("ot", impact)):
+            terms[name] = losses.contrastive(half, same, objective.temperature, target)
+            loss = loss + objective.part_weight * terms[name]
+    measure = losses.REGULARIZERS[objective.regularizer]
+    sides = (("q", queries[1], objective.query_weight), ("d", documents[1], objective.document_weight))
+    for side, weights, weight in sides:
+        if weight and weights is not None:
+            terms[f"{objective.regularizer}_{side}"] = measure(weights)
+            loss = loss + warmth * weight * terms[f"{objective.regularizer}_{side}"]
+    if anchors and queries[0] is not None and documents[0] is not None:
+        distances = [losses.anchor(v, t) for v, t in zip((queries[0], documents[0]), anchors, strict=True)]
+        terms["anchor"] = torch.stack(distances).mean()
+        loss = loss + objective.anchor_weight * terms["anchor"]
+    return loss, terms
+
+
+def answering(batch: dict[str, Tensor]) -> Tensor:
+    """(Q, D) True where a document of the batch answers the query, its own target excepted."""
+    keys, answers = batch["document_keys"], batch["answers"]
+    same = (keys[None, :, None] == answers[:, None, :]).any(-1)
+    return same.scatter(1, batch["group"][:, :1], False)
+
+
+def _cut(weights: Tensor | None, k: int) -> Tensor | None:
+    return weights if weights is None or not k else keep_top_k(weights, k)
