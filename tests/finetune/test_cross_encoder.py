@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
 import torch
-from rerank_samples import kill_when, pair_tokenizer, write_base, write_mined
+from rerank_samples import ROOT, kill_when, pair_tokenizer, write_base, write_mined
 
 from dupmae_ir.finetune.cross_encoder import main
 from dupmae_ir.finetune.mined import open_passages, read_mined
@@ -133,6 +136,19 @@ def test_accumulation_is_one_larger_batch(inputs, tmp_path):
     start = weights(inputs / "still")
     moved = "bert.encoder.layer.0.output.dense.weight"
     assert (a[moved] - start[moved.removeprefix("bert.")]).abs().max() > 1e-3
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_of_twice_the_batch(inputs, tmp_path):
+    more = ("--epochs", 2, "--learning-rate", "1e-3", "--held-out", 8, "--quiet")
+    assert main(flags(inputs, tmp_path / "one", "--batch-size", 8, *more, base="still")) == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617"]
+    module = ["-m", "dupmae_ir.finetune.cross_encoder"]
+    two = flags(inputs, tmp_path / "two", "--batch-size", 4, *more, base="still")
+    subprocess.run([*launch, *module, *two], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    a, b = weights(tmp_path / "one"), weights(tmp_path / "two")
+    told = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]  # as above
+    assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in told)
 
 
 def test_killed_and_run_again_it_is_the_same_model(inputs, tmp_path):
