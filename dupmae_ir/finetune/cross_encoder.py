@@ -8,7 +8,7 @@ import random
 import shutil
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ class CrossEncoderConfig:
 
     mined: str = option(help="file of dupmae-ir finetune.mine", group="input", metavar="FILE")
     model: str = option(
-        help="base model folder: a sequence classifier of one or two labels goes on from its head, any other encoder "
-        "gets a new one", group="input", metavar="FOLDER",
+        help="base model folder, or minilm: a sequence classifier of one or two labels goes on from its head, any other "
+        "encoder gets a new one", group="input", metavar="FOLDER",
     )
     output: str = option(help="folder of the trained model; checkpoints lie beside it until it is done", group="output")
     collection: str | None = option(
@@ -74,9 +74,11 @@ def run(config: CrossEncoderConfig) -> dict[str, Any]:
     Returns the summary: folder, queries, updates, last loss, and the held-out queries' loss before and after. A
     finished folder with the same settings is left as it is; other settings are refused.
     """
+    from dupmae_ir.finetune.run import base_folder
     from dupmae_ir.io.lock import exclusive
 
     _check(config)
+    config = replace(config, model=str(base_folder(config.model)))
     output = Path(config.output).absolute()
     settings = _settings(config)
     if summary := _finished(output, settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 import shutil
 import time
@@ -108,7 +109,7 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
     check(config)
     output, work = Path(config.output), Path(config.output).with_name(f".{Path(config.output).name}.training")
     if (output / RECORD).is_file():
-        raise UsageError(f"{output} holds a finished model; choose another --output or remove it")
+        return _finished(output, config)
     _need_extra()
     import torch
     from accelerate import PartialState
@@ -145,9 +146,27 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
     record = {**told, "queries": len(examples), "seconds": seconds, "padding": waste, "log": log}
     _publish(output, retriever, tokenizer, stored, record, work)
     say(f"model written to {output} after {seconds:,} s; {waste:.1%} of the tokens were padding", quiet)
+    return _summary(config, record)
+
+
+def _summary(config: FinetuneConfig, record: dict[str, Any]) -> dict[str, Any]:
+    log = record["log"]
+    kept = {name: record[name] for name in ("queries", "steps", "seconds", "padding")}
     last = next((row for row in reversed(log) if "loss" in row), None)
-    summary = {"output": config.output, "queries": len(examples), "steps": steps, "seconds": seconds, "padding": waste}
-    return {**summary, "last": last, "dev": _last_look(log)}
+    return {"output": config.output, **kept, "last": last, "dev": _last_look(log)}
+
+
+def _finished(output: Path, config: FinetuneConfig) -> dict[str, Any]:
+    """The summary of a model that was made with these very settings and files; :class:`UsageError` for another."""
+    try:
+        record = json.loads((output / RECORD).read_text(encoding="utf-8"))
+    except ValueError:
+        record = {}
+    told = json.loads(json.dumps({"config": job_settings(config), "inputs": _digests(config)}))
+    if not isinstance(record, dict) or any(record.get(k) != v for k, v in told.items()):
+        raise UsageError(f"{output} holds a finished model, made otherwise; choose another --output or remove it")
+    say(f"{output} is there already, made with these settings", config.quiet)
+    return _summary(config, record)
 
 
 def check(config: FinetuneConfig) -> None:
