@@ -97,6 +97,16 @@ def wait_for(work, step, process):
 
 
 @pytest.mark.slow
+def test_workers_change_nothing(base, corpus, tmp_path):
+    for name, workers in (("none", 0), ("two", 2)):
+        command = [sys.executable, "-m", "dupmae_ir.pretrain",
+                   *flags("dupmae", base, corpus, tmp_path / name, steps=8, workers=workers)]
+        subprocess.run(command, check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
+    ours, theirs = log_of(tmp_path / "none"), log_of(tmp_path / "two")
+    assert [r for r in ours if "train_loss" not in r] == [r for r in theirs if "train_loss" not in r]
+
+
+@pytest.mark.slow
 def test_two_processes(base, corpus, tmp_path):
     """torchrun with two processes on gloo."""
     output = tmp_path / "two"
