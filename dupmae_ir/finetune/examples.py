@@ -58,14 +58,15 @@ class PairExamples:
 
 
 class MinedExamples:
-    """Mined queries: a positive of each, and ``negatives`` drawn from its ``top`` best-ranked ones."""
+    """Mined queries: a positive of each, and ``negatives`` drawn from its ``top`` best-ranked ones. ``left_out``:
+    how many queries are not here, having no negative."""
 
     def __init__(
         self, mined: Sequence[Mined], passages: Any, negatives: int, top: int, seed: int = 0,
-        scores: Mapping[str, Mapping[str, float]] | None = None,
+        scores: Mapping[str, Mapping[str, float]] | None = None, left_out: int = 0,
     ) -> None:  # fmt: skip
         self.mined, self.passages, self.negatives, self.top, self.seed = mined, passages, negatives, top, seed
-        self.scores = scores
+        self.scores, self.left_out = scores, left_out
 
     def __len__(self) -> int:
         return len(self.mined)
@@ -103,7 +104,7 @@ def mined_examples(
     if scores is not None:
         taught = read_scores(scores)
         require_scores(mined, taught, scores)
-    return MinedExamples(with_negatives, passages, negatives, top, seed, taught)
+    return MinedExamples(with_negatives, passages, negatives, top, seed, taught, len(mined) - len(with_negatives))
 
 
 class Batches:

@@ -54,6 +54,7 @@ def distillation(
 
 def anchor(vectors: Tensor, targets: Tensor) -> Tensor:
     """Mean squared distance (n, d') from the teacher's vectors, in units of their squared length."""
+    vectors = _at_least_float32(vectors)
     targets = targets.to(vectors.dtype)
     return (vectors - targets).square().sum(1).mean() / targets.square().sum(1).mean()
 

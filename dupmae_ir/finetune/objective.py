@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ class Objective:
     """The terms of the loss and their weights."""
 
     similarity: str = "sum"  #: Eq. 12, or one of its halves
-    top_k: int = 384  #: document OT weights kept while training, as at search time; 0 = all
+    top_k: int = 384  #: document OT weights kept at search time; 0 = all
+    train_top_k: bool = True  #: ... and while training
     query_top_k: int = 0  #: query OT weights kept; 0 = all
     temperature: float = 1.0
     contrastive_weight: float = 1.0  #: of Eq. 13 and 14
@@ -57,20 +58,15 @@ class BiEncoder(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, side: str) -> Parts:
         """(n, L) ids and mask -> the parts of ``n`` texts of one ``side``, ``query`` or ``document``."""
-        groups = like_lengths(mask)
-        done = [self._encode(ids, mask, rows, side) for rows in groups]
-        order = torch.cat(groups).argsort()
-        cls, ot = (None if p[0] is None else torch.cat(list(p))[order] for p in zip(*done, strict=True))
-        return cls, ot
-
-    def _encode(self, ids: Tensor, mask: Tensor, rows: Tensor, side: str) -> Parts:
-        length = int(mask[rows].sum(1).max())
-        ids, mask = ids[rows, :length], mask[rows, :length]
-        self.real_tokens += int(mask.sum())
-        self.padded_tokens += mask.numel()
         cls, ot = self.parts
         model: Any = self.retriever.side(side)
-        return model(ids, mask, cls=cls, ot=ot)
+
+        def encode(ids: Tensor, mask: Tensor) -> Parts:
+            self.padded_tokens += mask.numel()
+            return model(ids, mask, cls=cls, ot=ot)
+
+        self.real_tokens += int(mask.sum())
+        return in_groups(ids, mask, encode)
 
     @property
     def waste(self) -> float:
@@ -78,20 +74,32 @@ class BiEncoder(nn.Module):
         return 1 - self.real_tokens / max(1, self.padded_tokens)
 
 
-def like_lengths(mask: Tensor, waste: float = WASTE) -> list[Tensor]:
-    """Rows of (n, L) in groups, longest first, in each of which at most ``waste`` of the tokens are padding."""
-    lengths = mask.sum(1).cpu()
+def in_groups(ids: Tensor, mask: Tensor, encode: Callable[[Tensor, Tensor], Parts]) -> Parts:
+    """``encode`` of (n, L) ids and mask, applied to groups of like length and put back in order."""
+    lengths = mask.sum(1).tolist()
+    groups = like_lengths(lengths)
+    done = []
+    for rows in groups:
+        chosen, longest = torch.tensor(rows, device=ids.device), lengths[rows[0]]
+        done.append(encode(ids[chosen, :longest], mask[chosen, :longest]))
+    order = torch.tensor([row for rows in groups for row in rows], device=ids.device).argsort()
+    cls, ot = (None if p[0] is None else torch.cat(list(p))[order] for p in zip(*done, strict=True))
+    return cls, ot
+
+
+def like_lengths(lengths: Sequence[int], waste: float = WASTE) -> list[list[int]]:
+    """Rows in groups, longest first, in each of which at most ``waste`` of the tokens are padding."""
     groups: list[list[int]] = []
     real = longest = 0
-    for row in lengths.argsort(descending=True, stable=True).tolist():
-        length = int(lengths[row])
+    for row in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        length = lengths[row]
         if groups and real + length >= (1 - waste) * longest * (len(groups[-1]) + 1):
             groups[-1].append(row)
             real += length
         else:
             groups.append([row])
             real = longest = length
-    return [torch.tensor(g, device=mask.device) for g in groups]
+    return groups
 
 
 def batch_loss(
@@ -100,8 +108,17 @@ def batch_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """(loss, its terms without weights). ``warmth`` in [0, 1] scales the regulariser; ``anchors`` are the teacher's
     vectors of queries and documents."""
+    # Autocast would round the inner products to 8 bits: half a unit at 100, where a softmax sees hundredths.
+    with torch.autocast(batch["group"].device.type, enabled=False):
+        return _batch_loss(queries, documents, batch, objective, warmth, anchors)
+
+
+def _batch_loss(
+    queries: Parts, documents: Parts, batch: dict[str, Tensor], objective: Objective, warmth: float,
+    anchors: Sequence[Tensor],
+) -> tuple[Tensor, dict[str, Tensor]]:
     cut_queries = _cut(queries[1], objective.query_top_k)
-    cut_documents = _cut(documents[1], objective.top_k)
+    cut_documents = _cut(documents[1], objective.top_k if objective.train_top_k else 0)
     dense = similarity((queries[0], None), (documents[0], None)) if objective.similarity != "ot" else None
     impact = similarity((None, cut_queries), (None, cut_documents)) if objective.similarity != "cls" else None
     halves = [s for s in (dense, impact) if s is not None]

@@ -46,7 +46,7 @@ class FinetuneConfig:
         "(CoT-MoTE)", group="model", choices=("tied", "untied", "mote"),
     )
     cls_dim: int = option(384, "width of the [CLS] projection where the base has none; 0 = none", group="model")
-    top_k: int = option(384, "OT weights kept per document, in training as at search time", group="model")
+    top_k: int = option(384, "OT weights kept per document, in training as at search time; 0 = all", group="model")
     train_top_k: bool = option(True, "cut documents to --top-k while training too, not at search time alone",
                                group="model")
     query_top_k: int = option(0, "OT weights kept per query while training; 0 = all", group="model")
@@ -67,7 +67,9 @@ class FinetuneConfig:
         choices=("kl", "kl-mean", "soft-ce", "margin-mse"),
     )
     teacher_temperature: float = option(1.0, "divides the teacher's scores", group="loss")
-    part_weight: float = option(0.5, "weight of the contrastive loss on [CLS] alone and on OT alone", group="loss")
+    part_weight: float = option(
+        0.5, "weight of the same loss on [CLS] alone and on OT alone, times --contrastive-weight", group="loss"
+    )
     regularizer: str = option("flops", "of the OT weights", group="loss", choices=("flops", "l1"))
     query_flops: float = option(0.05, "weight of the regulariser on queries", group="loss")
     document_flops: float = option(0.01, "... and on documents", group="loss")
@@ -126,7 +128,7 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
         examples, topical, passages = _examples(config, quiet)
         base = base_folder(config.model)
         retriever, tokenizer = _base_model(config, base, passages, quiet)
-        stored = _stored(config, base)
+        stored = _stored(config, base, tokenizer)
         steps = config.steps or _steps(config, len(examples), state.num_processes)
         told = {"config": job_settings(config), "steps": steps, "inputs": _digests(config)}
         same_job(work / "job.json", told)
@@ -181,13 +183,14 @@ def check(config: FinetuneConfig) -> None:
         raise UsageError("--distill wants --negatives 1 or more")
     for name in (
         "epochs", "learning_rate", "temperature", "teacher_temperature", "head_lr_factor", "batch_size", "group_size",
-        "top_k", "accumulate", "sample_from_top", "log_steps", "save_steps", "eval_steps",
+        "accumulate", "sample_from_top", "log_steps", "save_steps", "eval_steps",
     ):  # fmt: skip
         if not getattr(config, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, got {getattr(config, name):g}")
     for name in (
         "part_weight", "query_flops", "document_flops", "anchor_weight", "warmup", "dropout", "limit", "cls_dim",
-        "threads", "negatives", "query_top_k", "grad_cache", "steps", "weight_decay", "regularizer_warmup", "seed",
+        "threads", "negatives", "top_k", "query_top_k", "grad_cache", "steps", "weight_decay", "regularizer_warmup",
+        "seed",
     ):  # fmt: skip
         if getattr(config, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(config, name):g}")
@@ -255,7 +258,8 @@ def _examples(config: FinetuneConfig, quiet: bool) -> tuple[Any, Any, list[str]]
         examples = PairExamples(pairs, config.negatives, config.seed)
         passages = [p.positive.joined() for p in pairs]
     topical = TopicalBatches(pairs, config.batch_size, 1 if config.mined else config.group_size, config.seed)
-    say(f"{len(examples):,} queries", quiet)
+    alone = f"; {examples.left_out:,} more have no negative" if config.mined and examples.left_out else ""
+    say(f"{len(examples):,} queries{alone}", quiet)
     return examples, topical, passages
 
 
@@ -324,12 +328,12 @@ def _shared_again(model: Any) -> Any:
     return model
 
 
-def _stored(config: FinetuneConfig, base: Path) -> Any:
+def _stored(config: FinetuneConfig, base: Path, tokenizer: Any) -> Any:
     from dupmae_ir.models.checkpoints import ModelConfig, read_config
 
     told = {"method": "cot-mote" if config.encoder == "mote" else "dupmae", "activation": config.activation,
-            "top_k": config.top_k, "query_length": config.query_length, "document_length": config.document_length,
-            "impact_scale": None}  # fmt: skip
+            "top_k": config.top_k or len(tokenizer), "query_length": config.query_length,
+            "document_length": config.document_length, "impact_scale": None}  # fmt: skip
     return ModelConfig(**{**read_config(base).__dict__, **told})
 
 
@@ -376,10 +380,10 @@ def _objective(config: FinetuneConfig) -> Any:
     if contrastive is None:
         contrastive = 0.0 if config.distill else 1.0
     return Objective(
-        similarity=config.similarity, top_k=config.top_k if config.train_top_k else 0, query_top_k=config.query_top_k,
-        temperature=config.temperature, contrastive_weight=contrastive, distill=config.distill,
-        teacher_temperature=config.teacher_temperature,
-        part_weight=config.part_weight if config.similarity == "sum" and contrastive else 0.0,
+        similarity=config.similarity, top_k=config.top_k, train_top_k=config.train_top_k,
+        query_top_k=config.query_top_k, temperature=config.temperature, contrastive_weight=contrastive,
+        distill=config.distill, teacher_temperature=config.teacher_temperature,
+        part_weight=config.part_weight * contrastive if config.similarity == "sum" else 0.0,
         regularizer=config.regularizer, query_weight=config.query_flops, document_weight=config.document_flops,
         anchor_weight=config.anchor_weight if config.teacher else 0.0,
     )  # fmt: skip
@@ -415,8 +419,13 @@ def _caps(values: tuple[str, ...]) -> dict[str, int]:
 
 
 def _digests(config: FinetuneConfig) -> dict[str, str]:
+    """sha256 of every file that is read, and of the base and the teacher."""
+    from dupmae_ir.models.checkpoints import folder_digest
+
     files = [*config.pairs, *config.dev, *(f for f in (config.mined, config.scores) if f)]
-    return {Path(f).name: sha256_file(f) for f in files}
+    folders = [base_folder(name) for name in (config.model, config.teacher) if name]
+    digests = {Path(f).name: sha256_file(f) for f in files}
+    return digests | {f.name: folder_digest(f) for f in folders if f.exists()}
 
 
 def _publish(output: Path, retriever: Any, tokenizer: Any, stored: Any, record: dict[str, Any], work: Path) -> None:

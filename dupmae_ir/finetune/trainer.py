@@ -18,7 +18,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from dupmae_ir.finetune.data import Pair
 from dupmae_ir.finetune.examples import ABSENT, Batches, ExampleCollator
-from dupmae_ir.finetune.objective import BiEncoder, Objective, Parts, batch_loss
+from dupmae_ir.finetune.objective import BiEncoder, Objective, Parts, batch_loss, in_groups
 from dupmae_ir.models.pooling import keep_top_k
 from dupmae_ir.models.retriever import similarity
 from dupmae_ir.training import JsonLines, Sums, TensorBoard, Terminal, refuse_broken_weights, refuse_non_finite
@@ -35,9 +35,14 @@ class Teacher:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
+        vectors, _ = in_groups(ids, mask, self._vectors)
+        assert vectors is not None
+        return vectors
+
+    def _vectors(self, ids: Tensor, mask: Tensor) -> Parts:
         hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         mean = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
-        return self.scale**0.5 * torch.nn.functional.normalize(mean.float(), dim=1)
+        return self.scale**0.5 * torch.nn.functional.normalize(mean.float(), dim=1), None
 
 
 class PairTrainer(Trainer):
@@ -108,8 +113,7 @@ class PairTrainer(Trainer):
 
     def _loss(self, parts: dict[str, Parts], batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss over the batches of all processes, and its terms; noted for the log."""
-        taught = self.teacher
-        anchors = tuple(taught(batch[f"{s}_ids"], batch[f"{s}_mask"]) for s in SIDES) if taught is not None else ()
+        anchors = self._anchors(batch)
         queries, documents = parts["query"], parts["document"]
         if self.args.world_size > 1:
             queries, documents, batch = gathered(queries, documents, batch, self.accelerator)
@@ -119,6 +123,15 @@ class PairTrainer(Trainer):
         self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
         # Processes' gradients are averaged, and each has only its own texts' part of the whole.
         return loss * self.args.world_size, terms
+
+    def _anchors(self, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """The teacher's vectors of queries and documents, if there is one; as many texts at a time as GradCache has."""
+        if self.teacher is None:
+            return ()
+        vectors: dict[str, list[Tensor]] = {side: [] for side in SIDES}
+        for side, ids, mask in _chunks(batch, self.chunk or len(batch["document_ids"])):
+            vectors[side].append(self.teacher(ids, mask))
+        return tuple(torch.cat(vectors[side]) for side in SIDES)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """MRR@10 and accuracy of the dev queries among the dev positives, logged as ``eval_mrr`` and

@@ -91,7 +91,7 @@ def test_the_teacher_is_the_mean_of_its_tokens_at_one_length():
     class Encoder(torch.nn.Module):
         def forward(self, input_ids, attention_mask):
             hidden = torch.tensor([[[3.0, 0.0], [0.0, 4.0], [9.0, 9.0]]])
-            return type("Output", (), {"last_hidden_state": hidden})
+            return type("Output", (), {"last_hidden_state": hidden[:, : input_ids.shape[1]]})
 
     mask = torch.tensor([[1, 1, 0]])
     vector = Teacher(Encoder(), scale=20.0)(mask, mask)
