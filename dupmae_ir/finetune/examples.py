@@ -132,9 +132,9 @@ class Batches:
 class ExampleCollator:
     """Examples -> ids and masks of queries and of documents, the Q positives first, then all negatives.
 
-    Besides: ``document_keys`` (D,) and ``answers`` (Q, P) int64 tell which documents answer which query (-1 is
-    padding); ``group`` (Q, 1 + N) the columns of a query's positive and negatives (-1 where it has fewer);
-    ``taught`` (Q, 1 + N) the teacher's scores, if there are any.
+    Besides: ``query_keys`` (Q,), ``document_keys`` (D,) and ``answers`` (Q, P) int64 tell which texts are the same and
+    which documents answer which query (-1 is padding); ``group`` (Q, 1 + N) the columns of a query's positive and
+    negatives (-1 where it has fewer); ``taught`` (Q, 1 + N) the teacher's scores, if there are any.
     """
 
     def __init__(self, tokenizer: Any, query_length: int, document_length: int, separator: str = " ") -> None:
@@ -148,20 +148,14 @@ class ExampleCollator:
         batch = {
             "query_ids": queries["input_ids"], "query_mask": queries["attention_mask"],
             "document_ids": passages["input_ids"], "document_mask": passages["attention_mask"],
+            "query_keys": torch.tensor([_key(text_key(Document("", e.query))) for e in examples]),
             "document_keys": torch.tensor([_key(text_key(d)) for d in documents]),
-            "answers": self._answers(examples), "group": self._groups(examples),
+            "answers": _padded([sorted(map(_key, e.answers)) for e in examples], ABSENT),
+            "group": self._groups(examples),
         }  # fmt: skip
         if examples[0].scores:
             batch["taught"] = _padded([list(e.scores) for e in examples], 0.0)
         return batch
-
-    @staticmethod
-    def _answers(examples: Sequence[Example]) -> Tensor:
-        """A query that is asked twice in a batch has the answers of both."""
-        known: dict[str, set[int]] = {}
-        for e in examples:
-            known.setdefault(e.query, set()).update(e.answers)
-        return _padded([sorted(map(_key, known[e.query])) for e in examples], ABSENT)
 
     @staticmethod
     def _groups(examples: Sequence[Example]) -> Tensor:

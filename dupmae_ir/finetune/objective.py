@@ -154,9 +154,11 @@ def _batch_loss(
 
 
 def answering(batch: dict[str, Tensor]) -> Tensor:
-    """(Q, D) True where a document of the batch answers the query, its own target excepted."""
-    keys, answers = batch["document_keys"], batch["answers"]
-    same = (keys[None, :, None] == answers[:, None, :]).any(-1)
+    """(Q, D) True where a document of the batch answers the query, its own target excepted. A query that is asked
+    twice has the answers of both."""
+    answered = (batch["document_keys"][None, :, None] == batch["answers"][:, None, :]).any(-1)
+    asked = batch["query_keys"][:, None] == batch["query_keys"][None, :]
+    same = asked.float() @ answered.float() > 0
     return same.scatter(1, batch["group"][:, :1], False)
 
 

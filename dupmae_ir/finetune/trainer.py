@@ -254,7 +254,8 @@ def gathered(
 
     Queries of one process thus have the documents of all as negatives.
     """
-    every: dict[str, Tensor] = {k: batch[k] for k in ("document_keys", "answers", "group", "taught") if k in batch}
+    told = ("query_keys", "document_keys", "answers", "group", "taught")
+    every: dict[str, Tensor] = {k: batch[k] for k in told if k in batch}
     for name in ("answers", "group", "taught"):
         if name in every:
             filler = 0 if name == "taught" else ABSENT
@@ -266,7 +267,7 @@ def gathered(
     group = every["group"]
     every["group"] = torch.where(group >= 0, group + before[accelerator.process_index], group)
     keys = _all_rows(every.pop("document_keys"), most, sizes, accelerator)
-    told = {**{k: accelerator.gather(v.contiguous()) for k, v in every.items()}, "document_keys": keys}
+    rest = {k: accelerator.gather(v.contiguous()) for k, v in every.items()}
 
     def documents_of_all(value: Tensor | None) -> Tensor | None:
         if value is None:
@@ -284,7 +285,7 @@ def gathered(
 
     return (
         (queries_of_all(queries[0]), queries_of_all(queries[1])),
-        (documents_of_all(documents[0]), documents_of_all(documents[1])), told,
+        (documents_of_all(documents[0]), documents_of_all(documents[1])), {**rest, "document_keys": keys},
     )
 
 

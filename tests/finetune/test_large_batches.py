@@ -43,7 +43,8 @@ def texts(queries=6, negatives=1, seed=0):
     group = torch.tensor([[i, *range(queries + i * negatives, queries + (i + 1) * negatives)] for i in range(queries)])
     return {
         "query_ids": qi, "query_mask": qm, "document_ids": di, "document_mask": dm, "group": group,
-        "document_keys": torch.arange(documents), "answers": torch.arange(queries).unsqueeze(1),
+        "query_keys": torch.arange(queries) // 2, "document_keys": torch.arange(documents),
+        "answers": torch.arange(queries).unsqueeze(1),
         "taught": torch.randn(queries, 1 + negatives, generator=g).double(),
     }  # fmt: skip
 
@@ -129,7 +130,7 @@ rows = range(3 * rank, 3 * rank + 3)
 negatives = [int(whole["group"][i, 1]) for i in rows][: 3 - rank]
 documents = [*rows, *negatives]
 group = torch.tensor([[n, 3 + n if n < len(negatives) else -1] for n in range(3)])
-batch = {k: whole[k][list(rows)] for k in ("query_ids", "query_mask", "answers", "taught")}
+batch = {k: whole[k][list(rows)] for k in ("query_ids", "query_mask", "query_keys", "answers", "taught")}
 batch |= {k: whole[k][documents] for k in ("document_ids", "document_mask", "document_keys")} | {"group": group}
 model = DistributedDataParallel(BiEncoder(retriever()), find_unused_parameters=True)
 parts = [model(batch[f"{s}_ids"], batch[f"{s}_mask"], s) for s in ("query", "document")]

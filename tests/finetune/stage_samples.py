@@ -1,0 +1,47 @@
+"""What the tests of whole stages share: a tiny masked LM, a mined file with a teacher's scores, the command's flags."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rerank_samples import write_mined
+
+
+def write_stage(folder: Path, queries: int = 24, negatives: int = 6) -> Path:
+    """``base`` (BERT with a masked-LM head), ``mined.jsonl`` and ``scores.jsonl`` in ``folder``."""
+    import torch
+    from tiny_models import tiny_config, tiny_tokenizer
+    from transformers import BertForMaskedLM
+
+    from dupmae_ir.finetune.mined import read_mined
+
+    torch.manual_seed(0)
+    BertForMaskedLM(tiny_config(initializer_range=0.1)).save_pretrained(folder / "base")
+    tiny_tokenizer().save_pretrained(folder / "base")
+    mined = write_mined(folder, queries, negatives)
+    with open(folder / "scores.jsonl", "w") as f:
+        for m in read_mined(mined):
+            scores = {p.docid: 4.0 for p in m.positives} | {d: 1.0 - i for i, d in enumerate(m.negatives)}
+            f.write(json.dumps({"qid": m.qid, "scores": scores}) + "\n")
+    return folder
+
+
+def stage_flags(folder: Path, output: Path, **changes: Any) -> list[str]:
+    """Flags of a short stage on mined negatives; ``True`` is a flag without a value, ``None`` one left out."""
+    settings = {
+        "mined": folder / "mined.jsonl", "model": folder / "base", "output": output, "batch-size": 6, "negatives": 3,
+        "cls-dim": 8, "top-k": 6, "steps": 6, "learning-rate": 1e-3, "save-steps": 2, "log-steps": 2,
+        "document-length": 24, "quiet": True, **{k.replace("_", "-"): v for k, v in changes.items()},
+    }  # fmt: skip
+    words = []
+    for name, value in settings.items():
+        if value is not None:
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words
+
+
+def distilling(folder: Path) -> dict[str, Any]:
+    """The settings of stage 3."""
+    return {"scores": folder / "scores.jsonl", "distill": "kl", "contrastive_weight": 1e-4}
