@@ -72,6 +72,23 @@ def test_words_are_hidden_as_the_released_rule_hides_them(length, ratio, count_s
         assert stats.chi2_contingency(np.stack(counts)[:, seen]).pvalue > 1e-4
 
 
+def test_which_words_are_hidden_together():
+    """Chi-square over the sets of words themselves, not their shares alone."""
+    continues, lengths = np.array([[0, 0, 1, 0, 0, 1, 1, 0, 0, 0]], bool), np.array([10])
+    hidden = masking.word_mask(*many(continues, lengths)[:2], 0.4, masking.seeds_for(1, np.arange(DRAWS), "sets"))
+    rng = random.Random(2)
+    expected = [sum(1 << i for i in restated(continues[0], 10, 0.4, True, rng)) for _ in range(DRAWS)]
+    assert same_distribution((hidden @ (1 << np.arange(10))).tolist(), expected) > 1e-4
+
+
+def same_distribution(ours, theirs):
+    """p-value of two samples of outcomes being of one distribution."""
+    outcomes = sorted(set(ours) | set(theirs))
+    assert 1 < len(outcomes) < 100
+    table = np.array([[sample.count(o) for o in outcomes] for sample in (ours, theirs)])
+    return stats.chi2_contingency(table).pvalue
+
+
 def test_whole_words_within_the_budget():
     continues, lengths = text(40, 0.5)
     hidden = masking.word_mask(*many(continues, lengths)[:2], 0.3, masking.seeds_for(0, np.arange(DRAWS), "b"))
@@ -115,6 +132,8 @@ def test_keywords_are_drawn_by_weight_without_replacement():
             row[words[word]] = True
     sigma = 5 * np.sqrt(0.5 / DRAWS)
     assert np.abs(hidden.mean(0) - expected.mean(0)).max() < sigma
+    outcomes = [(m @ (1 << np.arange(9))).tolist() for m in (hidden, expected)]
+    assert same_distribution(*outcomes) > 1e-4
     # The last word may overshoot, by less than its size.
     assert set(np.unique(hidden.sum(1))) == {4, 5}
 
@@ -124,6 +143,9 @@ def test_a_word_without_weight_comes_last():
     rows, sizes, seeds = many(np.zeros((1, 5), bool), np.array([5]), 500)
     hidden = masking.keyword_mask(rows, sizes, np.repeat(weights, 500, 0), 0.6, seeds)
     assert hidden.sum(0).tolist() == [0, 0, 500, 500, 0]
+    none = masking.keyword_mask(rows, sizes, np.zeros(rows.shape, np.float32), 0.34, seeds)
+    assert (none.sum(1) == 1).all()
+    assert none.sum(0)[1:4].min() > 120  # of 500 / 3 expected: at random, not by place
 
 
 @pytest.mark.parametrize("length", [2, 3, 12, 64, 65, 130, 300])
@@ -143,6 +165,39 @@ def test_what_rows_may_see(length):
     if length > 60:
         hidden = 1 - inside[:, 1:-1].mean()
         assert hidden == pytest.approx(0.5 * length / (length - 2), abs=0.02)
+
+
+def test_every_length():
+    """Rows of 1 to 512 tokens together: specials, padding, budget and the diagonal hold for each."""
+    lengths = np.arange(1, 513)
+    place = np.arange(512)
+    continues = np.random.default_rng(0).random((512, 512)) < 0.3
+    continues[:, :2] = False
+    seeds = masking.seeds_for(0, lengths, "x")
+    ordinary = (place > 0) & (place < lengths[:, None] - 1)
+    hidden = masking.word_mask(continues, lengths, 0.3, seeds)
+    assert not (hidden & ~ordinary).any()
+    assert (hidden.sum(1) <= [max(1, round(n * 0.3)) for n in lengths.tolist()]).all()
+    assert (hidden.sum(1)[20:] > 0).all()
+    keywords = masking.keyword_mask(continues, lengths, np.ones((512, 512), np.float32), 0.5, seeds)
+    assert not (keywords & ~ordinary).any()
+    assert (keywords.sum(1)[2:] >= [max(1, round((n - 2) * 0.5)) for n in lengths[2:].tolist()]).all()
+    for first in range(0, 512, 64):
+        rows = slice(first, first + 64)
+        bits = masking.position_masks(continues[rows], lengths[rows], 0.5, seeds[rows], bits=True)
+        for n, mask in zip(lengths[rows], np.unpackbits(bits, axis=-1, bitorder="little").astype(bool), strict=True):
+            assert not mask.diagonal().any()
+            assert mask[1:n, 0].all()
+            assert mask[: n - 1, n - 1].all()
+            assert not mask[n:].any()
+            assert not mask[:, n:].any()
+            assert ((~mask[:n, :n]).sum(1) <= max(1, round(n * 0.5)) + 1).all()
+
+
+def test_no_rows():
+    none, lengths, seeds = np.zeros((0, 9), bool), np.zeros(0, np.int64), np.zeros(0, np.uint64)
+    assert masking.word_mask(none, lengths, 0.3, seeds).shape == (0, 9)
+    assert masking.position_masks(none, lengths, 0.3, seeds, bits=True).shape == (0, 9, 2)
 
 
 def test_every_row_is_a_whole_word_mask_of_a_shared_pool():
@@ -241,6 +296,8 @@ def test_hidden_tokens_are_replaced_with_the_given_shares():
     assert random_ones.max() < 1000
     assert len(np.unique(random_ones)) > 600
     assert (ids == 77).all()
+    others = np.setdiff1d(np.arange(1000), [4, 77])
+    assert stats.chisquare(np.bincount(random_ones, minlength=1000)[others]).pvalue > 1e-4
     always, _ = masking.corrupt(ids, hidden, seeds, 4, 1000, (1, 0, 0))
     assert (always[:, 1:] == 4).all()
 
@@ -287,12 +344,40 @@ def test_streams_are_apart():
     assert len(np.unique(np.concatenate(streams))) == 3000
 
 
-@pytest.mark.parametrize("ratio", [0, 1, -0.1, 1.5])
+def test_hiding_and_replacing_do_not_follow_each_other():
+    """Streams of a row's uses are independent: what stands at a hidden place says nothing of where others are."""
+    rows, sizes, seeds = many(np.zeros((1, 12), bool), np.array([12]))
+    hidden = masking.word_mask(rows, sizes, 0.3, seeds)
+    ids = np.full(rows.shape, 5, np.int64)
+    out, _ = masking.corrupt(ids, np.ones_like(hidden), masking.seeds_for(3, np.arange(DRAWS), "replace"), 1, 4)
+    centred = [a - a.mean(0) for a in (hidden.astype(float), (out == 1).astype(float))]
+    assert np.abs(centred[0].T @ centred[1] / DRAWS).max() < 5 * 0.46 * 0.4 / np.sqrt(DRAWS)
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    """Compiled loops have no bounds of their own."""
+    continues, lengths = text(9)
+    seeds = masking.seeds_for(0, np.arange(1), "x")
+    for rows in (lengths + 1, np.array([9, 9])):
+        with pytest.raises(ValueError, match="rows"):
+            masking.word_mask(continues, rows, 0.3, seeds)
+        with pytest.raises(ValueError, match="rows"):
+            masking.position_masks(continues, rows, 0.3, seeds)
+    with pytest.raises(ValueError, match="weights"):
+        masking.keyword_mask(continues, lengths, np.ones((1, 8), np.float32), 0.3, seeds)
+    with pytest.raises(ValueError, match="hidden"):
+        masking.corrupt(np.zeros((1, 9), np.int64), continues[:, :8], seeds, 1, 9)
+    with pytest.raises(UsageError, match="at least 1"):
+        masking.position_masks(continues, lengths, 0.3, seeds, distinct=0)
+
+
+@pytest.mark.parametrize("ratio", [0, 1, -0.1, 1.5, float("nan")])
 def test_a_share_that_is_none(ratio):
     continues, lengths = text(9)
     seeds = masking.seeds_for(0, np.arange(1), "x")
     for draw in (masking.word_mask, masking.position_masks):
         with pytest.raises(UsageError, match="above 0 and below 1"):
             draw(continues, lengths, ratio, seeds)
-    with pytest.raises(UsageError, match="add up to 1"):
-        masking.corrupt(np.zeros((1, 9), np.int64), continues, seeds, 1, 9, (0.5, 0.1, 0.1))
+    for shares in ((0.5, 0.1, 0.1), (1.2, -0.1, -0.1), (0.5, 0.5), (float("nan"), 0.1, 0.1)):
+        with pytest.raises(UsageError, match="add up to 1"):
+            masking.corrupt(np.zeros((1, 9), np.int64), continues, seeds, 1, 9, shares)
