@@ -1,10 +1,11 @@
 """Every recipe from the same small base on real text: the losses on held-out text, as pictures and a table.
 
-    python benchmarks/pretraining_curves.py --pairs train.jsonl.gz --output runs/curves [--pictures docs/pictures]
+    python benchmarks/pretraining_curves.py --text textbooks.txt.gz --pairs train.jsonl.gz --output runs/curves \\
+        [--pictures docs/pictures]
 
-``--pairs`` are JSON lines of ``query`` and ``positive`` ({id, title, text}). Their passages, each once, are the corpus;
-a passage's own queries stand in for generated ones and the passage that follows it in its source (id#n+1) for a
-generated continuation, so that MASTER and CoT-MoTE have all they read. The runs are ``dupmae-ir pretrain`` with the
+``--text`` is read by RetroMAE, DupMAE and CoT-MAE. ``--pairs`` are JSON lines of ``query`` and ``positive`` ({id, title,
+text}); their passages, each once, are what MASTER and CoT-MoTE read: a passage's own queries stand in for generated
+ones and the passage that follows it in its source (id#n+1) for a generated continuation. The runs are ``dupmae-ir pretrain`` with the
 flags printed; one that is finished is not run again, one that was killed goes on.
 """
 
@@ -21,6 +22,8 @@ from typing import Any
 
 METHODS = ("retromae", "dupmae", "master", "cot-mae", "cot-mote")
 OWN = {"cot-mae": ["--unit", "blocks"]}
+WRITTEN_ABOUT = ("master", "cot-mote")
+"""Recipes that read queries too."""
 
 
 def write_corpus(pairs: Path, path: Path, most: int) -> None:
@@ -82,6 +85,7 @@ def table(folders: list[Path]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--pictures", type=Path, help="folder for METHOD.png")
@@ -103,7 +107,7 @@ def main() -> None:
     folders = [args.output / method for method in args.methods]
     for method, folder in zip(args.methods, folders, strict=True):
         if not (folder / "training.json").is_file():
-            words = command(method, corpus, args)
+            words = command(method, corpus if method in WRITTEN_ABOUT else args.text, args)
             print("dupmae-ir pretrain " + " ".join(words), flush=True)
             subprocess.run([sys.executable, "-m", "dupmae_ir.pretrain", *words], check=True)
         if args.pictures:
