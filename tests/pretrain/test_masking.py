@@ -219,6 +219,17 @@ def test_every_row_is_a_whole_word_mask_of_a_shared_pool():
     assert 2 <= len(kinds) <= 4
 
 
+def test_a_long_text_has_256_masks():
+    continues, lengths = text(512)
+    visible = masking.position_masks(continues, lengths, 0.5, masking.seeds_for(2, np.arange(1), "x"))[0].astype(int)
+    differing = visible @ (1 - visible.T) + (1 - visible) @ visible.T
+    # Row i never sees column i: there it differs from row j wherever j sees it.
+    same = differing - visible - visible.T == 0
+    kinds = 512 - np.tril(same, -1).any(1).sum()
+    # 512 draws from 256: 221 of them are taken, give or take 6.
+    assert 195 < kinds < 247
+
+
 def agree(visible, i, j):
     elsewhere = np.setdiff1d(np.arange(visible.shape[1]), [i, j])
     return (visible[i, elsewhere] == visible[j, elsewhere]).all()
