@@ -3,10 +3,10 @@
     python benchmarks/pretraining_curves.py --text textbooks.txt.gz --pairs train.jsonl.gz --output runs/curves \\
         [--pictures docs/pictures]
 
-``--text`` is read by RetroMAE, DupMAE and CoT-MAE. ``--pairs`` are JSON lines of ``query`` and ``positive`` ({id, title,
-text}); their passages, each once, are what MASTER and CoT-MoTE read: a passage's own queries stand in for generated
-ones and the passage that follows it in its source (id#n+1) for a generated continuation. The runs are ``dupmae-ir pretrain`` with the
-flags printed; one that is finished is not run again, one that was killed goes on.
+RetroMAE, DupMAE and CoT-MAE read ``--text``. ``--pairs`` are JSON lines of ``query`` and ``positive`` ({id, title,
+text}); their passages, each once, are what MASTER and CoT-MoTE read: a passage's own queries stand in for generated ones and
+the passage that follows it in its source (id#n+1) for a generated continuation. The runs are ``dupmae-ir pretrain``
+with the flags printed; one that is finished is not run again, one that was killed goes on.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class CrossEncoderConfig:
 
     mined: str = option(help="file of dupmae-ir finetune.mine", group="input", metavar="FILE")
     model: str = option(
-        help="base model folder, or minilm: a sequence classifier of one or two labels goes on from its head, any other "
-        "encoder gets a new one", group="input", metavar="FOLDER",
+        help="base model folder, or minilm: a sequence classifier of one or two labels goes on from its head, any "
+        "other encoder gets a new one", group="input", metavar="FOLDER",
     )
     output: str = option(help="folder of the trained model; checkpoints lie beside it until it is done", group="output")
     collection: str | None = option(
