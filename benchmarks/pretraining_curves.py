@@ -4,9 +4,9 @@
         [--pictures docs/pictures]
 
 RetroMAE, DupMAE and CoT-MAE read ``--text``. ``--pairs`` are JSON lines of ``query`` and ``positive`` ({id, title,
-text}); their passages, each once, are what MASTER and CoT-MoTE read: a passage's own queries stand in for generated ones and
-the passage that follows it in its source (id#n+1) for a generated continuation. The runs are ``dupmae-ir pretrain``
-with the flags printed; one that is finished is not run again, one that was killed goes on.
+text}); their passages, each once, are what MASTER and CoT-MoTE read: a passage's own queries stand in for generated
+ones and the passage that follows it in its source (id#n+1) for a generated continuation. The runs are ``dupmae-ir
+pretrain`` with the flags printed; one that is finished is not run again, one that was killed goes on.
 """
 
 from __future__ import annotations
