@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.finetune import losses
+from dupmae_ir.models.masked_lm import encoder_of
 from dupmae_ir.models.pooling import keep_top_k
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever, similarity
 
@@ -17,8 +18,8 @@ Parts = tuple[Tensor | None, Tensor | None]
 """[CLS] part (n, d') and OT part (n, V)."""
 
 SIMILARITIES = ("sum", "cls", "ot")
-WASTE = 0.05
-"""Share of padding that a group of texts may have when it is encoded."""
+GROUP_COST = 48
+"""Tokens in whose time a forward and backward pass starts and ends; so much padding is borne to spare a group."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,18 @@ class BiEncoder(nn.Module):
         """(n, L) ids and mask -> the parts of ``n`` texts of one ``side``, ``query`` or ``document``."""
         cls, ot = self.parts
         model: Any = self.retriever.side(side)
+        encoder: Any = encoder_of(model.lm)
+        # One look-up for all groups: the gradient of each is as large as the vocabulary.
+        words = encoder.get_input_embeddings()(ids)
 
-        def encode(ids: Tensor, mask: Tensor) -> Parts:
-            self.padded_tokens += mask.numel()
-            return model(ids, mask, cls=cls, ot=ot)
+        def encode(rows: Tensor, length: int) -> Parts:
+            some_ids, some_mask = ids[rows, :length], mask[rows, :length]
+            self.padded_tokens += some_mask.numel()
+            hidden = encoder(inputs_embeds=words[rows, :length], attention_mask=some_mask).last_hidden_state
+            return model.cls_part(hidden) if cls else None, model.ot_part(hidden, some_ids, some_mask) if ot else None
 
         self.real_tokens += int(mask.sum())
-        return in_groups(ids, mask, encode)
+        return in_groups(mask, encode)
 
     @property
     def waste(self) -> float:
@@ -74,31 +80,31 @@ class BiEncoder(nn.Module):
         return 1 - self.real_tokens / max(1, self.padded_tokens)
 
 
-def in_groups(ids: Tensor, mask: Tensor, encode: Callable[[Tensor, Tensor], Parts]) -> Parts:
-    """``encode`` of (n, L) ids and mask, applied to groups of like length and put back in order."""
+def in_groups(mask: Tensor, encode: Callable[[Tensor, int], Parts]) -> Parts:
+    """``encode(rows, length)`` for groups of rows of like length of an (n, L) ``mask``, put back in order."""
     lengths = mask.sum(1).tolist()
     groups = like_lengths(lengths)
-    done = []
-    for rows in groups:
-        chosen, longest = torch.tensor(rows, device=ids.device), lengths[rows[0]]
-        done.append(encode(ids[chosen, :longest], mask[chosen, :longest]))
-    order = torch.tensor([row for rows in groups for row in rows], device=ids.device).argsort()
+    done = [encode(torch.tensor(rows, device=mask.device), lengths[rows[0]]) for rows in groups]
+    order = torch.tensor([row for rows in groups for row in rows], device=mask.device).argsort()
     cls, ot = (None if p[0] is None else torch.cat(list(p))[order] for p in zip(*done, strict=True))
     return cls, ot
 
 
-def like_lengths(lengths: Sequence[int], waste: float = WASTE) -> list[list[int]]:
-    """Rows in groups, longest first, in each of which at most ``waste`` of the tokens are padding."""
-    groups: list[list[int]] = []
-    real = longest = 0
-    for row in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        length = lengths[row]
-        if groups and real + length >= (1 - waste) * longest * (len(groups[-1]) + 1):
-            groups[-1].append(row)
-            real += length
-        else:
-            groups.append([row])
-            real = longest = length
+def like_lengths(lengths: Sequence[int], group_cost: int = GROUP_COST) -> list[list[int]]:
+    """Rows in groups, longest first, so that the padded tokens, and ``group_cost`` more for each group, are fewest."""
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    # A group begins where a length does, and is as long as its first row.
+    starts = [at for at, row in enumerate(order) if not at or lengths[row] < lengths[order[at - 1]]]
+    ends = [*starts[1:], len(order)]
+    cheapest = {len(order): (0, 0)}  # from a start: (tokens, end of the first group)
+    for at in reversed(starts):
+        longest = lengths[order[at]]
+        cheapest[at] = min((longest * (end - at) + group_cost + cheapest[end][0], end) for end in ends if end > at)
+    groups, at = [], 0
+    while at < len(order):
+        end = cheapest[at][1]
+        groups.append(order[at:end])
+        at = end
     return groups
 
 

@@ -35,14 +35,14 @@ class Teacher:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
-        vectors, _ = in_groups(ids, mask, self._vectors)
-        assert vectors is not None
-        return vectors
+        def means(rows: Tensor, length: int) -> Parts:
+            some_ids, some_mask = ids[rows, :length], mask[rows, :length]
+            hidden = self.encoder(input_ids=some_ids, attention_mask=some_mask).last_hidden_state
+            return (hidden * some_mask.unsqueeze(-1)).sum(1) / some_mask.sum(1, keepdim=True), None
 
-    def _vectors(self, ids: Tensor, mask: Tensor) -> Parts:
-        hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        mean = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
-        return self.scale**0.5 * torch.nn.functional.normalize(mean.float(), dim=1), None
+        vectors, _ = in_groups(mask, means)
+        assert vectors is not None
+        return self.scale**0.5 * torch.nn.functional.normalize(vectors.float(), dim=1)
 
 
 class PairTrainer(Trainer):

@@ -101,7 +101,7 @@ def test_grouped_encoding_changes_nothing_but_the_work():
     grouped = model(batch["document_ids"], batch["document_mask"], "document")
     for a, b in zip(together, grouped, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
-    assert model.waste < 0.05
+    assert 0 < model.waste < 1 - float(batch["document_mask"].float().mean())
 
 
 def test_two_encoders_read_their_own_texts():

@@ -1,0 +1,192 @@
+"""One update of fine-tuning with [CLS] and OT against the same with [CLS] alone, and the share of padding.
+
+    python benchmarks/finetune_step.py [--shapes minilm bert-base] [--pairs FILE] [--device cuda] [--json FILE]
+
+An update is what the trainer does: encoding of queries and documents, loss, gradient, clipping, AdamW; at equal batch
+and with the trainer's own modules. ``cls`` trains the [CLS] part alone, ``sum`` Eq. 12 with the document's top 384,
+FLOPS and the parts' own losses. They take turns; medians are told. On a processor the time is the process's own
+(other jobs do not count), on a GPU the clock's. ``bound`` is the ratio of the two by multiplications alone: 6 per
+weight and token in the encoder, 2 d V in OT's head (its way back is sparse). Weights are random; the head's bias lets
+1% of the words (305) have a weight in a text, as after training, or with --heard 0.5 half of them, as before it.
+
+With --pairs the batches hold these texts; else lengths are drawn. The last lines say how much of the work of encoding
+is padding: in the trainer's groups of like length, and in plain batches, padded to their longest text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dupmae_ir.console import table
+from dupmae_ir.finetune.objective import BiEncoder, Objective, batch_loss, like_lengths
+from dupmae_ir.models.masked_lm import head_of
+from dupmae_ir.models.retriever import Retriever
+
+SHAPES = {
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+WORDS = 30522
+OBJECTIVES = {
+    "cls": Objective("cls"),
+    "sum": Objective("sum", part_weight=0.5, query_weight=0.05, document_weight=0.01),
+}
+SIDES = ("query", "document")
+LENGTHS = {"query": 32, "document": 128}
+
+
+def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
+    """Tokens of 4,096 queries and documents, cut as in training: of a file, or drawn like those of MS MARCO."""
+    if pairs is None:
+        middle = {"query": 8, "document": 75}
+        drawn = {s: [round(rng.lognormvariate(0, 0.4) * middle[s]) + 2 for _ in range(4096)] for s in SIDES}
+    else:
+        from dupmae_ir.finetune.data import read_pairs
+        from dupmae_ir.finetune.run import base_folder
+        from dupmae_ir.models.checkpoints import load_model
+
+        found = read_pairs(pairs)
+        sample = rng.sample(found, min(4096, len(found)))
+        tokenizer = load_model(base_folder("minilm"), need_ot=False)[1]
+        texts = {"query": [p.query for p in sample], "document": [p.positive.joined() for p in sample]}
+        ids = {s: tokenizer(texts[s], truncation=True, max_length=LENGTHS[s])["input_ids"] for s in SIDES}
+        drawn = {s: [len(row) for row in ids[s]] for s in SIDES}
+    return {s: [min(n, LENGTHS[s]) for n in drawn[s]] for s in SIDES}
+
+
+def batch_of(lengths: dict[str, list[int]], queries: int, negatives: int, device: str) -> dict[str, torch.Tensor]:
+    documents = queries * (1 + negatives)
+    own = [[i, *range(queries + i * negatives, queries + (i + 1) * negatives)] for i in range(queries)]
+    batch = {
+        "group": torch.tensor(own), "query_keys": torch.arange(queries), "document_keys": torch.arange(documents),
+        "answers": torch.arange(queries).unsqueeze(1),
+    }  # fmt: skip
+    g = torch.Generator().manual_seed(0)
+    for side, count in (("query", queries), ("document", documents)):
+        size = torch.tensor(lengths[side][:count])
+        mask = (torch.arange(int(size.max())) < size.unsqueeze(1)).long()
+        batch[f"{side}_ids"] = torch.randint(1000, WORDS, mask.shape, generator=g) * mask
+        batch[f"{side}_mask"] = mask
+    return {k: v.to(device) for k, v in batch.items()}
+
+
+def update_of(
+    kind: str, shape: dict[str, int], batch: dict[str, Any], device: str, bf16: bool, heard: float
+) -> Callable[[], float]:
+    """A function that makes one update and returns its seconds."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=WORDS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
+    projection = torch.nn.Linear(config.hidden_size, 384, bias=False)
+    special = [0, 100, 101, 102, 103]
+    objective = OBJECTIVES[kind]
+    model = BiEncoder(Retriever(BertForMaskedLM(config), projection, special, special), objective.uses)
+    model.to(device).train()
+    if objective.uses[1]:
+        _quiet(model.retriever, batch, heard)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def update() -> float:
+        started = _now(device)
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            parts = [model(batch[f"{s}_ids"], batch[f"{s}_mask"], s) for s in SIDES]
+            loss, _ = batch_loss(*parts, batch, objective)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return _now(device) - started
+
+    return update
+
+
+@torch.no_grad()
+def _quiet(model: Any, batch: dict[str, Any], heard: float) -> None:
+    """Shift the head's bias until the share ``heard`` of the words has a positive weight in a document."""
+    model.activation = "none"
+    weights = model(batch["document_ids"][:8], batch["document_mask"][:8], cls=False)[1]
+    head_of(model.lm).bias.sub_(weights[:, 1000:].flatten().sort(descending=True).values[int(8 * heard * 29522)])
+    model.activation = "relu"
+
+
+def _now(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
+def bound(shape: dict[str, int]) -> float:
+    """Multiplications of ``sum`` over those of ``cls``, per token."""
+    d, wide = shape["hidden_size"], shape["intermediate_size"]
+    encoder = 3 * shape["num_hidden_layers"] * (4 * d * d + 2 * d * wide)
+    return (encoder + d * WORDS + 3 * d * d) / encoder
+
+
+def measure(name: str, bf16: bool, batch: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    updates = {kind: update_of(kind, SHAPES[name], batch, args.device, bf16, args.heard) for kind in OBJECTIVES}
+    seconds: dict[str, list[float]] = {kind: [] for kind in OBJECTIVES}
+    for turn in range(args.repeats + 1):
+        for kind, update in updates.items():
+            spent = update()
+            if turn:  # the first is for the caches
+                seconds[kind].append(spent)
+    cls, both = (statistics.median(seconds[kind]) for kind in OBJECTIVES)
+    return {"shape": name, "precision": "bf16" if bf16 else "fp32", "cls": cls, "sum": both, "ratio": both / cls,
+            "bound": bound(SHAPES[name])}  # fmt: skip
+
+
+def padding(lengths: dict[str, list[int]], queries: int, documents: int) -> tuple[float, float, float]:
+    """(share of padding in groups of like length, in plain batches, groups per batch)."""
+    real = grouped = plain = groups = 0
+    batches = len(lengths["document"]) // documents
+    for n in range(batches):
+        for side, size in (("query", queries), ("document", documents)):
+            batch = lengths[side][n * size : (n + 1) * size]
+            real, plain = real + sum(batch), plain + size * max(batch)
+            for rows in like_lengths(batch):
+                grouped, groups = grouped + len(rows) * batch[rows[0]], groups + 1
+    return 1 - real / grouped, 1 - real / plain, groups / batches
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--queries", type=int, default=16, help="queries in a batch (default: 16)")
+    parser.add_argument("--negatives", type=int, default=1, help="hard negatives of each (default: 1)")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each (default: 5)")
+    parser.add_argument("--heard", type=float, default=0.01, help="share of words with a weight (default: 0.01)")
+    parser.add_argument("--pairs", metavar="FILE", help="real texts instead of drawn lengths")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    lengths = lengths_of(args.pairs, random.Random(0))
+    batch = batch_of(lengths, args.queries, args.negatives, args.device)
+    rows = [measure(s, bf16, batch, args) for s in args.shapes for bf16 in (False, True)]
+    cells = [[r["shape"], r["precision"], f"{r['cls']:.2f}", f"{r['sum']:.2f}", f"{r['ratio']:.2f}",
+              f"{r['bound']:.2f}"] for r in rows]  # fmt: skip
+    print(table(cells, ["shape", "precision", "cls s", "sum s", "ratio", "bound"]))
+    waste = {}
+    for documents in (48, 384):
+        grouped, plain, groups = padding(lengths, 48, documents)
+        waste[documents] = {"grouped": grouped, "plain": plain, "groups": groups}
+        print(f"48 queries, {documents} documents: {grouped:.1%} padding in {groups:.0f} groups of like length, "
+              f"{plain:.1%} without")
+    if args.json:
+        Path(args.json).write_text(json.dumps({"steps": rows, "padding": waste}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
