@@ -24,6 +24,7 @@ VERBS = {
     "pretrain.augment": "a corpus with the queries or continuations that a model writes about its texts",
     "export": "a model folder for sentence-transformers",
     "finetune": "query-passage pairs to a fine-tuned checkpoint",
+    "finetune.convert": "published training data (MS MARCO, DPR, BEIR, Tevatron, ...) to pairs or mined files",
     "finetune.mine": "hard negatives for every query, from BM25 or a model's own search",
     "finetune.cross_encoder": "mined negatives to a cross-encoder, the teacher of distillation",
     "finetune.score": "a cross-encoder's scores of every positive and negative",
