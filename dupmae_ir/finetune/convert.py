@@ -266,7 +266,7 @@ def _check(config: ConvertConfig) -> None:
         if not getattr(config, name):
             raise UsageError(f"--format {config.format} wants --{name}")
     if config.titles and config.format != "titles":
-        raise UsageError("--titles: first give the collection its titles (--format titles), then use it as --collection")
+        raise UsageError("--titles: first give the collection its titles (--format titles), then use it as collection")
     if config.systems and config.format != "st-hard-negatives":
         raise UsageError("--systems are of --format st-hard-negatives")
     if config.input.endswith((".pkl", ".pickle", ".pkl.gz")):
