@@ -13,10 +13,11 @@ import torch
 from stage_samples import distilling, stage_flags, write_stage
 
 from dupmae_ir.finetune.__main__ import main
-from dupmae_ir.finetune.objective import Objective, batch_loss
+from dupmae_ir.finetune.objective import BiEncoder, Objective, batch_loss
 from dupmae_ir.finetune.run import FinetuneConfig, _objective
 from dupmae_ir.models.checkpoints import load_model, read_config
 from dupmae_ir.models.encoder import TextEncoder
+from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.training import read_log
 
 
@@ -143,6 +144,27 @@ def test_the_rows_of_the_ablation(row, folder, tmp_path):
 def sides(output):
     model, _, _ = load_model(output)
     return model.query.lm.state_dict(), model.document.lm.state_dict()
+
+
+FAMILIES = {
+    "distilbert": {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 48},
+    "roberta": {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 48},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_groups_of_like_length_are_the_padded_batch_in_every_family(family):
+    """Also where positions are counted from the ids, as RoBERTa does."""
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, vocab_size=29, max_position_embeddings=64, pad_token_id=0, **FAMILIES[family])
+    model = Retriever(AutoModelForMaskedLM.from_config(config), None, [0, 1, 2, 3, 4], [0, 3, 4]).double().eval()
+    lengths = torch.tensor([9, 3, 60, 4, 30, 3])
+    mask = (torch.arange(60) < lengths.unsqueeze(1)).long()
+    ids = torch.randint(6, 29, mask.shape) * mask
+    for grouped, padded in zip(BiEncoder(model)(ids, mask, "document"), model(ids, mask), strict=True):
+        torch.testing.assert_close(grouped, padded, rtol=1e-9, atol=1e-9)
 
 
 def test_two_encoders_grow_apart(folder, tmp_path):
