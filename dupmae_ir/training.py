@@ -65,7 +65,8 @@ def refuse_non_finite(values: Mapping[str, float], step: int, work: str | Path) 
     """Raise :class:`TrainingFailed` where a loss is no longer a number; the last good checkpoint is named."""
     bad = [name for name, value in values.items() if not math.isfinite(value)]
     if bad:
-        raise TrainingFailed(_advice(f"step {step}: the loss {bad[0]} is {values[bad[0]]}", work))
+        name = "the loss" if "loss" in bad else f"the loss {bad[0].removeprefix('loss_')}"
+        raise TrainingFailed(_advice(f"step {step}: {name} is {values[bad[0]]}", work))
 
 
 def refuse_broken_weights(model: torch.nn.Module, step: int, work: str | Path) -> None:

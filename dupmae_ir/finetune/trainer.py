@@ -117,7 +117,7 @@ class PairTrainer(Trainer):
         queries, documents = parts["query"], parts["document"]
         if self.args.world_size > 1:
             queries, documents, batch = gathered(queries, documents, batch, self.accelerator)
-            anchors = tuple(self.accelerator.gather(a) for a in anchors)
+            anchors = tuple(_all_rows(a, self.accelerator) for a in anchors)
         warmth = min(1.0, (self.state.global_step + 1) / self.warm_steps) ** 2 if self.warm_steps else 1.0
         loss, terms = batch_loss(queries, documents, batch, self.objective, warmth, anchors)
         self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
@@ -261,18 +261,18 @@ def gathered(
             filler = 0 if name == "taught" else ABSENT
             every[name] = accelerator.pad_across_processes(every[name], dim=1, pad_index=filler)
     sizes = accelerator.gather(torch.tensor([len(batch["document_keys"])], device=batch["document_keys"].device))
-    most, mine = int(sizes.max()), int(sizes[accelerator.process_index])
+    mine = int(sizes[accelerator.process_index])
     before = [int(sizes[:r].sum()) for r in range(len(sizes))]
     # Columns of the group count through the documents of all processes.
     group = every["group"]
     every["group"] = torch.where(group >= 0, group + before[accelerator.process_index], group)
-    keys = _all_rows(every.pop("document_keys"), most, sizes, accelerator)
+    keys = _all_rows(every.pop("document_keys"), accelerator)
     rest = {k: accelerator.gather(v.contiguous()) for k, v in every.items()}
 
     def documents_of_all(value: Tensor | None) -> Tensor | None:
         if value is None:
             return None
-        rows = _all_rows(value.detach(), most, sizes, accelerator)
+        rows = _all_rows(value.detach(), accelerator)
         start = before[accelerator.process_index]
         return torch.cat([rows[:start], value, rows[start + mine :]])
 
@@ -289,8 +289,10 @@ def gathered(
     )
 
 
-def _all_rows(value: Tensor, most: int, sizes: Tensor, accelerator: Any) -> Tensor:
+def _all_rows(value: Tensor, accelerator: Any) -> Tensor:
     """Rows of all processes, which may have different numbers of them."""
+    sizes = accelerator.gather(torch.tensor([len(value)], device=value.device))
+    most = int(sizes.max())
     padded = torch.cat([value, value.new_zeros((most - len(value), *value.shape[1:]))])
     blocks = accelerator.gather(padded.contiguous()).split(most)
     return torch.cat([block[: int(n)] for block, n in zip(blocks, sizes, strict=True)])

@@ -165,7 +165,7 @@ def test_a_nan_never_replaces_a_good_checkpoint(base, corpus, tmp_path, capsys, 
     output = tmp_path / "out"
     assert main(flags("retromae", base, corpus, output, steps=40)) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "the loss loss is nan; the last good checkpoint is" in said
+    assert "the loss is nan; the last good checkpoint is" in said
     assert "--learning-rate" in said
     assert not output.exists()
     monkeypatch.setattr(RetroMAE, "forward", real)
