@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dupmae_ir.errors import UsageError
 from dupmae_ir.models.bottleneck import Terms
 from dupmae_ir.models.cot_mae import LeftToRight
 from dupmae_ir.models.experts import Experts, with_experts
-from dupmae_ir.models.masked_lm import head_of, shape_of
+from dupmae_ir.models.masked_lm import encoder_of, head_of, shape_of
 from dupmae_ir.models.pooling import ACTIVATIONS, ot_max
 
 
@@ -33,6 +34,8 @@ class CoTMoTE(LeftToRight):
         for value, names in zip((decode, sparse_head, spr_to_hidden), known, strict=True):
             if value not in names:
                 raise ValueError(f"{value!r} is not known; use {' or '.join(names)}")
+        if layers < 1:
+            raise UsageError(f"CoT-MoTE's left-to-right decoder has {layers} layers; --causal-layers wants 1 or more")
         self.experts = lm if isinstance(lm, Experts) else with_experts(lm, shared_norm)
         self.decode_from, self.sparse_head = decode, sparse_head
         self.add_blocks(layers, window)
@@ -57,15 +60,21 @@ class CoTMoTE(LeftToRight):
             terms["causal_spr"] = self.left_to_right(self.as_hidden(self.spr(passage, mask)), *context)
         return torch.stack(list(terms.values())).sum(), terms
 
+    @property
+    def words(self) -> Tensor:
+        """E (V, d), the word embeddings: the weight of the head too, unless a base has untied them."""
+        embeddings: Any = encoder_of(self.lm).embeddings
+        return embeddings.word_embeddings.weight
+
     def spr(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(B, L, d) -> (B, V), Eq. 4: the tokens between [CLS] and [SEP] speak; a text without any is zero."""
         speaking = mask.bool().clone()
         speaking[:, 0] = False
         speaking.scatter_(1, mask.sum(1, keepdim=True) - 1, False)
-        head: Any = head_of(self.lm)
         if self.sparse_head == "tied":
-            pooled = ot_max(hidden, speaking, head.weight)
+            pooled = ot_max(hidden, speaking, self.words)
         else:
+            head = head_of(self.lm)
             pooled = ot_max(head.transform(hidden), speaking, head.weight, head.bias)
         return ACTIVATIONS["log1p"](pooled)
 
@@ -74,4 +83,4 @@ class CoTMoTE(LeftToRight):
         if self.spr_projection is not None:
             return self.spr_projection(spr).unsqueeze(1)
         # Held fixed, as LexMAE does: else the embeddings would learn to carry the text past the bottleneck.
-        return (spr @ head_of(self.lm).weight.detach().to(spr.dtype)).unsqueeze(1)
+        return (spr @ self.words.detach().to(spr.dtype)).unsqueeze(1)

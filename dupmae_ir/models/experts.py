@@ -8,23 +8,22 @@ be saved as a plain BERT that any tool opens.
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.io.atomic import replace_folder, write_json
 from dupmae_ir.models import checkpoints
 from dupmae_ir.models.masked_lm import encoder_of
-from dupmae_ir.models.retriever import Retriever
+from dupmae_ir.models.released import UNTIED
+from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
-TEXT_TYPES = ("query", "passage")
-FOLDERS = {"query": "query_model", "passage": "passage_model"}
+TextType = Literal["query", "passage"]
+FOLDERS: dict[TextType, str] = {"query": UNTIED["query"], "passage": UNTIED["document"]}
 
 # The feed-forward part of a block, by family: its modules, and the LayerNorm that ends it.
 _FEED_FORWARD = {"BertLayer": ("intermediate", "output"), "RobertaLayer": ("intermediate", "output"),
@@ -39,13 +38,13 @@ class Experts(nn.Module):
         super().__init__()
         self.passage, self.query = passage, query
 
-    def of(self, text_type: str) -> nn.Module:
+    def of(self, text_type: TextType) -> nn.Module:
         """The model that reads texts of a declared type; there is no default and nothing is guessed."""
-        if text_type not in TEXT_TYPES:
-            raise ValueError(f"text type {text_type!r} is not known; declare {' or '.join(TEXT_TYPES)}")
+        if text_type not in get_args(TextType):
+            raise ValueError(f"text type {text_type!r} is not known; declare {' or '.join(get_args(TextType))}")
         return self.query if text_type == "query" else self.passage
 
-    def encode(self, ids: Tensor, mask: Tensor, text_type: str) -> Tensor:
+    def encode(self, ids: Tensor, mask: Tensor, text_type: TextType) -> Tensor:
         """(B, L) ids and mask -> (B, L, d) last hidden states, Eq. 7 and 8 or 9 in every block."""
         return encoder_of(self.of(text_type))(input_ids=ids, attention_mask=mask).last_hidden_state
 
@@ -94,17 +93,10 @@ def _expert(block: Any, shared_norm: bool) -> Any:
 
 def save_experts(folder: str | Path, experts: Experts, tokenizer: Any, config: checkpoints.ModelConfig) -> Path:
     """``query_model/`` and ``passage_model/``, each a plain model folder, whole or not at all."""
-    folder = Path(folder)
-    aside = folder.with_name(f".{folder.name}.writing")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    silent = checkpoints.silent_ids(tokenizer, config.include_sep)
-    for text_type, name in FOLDERS.items():
-        side = Retriever(experts.of(text_type), None, *silent, config.activation)
-        checkpoints.save_model(aside / name, side, tokenizer, config)
-    write_json(aside / checkpoints.CONFIG, asdict(config))
-    replace_folder(aside, folder)
-    return folder
+    silent = checkpoints.silent_ids(tokenizer, config.include_sep, config.include_cls)
+    query, passage = (Retriever(experts.of(t), None, *silent, config.activation) for t in get_args(TextType))
+    config = replace(config, method="cot-mote")
+    return checkpoints.save_model(folder, UntiedRetriever(query, passage), tokenizer, config)
 
 
 def load_experts(folder: str | Path, shared_norm: bool = False) -> tuple[Experts, Any, checkpoints.ModelConfig]:
@@ -112,27 +104,34 @@ def load_experts(folder: str | Path, shared_norm: bool = False) -> tuple[Experts
 
     Raises :class:`CheckpointError` where the two sides differ in more than their feed-forward parts.
     """
-    folder = Path(folder)
-    sides = {t: checkpoints.load_model(folder / name) for t, name in FOLDERS.items()}
-    (passage, tokenizer, config), (query, _, _) = sides["passage"], sides["query"]
-    return join_experts(passage.lm, query.lm, str(folder), shared_norm), tokenizer, config
+    model, tokenizer, config = checkpoints.load_model(folder)
+    if not isinstance(model, UntiedRetriever):
+        raise CheckpointError(f"{folder}: holds one encoder; experts are two, in {' and '.join(FOLDERS.values())}")
+    return join_experts(model.document.lm, model.query.lm, str(folder), shared_norm), tokenizer, config
 
 
 def join_experts(passage: Any, query: Any, name: str, shared_norm: bool = False) -> Experts:
     """Two masked LMs that differ in their feed-forward parts alone, sharing the rest from now on; ``name`` is said in
     the :class:`CheckpointError` where they differ elsewhere."""
     experts = with_experts(passage, shared_norm)
-    other = query.state_dict()
     own = set(_own_names(experts))
-    for key, value in experts.query.state_dict().items():
-        if key in own:
-            value.copy_(other[key])
-        elif not torch.equal(value, other[key]):
+    kept, given = experts.query.state_dict(), query.state_dict()
+    # A weight that only one of them has is a difference too: a layer more, another family.
+    for key in {**kept, **given}:
+        if not _fits(kept.get(key), given.get(key), key in own):
             raise CheckpointError(
                 f"{name}: {key} differs between {FOLDERS['query']} and {FOLDERS['passage']}; experts share all "
                 "but their feed-forward parts; use the two as an untied model instead"
             )
+    for key in own:
+        kept[key].copy_(given[key])
     return experts
+
+
+def _fits(kept: Tensor | None, given: Tensor | None, own: bool) -> bool:
+    if kept is None or given is None or kept.shape != given.shape:
+        return False
+    return own or torch.equal(kept, given)
 
 
 def _own_names(experts: Experts) -> Iterator[str]:
