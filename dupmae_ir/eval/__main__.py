@@ -10,23 +10,35 @@ from pathlib import Path
 from dupmae_ir.config import option, parse
 from dupmae_ir.console import Parser, guarded, progress, say
 from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.eval.compare import TESTS, Settings, compare, mean_intervals
 from dupmae_ir.eval.evaluate import Evaluation, evaluate
+from dupmae_ir.eval.html_report import Figures, as_html
 from dupmae_ir.eval.measures import FAMILIES, parse_measures
+from dupmae_ir.eval.ranks import Ranks, relevant_ranks
 from dupmae_ir.eval.report import FORMATS, Report, as_json, per_query_tsv
+from dupmae_ir.eval.significance import EXACT, PERMUTATIONS
 from dupmae_ir.io.atomic import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
+from dupmae_ir.io.topics import read_topics
 
 PURPOSE = """\
 Evaluate one or more runs against relevance judgements.
 
 The values are trec_eval's, to the last digit: its ranking (score as a 32-bit float, then docid descending; the
 rank column is ignored), its measures, its averages. Several runs make one table with the best of each column
-marked."""
+marked. With --baseline, or in an HTML report (where the first run is the baseline unless another is named), the
+others are compared with one run: paired t-test and permutation test with Holm's correction over the compared runs,
+bootstrap intervals, wins, ties and losses, and the queries that moved most."""
 
 EXAMPLES = """\
 python -m dupmae_ir.eval --qrels scifact/qrels/test.tsv bm25.trec hybrid.trec -m nDCG@10 MRR@10 R@100 MAP
-python -m dupmae_ir.eval --qrels qrels.dl19-passage.txt run.trec -m nDCG@10 'AP(rel=2)' 'R(rel=2)@1000' --json"""
+python -m dupmae_ir.eval --qrels qrels.dl19-passage.txt run.trec -m nDCG@10 'AP(rel=2)' 'R(rel=2)@1000' --json
+python -m dupmae_ir.eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec
+python -m dupmae_ir.eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec \\
+    --parts dense.trec impact.trec hybrid.trec --topics scifact/queries.jsonl --report scifact.html"""
+
+_FORMATS = (*FORMATS, "html")
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,32 @@ class EvalConfig:
         group="what counts",
     )  # fmt: skip
     remove_unjudged: bool = option(False, "drop hits without a judgement first, as Pyserini does", group="what counts")
-    format: str = option("table", "how to print", group="output", choices=tuple(FORMATS))
+    baseline: str | None = option(
+        None, "compare the other runs with this one: its file or its name in the table", group="comparison",
+        metavar="RUN",
+    )  # fmt: skip
+    test: str = option(
+        "both", "significance tests: Student's paired t (marked †), paired permutation (marked ‡)", group="comparison",
+        choices=tuple(TESTS),
+    )  # fmt: skip
+    alpha: float = option(0.05, "error accepted; intervals are of level 1 - alpha", group="comparison")
+    seed: int = option(0, "of the permutations and resamples", group="comparison")
+    resamples: int = option(
+        PERMUTATIONS, f"sign flips drawn by a permutation test; with at most {EXACT} queries that differ all are tried",
+        group="comparison",
+    )  # fmt: skip
+    moved: int = option(5, "queries to name that moved most", group="comparison")
+    parts: tuple[str, ...] = option(
+        (), "HTML: which runs are [CLS] (dense), OT (impact) and their sum (hybrid), to show how they complement "
+        "each other", group="comparison", metavar="RUN",
+    )  # fmt: skip
+    topics: str | None = option(
+        None, "HTML: the topics, to show the words of the queries that moved", group="comparison", metavar="FILE"
+    )  # fmt: skip
+    format: str = option("table", "how to print", group="output", choices=_FORMATS)
+    report: str | None = option(
+        None, "also write a self-contained HTML page with tables and figures", group="output", metavar="FILE.html"
+    )  # fmt: skip
     per_query: str | None = option(
         None, "also write the values of each query, tab-separated; - prints them instead (json: includes them)",
         group="output", metavar="FILE",
@@ -67,11 +104,16 @@ class EvalConfig:
 
 
 def run(config: EvalConfig) -> int:
-    """Read, evaluate, print."""
-    measures = parse_measures(config.measures, _level(config.rel_level))
-    qrels = read_qrels(config.qrels, config.split)
+    """Read, evaluate, compare, print."""
+    level = _level(config.rel_level)
+    measures = parse_measures(config.measures, level)
     names = _names(config.runs)
+    baseline, settings = _baseline(config, names)
+    parts = _parts(config, names)
+    texts = {t.qid: t.text for t in read_topics(config.topics)} if config.topics else {}
+    qrels = read_qrels(config.qrels, config.split)
     evaluations: dict[str, Evaluation] = {}
+    ranks: dict[str, Ranks] = {}
     with progress("evaluate", "runs", total=len(names), quiet=config.quiet or len(names) == 1) as bar:
         for name, path in names.items():
             found = read_run(path, warn=lambda message: say(message, config.quiet))
@@ -81,21 +123,76 @@ def run(config: EvalConfig) -> int:
                 )
             except UsageError as e:
                 raise InputError(f"{path}: {e}") from None
+            if _wants_html(config):
+                ranks[name] = relevant_ranks(qrels, found, level, config.complete, config.remove_unjudged)
             bar.update()
-    _show(Report(config.qrels, evaluations, names, config.remove_unjudged), config)
+    intervals = {}
+    if baseline or _wants_html(config):
+        intervals = {name: mean_intervals(e, settings) for name, e in evaluations.items()}
+    comparison = compare(evaluations, baseline, settings) if baseline else None
+    report = Report(config.qrels, evaluations, names, config.remove_unjudged, comparison, intervals, settings.level)
+    _show(report, Figures(ranks, parts, texts, level), config)
     return 0
 
 
-def _show(report: Report, config: EvalConfig) -> None:
+def _show(report: Report, figures: Figures, config: EvalConfig) -> None:
     here = config.per_query == "-"
     if config.per_query and not here:
-        with atomic_write(config.per_query) as file:
-            file.write(per_query_tsv(report) + "\n")
-        say(f"values of each query: {config.per_query}", config.quiet)
+        _write(config.per_query, per_query_tsv(report), "values of each query", config.quiet)
+    if config.report:
+        _write(config.report, as_html(report, figures), "report", config.quiet)
     if config.json or config.format == "json":
         print(as_json(report, per_query=here))
+    elif here:
+        print(per_query_tsv(report))
+    elif config.format == "html":
+        print(as_html(report, figures))
     else:
-        print(per_query_tsv(report) if here else FORMATS[config.format](report))
+        print(FORMATS[config.format](report))
+
+
+def _write(path: str, text: str, what: str, quiet: bool) -> None:
+    with atomic_write(path) as file:
+        file.write(text + "\n")
+    say(f"{what}: {path}", quiet)
+
+
+def _wants_html(config: EvalConfig) -> bool:
+    return bool(config.report) or (config.format == "html" and not config.json)
+
+
+def _baseline(config: EvalConfig, names: dict[str, str]) -> tuple[str | None, Settings]:
+    """Name of the run to compare with, None for no comparison; and how to compare."""
+    settings = Settings(TESTS[config.test], config.alpha, config.seed, config.resamples, config.moved)
+    if config.baseline is not None:
+        baseline = _named(config.baseline, names, "--baseline")
+        if len(names) == 1:
+            raise UsageError(f"--baseline {config.baseline}: name the runs to compare with it, too")
+        return baseline, settings
+    if _wants_html(config):
+        return (next(iter(names)) if len(names) > 1 else None), settings
+    for name in ("test", "alpha", "seed", "resamples", "moved"):
+        if getattr(config, name) != getattr(EvalConfig, name):
+            raise UsageError(f"--{name} belongs to a comparison; name the run to compare with by --baseline RUN")
+    return None, settings
+
+
+def _parts(config: EvalConfig, names: dict[str, str]) -> tuple[str, ...]:
+    """Names of the [CLS], OT and hybrid runs, or none."""
+    for flag, given in {"--parts": config.parts, "--topics": config.topics}.items():
+        if given and not _wants_html(config):
+            raise UsageError(f"{flag} belongs to the HTML report; add --report FILE.html")
+    if config.parts and len(set(config.parts)) != 3:
+        raise UsageError(f"--parts wants three runs, [CLS], OT and their sum, got {len(set(config.parts))}")
+    return tuple(_named(run, names, "--parts") for run in config.parts)
+
+
+def _named(run: str, names: dict[str, str], flag: str) -> str:
+    """The name in the table of a run that is given by its name or its file."""
+    for name, path in names.items():
+        if run in (name, path):
+            return name
+    raise UsageError(f"{flag} {run}: not one of the runs, which are {', '.join(names)}")
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:

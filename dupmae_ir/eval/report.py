@@ -6,12 +6,15 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dupmae_ir.console import table
+from dupmae_ir.eval import compare_text
+from dupmae_ir.eval.compare import MARKS, Comparison
 from dupmae_ir.eval.evaluate import SHALLOW, Evaluation
 from dupmae_ir.eval.measures import Measure
+from dupmae_ir.eval.significance import Interval
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,9 @@ class Report:
     runs: dict[str, Evaluation]
     paths: dict[str, str]  #: name to show -> file
     remove_unjudged: bool = False
+    comparison: Comparison | None = None  #: of the other runs with a baseline
+    intervals: dict[str, dict[str, Interval | None]] = field(default_factory=dict)  #: run -> measure -> of its mean
+    level: float = 0.95  #: of the intervals
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -32,41 +38,80 @@ class Report:
         return next(iter(self.runs.values())).complete
 
 
+@dataclass(frozen=True)
+class Cell:
+    """One printed value. ``marks``: † and ‡ where the run differs significantly from the baseline."""
+
+    text: str
+    best: bool
+    marks: str
+
+
 def as_table(report: Report) -> str:
     """For a terminal: aligned columns, ``*`` at the best of each column, what counts above, coverage below."""
     several = len(report.runs) > 1
-    # Beside a starred number a plain one ends in a blank, and so does the heading, so that digits stay aligned.
-    pad = " " if several else ""
-    cells = _cells(report, lambda text: f"{text}*", lambda text: text + pad)
-    body = table([[name, *values] for name, values in cells.items()], ["run", *(f"{m}{pad}" for m in report.measures)])
-    legend = ["* best of its column"] if "*" in body else []
-    return "\n".join([headline(report), "", body, *legend, "", *coverage(report)])
+    # Marks stand right of the number; blanks in their place, in the heading too, keep digits aligned.
+    room = several + (len(report.comparison.settings.tests) if report.comparison else 0)
+    found = {name: [_starred(c).ljust(len(c.text) + room) for c in row] for name, row in cells(report).items()}
+    body = table([[name, *row] for name, row in found.items()], ["run", *(f"{m}{' ' * room}" for m in report.measures)])
+    stars = ["* best of its column"] if "*" in body else []
+    lines = [headline(report), "", body, *stars, *_legend(report)]
+    if report.comparison and report.comparison.measures:
+        # The table keeps its first column to the left; run and measure are one here.
+        (_, _, *header), rows = compare_text.header(report.comparison), compare_text.rows(report.comparison)
+        joined = [[f"{run}  {measure}", *rest] for run, measure, *rest in rows]
+        lines += ["", table(joined, ["run  measure", *header]), *compare_text.moved_lines(report.comparison)]
+    return "\n".join([*lines, "", *coverage(report)])
 
 
 def as_markdown(report: Report) -> str:
     """A Markdown table, the best of each column bold."""
-    rows = [[name, *cells] for name, cells in _cells(report, lambda text: f"**{text}**").items()]
-    lines = [["run", *map(str, report.measures)], [":--", *("--:" for _ in report.measures)], *rows]
-    body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-    return "\n".join([*body, "", headline(report), "", *(f"- {line}" for line in coverage(report))])
+    means = [[name, *(_bold(c, "**{}**") + c.marks for c in row)] for name, row in cells(report).items()]
+    lines = _markdown_table([["run", *map(str, report.measures)], *means], 1)
+    lines += ["", headline(report), "", *(f"- {line}" for line in (*_legend(report), *coverage(report)))]
+    if report.comparison and report.comparison.measures:
+        compared = [compare_text.header(report.comparison), *compare_text.rows(report.comparison)]
+        moved = [f"- {line}" for line in compare_text.moved_lines(report.comparison)]
+        lines += ["", *_markdown_table(compared, 2), *(["", *moved] if moved else [])]
+    return "\n".join(lines)
 
 
 def as_latex(report: Report) -> str:
-    """A booktabs table, the best of each column bold; the rest as comments."""
-    rows = [[_tex(name), *cells] for name, cells in _cells(report, lambda text: rf"\textbf{{{text}}}").items()]
+    """A booktabs table, the best of each column bold; the rest as comments, and the legend below the table."""
+    rows = [[_tex(name), *(_bold(c, r"\textbf{{{}}}") + _tex_marks(c.marks) for c in row)]
+            for name, row in cells(report).items()]  # fmt: skip
     header = " & ".join(["Run", *(_tex(str(m)) for m in report.measures)])
     notes = [f"% {line}" for line in (headline(report), *coverage(report))]
+    if report.comparison:
+        notes += [f"% {'; '.join(row)}" for row in compare_text.rows(report.comparison)]
     body = [" & ".join(row) + r" \\" for row in rows]
+    columns = 1 + len(report.measures)
     start = rf"\begin{{tabular}}{{l{'r' * len(report.measures)}}}"
-    rules = [r"\toprule", header + r" \\", r"\midrule", *body, r"\bottomrule"]
+    below = [rf"\multicolumn{{{columns}}}{{l}}{{\footnotesize {_tex(line)}}} \\" for line in _legend(report)]
+    rules = [r"\toprule", header + r" \\", r"\midrule", *body, r"\bottomrule", *below]
     return "\n".join([*notes, start, *rules, r"\end{tabular}"])
 
 
 def as_csv(report: Report) -> str:
-    """One line a run: measures in full precision, then the counts."""
+    """One line a run: measures in full precision, then the counts; then, where runs are compared, for each measure
+    its interval, the difference from the baseline with its interval, wins, ties, losses, and each test's p and
+    corrected p. What does not apply (the baseline's own difference, an undefined test) is empty."""
     header = ["run", *map(str, report.measures), *asdict(next(iter(report.runs.values())).counts)]
     lines = [[name, *e.mean.values(), *asdict(e.counts).values()] for name, e in report.runs.items()]
+    for measure in report.comparison.measures if report.comparison else ():
+        columns = {name: _compared(report, name, measure) for name in report.runs}
+        header += [f"{measure} {key}" for key in next(iter(columns.values()))]
+        for line, name in zip(lines, report.runs, strict=True):
+            line += columns[name].values()
     return _csv([header, *lines], ",")
+
+
+def _compared(report: Report, run: str, measure: str) -> dict[str, Any]:
+    """Column -> value of a csv, beside the mean itself."""
+    assert report.comparison
+    low, high = report.intervals.get(run, {}).get(measure) or (None, None)
+    difference = report.comparison.runs.get(run, {}).get(measure)
+    return {"low": low, "high": high} | compare_text.csv_columns(difference, report.comparison.settings.tests)
 
 
 def as_json(report: Report, per_query: bool = False) -> str:
@@ -78,6 +123,7 @@ def to_dict(report: Report, per_query: bool = False) -> dict[str, Any]:
     """The JSON form as plain values."""
     runs = [
         {"run": name, "path": report.paths[name], "values": e.mean, "counts": asdict(e.counts)}
+        | ({"intervals": report.intervals[name]} if name in report.intervals else {})
         | ({"per_query": e.per_query} if per_query else {})
         for name, e in report.runs.items()
     ]
@@ -87,7 +133,7 @@ def to_dict(report: Report, per_query: bool = False) -> dict[str, Any]:
         "remove_unjudged": report.remove_unjudged,
         "measures": [{"name": str(m), "trec_eval": m.trec_flags(report.complete)} for m in report.measures],
         "runs": runs,
-    }
+    } | ({"comparison": compare_text.comparison_dict(report.comparison)} if report.comparison else {})
 
 
 def per_query_tsv(report: Report) -> str:
@@ -128,18 +174,36 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 }
 
 
-def _cells(
-    report: Report, best: Callable[[str], str], other: Callable[[str], str] = lambda text: text
-) -> dict[str, list[str]]:
-    """Run -> one printed value a measure; where they differ, the best as printed goes through ``best``."""
-    cells: dict[str, list[str]] = {name: [] for name in report.runs}
+def cells(report: Report) -> dict[str, list[Cell]]:
+    """Run -> one printed value a measure; where they differ, the largest as printed is best."""
+    found: dict[str, list[Cell]] = {name: [] for name in report.runs}
     for measure in report.measures:
         printed = {name: _printed(measure, e.mean) for name, e in report.runs.items()}
         top = max(printed.values(), key=float)
-        marks = len(set(printed.values())) > 1 and not measure.total
+        differ = len(set(printed.values())) > 1 and not measure.total
         for name, text in printed.items():
-            cells[name].append(best(text) if marks and text == top else other(text))
-    return cells
+            marks = report.comparison.marks(name, str(measure)) if report.comparison else ""
+            found[name].append(Cell(text, differ and text == top, marks))
+    return found
+
+
+def _legend(report: Report) -> list[str]:
+    return compare_text.legend(report.comparison) if report.comparison else []
+
+
+def _starred(cell: Cell) -> str:
+    return f"{cell.text}{'*' if cell.best else ''}{cell.marks}"
+
+
+def _bold(cell: Cell, how: str) -> str:
+    return how.format(cell.text) if cell.best else cell.text
+
+
+def _markdown_table(lines: list[list[str]], left: int) -> list[str]:
+    """The first line is the header; ``left`` columns are set to the left."""
+    rule = [*[":--"] * left, *["--:"] * (len(lines[0]) - left)]
+    rows = [lines[0], rule, *lines[1:]]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def _printed(measure: Measure, mean: Mapping[str, float]) -> str:
@@ -156,5 +220,11 @@ def _csv(lines: list[list[Any]], delimiter: str) -> str:
 
 def _tex(text: str) -> str:
     special: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"}
-    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "<": "$<$", ">": "$>$"}
+    special |= {mark: _tex_marks(mark) for mark in MARKS.values()}
     return text.translate(str.maketrans(special))
+
+
+def _tex_marks(marks: str) -> str:
+    names = {"†": r"\dagger", "‡": r"\ddagger"}
+    return f"$^{{{''.join(names[mark] for mark in marks)}}}$" if marks else ""

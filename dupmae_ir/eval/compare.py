@@ -1,0 +1,180 @@
+"""Runs against one baseline, measure by measure and query by query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dupmae_ir.errors import UsageError
+from dupmae_ir.eval.evaluate import Evaluation
+from dupmae_ir.eval.significance import (
+    BOOTSTRAPS,
+    PERMUTATIONS,
+    Interval,
+    Permutation,
+    bootstrap_intervals,
+    holm,
+    permutation_tests,
+    t_test,
+)
+
+TESTS = {"t": ("t",), "permutation": ("permutation",), "both": ("t", "permutation")}
+MARKS = {"t": "†", "permutation": "‡"}
+TEST_NAMES = {"t": "paired t-test", "permutation": "paired permutation test"}
+TIE = 1e-12  #: values that differ by less are equal but for rounding
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to compare. ``alpha`` is the error accepted, and 1 - alpha the level of the intervals."""
+
+    tests: tuple[str, ...] = ("t", "permutation")
+    alpha: float = 0.05
+    seed: int = 0
+    resamples: int = PERMUTATIONS  #: of a permutation test that cannot try all
+    moved: int = 5  #: queries to name in each comparison
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise UsageError(f"--alpha {self.alpha:g}: a probability between 0 and 1, such as 0.05")
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed}: a whole number from 0 upwards")
+        if self.resamples < 1:
+            raise UsageError(f"--resamples {self.resamples}: at least 1")
+        if self.moved < 0:
+            raise UsageError(f"--moved {self.moved}: 0 or more queries")
+
+    @property
+    def level(self) -> float:
+        return 1 - self.alpha
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one query had from the baseline and has from the run."""
+
+    qid: str
+    baseline: float
+    run: float
+
+    @property
+    def difference(self) -> float:
+        return self.run - self.baseline
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One run against the baseline in one measure, over the queries that count for both."""
+
+    changes: tuple[Change, ...]  #: every query, by id
+    mean: float
+    interval: Interval | None  #: of the mean difference
+    p: dict[str, float | None]  #: test -> p; None where undefined
+    corrected: dict[str, float | None]  #: the same after Holm, over the compared runs
+    permutation: Permutation | None  #: how the permutation test was done, if it was
+
+    @property
+    def wins(self) -> int:
+        return sum(c.difference > TIE for c in self.changes)
+
+    @property
+    def losses(self) -> int:
+        return sum(c.difference < -TIE for c in self.changes)
+
+    @property
+    def ties(self) -> int:
+        return len(self.changes) - self.wins - self.losses
+
+    def moved(self, most: int) -> list[Change]:
+        """The queries that changed most, in either direction; equal changes by id, ties never."""
+        changed = [c for c in self.changes if abs(c.difference) > TIE]
+        return sorted(changed, key=lambda c: (-round(abs(c.difference), 12), c.qid))[:most]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All runs but the baseline, against it."""
+
+    baseline: str
+    settings: Settings
+    runs: dict[str, dict[str, Difference]]  #: run -> measure -> difference
+
+    @property
+    def measures(self) -> list[str]:
+        return list(next(iter(self.runs.values())))
+
+    def marks(self, run: str, measure: str) -> str:
+        """† and ‡ for the tests by which the run differs from the baseline in this measure."""
+        found = self.runs.get(run, {}).get(measure)
+        if found is None:
+            return ""
+        significant = (t for t, p in found.corrected.items() if p is not None and p < self.settings.alpha)
+        return "".join(MARKS[test] for test in significant)
+
+
+def compare(evaluations: Mapping[str, Evaluation], baseline: str, settings: Settings | None = None) -> Comparison:
+    """Every other run against ``baseline``, in each measure that is a mean (totals are not compared).
+
+    Holm's correction is over the compared runs, within a measure and a test. Raises :class:`UsageError` when there
+    is nothing to compare or no query that counts for both.
+    """
+    settings = settings or Settings()
+    others = [name for name in evaluations if name != baseline]
+    if not others:
+        raise UsageError(f"there is no run to compare {baseline} with; name another one")
+    measures = [str(m) for m in evaluations[baseline].measures if not m.total]
+    found = {name: _apart(evaluations, baseline, name, measures, settings) for name in others}
+    for measure in measures:
+        for test in settings.tests:
+            corrected = holm([found[name][measure].p[test] for name in others])
+            for name, p in zip(others, corrected, strict=True):
+                found[name][measure].corrected[test] = p
+    return Comparison(baseline, settings, found)
+
+
+def mean_intervals(evaluation: Evaluation, settings: Settings) -> dict[str, Interval | None]:
+    """Measure -> bootstrap interval of its mean over the queries that count."""
+    measures = [str(m) for m in evaluation.measures if not m.total]
+    values = _values(evaluation, sorted(evaluation.per_query), measures)
+    return dict(zip(measures, bootstrap_intervals(values, settings.level, BOOTSTRAPS, settings.seed), strict=True))
+
+
+def _apart(
+    evaluations: Mapping[str, Evaluation], baseline: str, name: str, measures: list[str], settings: Settings
+) -> dict[str, Difference]:
+    """Measure -> difference, not yet corrected. In order of query ids, so that the order of files means nothing."""
+    base, run = evaluations[baseline], evaluations[name]
+    qids = sorted(base.per_query.keys() & run.per_query.keys())
+    if not qids:
+        raise UsageError(f"{baseline} and {name} have no query in common; leave out --no-complete")
+    if not measures:
+        return {}
+    before, after = _values(base, qids, measures), _values(run, qids, measures)
+    differences = np.where(np.abs(after - before) <= TIE, 0.0, after - before)
+    intervals = bootstrap_intervals(differences, settings.level, BOOTSTRAPS, settings.seed)
+    permutations: list[Permutation | None] = [None] * len(measures)
+    if "permutation" in settings.tests:
+        permutations = [*permutation_tests(differences, settings.resamples, settings.seed)]
+    found = {}
+    for column, measure in enumerate(measures):
+        permutation = permutations[column]
+        p = {"t": t_test(differences[:, column]) if "t" in settings.tests else None,
+             "permutation": permutation.p if permutation else None}  # fmt: skip
+        rows = zip(qids, before[:, column].tolist(), after[:, column].tolist(), strict=True)
+        found[measure] = Difference(
+            changes=tuple(Change(*row) for row in rows),
+            mean=float(differences[:, column].mean()),
+            interval=intervals[column],
+            p={test: p[test] for test in settings.tests},
+            corrected={},
+            permutation=permutation,
+        )
+    return found
+
+
+def _values(evaluation: Evaluation, qids: Sequence[str], measures: Sequence[str]) -> np.ndarray:
+    """(queries, measures) float64."""
+    per_query = evaluation.per_query
+    return np.array([[per_query[q][m] for m in measures] for q in qids], np.float64).reshape(len(qids), len(measures))

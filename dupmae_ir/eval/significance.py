@@ -1,0 +1,154 @@
+"""Is a difference more than chance? Paired tests, Holm's correction, bootstrap intervals: arrays in, numbers out.
+
+What comes in are differences, run minus baseline, one for each query; tests are two-sided. Where a method has
+nothing to say the answer is None, never a number that looks like one:
+
+======================================  ==========  ================  ==========================
+the differences are                     t-test      permutation test  interval
+======================================  ==========  ================  ==========================
+all zero                                1.0         1.0               [0, 0]; None for one query
+one, not zero                           None        1.0               None
+several, all equal and not zero         None        2 / 2^n           one point
+======================================  ==========  ================  ==========================
+
+In the last row Student's t is a division by zero, which scipy calls infinite; here it is undefined, because a spread
+of nothing is no estimate of noise. Everything else equals scipy's ``ttest_rel``, ``permutation_test`` and
+``bootstrap`` on the same data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+PERMUTATIONS = 100_000  #: random sign flips, where there are too many to try all; p = 0.05 is then known to 0.0014
+BOOTSTRAPS = 10_000  #: resamples of an interval
+EXACT = 20  #: with so many differences that are not zero, or fewer, all 2^n sign flips are tried
+
+_EQUAL = 1e-12  #: what rounding does to sums of values of size 1, with room
+_BLOCK = 1 << 22  #: numbers held at a time
+
+
+class Interval(NamedTuple):
+    """From ``low`` to ``high``, both included."""
+
+    low: float
+    high: float
+
+
+class Permutation(NamedTuple):
+    """The answer of a permutation test. ``resamples``: sign flips tried, all there are where ``exact``."""
+
+    p: float
+    exact: bool
+    resamples: int
+
+
+def t_test(differences: np.ndarray) -> float | None:
+    """(n,) -> p of Student's paired t-test with n - 1 degrees of freedom (scipy's ``ttest_rel``).
+
+    1.0 where no query differs. None where the test is undefined: one query, or all differ by the same amount.
+    """
+    from scipy.special import stdtr
+
+    d = np.asarray(differences, np.float64)
+    if not d.any():
+        return 1.0
+    if np.ptp(d) <= _EQUAL * np.abs(d).max():  # a single one too
+        return None
+    t = d.mean() / (d.std(ddof=1) / np.sqrt(len(d)))
+    return float(2 * stdtr(len(d) - 1, -abs(t)))
+
+
+def permutation_test(differences: np.ndarray, resamples: int = PERMUTATIONS, seed: int = 0) -> Permutation:
+    """(n,) -> the paired randomisation test of one comparison; see :func:`permutation_tests`."""
+    return permutation_tests(np.asarray(differences, np.float64)[:, None], resamples, seed)[0]
+
+
+def permutation_tests(differences: np.ndarray, resamples: int = PERMUTATIONS, seed: int = 0) -> list[Permutation]:
+    """(n, comparisons) -> one answer a column: Fisher's randomisation test of the mean (Smucker et al. 2007).
+
+    Were there no difference, run and baseline could change places at any query. p is the share of all such
+    exchanges whose mean difference is at least as large, in either direction, as the one seen. With at most
+    ``EXACT`` differences that are not zero (the others change nothing) all exchanges are counted; otherwise
+    ``resamples`` random ones, the one seen among them: (1 + at least as large) / (1 + resamples). A column's answer
+    does not depend on the other columns.
+    """
+    d = np.asarray(differences, np.float64)
+    answers = {c: _exact(column[column != 0]) for c, column in enumerate(d.T) if np.count_nonzero(column) <= EXACT}
+    many = [c for c in range(d.shape[1]) if c not in answers]
+    for c, p in zip(many, _drawn(d[:, many], resamples, seed) if many else (), strict=True):
+        answers[c] = Permutation(float(p), False, resamples)
+    return [answers[c] for c in range(d.shape[1])]
+
+
+def _exact(d: np.ndarray) -> Permutation:
+    """All sign flips of (k,) differences. A flip of all signs changes no magnitude, so the first sign stays."""
+    sums = np.abs(d[:1])
+    for value in d[1:]:
+        sums = np.concatenate([sums + value, sums - value])
+    p = np.mean(np.abs(sums) >= _threshold(d[:, None])) if len(d) else 1.0
+    return Permutation(float(p), True, 1 << len(d))
+
+
+def _drawn(d: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """(n, c) -> (c,) p values from random sign flips, the same flips for each column."""
+    rng = np.random.default_rng(seed)
+    total, threshold = d.sum(axis=0), _threshold(d)
+    extreme = np.zeros(d.shape[1], np.int64)
+    for rows in _blocks(resamples, len(d)):
+        flipped = np.unpackbits(np.frombuffer(rng.bytes(rows * -(-len(d) // 8)), np.uint8).reshape(rows, -1), axis=1)
+        sums = total - 2 * (flipped[:, : len(d)].astype(np.float64) @ d)
+        extreme += (np.abs(sums) >= threshold).sum(axis=0)
+    return (1 + extreme) / (1 + resamples)
+
+
+def _threshold(d: np.ndarray) -> np.ndarray:
+    """(n, c) -> (c,): the magnitude seen, less what summing in another order may take off."""
+    return np.abs(d.sum(axis=0)) - _EQUAL * np.abs(d).sum(axis=0)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down correction: below alpha means rejected, with the chance of any false rejection at most alpha.
+
+    An undefined test (None) stays None and still counts as one of the family, so the others gain nothing by it.
+    """
+    order = sorted((i for i, p in enumerate(p_values) if p is not None), key=lambda i: p_values[i] or 0.0)
+    corrected: list[float | None] = [None] * len(p_values)
+    reached = 0.0
+    for step, i in enumerate(order):
+        reached = max(reached, min(1.0, (len(p_values) - step) * (p_values[i] or 0.0)))
+        corrected[i] = reached
+    return corrected
+
+
+def bootstrap_intervals(
+    values: np.ndarray, level: float = 0.95, resamples: int = BOOTSTRAPS, seed: int = 0
+) -> list[Interval | None]:
+    """(n, columns) -> percentile intervals of the columns' means (Efron), over the same resampled queries for all.
+
+    Given differences, the interval is the paired one. None for fewer than two queries, which have no spread.
+    """
+    v = np.asarray(values, np.float64)
+    if len(v) < 2:
+        return [None] * v.shape[1]
+    rng = np.random.default_rng(seed)
+    means = np.concatenate([_resampled_means(v, rows, rng) for rows in _blocks(resamples, len(v))])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return [Interval(*pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
+
+
+def _resampled_means(v: np.ndarray, rows: int, rng: np.random.Generator) -> np.ndarray:
+    """(n, c) -> (rows, c): means over n queries drawn with replacement. How often each was drawn, times its value."""
+    n = len(v)
+    drawn = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
+    return counts.astype(np.float64) @ v / n
+
+
+def _blocks(rows: int, width: int) -> Iterator[int]:
+    """``rows`` in pieces of at most ``_BLOCK`` numbers."""
+    step = max(1, _BLOCK // max(1, width))
+    yield from (min(step, rows - start) for start in range(0, rows, step))
