@@ -140,6 +140,9 @@ def test_one_norm_or_two():
     assert norm(shared, "query") is norm(shared, "passage")
     dense = shared.query.bert.encoder.layer[0].output.dense
     assert dense is not shared.passage.bert.encoder.layer[0].output.dense
+    for one in (False, True):
+        experts = CoTMoTE(bert(), shared_norm=one).experts
+        assert (norm(experts, "query") is norm(experts, "passage")) == one
 
 
 @pytest.mark.parametrize("text_type", ["", "queries", "auto", None])
