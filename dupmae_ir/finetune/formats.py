@@ -1,30 +1,38 @@
-"""Training data as others publish it, read row by row; errors name file and line (or item)."""
+"""Training data as others publish it, read row by row; errors name file and line."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.io.collections import Seen
+from dupmae_ir.io.lines import columns, numbered_lines
 from dupmae_ir.types import Document
 
-AT_ONCE = 1 << 16
-"""Characters of a JSON array that are read together."""
+AT_ONCE = 1 << 16  #: characters of a JSON array that are read together
+LONGEST_ITEM = 64 << 20  #: characters; an item of an array that is not whole by then is broken
+_BETWEEN_ITEMS = re.compile(r"[\s,]*")
 
 
 class Row(NamedTuple):
-    """A query with whole passages, or with the ids of passages of a collection."""
+    """A query with whole passages, or with the ids of passages of a collection.
+
+    ``query`` is None where its text is not known. ``where`` is file and line, for errors.
+    """
 
     qid: str
-    query: str
+    query: str | None
     positives: tuple[Document | str, ...]
     negatives: tuple[Document | str, ...]
-    where: str  #: file and line, for errors
+    where: str
 
 
 def dpr(path: str | Path) -> Iterator[Row]:
@@ -32,142 +40,222 @@ def dpr(path: str | Path) -> Iterator[Row]:
 
     Hard negatives come first. The array is decoded item by item, whatever its size.
     """
-    for number, item in enumerate(array_items(path), 1):
-        where = f"{path}: item {number}"
+    for number, (line, item) in enumerate(array_items(path), 1):
+        where = f"{path}:{line}: item {number}"
         if not isinstance(item, dict) or not isinstance(item.get("question"), str):
-            raise InputError(f"{where}: wants an object with \"question\" and \"positive_ctxs\"")
-        positives = _contexts(item, "positive_ctxs", where)
-        negatives = (*_contexts(item, "hard_negative_ctxs", where), *_contexts(item, "negative_ctxs", where))
+            raise InputError(f'{where}: wants an object with "question" and "positive_ctxs"')
+        positives = _passages(item, "positive_ctxs", where)
+        negatives = (*_passages(item, "hard_negative_ctxs", where), *_passages(item, "negative_ctxs", where))
         yield Row(str(number), item["question"], positives, negatives, where)
-
-
-def _contexts(item: Mapping[str, Any], key: str, where: str) -> tuple[Document, ...]:
-    contexts = item.get(key, [])
-    if not isinstance(contexts, list):
-        raise InputError(f"{where}: \"{key}\" is not a list")
-    return tuple(_document(c, ("passage_id", "psg_id", "id"), where) for c in contexts)
-
-
-def _document(value: Any, ids: tuple[str, ...], where: str) -> Document:
-    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
-        raise InputError(f"{where}: a passage is an object with \"text\" (and \"title\")")
-    docid = next((str(value[k]) for k in ids if value.get(k) is not None), "")
-    return Document(docid, value["text"], value.get("title") or "")
 
 
 def tevatron(path: str | Path) -> Iterator[Row]:
     """Tevatron's JSON lines: ``query_id, query, positive_passages, negative_passages``."""
-    for where, row in json_lines(path):
-        if "query" in row and not isinstance(row["query"], str):
-            raise InputError(f"{where}: holds token ids; give Tevatron's data before it was tokenised")
-        if not isinstance(row.get("query"), str) or not isinstance(row.get("positive_passages"), list):
-            raise InputError(f"{where}: wants \"query\" and \"positive_passages\" (and \"negative_passages\")")
-        sides = [
-            tuple(_document(p, ("docid", "id"), where) for p in row.get(key) or [])
-            for key in ("positive_passages", "negative_passages")
-        ]
-        yield Row(str(row.get("query_id", "")), row["query"], sides[0], sides[1], where)
+    for where, row in _json_lines(path):
+        if "positives" in row or isinstance(row.get("query"), list):
+            raise InputError(f"{where}: holds token ids; give Tevatron's data from before it was tokenised")
+        if not isinstance(row.get("query"), str) or "positive_passages" not in row:
+            raise InputError(f'{where}: wants "query" and "positive_passages" (and "negative_passages")')
+        positives, negatives = (_passages(row, f"{side}_passages", where) for side in ("positive", "negative"))
+        yield Row(str(row.get("query_id", "")), row["query"], positives, negatives, where)
 
 
-def st_hard_negatives(path: str | Path, systems: tuple[str, ...], queries: Mapping[str, str]) -> Iterator[Row]:
-    """sentence-transformers' ``msmarco-hard-negatives.jsonl``: ``qid, pos: [ids], neg: {system: [ids]}``.
+def _passages(row: Mapping[str, Any], key: str, where: str) -> tuple[Document, ...]:
+    passages = row.get(key) or []
+    if not isinstance(passages, list) or not all(isinstance(p, dict) and isinstance(p.get("text"), str)
+                                                 for p in passages):  # fmt: skip
+        raise InputError(f'{where}: "{key}" wants a list of objects with "text" (and "title")')
+    return tuple(Document(_docid(p), p["text"], p.get("title") or "") for p in passages)
 
-    ``systems`` are the ones whose negatives are taken, in turn (none: all); ids of several are kept once.
+
+def _docid(passage: Mapping[str, Any]) -> str:
+    found = (passage.get(k) for k in ("docid", "passage_id", "psg_id", "id"))
+    return next((str(i) for i in found if i is not None), "")
+
+
+def st_hard_negatives(path: str | Path, queries: Mapping[str, str], systems: Sequence[str] = ()) -> Iterator[Row]:
+    """sentence-transformers' ``msmarco-hard-negatives.jsonl``: ``{"qid", "pos": [ids], "neg": {system: [ids]}}``.
+
+    ``systems`` are those whose negatives are taken (none: all), in turn, so that the best of each come first. A query
+    may lack a system; one that no query has is an error.
     """
-    for where, row in json_lines(path):
-        qid, positives, found = str(row.get("qid")), row.get("pos"), row.get("neg")
-        if not isinstance(positives, list) or not isinstance(found, dict):
-            raise InputError(f"{where}: wants \"qid\", \"pos\": [ids] and \"neg\": {{system: [ids]}}")
-        if unknown := set(systems) - found.keys():
-            raise InputError(f"{where}: no system {sorted(unknown)[0]!r}; there are {', '.join(sorted(found))}")
-        lists = [found[s] for s in systems or found]
-        negatives = dict.fromkeys(str(i) for ids in lists for i in ids)
-        yield Row(qid, queries.get(qid, ""), tuple(map(str, positives)), tuple(negatives), where)
+    met: set[str] = set()
+    for where, row in _json_lines(path):
+        found = row.get("neg")
+        if not isinstance(found, dict):
+            raise InputError(f'{where}: wants "qid", "pos": [ids] and "neg": {{system: [ids]}}')
+        met.update(found)
+        lists = [_ids(found[s], s, where) for s in systems or found if s in found]
+        in_turn = dict.fromkeys(i for i in chain.from_iterable(zip_longest(*lists)) if i is not None)
+        qid, positives = _id(row.get("qid"), "qid", where), _ids(row.get("pos"), "pos", where)
+        yield Row(qid, queries.get(qid), tuple(positives), tuple(in_turn), where)
+    if unknown := sorted(set(systems) - met):
+        raise InputError(f"{path}: no system {unknown[0]!r}; there are {', '.join(sorted(met))}")
+
+
+def _ids(values: Any, name: str, where: str) -> list[str]:
+    if not isinstance(values, list):
+        raise InputError(f'{where}: "{name}" is not a list of ids')
+    return [_id(v, name, where) for v in values]
+
+
+def _id(value: Any, name: str, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
+        raise InputError(f'{where}: "{name}": an id is a text or a whole number, got {json.dumps(value)[:40]}')
+    return str(value)
 
 
 def id_triples(path: str | Path, queries: Mapping[str, str]) -> Iterator[Row]:
-    """``qid<TAB>positive id<TAB>negative id`` lines, those of a query one after the other joined."""
-    qid, where = "", ""
-    positives: dict[str, None] = {}
-    negatives: dict[str, None] = {}
-    for number, line in numbered_lines(path):
-        cells = line.split("\t")
-        if len(cells) != 3:
-            raise InputError(f"{path}:{number}: wants qid, positive and negative, got {len(cells)} column(s)")
-        if cells[0] != qid and qid:
-            yield Row(qid, queries.get(qid, ""), tuple(positives), tuple(negatives), where)
-            positives, negatives = {}, {}
-        qid, where = cells[0], f"{path}:{number}"
-        positives[cells[1]] = negatives[cells[2]] = None
-    if qid:
-        yield Row(qid, queries.get(qid, ""), tuple(positives), tuple(negatives), where)
+    """``qid<TAB>positive id<TAB>negative id``; the lines of a query, one after the other, are one row."""
+    lines = ((f"{path}:{number}", _cells(line, 3, f"{path}:{number}")) for number, line in numbered_lines(path))
+    for qid, group in groupby(lines, lambda line: line[1][0]):
+        positives: dict[str, None] = {}
+        negatives: dict[str, None] = {}
+        where = ""
+        for at, (_, positive, negative) in group:
+            where = where or at
+            positives[positive] = negatives[negative] = None
+        yield Row(qid, queries.get(qid), tuple(positives), tuple(negatives), where)
 
 
 def text_triples(path: str | Path) -> Iterator[Row]:
-    """``query<TAB>positive<TAB>negative`` lines of texts; without a negative, pairs."""
+    """``query<TAB>positive<TAB>negative`` lines of texts."""
     for number, line in numbered_lines(path):
-        cells = line.split("\t")
-        if len(cells) not in (2, 3) or not all(c.strip() for c in cells):
-            raise InputError(f"{path}:{number}: wants query, passage and perhaps a negative, tab-separated")
-        negatives = tuple(Document("", c) for c in cells[2:])
-        yield Row("", cells[0], (Document("", cells[1]),), negatives, f"{path}:{number}")
+        where = f"{path}:{number}"
+        query, positive, negative = cells = _cells(line, 3, where)
+        if all(cell.isdecimal() for cell in cells):
+            raise InputError(f"{where}: these are ids; give --queries and --collection")
+        yield Row("", query, (Document("", positive),), (Document("", negative),), where)
+
+
+def text_pairs(path: str | Path) -> Iterator[Row]:
+    """``query<TAB>passage`` lines of texts."""
+    for number, line in numbered_lines(path):
+        query, positive = _cells(line, 2, f"{path}:{number}")
+        yield Row("", query, (Document("", positive),), (), f"{path}:{number}")
+
+
+def _cells(line: str, wanted: int, where: str) -> list[str]:
+    cells = [c.strip() for c in line.split("\t")]
+    if len(cells) != wanted or not all(cells):
+        names = "query, positive and negative" if wanted == 3 else "query and passage"
+        raise InputError(f"{where}: wants {names} with a tab between, got {sum(map(bool, cells))} of {wanted}")
+    return cells
 
 
 def judged(qrels: Mapping[str, Mapping[str, int]], queries: Mapping[str, str], source: str) -> Iterator[Row]:
     """Judgements above 0 as positives, in their order."""
     for qid, grades in qrels.items():
-        yield Row(qid, queries.get(qid, ""), tuple(d for d, g in grades.items() if g > 0), (), f"{source}: query {qid}")
+        positives = tuple(d for d, grade in grades.items() if grade > 0)
+        yield Row(qid, queries.get(qid), positives, (), f"{source}: query {qid}")
 
 
-def json_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file:line, object) of JSON lines, gzipped or not."""
+def teacher_scores(path: str | Path) -> Iterator[tuple[str, dict[str, float]]]:
+    """(query id, docid -> score), from JSON lines of ``{"qid", "scores": {docid: score}}`` or ``{"qid", "pid",
+    "score"}``, or from columns of the latter three. Lines of a query follow each other."""
+    seen = Seen()
+    for qid, group in groupby(_scored(path), lambda line: line[0]):
+        merged: dict[str, float] = {}
+        for _, where, scores in group:
+            if not merged and seen.add(qid):
+                raise InputError(f"{where}: query {qid} comes a second time; sort the lines by query")
+            merged.update(scores)
+        yield qid, merged
+
+
+def _scored(path: str | Path) -> Iterator[tuple[str, str, dict[str, float]]]:
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as e:
-            raise InputError(f"{where}: broken JSON: {e}") from None
-        if not isinstance(row, dict):
-            raise InputError(f"{where}: wants one JSON object a line")
-        yield where, row
+        if line.lstrip().startswith("{"):
+            row = _object(line, where)
+            qid, scores = row.get("qid"), row.get("scores") or {row.get("pid"): row.get("score")}
+            if not isinstance(scores, dict):
+                raise InputError(f'{where}: "scores" wants an object of id and score')
+        elif len(cells := columns(line)) == 3:
+            qid, scores = cells[0], {cells[1]: cells[2]}
+        else:
+            raise InputError(f"{where}: {len(cells)} column(s) where qid, pid and score are wanted")
+        yield (
+            _id(qid, "qid", where), where, {_id(d, "pid", where): _score(s, where) for d, s in scores.items()}
+        )  # fmt: skip
 
 
-def array_items(path: str | Path) -> Iterator[Any]:
-    """Items of one large JSON array, decoded one at a time; gzipped or not."""
-    decoder = json.JSONDecoder()
+def _score(value: Any, where: str) -> float:
     try:
-        with _opened(Path(path)) as f:
-            text = f.read(AT_ONCE).lstrip()
-            if not text.startswith("["):
+        score = float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if isinstance(value, bool) or not math.isfinite(score):
+        raise InputError(f"{where}: the score {value!r} is not a number")
+    return score
+
+
+def _json_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in numbered_lines(path):
+        yield f"{path}:{number}", _object(line, f"{path}:{number}")
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        raise InputError(f"{where}: broken JSON: {e}") from None
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: wants one JSON object a line")
+    return row
+
+
+def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
+    """(line, item) of a JSON array, gzipped or not, decoded one at a time; memory holds an item or AT_ONCE."""
+    line = 1
+    try:
+        with _text(path) as f:
+            text = f.read(AT_ONCE)
+            at = len(text) - len(text.lstrip())
+            if text[at : at + 1] != "[":
                 raise InputError(f"{path}: not a JSON array")
-            text = text[1:]
-            number = 0
+            line, at = 1 + text.count("\n", 0, at), at + 1
             while True:
-                text = text.lstrip(" \t\r\n,")
-                if text.startswith("]"):
+                start = _end_of_gap(text, at)
+                line, at = line + text.count("\n", at, start), start
+                if text.startswith("]", at):
                     return
-                try:
-                    item, end = decoder.raw_decode(text)
-                    # A number or word at the very end may go on in the next piece.
-                    whole = end < len(text)
-                except ValueError as e:
-                    whole, problem = False, e
-                if whole:
-                    number += 1
-                    yield item
-                    text = text[end:]
+                item, end, problem = _decoded(text, at)
+                # A number or a word that ends with what was read may go on in the next piece.
+                if at < end < len(text):
+                    yield line, item
+                    line, at = line + text.count("\n", at, end), end
                     continue
-                more = f.read(max(AT_ONCE, len(text)))
+                text, at = text[at:], 0
+                more = f.read(max(AT_ONCE, len(text))) if len(text) < LONGEST_ITEM else ""
                 if not more:
-                    raise InputError(f"{path}: item {number + 1}: broken JSON, or cut short: {problem}")
+                    raise InputError(f"{path}:{line}: broken JSON, or cut short: {problem}")
                 text += more
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as e:
-        raise InputError(f"{path}: not readable as UTF-8 text: {e}") from None
+        raise InputError(f"{path}: after line {line}: not whole UTF-8 text: {e}") from None
 
 
-def _opened(path: Path) -> IO[str]:
+def _end_of_gap(text: str, at: int) -> int:
+    match = _BETWEEN_ITEMS.match(text, at)
+    assert match  # it matches nothing, too
+    return match.end()
+
+
+def _decoded(text: str, at: int) -> tuple[Any, int, str]:
+    """(item, where it ends, "") or (None, ``at``, what is wrong)."""
+    try:
+        item, end = json.JSONDecoder().raw_decode(text, at)
+    except json.JSONDecodeError as e:
+        return None, at, e.msg
+    except RecursionError:
+        return None, at, "nested too deeply"
+    return item, end, "no end of the array"
+
+
+def _text(path: str | Path) -> IO[str]:
     with open(path, "rb") as f:
         zipped = f.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rt", encoding="utf-8") if zipped else open(path, encoding="utf-8")
+    opener: Any = gzip.open if zipped else open
+    return opener(path, "rt", encoding="utf-8-sig")

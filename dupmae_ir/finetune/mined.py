@@ -141,41 +141,65 @@ class IdTable:
         return self._keys, self._values
 
 
-class Passages:
-    """Passages of a collection by id. Memory holds 16 bytes of each; titles and texts lie in a temporary file.
+class Records:
+    """JSON values by id. Memory holds 16 bytes of each, a temporary file the values.
 
-    ``wanted``: keep only these. Reading is safe from several threads and from forked processes.
+    Reading is safe from several threads and from forked processes.
     """
 
-    def __init__(self, source: str | Path, wanted: Ids[str] | None = None) -> None:
-        self.source = str(source)
+    def __init__(self, items: Iterable[tuple[str, Any]]) -> None:
         self._table = IdTable()
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dupmae-ir-passages-")  # noqa: SIM115
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dupmae-ir-records-")  # noqa: SIM115
         weakref.finalize(self, self._file.close)
-        collection = Collection(source)
         end = 0
-        for document in collection:
-            if wanted is None or document.docid in wanted:
-                record = json.dumps(document).encode() + b"\n"
-                self._file.write(len(record).to_bytes(4, "little") + record)
-                self._table.add(document.docid, end)
-                end += 4 + len(record)
+        for key, value in items:
+            record = json.dumps(value).encode() + b"\n"
+            self._file.write(len(record).to_bytes(4, "little") + record)
+            self._table.add(key, end)
+            end += 4 + len(record)
         self._file.flush()
-        self.inputs: list[Input] = collection.inputs
 
     def __len__(self) -> int:
         return len(self._table)
 
+    def __contains__(self, key: str) -> bool:
+        return self._table.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        """The value of ``key``; None for an unknown id."""
+        offset = self._table.get(key)
+        if offset is None:
+            return None
+        size = int.from_bytes(os.pread(self._file.fileno(), 4, offset), "little")
+        return json.loads(os.pread(self._file.fileno(), size, offset + 4))
+
+
+class Passages:
+    """Passages of a collection by id, kept as :class:`Records`. ``wanted``: only these."""
+
+    def __init__(self, source: str | Path, wanted: Ids[str] | None = None) -> None:
+        self.source = str(source)
+        collection = Collection(source)
+        self._records = Records((d.docid, d) for d in collection if wanted is None or d.docid in wanted)
+        self.inputs: list[Input] = collection.inputs
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, docid: str) -> Document | None:
+        """The passage; None for an id that the collection lacks."""
+        found = self._records.get(docid)
+        return None if found is None else Document(*found)
+
     def __contains__(self, docid: str) -> bool:
-        return self._table.get(docid) is not None
+        return docid in self._records
 
     def __getitem__(self, docid: str) -> Document:
         """Raises :class:`InputError` for an id that the collection lacks."""
-        offset = self._table.get(docid)
-        if offset is None:
+        document = self.get(docid)
+        if document is None:
             raise InputError(f"{self.source}: no passage {docid!r} in it")
-        size = int.from_bytes(os.pread(self._file.fileno(), 4, offset), "little")
-        return Document(*json.loads(os.pread(self._file.fileno(), size, offset + 4)))
+        return document
 
     def require(self, mined: Iterable[Mined], source: str | Path) -> None:
         """Raise :class:`InputError`, in one line with counts, unless every negative is here."""

@@ -94,7 +94,7 @@ class Collection:
             raise InputError("the delimiter between fields is empty; leave it out or give at least one character")
 
     def __iter__(self) -> Iterator[Document]:
-        seen = _Seen()
+        seen = Seen()
         paths: Sequence[Path | None] = self.paths or [None]
         for path in paths:
             before = self.documents
@@ -282,7 +282,7 @@ class _Tap(io.RawIOBase):
         return new
 
 
-class _Seen:
+class Seen:
     """A set of strings that keeps 64 hashed bits of each: 11 to 23 bytes a string where a Python set needs 100.
 
     Two different strings collide once in about 4 million collections of the size of MS MARCO.

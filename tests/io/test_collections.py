@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.collections import Collection, _Seen, count_and_digest, list_files, natural_key, read_collection
+from dupmae_ir.io.collections import Collection, Seen, count_and_digest, list_files, natural_key, read_collection
 from dupmae_ir.types import Document
 
 BEIR = '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": "d2", "title": "", "text": "second"}\n'
@@ -189,7 +189,7 @@ def test_duplicates_are_found_across_files(tmp_path):
 
 
 def test_seen_is_a_set():
-    seen, reference, rng = _Seen(), set(), random.Random(0)
+    seen, reference, rng = Seen(), set(), random.Random(0)
     for _ in range(20000):
         text = str(rng.randrange(15000))
         assert seen.add(text) == (text in reference)
