@@ -123,11 +123,9 @@ def _parts(report: Report, extra: Figures) -> list[str]:
         [esc(f.who), str(f.answers), f"{f.kept} ({f.kept / f.answers:.0%})" if f.answers else "0", esc(_some(f.qids))]
         for f in found
     ]
-    caption = f"Relevant documents by who has them among the first {FIRST}, and how many of them the sum has there"
-    return [
-        figures(drawn),
-        table(caption, ["found by", "documents", "kept by the sum", "queries"], rows, words=(3,)),
-    ]
+    caption = f"Relevant documents by which part has them among its first {FIRST}, and what the sum makes of them"
+    header = ["found by", "documents", f"of these in the first {FIRST} of the sum", "queries"]
+    return [figures(drawn), table(caption, header, rows, words=(3,))]
 
 
 def _scatter(report: Report, parts: tuple[str, ...], measure: str) -> str:

@@ -37,12 +37,13 @@ h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
 p, ul, details { max-width: 75ch; } p, ul { margin: .4rem 0; } ul { padding-left: 1.2rem; }
 .note, figcaption, caption { color: var(--soft); font-size: .9rem; }
 .scroll { overflow-x: auto; margin: .6rem 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .95rem; }
+table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; font-size: .95rem; }
 caption { text-align: left; padding: .2rem 0; }
 caption span { position: sticky; left: 0; display: inline-block; max-width: min(75ch, calc(100vw - 1.5rem)); }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { font-weight: 600; } thead th { border-bottom: 2px solid var(--soft); vertical-align: bottom; }
-th[scope=row] { position: sticky; left: 0; background: var(--paper); white-space: normal; }
+th[scope=row] { position: sticky; left: 0; background: var(--paper); white-space: normal;
+  min-width: 8rem; }
 th:first-child, .words { text-align: left; } .words { white-space: normal; min-width: 12rem; }
 tr.baseline, tr.baseline th { background: var(--tint); }
 .figures { display: grid; gap: 1.2rem 2rem; margin: .6rem 0;

@@ -342,7 +342,7 @@ def _answer(config: SearchConfig, text: str) -> dict[str, Any]:
         hits, report = answer.hits, answer.report
     seconds = time.perf_counter() - started
     shares = engine.searcher.explain_all(text, [hit.docid for hit in hits]) if engine.searcher else [None] * len(hits)
-    documents = _documents(config.corpus, {hit.docid for hit in hits})
+    documents = find_documents(config.corpus, {hit.docid for hit in hits})
     return {
         "query": text, "index": config.index, "mode": "explain" if config.explain is not None else engine.name,
         "documents": engine.searcher.index.documents if engine.searcher else None,
@@ -369,7 +369,7 @@ def _shown(config: SearchConfig, rank: int, hit: Hit, why: Any, document: Docume
     return shown
 
 
-def _documents(corpus: str | None, docids: set[str]) -> dict[str, Document]:
+def find_documents(corpus: str | None, docids: set[str]) -> dict[str, Document]:
     """The wanted documents of a collection, which is read until all are found."""
     from dupmae_ir.io.collections import read_collection
 
