@@ -40,10 +40,11 @@ p, ul, details { max-width: 75ch; } p, ul { margin: .4rem 0; } ul { padding-left
 table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; font-size: .95rem; }
 caption { text-align: left; padding: .2rem 0; }
 caption span { position: sticky; left: 0; display: inline-block; max-width: min(75ch, calc(100vw - 1.5rem)); }
-th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap;
+  overflow-wrap: break-word; }
 th { font-weight: 600; } thead th { border-bottom: 2px solid var(--soft); vertical-align: bottom; }
-th[scope=row] { position: sticky; left: 0; background: var(--paper); white-space: normal;
-  min-width: 8rem; }
+th[scope=row] { position: sticky; left: 0; background: var(--paper); background-clip: padding-box;
+  white-space: normal; max-width: 45vw; }
 th:first-child, .words { text-align: left; } .words { white-space: normal; min-width: 12rem; }
 tr.baseline, tr.baseline th { background: var(--tint); }
 .figures { display: grid; gap: 1.2rem 2rem; margin: .6rem 0;
