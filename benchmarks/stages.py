@@ -5,7 +5,8 @@
 
 A sample of the pairs is trained on (benchmarks/stages.toml, run by `dupmae-ir finetune`); nothing of the collections
 is. Each model is evaluated on the dev pairs and on every collection by encode, search and eval; `*` marks a
-difference from the model of the line above with p < 0.05 (paired t-test over queries). Killed, it goes on.
+difference with p < 0.05 (paired t-test over queries) from the stage before, for the halves alone from stage 1. Killed,
+it goes on.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dupmae_ir.io.runs import read_run
 RECIPE = Path(__file__).with_name("stages.toml")
 MODELS = ("base", "stage1", "stage2", "stage3", "stage1_cls", "stage1_ot")
 SYSTEMS = {"stage1_cls": ("dense",), "stage1_ot": ("impact",)}
+BEFORE = {"stage1": "base", "stage2": "stage1", "stage3": "stage2", "stage1_cls": "stage1", "stage1_ot": "stage1"}
 LEFT_OUT = {"faq question->answer", "field->text"}
 """Templated kinds of pairs."""
 
@@ -100,7 +102,7 @@ def runs_of(model: str, collection: Path, args: argparse.Namespace) -> dict[str,
 def table(collections: list[Path], args: argparse.Namespace) -> str:
     """Markdown: nDCG@10 by model and half on every collection."""
     lines = ["| nDCG@10 | | " + " | ".join(c.name for c in collections) + " |", "|:--|:--|" + "--:|" * len(collections)]
-    before: dict[tuple[str, str], dict[str, float]] = {}
+    seen: dict[tuple[str, str, str], dict[str, float]] = {}
     for model in MODELS:
         if not (args.output / model).is_dir():
             continue
@@ -110,12 +112,12 @@ def table(collections: list[Path], args: argparse.Namespace) -> str:
             for system, path in runs_of(model, collection, args).items():
                 result = evaluate(qrels, read_run(path), ["nDCG@10"])
                 each = {qid: values["nDCG@10"] for qid, values in result.per_query.items()}
-                last = before.get((collection.name, system))
+                last = seen.get((collection.name, system, BEFORE.get(model, "")))
                 star = ""
                 if last is not None:
                     shared = sorted(each.keys() & last.keys())
                     star = "*" if ttest_rel([each[q] for q in shared], [last[q] for q in shared]).pvalue < 0.05 else ""
-                before[collection.name, system] = each
+                seen[collection.name, system, model] = each
                 cells.setdefault(system, []).append(f"{result.mean['nDCG@10']:.4f}{star}")
         lines += [f"| {model} | {system} | " + " | ".join(row) + " |" for system, row in cells.items()]
     return "\n".join(lines)
