@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
+from safetensors.torch import load_model, save_model
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import TrainingFailed, UsageError
@@ -22,6 +24,8 @@ from dupmae_ir.io.atomic import write_json
 
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
+WEIGHTS = "weights.safetensors"
+"""A checkpoint's weights; modules that are shared are written once."""
 
 
 def last_checkpoint(work: str | Path) -> Path | None:
@@ -204,6 +208,65 @@ class Sums:
     def clear(self) -> None:
         self.values.clear()
         self.count = 0
+
+
+class CheckedTrainer(Trainer):
+    """Hugging Face's Trainer with our log, checkpoints as safetensors, and nothing saved that is not finite.
+
+    A subclass may add its losses by name to ``sums``; then their means are logged instead of transformers' own.
+    """
+
+    def __init__(self, quiet: bool = False, tensorboard: bool = True, **settings: Any) -> None:
+        self.sums = Sums()
+        self._looked_at = -1
+        super().__init__(**settings)
+        for callback in (PrinterCallback, ProgressCallback):
+            self.remove_callback(callback)
+        self.add_callback(JsonLines(self.work))
+        if tensorboard:
+            self.add_callback(TensorBoard(self.work))
+        if not quiet:
+            self.add_callback(Terminal())
+
+    @property
+    def work(self) -> str:
+        """The folder of checkpoints and log."""
+        return str(self.args.output_dir)
+
+    @property
+    def bare(self) -> Any:
+        """The model without what several processes wrap it in."""
+        return self.accelerator.unwrap_model(self.model)
+
+    def looked(self) -> bool:
+        """True where :meth:`evaluate` was called at this step before; transformers may ask twice."""
+        seen, self._looked_at = self._looked_at, self.state.global_step
+        return seen == self._looked_at
+
+    def means(self, sums: Sums) -> dict[str, float]:
+        """Means of losses by name; every process has the same."""
+        return {name: float(value) for name, value in sums.means().items()}
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if "loss" in logs:
+            logs.update(self.means(self.sums))
+            losses = {k: float(v) for k, v in logs.items() if k.startswith("loss")}
+            refuse_non_finite(losses, self.state.global_step, self.work)
+            self.sums.clear()
+        super().log(logs, *args, **kwargs)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        refuse_non_finite(self.means(self.sums), self.state.global_step, self.work)
+        refuse_broken_weights(self.bare, self.state.global_step, self.work)
+        super()._save_checkpoint(*args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:  # noqa: ARG002
+        folder = Path(output_dir or self.work)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(self.bare, str(folder / WEIGHTS))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:  # noqa: ARG002
+        load_model(self.bare, str(Path(resume_from_checkpoint) / WEIGHTS))
 
 
 def plot_log(rows: Iterable[Mapping[str, float]], path: str | Path, title: str) -> None:

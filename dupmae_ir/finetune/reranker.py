@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.finetune.mined import Mined, Passages
 from dupmae_ir.models.checkpoints import quiet_transformers
 from dupmae_ir.models.encoder import batches_by_tokens
-from dupmae_ir.training import JsonLines, Terminal, refuse_broken_weights, refuse_non_finite
+from dupmae_ir.training import CheckedTrainer
 
 SEPARATORS = {"space": " ", "sep": " {sep} ", "colon": ": "}
 """Between title and text; {sep} is the tokenizer's own separator."""
@@ -206,7 +205,7 @@ def evaluate(model: Any, groups: Groups, collator: GroupCollator, rows: Iterable
     return {"loss": round(loss / max(1, count), 6), "positive_first": round(first / max(1, count), 4)}
 
 
-class RerankerTrainer(Trainer):
+class RerankerTrainer(CheckedTrainer):
     """Trainer for :func:`listwise` on :class:`Draws`. Resumed, it goes on to the same numbers."""
 
     def __init__(
@@ -215,16 +214,11 @@ class RerankerTrainer(Trainer):
     ) -> None:  # fmt: skip
         self.draws = draws
         super().__init__(
-            model=model, args=arguments, train_dataset=groups, data_collator=GroupCollator(tokenizer, length),
-            processing_class=tokenizer,
+            quiet, tensorboard=False, model=model, args=arguments, train_dataset=groups,
+            data_collator=GroupCollator(tokenizer, length), processing_class=tokenizer,
         )  # fmt: skip
         # The loss is a mean over the batch's queries, so accumulation has to divide it.
         self.model_accepts_loss_kwargs = False
-        for callback in (PrinterCallback, ProgressCallback):
-            self.remove_callback(callback)
-        self.add_callback(JsonLines(str(arguments.output_dir)))
-        if not quiet:
-            self.add_callback(Terminal())
 
     def get_train_dataloader(self) -> DataLoader:
         loader: Any = DataLoader(self.train_dataset, batch_sampler=self.draws, collate_fn=self.data_collator)
@@ -234,17 +228,3 @@ class RerankerTrainer(Trainer):
         scores, mask = group_scores(model, inputs)
         loss = listwise(scores, mask)
         return (loss, scores) if return_outputs else loss
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if "loss" in logs:
-            refuse_non_finite({"loss": float(logs["loss"])}, self.state.global_step, str(self.args.output_dir))
-        super().log(logs, *args, **kwargs)
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        model = self.accelerator.unwrap_model(self.model)
-        refuse_broken_weights(model, self.state.global_step, str(self.args.output_dir))
-        super()._save_checkpoint(*args, **kwargs)
-
-    def _save(self, *args: Any, **kwargs: Any) -> None:
-        with quiet_transformers():
-            super()._save(*args, **kwargs)

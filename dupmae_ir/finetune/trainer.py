@@ -4,27 +4,21 @@ larger than memory."""
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_model, save_model
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from transformers import Trainer, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers import TrainingArguments
 
 from dupmae_ir.finetune.data import Pair
 from dupmae_ir.finetune.examples import ABSENT, Batches, ExampleCollator
 from dupmae_ir.finetune.objective import BiEncoder, Objective, Parts, batch_loss, in_groups
 from dupmae_ir.models.pooling import keep_top_k
+from dupmae_ir.models.released import SIDES
 from dupmae_ir.models.retriever import similarity
-from dupmae_ir.training import JsonLines, Sums, TensorBoard, Terminal, refuse_broken_weights, refuse_non_finite
-
-WEIGHTS = "retriever.safetensors"
-SIDES = ("query", "document")
+from dupmae_ir.training import CheckedTrainer
 
 
 class Teacher:
@@ -45,7 +39,7 @@ class Teacher:
         return self.scale**0.5 * torch.nn.functional.normalize(vectors.float(), dim=1)
 
 
-class PairTrainer(Trainer):
+class PairTrainer(CheckedTrainer):
     """Trainer of a :class:`BiEncoder` on :mod:`~dupmae_ir.finetune.examples`.
 
     ``head_lr_factor`` multiplies the learning rate of the MLM head's transform and biases and of W_cls, which start
@@ -61,18 +55,10 @@ class PairTrainer(Trainer):
     ) -> None:  # fmt: skip
         self.objective, self.batches, self.head_lr_factor = objective, batches, head_lr_factor
         self.chunk, self.warm_steps, self.teacher, self.dev = chunk, warm_steps, teacher, list(dev)
-        self.sums, self.clock, self.looked_at = Sums(), time.monotonic(), -1
         super().__init__(
-            model=model, args=arguments, train_dataset=_Examples(examples),
+            quiet, tensorboard, model=model, args=arguments, train_dataset=_Examples(examples),
             eval_dataset=_Examples(dev), data_collator=collator,
         )  # fmt: skip
-        for callback in (PrinterCallback, ProgressCallback):
-            self.remove_callback(callback)
-        self.add_callback(JsonLines(str(arguments.output_dir)))
-        if tensorboard:
-            self.add_callback(TensorBoard(str(arguments.output_dir)))
-        if not quiet:
-            self.add_callback(Terminal())
 
     def get_train_dataloader(self) -> DataLoader:
         loader: Any = DataLoader(
@@ -136,37 +122,12 @@ class PairTrainer(Trainer):
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """MRR@10 and accuracy of the dev queries among the dev positives, logged as ``eval_mrr`` and
         ``eval_accuracy``, once a step."""
-        if self.looked_at == self.state.global_step:
+        if self.looked():
             return {}
-        self.looked_at = self.state.global_step
-        model: Any = self.accelerator.unwrap_model(self.model)
-        found = dev_scores(model, self.dev, self.data_collator, self.objective, self.args.device)
-        model.train()
+        found = dev_scores(self.bare, self.dev, self.data_collator, self.objective, self.args.device)
+        self.model.train()
         self.log(found)
         return found
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if "loss" in logs:
-            means = {k: float(v) for k, v in self.sums.means().items()}
-            refuse_non_finite(means, self.state.global_step, str(self.args.output_dir))
-            logs.update(means)
-            self.sums.clear()
-        super().log(logs, *args, **kwargs)
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        work = str(self.args.output_dir)
-        means = {k: float(v) for k, v in self.sums.means().items()}
-        refuse_non_finite(means, self.state.global_step, work)
-        refuse_broken_weights(self.accelerator.unwrap_model(self.model), self.state.global_step, work)
-        super()._save_checkpoint(*args, **kwargs)
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:  # noqa: ARG002
-        folder = Path(output_dir or str(self.args.output_dir))
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(self.accelerator.unwrap_model(self.model), str(folder / WEIGHTS))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:  # noqa: ARG002
-        load_model(self.accelerator.unwrap_model(self.model), str(Path(resume_from_checkpoint) / WEIGHTS))
 
 
 class _Examples(Dataset):

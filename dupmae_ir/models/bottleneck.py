@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dupmae_ir.models.decoders import DecoderLayer
 from dupmae_ir.models.masked_lm import embed, encoder_of, head_of, shape_of
-from dupmae_ir.models.token_loss import token_cross_entropy
+from dupmae_ir.models.token_loss import IGNORED, token_cross_entropy
 
 Terms = dict[str, Tensor]
 """The loss of each task by name; their weighted sum is what is minimised."""
@@ -34,7 +34,7 @@ class Bottleneck(nn.Module):
     def predict(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy of the head at the labels (-100: nothing asked)."""
         head = head_of(self.lm)
-        asked = labels != -100
+        asked = labels != IGNORED
         # Only labelled tokens go through the head at all.
         return token_cross_entropy(head.transform(hidden[asked]), labels[asked], head.weight, head.bias)
 

@@ -19,7 +19,6 @@ from dupmae_ir.pretrain.tokens import Corpus
 from dupmae_ir.pretrain.vocabulary import Vocabulary
 from dupmae_ir.pretrain.words import WordCounts, word_hashes, word_starts
 
-IGNORED = -100
 MOST_QUERIES = 10
 """Generated queries joined into one text for MASTER's decoder, as released."""
 
@@ -138,7 +137,7 @@ class RetroMAECollator(Collator):
         """(B, L) labels of enhanced decoding: every token but [CLS] and the last [SEP]."""
         place = np.arange(texts.ids.shape[1])
         asked = (place > 0) & (place < texts.lengths[:, None] - 1)
-        return np.where(asked, texts.ids, IGNORED)
+        return np.where(asked, texts.ids, masking.IGNORED)
 
 
 class DupMAECollator(RetroMAECollator):

@@ -6,7 +6,7 @@ both. CoT-MoTE has no released code: its ``release`` preset takes what the text 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from dupmae_ir.config import option
@@ -174,13 +174,6 @@ def made(recipe: Recipe) -> dict[str, Any]:
     """The choices that a resolved recipe makes, by name: what is printed and stored."""
     values = {f.name: getattr(recipe, f.name) for f in fields(Recipe)}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
-
-
-def only(recipe: Recipe, **changes: Any) -> Recipe:
-    """A resolved recipe with some choices changed (checked)."""
-    changed = replace(recipe, **changes)
-    _check(changed)
-    return changed
 
 
 def _flag(name: str) -> str:

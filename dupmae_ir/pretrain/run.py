@@ -196,7 +196,6 @@ class _Job:
 
 def _prepare(config: PretrainConfig, recipe: Recipe, quiet: bool) -> _Job:
     """Read base and corpora, check that they fit, and say what will be done."""
-    import numpy as np
     from transformers import set_seed
 
     from dupmae_ir.models.masked_lm import longest
@@ -238,10 +237,7 @@ def _prepare(config: PretrainConfig, recipe: Recipe, quiet: bool) -> _Job:
         "config": _job_settings(config), "choices": made(recipe), "steps": steps,
         "corpora": [c.folder.name for c in corpora],
     }  # fmt: skip
-    assert all(isinstance(r, np.ndarray) for r in rows)
-    return _Job(
-        retriever, tokenizer, objective, vocabulary, corpora, rows, held, weights, steps, counts, told
-    )
+    return _Job(retriever, tokenizer, objective, vocabulary, corpora, rows, held, weights, steps, counts, told)
 
 
 def _base(config: PretrainConfig, passages: Any, quiet: bool) -> tuple[Any, Any]:

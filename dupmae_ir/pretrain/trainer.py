@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_model, save_model
 from torch.utils.data import DataLoader, Dataset
-from transformers import Trainer, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers import TrainingArguments
 
 from dupmae_ir.pretrain.collate import Collator, Draw
-from dupmae_ir.training import JsonLines, Sums, TensorBoard, Terminal, refuse_broken_weights, refuse_non_finite
+from dupmae_ir.training import CheckedTrainer, Sums
 
-WEIGHTS = "objective.safetensors"
 _BLOCK = 1 << 14
 
 
@@ -76,7 +72,7 @@ class _Draws(Dataset):
         return draw
 
 
-class PretrainTrainer(Trainer):
+class PretrainTrainer(CheckedTrainer):
     """Trainer of a :class:`~dupmae_ir.models.bottleneck.Bottleneck`. ``held_out`` are draws whose losses are told by
     :meth:`evaluate`, always with the same masks."""
 
@@ -85,21 +81,13 @@ class PretrainTrainer(Trainer):
         held_out: Sequence[Draw] = (), quiet: bool = False, tensorboard: bool = True,
     ) -> None:  # fmt: skip
         self.batches, self.held_out = batches, list(held_out)
-        self.looked_at = -1  #: step of the last look at the held-out texts
-        self.sums = Sums()
         self.tokens = torch.zeros((), dtype=torch.float64)
         self.clock = time.monotonic()
         super().__init__(
-            model=objective, args=arguments, train_dataset=_Draws(batches.count * batches.batch_size),
-            eval_dataset=_Draws(len(self.held_out)), data_collator=collator,
+            quiet, tensorboard, model=objective, args=arguments,
+            train_dataset=_Draws(batches.count * batches.batch_size), eval_dataset=_Draws(len(self.held_out)),
+            data_collator=collator,
         )  # fmt: skip
-        for callback in (PrinterCallback, ProgressCallback):
-            self.remove_callback(callback)
-        self.add_callback(JsonLines(str(arguments.output_dir)))
-        if tensorboard:
-            self.add_callback(TensorBoard(str(arguments.output_dir)))
-        if not quiet:
-            self.add_callback(Terminal())
 
     def get_train_dataloader(self) -> DataLoader:
         loader: Any = DataLoader(
@@ -111,14 +99,13 @@ class PretrainTrainer(Trainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
         loss, terms = model(inputs)
         self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
-        self.tokens = self.tokens.to(loss.device) + sum(v.sum() for k, v in inputs.items() if k == "attention_mask")
+        self.tokens = self.tokens.to(loss.device) + inputs["attention_mask"].sum()
         return (loss, terms) if return_outputs else loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Mean loss of every task on the held-out draws; logged with the prefix ``eval_``, once a step."""
-        if self.looked_at == self.state.global_step:
+        if self.looked():
             return {}
-        self.looked_at = self.state.global_step
         size = self.args.per_device_train_batch_size
         mine = [self.held_out[i : i + size] for i in range(0, len(self.held_out), size)]
         mine = mine[self.args.process_index :: self.args.world_size]
@@ -131,42 +118,26 @@ class PretrainTrainer(Trainer):
                     loss, terms = self.model(batch)
                 sums.add({"eval_loss": loss, **{f"eval_loss_{k}": v for k, v in terms.items()}})
         self.model.train()
-        means = self._over_processes(sums)
+        means = self.means(sums)
         self.log(means)
         return means
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
-            means = self._over_processes(self.sums)
-            refuse_non_finite(means, self.state.global_step, str(self.args.output_dir))
             now = time.monotonic()
             tokens = float(self._reduced(self.tokens.reshape(1))[0]) * self.args.world_size
-            logs.update(means, tokens_per_second=round(tokens / (now - self.clock), 1))
-            self.sums.clear()
+            logs["tokens_per_second"] = round(tokens / (now - self.clock), 1)
             self.tokens, self.clock = torch.zeros((), dtype=torch.float64), now
         super().log(logs, *args, **kwargs)
 
-    def _over_processes(self, sums: Sums) -> dict[str, float]:
+    def means(self, sums: Sums) -> dict[str, float]:
+        """Over the batches of all processes."""
         means = sums.means()
         if not means:
             return {}
-        values = self._reduced(torch.stack(list(means.values())).to(self.args.device))
+        values = self._reduced(torch.stack(list(means.values())))
         return dict(zip(means, values.tolist(), strict=True))
 
     def _reduced(self, values: torch.Tensor) -> torch.Tensor:
         """Mean over the processes."""
         return self.accelerator.reduce(values.to(self.args.device), "mean")
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        work = str(self.args.output_dir)
-        refuse_non_finite(self._over_processes(self.sums), self.state.global_step, work)
-        refuse_broken_weights(self.accelerator.unwrap_model(self.model), self.state.global_step, work)
-        super()._save_checkpoint(*args, **kwargs)
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:  # noqa: ARG002
-        folder = Path(output_dir or str(self.args.output_dir))
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(self.accelerator.unwrap_model(self.model), str(folder / WEIGHTS))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:  # noqa: ARG002
-        load_model(self.accelerator.unwrap_model(self.model), str(Path(resume_from_checkpoint) / WEIGHTS))
