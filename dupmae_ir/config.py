@@ -84,15 +84,16 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
 
 def recipe_values(config: type, path: str | Path) -> dict[str, Any]:
     """The settings that a recipe names, checked against ``config``; it need not name all that are required."""
-    return _checked_values(config, _read_toml(path), str(path))
+    return _checked_values(config, read_toml(path), str(path))
 
 
 def from_toml(config: type[T], path: str | Path, **overrides: Any) -> T:
     """Read a recipe. Unknown keys and wrong types are refused with the file's name."""
-    return from_mapping(config, {**_read_toml(path), **overrides}, source=str(path))
+    return from_mapping(config, {**read_toml(path), **overrides}, source=str(path))
 
 
-def _read_toml(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """A TOML file, or an :class:`InputError` in one line that says what is wrong with it."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -10,11 +10,12 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from dupmae_ir.errors import DupmaeError
+from dupmae_ir.registry import suggest
 
 INTERRUPTED = 130
 
@@ -69,6 +70,25 @@ def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir") -> int:
         where = f"{e.filename}: " if e.filename else ""
         print(f"{prog}: {where}{e.strerror or e}{hint}", file=sys.stderr)
         return 1
+
+
+def dispatch(
+    command: str, verbs: Mapping[str, tuple[str, Callable[[list[str]], int]]], examples: str, argv: list[str] | None
+) -> int:
+    """A command of several verbs: verb -> (what it does, its own main). Returns the exit status."""
+    verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if verb in ("-h", "--help"):
+        width = max(map(len, verbs)) + 2
+        lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
+        print(f"usage: dupmae-ir {command} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{_indent(examples)}\n\n"
+              f"dupmae-ir {command} COMMAND --help says more.")  # fmt: skip
+        return 0
+    if verb not in verbs:
+        known = ", ".join(verbs)
+        print(f"dupmae-ir {command}: no command named {verb!r}; there are {known}.{suggest(verb, verbs)}",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    return guarded(lambda: verbs[verb][1](rest), f"dupmae-ir {command} {verb}")
 
 
 def say(message: str, quiet: bool = False) -> None:

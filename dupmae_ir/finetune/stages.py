@@ -15,13 +15,12 @@ import re
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import flags, from_mapping
+from dupmae_ir.config import flags, from_mapping, read_toml
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, TrainingFailed, UsageError
 from dupmae_ir.io.atomic import sha256_file, write_json
@@ -31,6 +30,9 @@ from dupmae_ir.registry import lookup, suggest
 RECIPES = Path(__file__).with_name("recipes")
 STATE = "steps.json"
 COMMANDS = {
+    "pretrain": ("dupmae_ir.pretrain.run", "PretrainConfig", ""),
+    "pretrain.augment": ("dupmae_ir.pretrain.augment", "AugmentConfig", ".jsonl"),
+    "finetune.convert": ("dupmae_ir.finetune.convert", "ConvertConfig", ".jsonl"),
     "finetune": ("dupmae_ir.finetune.run", "FinetuneConfig", ""),
     "finetune.mine": ("dupmae_ir.finetune.mine", "MineConfig", ".jsonl"),
     "finetune.cross_encoder": ("dupmae_ir.finetune.cross_encoder", "CrossEncoderConfig", ""),
@@ -68,17 +70,22 @@ def find_recipe(name: str) -> Path:
 def has_steps(name: str) -> bool:
     """True for a recipe of several steps (and for a name that is none of ours, so that the error speaks of recipes)."""
     path = Path(name)
-    return not path.is_file() or "step" in _read(path)
+    return not path.is_file() or "step" in read_toml(path)
 
 
-def plan(recipe: str | Path, output: str | Path, given: Mapping[str, str]) -> tuple[list[Step], dict[str, Any]]:
-    """(steps, inputs) of a recipe with the values of ``--set``. Raises :class:`InputError` naming the recipe."""
-    data = _read(Path(recipe))
+def plan(
+    recipe: str | Path, output: str | Path, given: Mapping[str, Any], last: str | None = None
+) -> tuple[list[Step], dict[str, Any]]:
+    """(steps, inputs) of a recipe with the values of ``--set``, as far as the step ``last``.
+
+    Raises :class:`InputError` naming the recipe.
+    """
+    data = read_toml(recipe)
     inputs = dict(data.get("inputs", {}))
     for name, value in given.items():
         if name not in inputs:
             raise UsageError(f"--set {name}: {recipe} has no such input.{suggest(name, inputs)}")
-        inputs[name] = value.split() if isinstance(inputs[name], list) else value
+        inputs[name] = value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
     if lacking := [name for name, value in inputs.items() if value in ("", [])]:
         raise UsageError(f"{recipe} wants {' and '.join(f'--set {n}=...' for n in lacking)}")
     known: dict[str, Any] = {**inputs, "start": inputs.get("model", "")}
@@ -91,20 +98,26 @@ def plan(recipe: str | Path, output: str | Path, given: Mapping[str, str]) -> tu
         if step.command == "finetune" and data.get("init_from", "pretrained") == "previous":
             known["start"] = step.config.output
         steps.append(step)
+        if step.name == last:
+            break
+    if last and (not steps or steps[-1].name != last):
+        raise InputError(f"{recipe}: has no step {last!r}.{suggest(last, [s.name for s in steps])}")
     if not steps:
         raise InputError(f"{recipe}: has no [[step]]")
     return steps, inputs
 
 
 def run_stages(
-    recipe: str, output: str, given: Mapping[str, str], quiet: bool = False, dry_run: bool = False
+    recipe: str, output: str, given: Mapping[str, Any], quiet: bool = False, dry_run: bool = False,
+    last: str | None = None,
 ) -> dict[str, Any]:
-    """Run what is not done yet, in order; the same call goes on after any end. Returns the summaries by step.
+    """Run what is not done yet, in order, as far as ``last``; the same call goes on after any end. Returns the
+    summaries by step.
 
     A step is done again when its settings, an input file or a step before it has changed; its old output is refused
     rather than overwritten by the step's own command.
     """
-    steps, inputs = plan(find_recipe(recipe), output, given)
+    steps, inputs = plan(find_recipe(recipe), output, given, last)
     if dry_run:
         for step in steps:
             say(f"python -m {' '.join(step.words)}")
@@ -203,12 +216,3 @@ def _state(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as e:
         raise InputError(f"{path}: not valid JSON ({e}); remove it to look at every step again") from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InputError(f"{path}: not valid TOML: {e}") from None

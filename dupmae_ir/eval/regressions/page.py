@@ -1,0 +1,75 @@
+"""The two-click page: the table of the regressions; a click on a case shows its commands, to be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dupmae_ir.eval.page import bullets, esc, page, table
+from dupmae_ir.eval.regressions.report import NOT_HERE, MeanRow, Row, environment_line, summary
+from dupmae_ir.eval.regressions.verdict import Status
+
+_COLOUR = {Status.OK: "c2", Status.OKISH: "c2", Status.BETTER: "c0", Status.SKIP: "soft", Status.STALE: "c4",
+           Status.FAIL: "c1"}  # fmt: skip
+EXPLAINED = (
+    "OK: the accepted value, or the paper's printed digits",
+    "OKISH: within noise of it (95 % bootstrap interval, queries paired where they are known)",
+    "BETTER: above it beyond noise; not a pass until accepted",
+    "FAIL: below it beyond noise, or an index or a run that is not the one meant",
+    "STALE: accepted for another configuration or other weights",
+    "SKIP: not run here, or cannot be had here, with the reason",
+)
+
+
+def as_html(groups: Sequence[tuple[str, Sequence[Row]]], mean_rows: Sequence[MeanRow]) -> str:
+    """``groups``: title of a regression and its rows."""
+    every = [row for _, rows in groups for row in rows]
+    body = [f"<p>{esc(summary(every))}</p>", bullets(EXPLAINED)]
+    for title, rows in groups:
+        body += [f"<h2>{esc(title)}</h2>", _numbers(rows), *map(_commands, rows)]
+    if mean_rows:
+        body += ["<h2>Means over collections</h2>", _means(mean_rows)]
+    return page("Regressions of dupmae_ir", body)
+
+
+def _numbers(rows: Sequence[Row]) -> str:
+    cells = []
+    for row in rows:
+        by_measure = {v.measure: v for v in row.verdicts}
+        for measure in row.case.all_measures:
+            v = by_measure.get(measure, row.verdicts[0])
+            value = row.measured(measure)
+            cells.append([
+                esc(row.case.name), esc(measure), esc(row.case.paper.get(measure, "")),
+                NOT_HERE if value is None else f"{value:.4f}", _status(v.status), esc(v.reason),
+            ])  # fmt: skip
+    source = next((row.case.source for row in rows if row.case.source), "")
+    caption = f"Paper: {source}" if source else "No printed number; held against what was accepted"
+    return table(caption, ["case", "measure", "paper", "measured", "status", "why"], cells, words=(5,))
+
+
+def _status(status: Status) -> str:
+    return f'<strong style="color: var(--{_COLOUR[status]})">{status}</strong>'
+
+
+def _commands(row: Row) -> str:
+    told = [row.origin, row.case.note, environment_line(row)]
+    if row.case.paper and not row.case.compare:
+        told.append("the paper's numbers are of other weights and stand here for orientation")
+    notes = bullets(t for t in told if t)
+    commands = esc("\n".join(row.commands()))
+    return (
+        f"<details><summary><code>{esc(row.case.id)}</code>: {esc(row.case.title)}</summary>\n"
+        f'<p><code>dupmae-ir eval.regressions run {esc(row.case.id)}</code>, or by hand:</p>\n'
+        f'<div class="scroll"><pre>{commands}</pre></div>\n{notes}</details>'
+    )
+
+
+def _means(mean_rows: Sequence[MeanRow]) -> str:
+    cells = []
+    for row in mean_rows:
+        for measure, value in row.values.items():
+            told = f"{value:.4f}" if value is not None else f"{NOT_HERE}: {len(row.missing)} collections missing"
+            cells.append([esc(f"{row.regression}: {row.mean.name}"), esc(row.mean.group), esc(measure),
+                          esc(row.mean.paper[measure]), told])  # fmt: skip
+    header = ["mean", "group", "measure", "paper", "measured"]
+    return table("A mean with a collection missing is no mean", header, cells)
