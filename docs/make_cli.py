@@ -9,8 +9,9 @@ from pathlib import Path
 
 PAGE = Path(__file__).with_name("cli.md")
 COMMANDS = (
-    "demo", "encode", "encode.merge", "encode.queries", "search", "search.fusion", "eval", "eval.case",
-    "eval.space", "index bm25", "index show", "doctor", "pretrain", "pretrain.augment", "finetune",
+    "demo", "collections list", "collections show", "collections get", "collections check", "encode",
+    "encode.merge", "encode.queries", "search", "search.fusion", "eval", "eval.case", "eval.space",
+    "index bm25", "index show", "doctor", "pretrain", "pretrain.augment", "finetune",
     "finetune.convert", "finetune.mine", "finetune.cross_encoder", "finetune.score", "export",
 )
 

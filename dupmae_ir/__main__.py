@@ -12,6 +12,7 @@ from dupmae_ir.registry import suggest
 
 VERBS = {
     "demo": "encode, search and evaluate an embedded collection, to see it all work",
+    "collections": "MS MARCO, DL, NQ, TriviaQA and BEIR by name: list, show, get (download and verify), check",
     "encode": "a collection to an index folder: dense vectors and impacts in one pass",
     "encode.merge": "the indexes of all shards of a collection to the index of the whole",
     "encode.queries": "topics to the encoded queries that stock Pyserini commands read",

@@ -40,6 +40,14 @@ class EnvironmentProblem(DupmaeError):
     """The machine lacks something (Java, a package, disk space); the message names the fix."""
 
 
+class Licensed(EnvironmentProblem):
+    """A collection that nobody may hand out; the message says how to obtain it and where to put it."""
+
+
+class WrongCollection(DupmaeError):
+    """A collection is not what its name promises; the message says what was expected and what was found."""
+
+
 class OutputError(DupmaeError):
     """A result could not be written; nothing that existed before was damaged."""
 

@@ -20,7 +20,7 @@ FLOORS = [
     {"types", "errors"},
     {"config", "registry", "device", "console"},
     {"io", "models", "index", "pyserini", "testing", "training"},
-    {"pretrain", "finetune", "encode", "search", "eval", "demo", "doctor", "export"},
+    {"pretrain", "finetune", "encode", "search", "eval", "demo", "collections", "doctor", "export"},
     {"__main__"},
 ]
 FLOOR = {unit: i for i, units in enumerate(FLOORS) for unit in units}
