@@ -14,18 +14,19 @@ from dupmae_ir.models.retromae import RetroMAE
 class DupMAE(RetroMAE):
     """``L_mlm + L_dec + bow_weight * L_bow`` (DupMAE Eq. 9); the weight is 0.1 in the released code, 1 in the paper.
 
+    ``decoder_weight`` is that of L_dec: 0 leaves OT decoding alone, as ``bow_weight`` 0 does CLS decoding (Table 4).
     ``head``: what makes vocabulary logits of the tokens: the ``mlm`` head as released, ``tied`` word embeddings
     alone, or a ``linear`` map of its own (W^O of Eq. 6).
     """
 
     def __init__(
         self, lm: nn.Module, bow_weight: float = 0.1, head: str = "mlm", query_stream: str = "embedded",
-        decoding: str = "enhanced", layers: int = 1,
+        decoding: str = "enhanced", layers: int = 1, decoder_weight: float = 1.0,
     ) -> None:
         super().__init__(lm, decoding, layers, query_stream)
         if head not in ("mlm", "tied", "linear"):
             raise ValueError(f"head {head!r} is not known")
-        self.bow_weight, self.head = bow_weight, head
+        self.bow_weight, self.decoder_weight, self.head = bow_weight, decoder_weight, head
         width, words = shape_of(self.lm.config).width, self.lm.config.vocab_size
         self.ot_projection = nn.Linear(width, words, bias=False) if head == "linear" else None
 
@@ -35,7 +36,7 @@ class DupMAE(RetroMAE):
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         terms = self.terms(hidden, batch)
         terms["bow"] = self.bag_of_words(hidden, batch)
-        return terms["mlm"] + terms["decoder"] + self.bow_weight * terms["bow"], terms
+        return terms["mlm"] + self.decoder_weight * terms["decoder"] + self.bow_weight * terms["bow"], terms
 
     def bag_of_words(self, hidden: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Eq. 6-8: mean over texts of -sum_v w_v log softmax(mu_X)_v."""

@@ -24,11 +24,12 @@ class MASTER(Bottleneck):
     released code). ``tasks`` switches decoders off for the ablations; a task that is off costs nothing.
 
     ``encoder_losses``: ``all`` adds the masked-LM loss of every text the encoder reads, as released; ``passage`` that
-    of the passage alone, the one L_MLM of Eq. 8.
+    of the passage alone, the one L_MLM of Eq. 8. ``shared_decoder``: one for all tasks (Table 6).
     """
 
     def __init__(
-        self, lm: nn.Module, tasks: tuple[str, ...] = tuple(TASKS), layers: int = 2, encoder_losses: str = "all"
+        self, lm: nn.Module, tasks: tuple[str, ...] = tuple(TASKS), layers: int = 2, encoder_losses: str = "all",
+        shared_decoder: bool = False,
     ) -> None:
         super().__init__(lm)
         if encoder_losses not in ("all", "passage"):
@@ -37,8 +38,9 @@ class MASTER(Bottleneck):
         if unknown := set(tasks) - set(TASKS):
             raise ValueError(f"no task named {sorted(unknown)[0]!r}; there are {', '.join(TASKS)}")
         self.tasks = tasks
-        for task in tasks:
-            setattr(self, TASKS[task], decoder_layers(self.lm.config, layers))
+        self.decoder_of = dict.fromkeys(tasks, "shared_head") if shared_decoder else {t: TASKS[t] for t in tasks}
+        for name in dict.fromkeys(self.decoder_of.values()):
+            setattr(self, name, decoder_layers(self.lm.config, layers))
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
         """``input_ids, attention_mask, labels`` of the masked passage, and for each task that is on
@@ -59,7 +61,7 @@ class MASTER(Bottleneck):
         for task in self.tasks:
             prefix, mask = _INPUTS[task]
             ids, labels = batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"]
-            terms[task] = self.decode(getattr(self, TASKS[task]), led_by[task], ids, batch[mask], labels)
+            terms[task] = self.decode(getattr(self, self.decoder_of[task]), led_by[task], ids, batch[mask], labels)
         return torch.stack(list(terms.values())).sum(), terms
 
     def _read(self, batch: dict[str, Tensor], ids: str, mask: str, labels: str, terms: Terms, name: str) -> Tensor:

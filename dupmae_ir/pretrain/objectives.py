@@ -28,9 +28,9 @@ def build(method: str, lm: nn.Module, recipe: Recipe) -> Bottleneck:
     if method == "retromae":
         return RetroMAE(lm, r.decoding, r.decoder_layers, r.query_stream)
     if method == "dupmae":
-        return DupMAE(lm, r.bow_weight, r.ot_head, r.query_stream, r.decoding, r.decoder_layers)
+        return DupMAE(lm, r.bow_weight, r.ot_head, r.query_stream, r.decoding, r.decoder_layers, r.decoder_weight)
     if method == "master":
-        return MASTER(lm, r.tasks, r.decoder_layers, r.encoder_losses)
+        return MASTER(lm, r.tasks, r.decoder_layers, r.encoder_losses, r.shared_decoder)
     if method == "cot-mae":
         return CoTMAE(lm, r.decoder_layers, r.causal_layers, r.window)
     return CoTMoTE(

@@ -38,6 +38,9 @@ class Recipe:
     decoder_layers: int | None = option(None, "layers of a (mask) decoder", group="decoders")
     # DupMAE
     bow_weight: float | None = option(None, "weight of the bag-of-words loss (Eq. 9)", group="DupMAE")
+    decoder_weight: float | None = option(
+        None, "weight of the [CLS] decoder's loss; 0 leaves the bag of words alone", group="DupMAE"
+    )
     bow_norm: str | None = option(
         None, "a word's weight in it: 1, 1 / tokens, or 1 / distinct tokens", group="DupMAE",
         choices=("sum", "length", "set"),
@@ -64,6 +67,7 @@ class Recipe:
         None, "masked-LM loss of all texts the encoder reads, or of the passage alone", group="MASTER",
         choices=("all", "passage"),
     )
+    shared_decoder: bool | None = option(None, "one decoder for all tasks", group="MASTER")
     # CoT-MAE and CoT-MoTE
     context: str | None = option(
         None, "what [CLS] must help decode: a nearby text of the document, an overlapping piece of the same text, "
@@ -108,12 +112,13 @@ _RETROMAE: dict[str, Any] = {
     **_MASKS, "decoding": "enhanced", "query_stream": "raw", "decoder_layers": 1, **_RUN,
 }  # fmt: skip
 _DUPMAE: dict[str, Any] = {
-    **_RETROMAE, "query_stream": "embedded", "bow_weight": 0.1, "bow_norm": "length", "ot_head": "mlm",
+    **_RETROMAE, "query_stream": "embedded", "bow_weight": 0.1, "decoder_weight": 1.0, "bow_norm": "length", "ot_head": "mlm",
     "ot_exclude_masked": False, "ot_exclude_sep": False,
 }  # fmt: skip
 _MASTER: dict[str, Any] = {
     **_MASKS, "count_special": False, "decoder_layers": 2, "tasks": TASKS, "keyword": "invfreq",
     "npr_source": "halves", "complementary_ratio": 0.50, "encoder_losses": "all",
+    "shared_decoder": False,
     **_RUN, "truncation": "random", "length": 128, "batch_size": 128, "accumulate": 2, "learning_rate": 3e-4,
     "epochs": 40.0,
 }  # fmt: skip
@@ -190,7 +195,7 @@ def _check(recipe: Recipe) -> None:
         allows_none = name == "decoder_layers" and bool(recipe.causal_layers)
         if value is not None and not (value > 0 or (value == 0 and allows_none)):
             raise UsageError(f"{_flag(name)} {value:g}: must be above 0")
-    for name in ("bow_weight", "window", "causal_layers"):
+    for name in ("bow_weight", "decoder_weight", "window", "causal_layers"):
         value = getattr(recipe, name)
         if value is not None and value < 0:
             raise UsageError(f"{_flag(name)} {value:g}: must be 0 or more")

@@ -112,9 +112,9 @@ def test_retromaes_options_matter(lm, batch, one, other):
 
 
 def test_dupmaes_bag_of_words_is_equation_8(lm, batch):
-    objective = DupMAE(lm, bow_weight=0.7).double()
+    objective = DupMAE(lm, bow_weight=0.7, decoder_weight=0.6).double()
     loss, terms = objective(batch)
-    assert loss.item() == pytest.approx((terms["mlm"] + terms["decoder"] + 0.7 * terms["bow"]).item())
+    assert loss.item() == pytest.approx((terms["mlm"] + 0.6 * terms["decoder"] + 0.7 * terms["bow"]).item())
     logits = lm(input_ids=batch["encoder_ids"], attention_mask=batch["attention_mask"]).logits[:, 1:]
     logs = logits.amax(1).log_softmax(1)
     want = -sum(logs[b, v] / 6 for b in range(3) for v in batch["bow_ids"][b]) / 3
@@ -137,7 +137,7 @@ def test_tokens_that_do_not_speak_do_not_count(lm, batch):
     assert abs(narrowed.item() - objective(batch)[1]["bow"].item()) > 1e-6
 
 
-def test_masters_tasks_can_be_switched_off_one_by_one(lm):
+def masters_batch():
     g = torch.Generator().manual_seed(2)
     mask = torch.ones(3, 8, dtype=torch.long)
     batch = {"attention_mask": mask}
@@ -145,6 +145,24 @@ def test_masters_tasks_can_be_switched_off_one_by_one(lm):
     for prefix in ("decoder", "query", "gpt", "next_encoder", "next_decoder", "overlap_encoder", "overlap_decoder"):
         batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"], _ = masked(g)
         batch[f"{prefix}_attention_mask"] = mask
+    return batch
+
+
+def test_masters_shared_decoder_is_one_for_all_tasks(lm):
+    batch = masters_batch()
+    torch.manual_seed(3)
+    shared = MASTER(lm, shared_decoder=True).double()
+    own = MASTER(lm).double()
+    decoders = sum(p.numel() for n, p in own.named_parameters() if "_head." in n)
+    assert 5 * sum(p.numel() for n, p in shared.named_parameters() if "shared_head." in n) == decoders
+    # With every task's own decoder set to the shared one, both are the same objective.
+    for name in own.decoder_of.values():
+        getattr(own, name).load_state_dict(shared.shared_head.state_dict())
+    assert total(shared, batch) == pytest.approx(total(own, batch), abs=1e-12)
+
+
+def test_masters_tasks_can_be_switched_off_one_by_one(lm):
+    batch = masters_batch()
     whole = MASTER(lm).double()(batch)[1]
     assert set(whole) == {*TASKS, "mlm_passage", "mlm_neighbour", "mlm_complementary"}
     for task in TASKS:
