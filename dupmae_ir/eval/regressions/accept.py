@@ -26,8 +26,8 @@ def block(case: Case, result: Result) -> dict[str, Any]:
     index = {k: v for k, v in result.index.items() if v is not None and k not in ("shard", "encoder", "digest")}
     return {
         "date": date.fromisoformat(result.date[:10]).isoformat(), "configuration": case.configuration,
-        "weights": result.key["weights"], "values": dict(result.values), "index": index,
-        "environment": dict(result.environment),
+        "weights": result.key["weights"], "collection": result.key["collection"], "values": dict(result.values),
+        "index": index, "environment": dict(result.environment),
     }  # fmt: skip
 
 

@@ -38,6 +38,8 @@ class Data:
     qrels: Callable[[str], Path]  #: by test
     documents: int | None = None  #: as the registry knows it
     query_length: int | None = None
+    document_length: int | None = None
+    title_separator: str | None = None
     remove_query: bool = False
     answers: Path | None = None
     stand_in: bool = False  #: a look-alike: whatever is measured on it means nothing
@@ -90,6 +92,18 @@ class Place:
             return Path("COLLECTIONS") / name.removeprefix(LOCAL)
         return self._cache / "collections" / name
 
+    def collection_facts(self, name: str) -> dict[str, Any]:
+        """What the registry knows of a collection that decides the commands; nothing of a local one."""
+        from dupmae_ir import collections
+
+        if name == TINY:
+            return {"remove_query": True}
+        if name.startswith(LOCAL):
+            return {}
+        known = collections.find(name, self.catalogue)
+        told = ("documents", "query_length", "document_length", "title_separator", "remove_query")
+        return {key: getattr(known, key) for key in told}
+
     def collection(self, name: str) -> Data:
         """The collection, made or downloaded where it is not there.
 
@@ -97,15 +111,12 @@ class Place:
         """
         if name == TINY:
             home = tiny.write_collection(self.collection_folder(TINY))
-            return in_beir_layout(name, home, remove_query=True)
+            return in_beir_layout(name, home, **self.collection_facts(name))
         if name.startswith(LOCAL):
             return self._told_folder(name)
         from dupmae_ir import collections
 
-        known = collections.find(name, self.catalogue)
-        facts: dict[str, Any] = {
-            "documents": known.documents, "query_length": known.query_length, "remove_query": known.remove_query,
-        }
+        facts = self.collection_facts(name)
         if local := self._local(name):
             return in_beir_layout(name, local, **facts)
         ready = collections.get(
@@ -216,7 +227,7 @@ class Place:
         if kind == "file":
             return str(self._file(name, part, fetch))
         if not fetch:
-            return str(self.collection_folder(name) / part)
+            return str(self.collection_folder(name) / (f"{part}.jsonl" if part in ("corpus", "queries") else part))
         data = self.collection(name)
         return str({"corpus": data.corpus, "queries": data.queries}.get(part, data.corpus.parent / part))
 

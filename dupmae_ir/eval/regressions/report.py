@@ -91,11 +91,11 @@ def summary(rows: Sequence[Row]) -> str:
 def as_list(rows: Sequence[Row]) -> str:
     """A line a case: what it is, what the paper says, what was accepted."""
     body = [
-        [r.case.id, r.case.tier, r.case.collection, r.case.mode, ", ".join(f"{m} {v}" for m, v in r.case.paper.items()),
-         _short(r.accepted.get("values", {})) or NOT_HERE]
+        [r.case.id, r.case.tier, r.case.collection, r.case.test, r.case.mode, _first(r.case.paper),
+         _first({m: f"{v:.4f}" for m, v in r.accepted.get("values", {}).items()}) or NOT_HERE]
         for r in rows
     ]  # fmt: skip
-    return table(body, ["case", "tier", "collection", "mode", "paper", "measured"])
+    return table(body, ["case", "tier", "collection", "test", "mode", "paper", "measured"])
 
 
 def as_markdown(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = (), title: str = "Regressions") -> str:
@@ -201,5 +201,7 @@ def _digits(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def _short(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{m} {v:.4f}" for m, v in values.items())
+def _first(values: Mapping[str, str]) -> str:
+    """The first measure with its value, and how many more there are."""
+    told = [f"{m} {v}" for m, v in values.items()]
+    return told[0] + (f" +{len(told) - 1}" if told[1:] else "") if told else ""

@@ -149,11 +149,11 @@ class Regressions:
         """What has changed since a result on disk: code, environment or configuration."""
         from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 
-        now = {
-            "code": code_digest(), "environment": fingerprint(self.place(case).threads),
-            "encode": {**case.encode, "model": case.model},
-        }  # fmt: skip
-        return " and ".join(work.differences(now, result.key))
+        now = {"code": code_digest(), "environment": fingerprint(self.place(case).threads)}
+        found = work.differences(now, result.key)
+        if case.configuration != result.configuration:
+            found.append("configuration")
+        return " and ".join(found)
 
 
 def _path(told: str | None) -> Path | None:

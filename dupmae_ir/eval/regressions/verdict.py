@@ -73,6 +73,10 @@ def judge(
     if accepted:
         if accepted.get("configuration") != case.configuration:
             return [Verdict(Status.STALE, reason="the accepted values are of another configuration; look, then accept")]
+        if accepted.get("collection") != result.key.get("collection"):
+            # The embedded collection is the interpreter's documentation, another with every version.
+            status = Status.SKIP if case.collection == "demo" else Status.STALE
+            return [Verdict(status, reason="the accepted values are of another edition of the collection")]
         if fixed and accepted.get("weights") != result.key.get("weights"):
             return [Verdict(Status.STALE, reason="the accepted values are of other weights; look, then accept")]
         return [_against_accepted(case, result, accepted, queries.get(m, {}), m) for m in result.values]
@@ -97,7 +101,9 @@ def _against_accepted(
     same = dict(result.environment) == accepted.get("environment")
     told: dict[str, Any] = {"measure": measure, "value": value, "expected": expected, "against": "accepted"}
     if abs(value - expected) <= SAME:
-        return Verdict(Status.OK, **told, tolerance=0.0)
+        printed = case.paper.get(measure) if case.compare else None
+        reason = f"paper {printed} ({value - float(printed):+.4f})" if printed else ""
+        return Verdict(Status.OK, **told, tolerance=0.0, reason=reason)
     if case.exact and same:
         reason = "same environment, other number" + _moved(result, then, measure)
         return Verdict(Status.FAIL, **told, tolerance=0.0, reason=reason)

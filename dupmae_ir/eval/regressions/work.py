@@ -27,6 +27,7 @@ class Result:
     """What came of a case; a JSON file beside its run file."""
 
     case: str
+    configuration: str = ""  #: of the case when it was carried out
     skipped: str = ""  #: why nothing was measured
     problems: tuple[str, ...] = ()  #: what is wrong with what was made, in words that point to the cause
     values: Mapping[str, float] = field(default_factory=dict)
@@ -59,20 +60,23 @@ def commands(case: Case, place: Place, data: Data | None = None) -> list[tuple[s
     """(command, its settings): index, then search. Without ``data``, with paths as they would be."""
     data = data or _planned(case, place)
     folder = str(index_path(case, place))
-    shared = {**case.encode, "corpus": str(data.corpus), "index": folder, "quiet": place.quiet}
-    return [_index_command(case, place, shared), ("search", _search_settings(case, place, data, folder))]
+    return [_index_command(case, place, data, folder), ("search", _search_settings(case, place, data, folder))]
 
 
-def _index_command(case: Case, place: Place, shared: dict[str, Any]) -> tuple[str, Any]:
+def _index_command(case: Case, place: Place, data: Data, folder: str) -> tuple[str, Any]:
+    told = {**case.encode, "corpus": str(data.corpus), "index": folder, "quiet": place.quiet}
     if case.mode == "bm25":
         from dupmae_ir.index.run import Bm25Config
 
-        return "index bm25", from_mapping(Bm25Config, shared)
+        return "index bm25", from_mapping(Bm25Config, told)
     from dupmae_ir.encode.run import EncodeConfig
 
     model = place.model_folder(case.model)
-    own = {"model": str(model) if model else None, "threads": place.threads}
-    return "encode", from_mapping(EncodeConfig, {**own, **shared})
+    own = {
+        "model": str(model) if model else None, "threads": place.threads, "document_length": data.document_length,
+        "title_separator": data.title_separator,
+    }
+    return "encode", from_mapping(EncodeConfig, {**own, **told})
 
 
 def _search_settings(case: Case, place: Place, data: Data, index: str) -> Any:
@@ -90,7 +94,9 @@ def _search_settings(case: Case, place: Place, data: Data, index: str) -> Any:
 
 
 def _planned(case: Case, place: Place) -> Data:
-    return in_beir_layout(case.collection, place.collection_folder(case.collection))
+    return in_beir_layout(
+        case.collection, place.collection_folder(case.collection), **place.collection_facts(case.collection)
+    )
 
 
 def lines(case: Case, place: Place) -> list[str]:
@@ -135,9 +141,9 @@ def carry_out(case: Case, place: Place, accepted: Mapping[str, Any]) -> Result:
     if not place.fresh and (found := _kept(case, place, key)):
         return found
     result = Result(
-        case.id, key=key, environment=fingerprint(place.threads), stand_in=data.stand_in,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+        case.id, configuration=case.configuration, key=key, environment=fingerprint(place.threads),
+        stand_in=data.stand_in, date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
     try:
         result = _made(case, place, data, result, accepted)
     except DupmaeError as e:
@@ -155,7 +161,8 @@ def _made(case: Case, place: Place, data: Data, result: Result, accepted: Mappin
     statistics = checks.statistics(folder, case.mode)
     result = replace(result, index=statistics)
     same = dict(result.environment) == accepted.get("environment")
-    if problems := checks.index_problems(folder, statistics, result.key, data, accepted.get("index", {}), same):
+    then = accepted.get("index", {}) if accepted.get("collection") == result.key["collection"] else {}
+    if problems := checks.index_problems(folder, statistics, result.key, data, then, same):
         return replace(result, problems=tuple(problems))
     from dupmae_ir.search.run import run as search
 
@@ -226,7 +233,9 @@ def _key(case: Case, place: Place, data: Data, model: Path | None) -> dict[str, 
     return {
         "weights": folder_digest(model or default_model_path()) if case.model else "bm25",
         "collection": sha256_file(data.corpus) if data.corpus.is_file() else str(data.corpus),
-        "encode": {**case.encode, "model": case.model},
+        "encode": {
+            **case.encode, "model": case.model, "length": data.document_length, "separator": data.title_separator,
+        },
         "search": {
             **case.search, "mode": case.mode, "remove_query": data.remove_query, "query_length": data.query_length,
         },
