@@ -46,7 +46,7 @@ class Options:
     )
     model: tuple[str, ...] = option((), "use this folder for a model, as NAME=FOLDER", group="where",
                                     metavar="NAME=FOLDER")
-    threads: int = option(0, "CPU threads; 0 is as many as there are (tier tiny: always 1)", group="running")
+    threads: int = option(0, "CPU threads; 0 is 1 for tiny and small, whose values are exact, else as many as there are", group="running")
     quiet: bool = option(False, "results only", group="running")
 
 
@@ -84,9 +84,9 @@ class Regressions:
             raise UsageError(f"no case of tier {options.tier} among {', '.join(options.names)}")
 
     def place(self, case: Case) -> Place:
-        """Tier tiny runs on one thread: its values are exact to the bit, and sums differ with the number of threads."""
+        """Values that are exact to the bit are those of one thread: sums differ with the number of threads."""
         o = self.options
-        threads = 1 if case.tier == "tiny" else o.threads or default_threads()
+        threads = o.threads or (default_threads() if case.tier == "full" else 1)
         return Place(
             recipes=self.folder, folder=Path(o.output), data=_path(o.collections), cache=_path(o.cache),
             mirror=o.mirror, catalogue=_path(o.catalogue), given=_given(o.model), threads=threads,
