@@ -109,8 +109,10 @@ def list_all(config: ListConfig) -> int:
         ["collection", "documents", "tests", "state"],
     ))  # fmt: skip
     groups = "; ".join(f"{name} ({len(expand(name, config.catalogue))})" for name in GROUPS)
-    say(textwrap.fill(f"groups: {groups}", _WIDTH, subsequent_indent="  "), config.quiet)
-    say(f"in {place.root}; any other folder in BEIR's layout is {LOCAL}FOLDER", config.quiet)
+    say(textwrap.fill(f"groups: {groups}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False), config.quiet)
+    say(f"any other folder in BEIR's layout is {LOCAL}FOLDER", config.quiet)
+    mark = f"stand-ins of {catalogue.overlay} " if catalogue.stand_in else ""
+    say(f"{mark}in {place.root}", config.quiet)
     return 0
 
 
@@ -138,7 +140,7 @@ def get_all(config: GetConfig) -> int:
             if not in_group:
                 raise
             skipped.append(name)
-            say(f"{name}: SKIP, {e}", config.quiet)
+            say(f"SKIP: {e}", config.quiet)
             continue
         made.append(one)
         if not config.json:
@@ -240,10 +242,11 @@ def _facts(collection: Collection, place: Place) -> Iterator[tuple[str, str]]:
     if collection.licensed:
         yield "licensed", licence_message(collection, place)
     for role, source in collection.sources.items():
-        sums = [f"{kind} {value}" for kind, value in (("md5", source.md5), ("sha256", source.sha256)) if value]
-        size = [f"{source.size / 1e6:,.1f} MB"] if source.size else []
         yield role, source.url
-        yield "", "; ".join([*size, *(sums or ["no checksum is published"])])
+        if source.size:
+            yield "", f"{source.size / 1e6:,.1f} MB"
+        for kind, digest in source.digests.items() or (("no checksum", "is published"),):
+            yield "", f"{kind} {digest}"
     if collection.sources:
         root, source = place.root / "downloads", next(iter(collection.sources.values()))
         yield "by hand", f"put each file under its host and path into {root}, the first at {place.download(source)}"

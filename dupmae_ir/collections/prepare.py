@@ -144,7 +144,7 @@ def _prepare(collection: Collection, catalogue: Catalogue, place: Place, mirror:
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-    _discard(collection, catalogue, place, quiet)
+    _discard(collection, catalogue, place)
     return opened(collection, folder, manifest)
 
 
@@ -336,19 +336,15 @@ def _origin(collection: Collection) -> str | None:
     return source.url if source else None
 
 
-def _discard(collection: Collection, catalogue: Catalogue, place: Place, quiet: bool) -> None:
+def _discard(collection: Collection, catalogue: Catalogue, place: Place) -> None:
     """Remove the download the corpus came from, unless another collection still has to be made of it."""
     origin = _origin(collection)
-    if origin is None:
-        return
-    waiting = [
-        other.name for other in catalogue.collections.values()
-        if _origin(other) == origin and other.corpus != collection.corpus and not _ready(other, place)
-    ]  # fmt: skip
-    target = place.download(collection.sources[collection.corpus.partition(":")[0]])
-    if waiting:
-        say(f"{target} is kept: {len(waiting)} more collection(s) come out of it, {waiting[0]} first", quiet)
-    else:
+    waiting = (
+        _origin(other) == origin and other.corpus != collection.corpus and not _ready(other, place)
+        for other in catalogue.collections.values()
+    )
+    if origin is not None and not any(waiting):
+        target = place.download(collection.sources[collection.corpus.partition(":")[0]])
         for path in (target, target.with_name(f".{target.name}.json")):
             path.unlink(missing_ok=True)
 

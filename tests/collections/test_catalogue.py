@@ -1,0 +1,176 @@
+"""The catalogue says what the real files say, and a catalogue of one's own replaces only what it names."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+from dupmae_ir import collections
+from dupmae_ir.collections import find, load, names, qrels_digest, topics_digest
+from dupmae_ir.collections.catalogue import FAMILIES
+from dupmae_ir.errors import InputError, UnknownName, UsageError
+from dupmae_ir.eval.measures import parse_measures
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.topics import read_topics
+
+ALL = [find(name) for name in names()]
+# Anserini's copies leave out judgements that count for nothing: two of grade -1, and those of grade 0.
+JUDGED_ELSEWHERE = {"beir-trec-covid": 66334, "beir-webis-touche2020": 932}
+
+
+def test_every_collection_is_there():
+    assert len(ALL) == 3 + 2 + 17 + 12 + 1
+    assert {c.family for c in ALL} == set(FAMILIES) - {"local"}
+    assert [c.name for c in ALL if c.licensed] == [
+        "beir-bioasq", "beir-signal1m", "beir-trec-news", "beir-robust04"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("collection", ALL, ids=lambda c: c.name)
+def test_what_is_said_can_be_used(collection):
+    assert collection.title
+    for test in collection.tests.values():
+        assert [str(m) for m in parse_measures(test.measures)] == list(test.measures)
+    references = [collection.corpus, *(r for t in collection.tests.values() for r in (t.topics, t.qrels))]
+    roles = {reference.partition(":")[0] for reference in references if reference}
+    assert roles == ({"folder"} if collection.licensed else set(collection.sources))
+    for source in collection.sources.values():
+        assert re.fullmatch(r"https://[^{}\s]+", source.url)
+        assert source.md5 is None or re.fullmatch("[0-9a-f]{32}", source.md5)
+        assert source.sha256 is None or re.fullmatch("[0-9a-f]{64}", source.sha256)
+
+
+def test_what_the_papers_need_to_be_told():
+    assert [c.name for c in ALL if c.remove_query] == ["beir-arguana", "beir-quora"]
+    assert find("beir-arguana").query_length == 512
+    assert find("msmarco-passage-titled").title_separator == "sep"
+    assert find("msmarco-passage").tests["dev"].measures == ("RR@10", "R@1000")
+    assert find("msmarco-passage").tests["dl20"].measures == ("nDCG@10", "AP(rel=2)", "R(rel=2)@1000")
+    assert find("beir-scifact").sources["archive"].url.endswith("/BEIR/datasets/scifact.zip")
+    forums = [c for c in ALL if "cqadupstack" in c.name]
+    assert len({c.sources["archive"] for c in forums}) == 1
+    assert len({c.corpus for c in forums}) == 12
+
+
+def real_tests() -> list[tuple[str, str]]:
+    return [(c.name, t) for c in ALL if c.family in ("msmarco", "beir") for t in c.tests]
+
+
+@pytest.mark.parametrize(("name", "test"), real_tests())
+def test_counts_and_digests_are_those_of_the_real_files(name, test, shared_data):
+    collection, folder = find(name), shared_data / "topics-and-qrels"
+    if collection.family == "beir":
+        stem = f"beir-v1.0.0-{name.removeprefix('beir-')}.test"
+        topics_path, qrels_path = folder / f"topics.{stem}.tsv.gz", folder / f"qrels.{stem}.txt.gz"
+    else:
+        topics_path, qrels_path = (
+            folder / Path(collection.sources[f"{test}-{part}"].url).name for part in ("topics", "qrels")
+        )
+        qrels_path = qrels_path.with_name(f"{qrels_path.name}.gz")
+    expected = collection.tests[test]
+    texts = {q.qid: q.text for q in read_topics(topics_path)}
+    if name == "beir-robust04":
+        # Its judgements are not at hand; every topic is judged.
+        assert not qrels_path.exists()
+        assert expected.qrels_digest is None
+        judged, qrels = texts.keys(), None
+    else:
+        qrels = read_qrels(qrels_path)
+        judged = qrels.keys()
+        assert qrels_digest(qrels) == expected.qrels_digest
+        assert sum(map(len, qrels.values())) == JUDGED_ELSEWHERE.get(name, expected.judgements)
+    assert len(judged) == expected.queries
+    assert topics_digest({qid: texts[qid] for qid in judged}) == expected.topics_digest
+
+
+@pytest.mark.parametrize("name", ["msmarco-passage", "msmarco-doc"])
+def test_checksums_of_topics_and_judgements_are_those_of_the_files(name, shared_data):
+    import hashlib
+
+    for role, source in find(name).sources.items():
+        if role.endswith(("-topics", "-qrels")):
+            path = shared_data / "topics-and-qrels" / Path(source.url).name
+            packed = path.with_name(f"{path.name}.gz")
+            content = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+            assert hashlib.sha256(content).hexdigest() == source.sha256
+
+
+def test_scifact_beside_the_checkout_is_the_catalogues(shared_data, tmp_path):
+    """The whole way: a folder made from SciFact's own release has BEIR's documents, topics and judgements."""
+    ready = collections.get(f"local:{shared_data / 'scifact'}", cache=tmp_path)
+    facts, expected = ready.manifest, find("beir-scifact")
+    assert facts.documents == expected.documents
+    assert facts.tests["test"] == {
+        key: getattr(expected.tests["test"], key) for key in
+        ("queries", "judgements", "topics_digest", "qrels_digest", "dangling")
+    }  # fmt: skip
+
+
+def test_digests_see_what_changes_a_number_and_nothing_else():
+    texts = {"1": "a  b\tc ", "2": "d"}
+    assert topics_digest(texts) == topics_digest({"2": "d", "1": " a b c"})
+    assert topics_digest(texts) != topics_digest({"1": "a b c", "2": "D"})
+    assert topics_digest(texts) != topics_digest({"1": "a b c"})
+    qrels = {"1": {"x": 1, "y": 0}, "2": {"z": 2}}
+    assert qrels_digest(qrels) == qrels_digest({"2": {"z": 2, "w": -1}, "1": {"x": 1}})
+    assert qrels_digest(qrels) != qrels_digest({"1": {"x": 1}, "2": {"z": 1}})
+    assert qrels_digest(qrels) != qrels_digest({"1": {"x": 1, "y": 1}, "2": {"z": 2}})
+
+
+def test_a_near_miss_gets_a_suggestion():
+    with pytest.raises(UnknownName, match=r"Did you mean 'beir-arguana'\?"):
+        find("beir-arguna")
+
+
+def overlay(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_an_overlay_replaces_only_what_it_names(tmp_path, monkeypatch):
+    path = overlay(
+        tmp_path,
+        '[beir-scifact]\ndocuments = 7\nsources.archive.md5 = ""\ntests.test.qrels_digest = "ab"\n'
+        '[shared.beir]\ntests.test.measures = ["R@5"]\n[addresses]\nbeir = "https://example.org"\n',
+    )  # fmt: skip
+    mine, real = find("beir-scifact", path), find("beir-scifact")
+    assert (mine.documents, mine.title, mine.tests["test"].queries) == (7, real.title, 300)
+    assert mine.sources["archive"].url == "https://example.org/scifact.zip"
+    assert mine.sources["archive"].md5 is None
+    assert mine.sources["archive"].size == real.sources["archive"].size
+    assert mine.tests["test"].measures == ("R@5",)
+    assert mine.tests["test"].qrels_digest == "ab"
+    assert find("msmarco-doc", path) == find("msmarco-doc")
+    assert load(path).stand_in
+    assert not load().stand_in
+    monkeypatch.setenv("DUPMAE_IR_CATALOGUE", str(path))
+    assert find("beir-scifact").documents == 7
+    assert load().stand_in
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[beir-scifakt]\n", "no table named 'beir-scifakt' .*Did you mean 'beir-scifact'"),
+        ("[shared.bier]\n", "no shared table named 'bier' .*Did you mean 'beir'"),
+        ("[beir-scifact]\ndocument = 3\n", r"beir-scifact: no setting named 'document'.*Did you mean 'documents'"),
+        ('[beir-scifact]\ndocuments = "3"\n', "documents wants int, got '3'"),
+        ("[beir-scifact]\nsources.archive.md = 'x'\n", r"beir-scifact.sources.archive: no setting named 'md'"),
+        ("[beir-scifact]\ntests.dev.queries = 'x'\n", r"beir-scifact.tests.dev: queries wants int"),
+        ("[beir-scifact\n", "not valid TOML"),
+    ],
+)
+def test_a_wrong_overlay_is_one_line(tmp_path, text, message):
+    with pytest.raises(UsageError, match=message) as e:
+        find("beir-scifact", overlay(tmp_path, text))
+    assert "mine.toml" in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_missing_overlay_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="no such catalogue"):
+        load(tmp_path / "none.toml")

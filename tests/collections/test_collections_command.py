@@ -1,0 +1,147 @@
+"""The command: what it prints, what it returns, and what a person is told to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from standins import put_licensed
+
+from dupmae_ir.collections import GROUPS, Place, find, load
+from dupmae_ir.collections.__main__ import main
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def flags(mirror, tmp_path) -> list[str]:
+    """Of every verb, to use the look-alikes."""
+    return ["--cache", str(tmp_path / "cache"), "--catalogue", str(mirror.catalogue)]
+
+
+def test_list_shows_every_collection_and_what_is_here(flags, mirror, capsys):
+    assert main(["get", "beir-scifact", "--mirror", mirror.url, "--quiet", *flags]) == 0
+    capsys.readouterr()
+    assert main(["list", "--json", *flags]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["beir-scifact"]["state"] == "ready"
+    assert rows["beir-nq"]["state"] == "missing"
+    assert rows["beir-robust04"]["state"] == "licensed"
+    assert rows["msmarco-passage"]["tests"] == ["dev", "dl19", "dl20"]
+    assert main(["list", *flags]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert len(lines) == len(rows) + 2
+    assert len({len(line) for line in lines}) == 1
+    assert "stand-ins of" in err
+    assert "beir-cqadupstack (12)" in err
+
+
+def test_show_says_everything_and_breaks_no_address(flags, mirror, capsys):
+    assert main(["show", "beir-arguana", *flags]) == 0
+    out = capsys.readouterr().out
+    for part in ("datasets/arguana.zip", "md5 ", "sha256 ", "--remove-query", "queries 512", "30 queries, 30"):
+        assert part in out
+    assert str(Place.of(load(mirror.catalogue), flags[1]).download(find("beir-arguana").sources["archive"])) in out
+    assert main(["show", "msmarco-passage-titled"]) == 0
+    out = capsys.readouterr().out
+    assert "no checksum is published" in out
+    assert "--title-separator sep" in out
+    assert main(["show", "beir-bioasq"]) == 0
+    assert "register at http://www.bioasq.org" in " ".join(capsys.readouterr().out.split())
+    assert main(["show", "beir-nq", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sources"]["archive"]["md5"] == "d4d3d2e48787a744b6f6e691ff534307"
+
+
+def test_a_group_gets_its_public_members_and_names_the_licensed(flags, mirror, capsys, tmp_path):
+    assert main(["get", "beir-18", "--mirror", mirror.url, *flags]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("STAND-IN") == 13 + 12
+    assert "left out, being licensed: beir-bioasq, beir-signal1m, beir-trec-news, beir-robust04" in err
+    put_licensed(mirror.folder, tmp_path / "cache")
+    assert main(["get", "beir-18", "--json", "--quiet", *flags]) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)) == 13 + 12 + 3
+    assert err == ""
+
+
+def test_a_licensed_collection_asked_for_by_name_fails_in_one_line(flags, capsys):
+    assert main(["get", "beir-robust04", *flags]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "TREC disks 4 and 5" in err
+
+
+def test_without_a_network_one_line_and_status_1(flags, capsys):
+    assert main(["get", "beir-nq", "--mirror", NOBODY, "--quiet", *flags]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "put nq.zip" in err
+
+
+def test_check_finds_what_was_changed(flags, mirror, capsys, tmp_path):
+    name = "beir-scifact"
+    assert main(["check", name, *flags]) == 1
+    assert "not here; dupmae-ir collections get beir-scifact brings it" in capsys.readouterr().out
+    assert main(["get", name, "--mirror", mirror.url, "--quiet", *flags]) == 0
+    assert main(["check", name, *flags]) == 0
+    folder = Place.of(load(mirror.catalogue), tmp_path / "cache").folder(find(name))
+    corpus = folder / "corpus.jsonl"
+    text = corpus.read_text()
+    # One letter of one text: no size and no count tells.
+    corpus.write_text(text.replace("a", "b", 1) if "a" in text else text)
+    capsys.readouterr()
+    assert main(["check", name, *flags]) == 1
+    out, err = capsys.readouterr()
+    assert "corpus.jsonl has changed (sha256 " in out
+    assert f"remove {folder} and get it again" in err
+    assert main(["check", "beir-14", "--json", "--quiet", *flags]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report[name]["state"] == "damaged"
+    assert report["beir-nq"] == {"state": "missing", "problems": [], "summary": "missing"}
+    (folder / "queries.jsonl").unlink()
+    assert main(["check", name, *flags]) == 1
+    assert "queries.jsonl is missing" in capsys.readouterr().out
+
+
+def test_a_group_of_which_nothing_is_here_is_no_problem(flags, capsys):
+    assert main(["check", "cqadupstack", *flags]) == 0
+    assert capsys.readouterr().out.count("missing") == 12
+
+
+def test_local_folders_are_collections(flags, shared_data, capsys):
+    name = f"local:{shared_data / 'vaswani'}"
+    for verb in ("show", "get", "check"):
+        assert main([verb, name, *flags]) == 0
+        assert "11,429 documents" in capsys.readouterr().out or verb == "show"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lst"], "no command named 'lst'; there are list, show, get, check. Did you mean 'list'?"),
+        (["get", "beir-scifakt"], "Did you mean 'beir-scifact'?"),
+        (["check", "mote-15"], "Did you mean 'mote-14'?"),
+        (["show", "beir-cqadupstack"], "beir-cqadupstack is a group of beir-cqadupstack-android"),
+        (["show", "beir-cqadupstack-andoid"], "Did you mean 'beir-cqadupstack-android'?"),
+        (["list", "--catalogue", "/nowhere.toml"], "/nowhere.toml: no such catalogue"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(words, message, capsys, tmp_path):
+    assert main([*words, *(["--cache", str(tmp_path)] if len(words) > 1 else [])]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_every_name_is_known_before_anything_begins(flags, mirror, capsys):
+    assert main(["get", "beir-scifact", "beir-nope", "--mirror", mirror.url, *flags]) == 2
+    assert mirror.asked == []
+
+
+def test_groups_are_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["get", "--help"])
+    out = capsys.readouterr().out
+    assert [name for name in GROUPS if name not in out] == []
