@@ -40,8 +40,9 @@ lint: $(VENV)/.installed-dev  ## ruff
 types: $(VENV)/.installed-dev  ## mypy
 	$(RUN) -m mypy
 
-docs: $(VENV)/.installed  ## write docs/cli.md anew from the commands' own help
+docs: $(VENV)/.installed  ## write docs/cli.md and the table of docs/reproduction.md anew
 	$(RUN) docs/make_cli.py
+	$(RUN) docs/make_reproduction.py
 
 check: lint types test  ## all that CI runs
 

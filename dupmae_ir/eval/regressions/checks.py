@@ -43,8 +43,10 @@ def index_problems(
 def _index_problems(
     folder: Path, found: Mapping[str, Any], key: Mapping[str, Any], data: Data, accepted: Mapping[str, Any], same: bool
 ) -> Iterator[str]:
+    if shard := found.get("shard"):
+        yield f"this is shard {shard['number']} of {shard['of']}, not merged: {found['documents']:,} documents"
     if data.documents is not None and found["documents"] != data.documents:
-        yield f"{found['documents']:,} documents, {data.name} has {data.documents:,}{_shard(found)}"
+        yield f"{found['documents']:,} documents, {data.name} has {data.documents:,}"
     if "encoder" in found:
         if found["encoder"] != key["weights"]:
             yield f"made with other weights ({found['encoder'][:12]}) than the case's model ({key['weights'][:12]})"
@@ -75,7 +77,7 @@ def _content(folder: Path, data: Data, found: Mapping[str, Any]) -> Iterator[str
         row, ours, theirs = swapped[0]
         yield (
             f"ids are not the collection's, row by row: row {row} is {ours!r} and should be {theirs!r} "
-            f"({len(swapped)} such rows: ids swapped, or a part missing{_shard(found)})"
+            f"({len(swapped)} such rows: ids swapped, or a part missing)"
         )
 
 
@@ -104,11 +106,6 @@ def _why(name: str, found: Mapping[str, Any], accepted: Mapping[str, Any]) -> st
     if name in ("sum_of_impacts", "postings") and found.get("scale") != accepted.get("scale"):
         return f" (scale {_number(found.get('scale'))} instead of {_number(accepted.get('scale'))})"
     return ""
-
-
-def _shard(found: Mapping[str, Any]) -> str:
-    shard = found.get("shard")
-    return f"; this is shard {shard['number']} of {shard['of']}, not merged" if shard else ""
 
 
 def _number(value: Any) -> str:
