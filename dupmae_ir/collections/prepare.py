@@ -39,7 +39,7 @@ from dupmae_ir.collections.ready import (
 )
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import InputError, Licensed, UsageError, WrongCollection
-from dupmae_ir.io.atomic import replace_folder, write_json
+from dupmae_ir.io.atomic import replace_folder
 from dupmae_ir.io.downloads import download, unpack
 from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.io.lock import exclusive
@@ -130,7 +130,7 @@ def _local(collection: Collection, catalogue: Catalogue, place: Place, quiet: bo
     if manifest is None or manifest.states != states:
         facts = measure(layout, collection.name, quiet)
         manifest = dataclasses.replace(manifest_of(collection, catalogue, layout, facts), states=states)
-        write_json(remembered, dataclasses.asdict(manifest))
+        manifest.write(remembered)
     return opened(collection, folder, manifest)
 
 
@@ -166,7 +166,7 @@ def _made(sources: _Sources) -> Manifest:
         raise WrongCollection(f"{collection.name} is not what the catalogue describes: {'; '.join(found)}. {advice}")
     _remark_dangling(collection, facts, sources.quiet)
     manifest = manifest_of(collection, sources.catalogue, layout, facts)
-    write_json(making / MANIFEST, dataclasses.asdict(manifest))
+    manifest.write(making / MANIFEST)
     return manifest
 
 

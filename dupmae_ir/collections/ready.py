@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import platform
@@ -20,7 +21,7 @@ from dupmae_ir.collections.catalogue import Catalogue, Collection
 from dupmae_ir.collections.digests import qrels_digest, topics_digest
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.io.atomic import sha256_file
+from dupmae_ir.io.atomic import sha256_file, write_json
 from dupmae_ir.io.collections import Collection as Corpus
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
@@ -54,6 +55,12 @@ class Manifest(Facts):
     created: str
     versions: Mapping[str, str]
     states: Mapping[str, list[int]] = field(default_factory=dict)  #: size and time of each file of a local folder
+
+    def write(self, path: Path) -> None:
+        """Atomic; what it is comes first, the facts last."""
+        values = dataclasses.asdict(self)
+        facts = {field.name: values.pop(field.name) for field in dataclasses.fields(Facts)}
+        write_json(path, {**values, **facts})
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from unicodedata import category
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.types import Document
@@ -40,6 +41,7 @@ LONGEST_LINE = 64 << 20  #: bytes; more on one line is not a collection but some
 _JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
 _TSV_ENDINGS = (".tsv",)
 _DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
+_UNUSABLE = ("Cc", "Cs")  #: Unicode's control characters and halves of pairs; joiners and the like may stand in titles
 _IGNORED = "_"  #: in ``fields``: a column that is not read
 _TSV_LAYOUTS = {2: ("text",), 4: (_IGNORED, "title", "text")}
 _HEADER_NAMES = {
@@ -362,7 +364,7 @@ def _decoded(line: bytes, where: str) -> str:
 def _checked_docid(docid: str, where: str) -> str:
     if not docid:
         raise InputError(f"{where}: empty id")
-    if any(c.isspace() or not c.isprintable() for c in docid):
+    if (" " in docid or not docid.isprintable()) and any(c.isspace() or category(c) in _UNUSABLE for c in docid):
         # A run file separates its columns by blanks, so such an id could not be written or judged.
         raise InputError(f"{where}: the id {docid!r} holds white space or a control character; a run cannot name it")
     return docid

@@ -174,3 +174,21 @@ def test_a_wrong_overlay_is_one_line(tmp_path, text, message):
 def test_a_missing_overlay_is_one_line(tmp_path):
     with pytest.raises(InputError, match="no such catalogue"):
         load(tmp_path / "none.toml")
+
+
+def test_the_table_in_the_docs_is_the_catalogues():
+    page = (Path(__file__).parents[2] / "docs" / "collections.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
+    name, shown = "", {}
+    for row in rows:
+        if len(row) == 7 and row[0] != "collection" and row[2] != ":--":
+            name = row[0] or name
+            shown[name, row[2]] = row[1:2] + row[3:6] if row[0] else row[3:6]
+    for collection in ALL:
+        for i, test in enumerate(collection.tests.values()):
+            cells = shown.pop((collection.name, test.name))
+            assert cells[-1] == ", ".join(test.measures)
+            if collection.family != "demo":
+                counts = [f"{test.queries:,}", "answer strings" if test.answers else f"{test.judgements:,}"]
+                assert cells[:-1] == ([f"{collection.documents:,}"] if i == 0 else []) + counts
+    assert not shown

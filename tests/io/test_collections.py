@@ -48,6 +48,8 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
          [Document("1", "x y")]),
         ("c.jsonl", '{"id": "1", "text": null, "title": null}', {}, [Document("1", "")]),
         ("c.jsonl", '{"id": "1", "text": "half \\ud83d pair"}', {}, [Document("1", "half ? pair")]),
+        # Titles that serve as ids (FEVER, DBpedia): a joiner is no white space, C's isspace agrees.
+        ("c.jsonl", '{"id": "<a:b_(c)>\u200cd\u0301", "text": "x"}', {}, [Document("<a:b_(c)>\u200cd\u0301", "x")]),
         ("c.tsv", "0\tfirst text\n1\t\n", {}, [Document("0", "first text"), Document("1", "")]),
         ("c.tsv", "D1\thttp://x\tTitle\tBody\n", {}, [Document("D1", "Body", "Title")]),
         ("c.tsv", "id\ttext\ttitle\n1\tbody\tT\n", {}, [Document("1", "body", "T")]),
@@ -116,6 +118,8 @@ BROKEN = {
     "id 1.5": ("c.jsonl", '{"id": 1.5, "contents": "a"}', r":1: the id 'id' is 1.5"),
     "id with a blank": ("c.jsonl", '{"id": "a b", "contents": "a"}', r":1: the id 'a b' holds white space"),
     "id with a blank in a tsv": ("c.tsv", "a b\ttext\n", r":1: the id 'a b' holds white space"),
+    "id with a no-break space": ("c.tsv", "a\u00a0b\ttext\n", r"holds white space"),
+    "id with a control character": ("c.tsv", "a\u0007b\ttext\n", r"control character"),
     "id with a line end": ("c.jsonl", '{"id": "a\\n", "contents": "a"}', r"holds white space"),
     "id with half a surrogate": ("c.jsonl", '{"id": "a\\ud800", "contents": "a"}', r"control character"),
     "duplicate id": ("c.jsonl", GOOD + '{"id": "x", "contents": "a"}\n' + GOOD, r":3: duplicate id 'ok'"),
