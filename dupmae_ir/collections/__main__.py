@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,22 +28,24 @@ from dupmae_ir.collections import (
 )
 from dupmae_ir.collections.catalogue import LOCAL
 from dupmae_ir.config import option, parse
-from dupmae_ir.console import Parser, guarded, say, table
+from dupmae_ir.console import Parser, dispatch, say, table
 from dupmae_ir.errors import UsageError
-from dupmae_ir.registry import suggest
 
-VERBS = {
-    "list": "every collection: documents, tests, and what of it is here",
-    "show": "all that is known of one: addresses, checksums, measures, where its files go",
-    "get": "download, convert and verify collections; run again, it goes on where it was",
-    "check": "read again everything of collections that are here; exit status 1 on a problem",
-}
-
+EXAMPLES = """
+python -m dupmae_ir.collections get beir-scifact
+python -m dupmae_ir.collections check beir-14
+"""
 GET_PURPOSE = """\
 Have collections ready in the cache, in BEIR's layout: what is missing is downloaded (and resumed when it was
 interrupted), unpacked, converted, and verified: checksums as far as they are published, numbers of documents, queries
 and judgements, digests of topics and judgements. A group gets all its members; of its licensed ones, which nobody may
 hand out, only those that were put there."""
+
+LIST = "every collection: documents, tests, and what of it is here"
+SHOW = "all that is known of a collection: addresses, checksums, measures, where its files go"
+CHECK_PURPOSE = """\
+Read every byte and every line of collections again and compare them with what they were when they were made and with
+what the catalogue expects. The exit status is 1 on a problem; a member of a group that is not here is none."""
 
 _WIDTH = 100
 
@@ -123,7 +125,9 @@ def show(config: ShowConfig) -> int:
     collection = find(config.name, config.catalogue)
     _, place = _opened(config)
     if config.json:
-        print(json.dumps({**dataclasses.asdict(collection), **_row(collection, place)}, ensure_ascii=False))
+        targets = {role: str(place.download(source)) for role, source in collection.sources.items()}
+        told = {**_row(collection, place), **dataclasses.asdict(collection), "downloads": targets}
+        print(json.dumps(told, ensure_ascii=False))
         return 0
     print(f"{collection.name}: {collection.title}")
     print("\n".join(_wrapped(name, text) for name, text in _facts(collection, place)))
@@ -271,44 +275,39 @@ def _count(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
 
 
-_RUN: dict[str, tuple[str, type[Any], str, Callable[[Any], int]]] = {
-    "list": (VERBS["list"], ListConfig, "python -m dupmae_ir.collections list --json", list_all),
-    "show": (VERBS["show"], ShowConfig, "python -m dupmae_ir.collections show beir-arguana", show),
-    "get": (
-        GET_PURPOSE, GetConfig,
+def _list(argv: list[str]) -> int:
+    parser = Parser("collections list", f"Print {LIST}.", "python -m dupmae_ir.collections list --json")
+    return list_all(parse(parser, ListConfig, argv))
+
+
+def _show(argv: list[str]) -> int:
+    parser = Parser("collections show", f"Print {SHOW}.", "python -m dupmae_ir.collections show beir-arguana")
+    return show(parse(parser, ShowConfig, argv))
+
+
+def _get(argv: list[str]) -> int:
+    examples = (
         "python -m dupmae_ir.collections get beir-scifact msmarco-passage-titled\n"
-        "python -m dupmae_ir.collections get beir-14 --cache /data/collections", get_all,
-    ),
-    "check": (VERBS["check"], CheckConfig, "python -m dupmae_ir.collections check beir-scifact", check_all),
-}  # fmt: skip
+        "python -m dupmae_ir.collections get beir-14 --cache /data/collections"
+    )
+    return get_all(parse(Parser("collections get", GET_PURPOSE, examples), GetConfig, argv))
+
+
+def _check(argv: list[str]) -> int:
+    parser = Parser("collections check", CHECK_PURPOSE, "python -m dupmae_ir.collections check beir-scifact")
+    return check_all(parse(parser, CheckConfig, argv))
+
+
+VERBS = {
+    "list": (LIST, _list),
+    "show": (SHOW, _show),
+    "get": ("download, convert and verify collections; run again, it goes on where it was", _get),
+    "check": ("read again everything of collections that are here; exit status 1 on a problem", _check),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Hand over to the verb; returns the exit status."""
-    verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    if verb in ("-h", "--help", "help"):
-        return _help()
-    if verb not in VERBS:
-        known = ", ".join(VERBS)
-        print(f"dupmae-ir collections: no command named {verb!r}; there are {known}.{suggest(verb, VERBS)}",
-              file=sys.stderr)  # fmt: skip
-        return 2
-    purpose, kind, examples, run = _RUN[verb]
-    parser = Parser(f"collections {verb}", purpose[0].upper() + purpose[1:], examples)
-    return guarded(lambda: run(parse(parser, kind, rest)), parser.prog)
-
-
-def _help() -> int:
-    lines = "\n".join(f"  {verb.ljust(7)}{line}" for verb, line in VERBS.items())
-    print(
-        "usage: dupmae-ir collections COMMAND ...\n\n"
-        f"commands:\n{lines}\n\n"
-        "examples:\n"
-        "  python -m dupmae_ir.collections get beir-scifact\n"
-        "  python -m dupmae_ir.collections check beir-14\n\n"
-        "dupmae-ir collections COMMAND --help says more."
-    )
-    return 0
+    return dispatch("collections", VERBS, EXAMPLES, argv)
 
 
 if __name__ == "__main__":

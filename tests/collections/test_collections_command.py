@@ -50,7 +50,10 @@ def test_show_says_everything_and_breaks_no_address(flags, mirror, capsys):
     assert main(["show", "beir-bioasq"]) == 0
     assert "register at http://www.bioasq.org" in " ".join(capsys.readouterr().out.split())
     assert main(["show", "beir-nq", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["sources"]["archive"]["md5"] == "d4d3d2e48787a744b6f6e691ff534307"
+    told = json.loads(capsys.readouterr().out)
+    assert told["sources"]["archive"]["md5"] == "d4d3d2e48787a744b6f6e691ff534307"
+    assert told["downloads"]["archive"].endswith("/BEIR/datasets/nq.zip")
+    assert (told["tests"]["test"]["queries"], "state" in told) == (3452, True)
 
 
 def test_a_group_gets_its_public_members_and_names_the_licensed(flags, mirror, capsys, tmp_path):
