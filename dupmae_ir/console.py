@@ -81,7 +81,7 @@ def dispatch(
         width = max(map(len, verbs)) + 2
         lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
         print(f"usage: dupmae-ir {command} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{_indent(examples)}\n\n"
-              f"dupmae-ir {command} COMMAND --help says more.")  # fmt: skip
+              f"dupmae-ir {command} COMMAND --help says more; each takes --quiet.")  # fmt: skip
         return 0
     if verb not in verbs:
         known = ", ".join(verbs)
