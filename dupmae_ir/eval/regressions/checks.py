@@ -50,7 +50,7 @@ def _index_problems(
     if "encoder" in found:
         if found["encoder"] != key["weights"]:
             yield f"made with other weights ({found['encoder'][:12]}) than the case's model ({key['weights'][:12]})"
-        yield from _content(folder, data, found)
+        yield from _content(folder, data)
     for name in COUNTED:
         now, then = found.get(name), accepted.get(name)
         if then is not None and not _close(now, then, name, same):
@@ -58,7 +58,7 @@ def _index_problems(
             yield f"{what} is {_number(now)}, {_number(then)} was accepted{_why(name, found, accepted)}"
 
 
-def _content(folder: Path, data: Data, found: Mapping[str, Any]) -> Iterator[str]:
+def _content(folder: Path, data: Data) -> Iterator[str]:
     """The files are those that meta.json describes, and row r is the collection's document r."""
     from dupmae_ir.index.folder import IndexFolder
     from dupmae_ir.io.collections import read_collection

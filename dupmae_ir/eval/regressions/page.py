@@ -38,8 +38,9 @@ def _numbers(rows: Sequence[Row]) -> str:
         for measure in row.case.all_measures:
             v = by_measure.get(measure, row.verdicts[0])
             value = row.measured(measure)
+            link = f'<a href="#{esc(row.case.id)}">{esc(row.case.name)}</a>'
             cells.append([
-                esc(row.case.name), esc(measure), esc(row.case.paper.get(measure, "")),
+                link, esc(measure), esc(row.case.paper.get(measure, "")),
                 NOT_HERE if value is None else f"{value:.4f}", _status(v.status), esc(v.reason),
             ])  # fmt: skip
     source = next((row.case.source for row in rows if row.case.source), "")
@@ -58,7 +59,7 @@ def _commands(row: Row) -> str:
     notes = bullets(t for t in told if t)
     commands = esc("\n".join(row.commands()))
     return (
-        f"<details><summary><code>{esc(row.case.id)}</code>: {esc(row.case.title)}</summary>\n"
+        f'<details id="{esc(row.case.id)}"><summary><code>{esc(row.case.id)}</code>: {esc(row.case.title)}</summary>\n'
         f'<p><code>dupmae-ir eval.regressions run {esc(row.case.id)}</code>, or by hand:</p>\n'
         f'<div class="scroll"><pre>{commands}</pre></div>\n{notes}</details>'
     )

@@ -46,7 +46,9 @@ class Options:
     )
     model: tuple[str, ...] = option((), "use this folder for a model, as NAME=FOLDER", group="where",
                                     metavar="NAME=FOLDER")
-    threads: int = option(0, "CPU threads; 0 is 1 for tiny and small, whose values are exact, else as many as there are", group="running")
+    threads: int = option(
+        0, "CPU threads; 0 is 1 for tiny and small, whose values are exact, else as many as there are", group="running"
+    )
     quiet: bool = option(False, "results only", group="running")
 
 
@@ -125,8 +127,9 @@ class Regressions:
         return found
 
     def groups(self, rows: list[Row]) -> list[tuple[str, list[Row]]]:
-        """(title of a regression, its rows)."""
-        names = dict.fromkeys(r.case.regression for r in rows)
+        """(title of a regression, its rows), those with measured values first."""
+        names = list(dict.fromkeys(r.case.regression for r in rows))
+        names.sort(key=lambda name: not self.known[name].accepted)
         return [(self.known[n].title, [r for r in rows if r.case.regression == n]) for n in names]
 
     def accept(self) -> list[Case]:

@@ -61,7 +61,8 @@ def judge(
     ``fixed``: the weights are the same everywhere, and not trained anew on every machine.
     """
     if result is None:
-        return [Verdict(Status.SKIP, reason="not run here")]
+        then = f"accepted {accepted['date']}; not run in this folder" if accepted else "not run here"
+        return [Verdict(Status.SKIP, reason=then)]
     if result.skipped:
         return [Verdict(Status.SKIP, reason=result.skipped)]
     if result.problems:

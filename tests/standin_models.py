@@ -1,0 +1,183 @@
+"""Look-alikes of the released checkpoints and of the training data, beside those of ``standins``: tiny, made up, with
+the file names and the keys of the real ones, so that every recipe of ``eval`` runs unmodified.
+
+``write_models(FOLDER)`` and ``write_training(FOLDER)`` write ``FOLDER/HOST/PATH`` for a web server.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import string
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from dupmae_ir.config import read_toml
+
+MODELS = Path(__file__).resolve().parents[1] / "eval" / "models.toml"
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+QUERIES = 1030
+"""Training queries, at least as many as the largest batch holds."""
+
+
+def served(folder: Path, url: str) -> Path:
+    """Where a mirror keeps what is at ``url``."""
+    parts = urlsplit(url)
+    path = folder / parts.netloc / parts.path.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_models(folder: Path, text: str) -> None:
+    """Every model of models.toml that is downloaded. ``text`` teaches the T5 tokenizer its pieces."""
+    import torch
+
+    torch.manual_seed(7)
+    makers = {"electra-base": _electra, "gpt2": _gpt2, "doc2query-t5": lambda home: _t5(home, text)}
+    for name, told in read_toml(MODELS).items():
+        if not isinstance(told, dict) or "files" not in told:
+            continue
+        home = served(folder, f"{told['url']}/x").parent
+        makers.get(name, _bert)(home)
+        for kept in set(told["files"]) - {p.name for p in home.iterdir()}:
+            raise AssertionError(f"{name}: no {kept} was written")
+
+
+def _bert_tokenizer(home: Path) -> int:
+    """Letters as WordPieces: every text can be spelt. Returns how many pieces there are."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    letters = string.ascii_lowercase + string.digits + string.punctuation
+    pairs = [a + b for a in "bcdfghlmnprstvw" for b in "aeiou"]
+    pieces = [*SPECIAL, *letters, *pairs, *(f"##{p}" for p in (*letters, *pairs))]
+    made = Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]", model_max_length=512,
+    )  # fmt: skip
+    tokenizer.save_pretrained(home)
+    (home / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    return len(pieces)
+
+
+def _bert(home: Path) -> None:
+    """As Google's, with the masked-LM head; RetroMAE's fine-tuned ones have the bare encoder's keys and no head."""
+    from transformers import BertConfig, BertForMaskedLM, BertModel
+
+    bare = home.parents[1].name.endswith(("finetune", "distill", "BEIR"))
+    config = BertConfig(vocab_size=_bert_tokenizer(home), max_position_embeddings=512, pad_token_id=0, **SIZES)
+    config.architectures = ["BertModel" if bare else "BertForMaskedLM"]
+    _save(home, BertModel(config) if bare else BertForMaskedLM(config), config, "bert-base-uncased" in home.as_posix())
+
+
+def _electra(home: Path) -> None:
+    from transformers import ElectraConfig, ElectraForPreTraining
+
+    config = ElectraConfig(vocab_size=_bert_tokenizer(home), embedding_size=16, max_position_embeddings=512, **SIZES)
+    config.architectures = ["ElectraForPreTraining"]
+    _save(home, ElectraForPreTraining(config), config, False)
+
+
+def _gpt2(home: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {piece: i for i, piece in enumerate([*alphabet, "<|endoftext|>"])}
+    made = Tokenizer(models.BPE(vocabulary, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    ends = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=256, **ends).save_pretrained(home)
+    (home / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (home / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    last = vocabulary["<|endoftext|>"]
+    config = GPT2Config(vocab_size=len(vocabulary), n_positions=256, n_embd=16, n_layer=1, n_head=2,
+                        bos_token_id=last, eos_token_id=last)  # fmt: skip
+    config.architectures = ["GPT2LMHeadModel"]
+    _save(home, GPT2LMHeadModel(config), config, True)
+
+
+def _t5(home: Path, text: str) -> None:
+    import sentencepiece
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text.splitlines()), model_writer=model, vocab_size=120, pad_id=0, eos_id=1, unk_id=2,
+        bos_id=-1, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    (home / "spiece.model").write_bytes(model.getvalue())
+    (home / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "model_max_length": 256}))
+    special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    (home / "special_tokens_map.json").write_text(json.dumps(special))
+    config = T5Config(vocab_size=256, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    config.architectures = ["T5ForConditionalGeneration"]
+    _save(home, T5ForConditionalGeneration(config), config, False)
+
+
+def _save(home: Path, model: Any, config: Any, safe: bool) -> None:
+    import torch
+
+    home.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(home)
+    if safe:
+        model.save_pretrained(home)
+    else:
+        torch.save(model.state_dict(), home / "pytorch_model.bin")
+
+
+def write_training(folder: Path, passages: list[tuple[str, str]], documents: list[tuple[str, str]]) -> None:
+    """MS MARCO's training queries and judgements, of passages and of documents, and DPR's training file of NQ.
+
+    ``passages`` and ``documents`` are (id, text) of the look-alike collections that the queries are about.
+    """
+    files = read_toml(MODELS)["files"]
+    for kind, chosen in (("msmarco", passages), ("msmarco-doc", documents)):
+        asked = [(docid, question) for _, (docid, question, _) in zip(range(QUERIES), _questions(chosen), strict=False)]
+        queries = "".join(f"{9000 + n}\t{question}\n" for n, (_, question) in enumerate(asked))
+        judged = "".join(f"{9000 + n}\t0\t{docid}\t1\n" for n, (docid, _) in enumerate(asked))
+        if kind == "msmarco":
+            served(folder, files["msmarco-queries"]["url"]).write_bytes(_tar({"queries.train.tsv": queries}))
+            served(folder, files["msmarco-train-judgements"]["url"]).write_text(judged, encoding="utf-8")
+        else:
+            served(folder, files["msmarco-doc-train-queries"]["url"]).write_bytes(gzip.compress(queries.encode()))
+            served(folder, files["msmarco-doc-train-judgements"]["url"]).write_bytes(gzip.compress(judged.encode()))
+    rows = [
+        {
+            "question": question, "answers": [text.split()[0]],
+            "positive_ctxs": [{"title": "T", "text": text, "passage_id": docid}], "negative_ctxs": [],
+            "hard_negative_ctxs": [{"title": "T", "text": other, "passage_id": d} for d, other in passages[-3:]],
+        }
+        for _, (docid, question, text) in zip(range(QUERIES), _questions(passages), strict=False)
+    ]
+    served(folder, files["dpr-nq-train"]["url"]).write_bytes(gzip.compress(json.dumps(rows).encode()))
+
+
+def _questions(passages: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """(id, question, text) without end: first of the first words of every passage, then of the next ones."""
+    for start in itertools.count(0, 3):
+        for docid, text in passages:
+            yield docid, " ".join(text.split()[start : start + 4]) or docid, text
+
+
+def _tar(content: dict[str, str]) -> bytes:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:gz") as archive:
+        for name, text in content.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return whole.getvalue()
