@@ -19,6 +19,7 @@ from typing import Any
 from dupmae_ir import __version__
 from dupmae_ir.collections.catalogue import Catalogue, Collection
 from dupmae_ir.collections.digests import qrels_digest, topics_digest
+from dupmae_ir.collections.place import Place
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.atomic import sha256_file, write_json
@@ -213,3 +214,13 @@ def whole(folder: Path, manifest: Manifest) -> bool:
     """Every file is there and as long as it was; says nothing of its bytes."""
     paths = {folder / name: entry["bytes"] for name, entry in manifest.files.items()}
     return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+
+
+def on_disk(collection: Collection, place: Place) -> Ready | None:
+    """The collection as it lies in its place, if it is whole and what the catalogue expects by now."""
+    folder = place.folder(collection)
+    manifest = read_manifest(folder / MANIFEST)
+    # A newer catalogue may know better what the collection has to be.
+    if manifest is None or not whole(folder, manifest) or differences(collection, manifest):
+        return None
+    return opened(collection, folder, manifest)

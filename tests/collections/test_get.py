@@ -278,11 +278,13 @@ def test_the_demonstration_is_a_collection(tmp_path):
 
 
 RUN = """
-import json, os, signal, sys
-from dupmae_ir.collections import get, prepare
+import importlib, json, os, signal, sys
+from dupmae_ir.collections import get
 name, told, stop = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 if stop:
-    setattr(prepare, stop, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+    module, _, what = stop.partition(":")
+    module = importlib.import_module(f"dupmae_ir.collections.{module}")
+    setattr(module, what, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
 print(get(name, quiet=True, **told).manifest.documents)
 """
 
@@ -293,13 +295,16 @@ def started(name: str, where: dict, stop: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("stop", ["unpack", "measure", "replace_folder", "_discard"])
+@pytest.mark.parametrize(
+    "stop",
+    ["sources:unpack", "convert:_linked", "prepare:measure", "prepare:replace_folder", "prepare:discard"],
+)
 def test_killed_on_the_way_and_run_again(stop, where):
     process = started("beir-cqadupstack-gis", where, stop)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     collection = find("beir-cqadupstack-gis", where["catalogue"])
-    assert state(collection, place(where)) == ("ready" if stop == "_discard" else "part")
+    assert state(collection, place(where)) == ("ready" if stop.endswith("discard") else "part")
     one = get(collection.name, **where)
     assert one.manifest.documents == collection.documents
     assert [path.name for path in one.folder.parent.iterdir() if "making" in path.name] == []
