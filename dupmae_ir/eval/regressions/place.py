@@ -123,9 +123,8 @@ class Place:
         ready = collections.get(
             name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet
         )
-        answers = ready.folder / "answers.jsonl"
         return Data(
-            name, ready.corpus, ready.queries, ready.qrels, answers=answers if answers.is_file() else None,
+            name, ready.corpus, ready.queries, ready.qrels, answers=ready.answers,
             stand_in=ready.manifest.stand_in or self.catalogue is not None, **facts,
         )
 

@@ -16,6 +16,7 @@ from dupmae_ir.eval.regressions.place import Place
 from dupmae_ir.eval.regressions.report import MeanRow, Row, means
 from dupmae_ir.eval.regressions.verdict import Status, Verdict, judge
 from dupmae_ir.eval.regressions.work import Result
+from dupmae_ir.io.lock import exclusive
 
 FORMATS = ("markdown", "json", "junit", "html", "reproduction")
 
@@ -96,9 +97,12 @@ class Regressions:
         )  # fmt: skip
 
     def run(self) -> Iterator[Row]:
-        """Carry the cases out, one after the other."""
-        for case in self.chosen:
-            yield self.row(case, work.carry_out(case, self.place(case), self._accepted(case)))
+        """Carry the cases out, one after the other; a second call in the same folder is refused meanwhile."""
+        output = Path(self.options.output)
+        output.mkdir(parents=True, exist_ok=True)
+        with exclusive(output / ".lock", f"running regressions in {output}"):
+            for case in self.chosen:
+                yield self.row(case, work.carry_out(case, self.place(case), self._accepted(case)))
 
     def found(self) -> Iterator[Row]:
         """The cases with the results that lie on disk; those of other code or configuration are STALE."""
