@@ -31,9 +31,9 @@ class Bottleneck(nn.Module):
         """Word (or given vectors) + position + type, LayerNorm and dropout: (B, L, d)."""
         return embed(self.lm, ids, vectors)
 
-    def predict(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy of the head at the labels (-100: nothing asked)."""
-        head = head_of(self.lm)
+    def predict(self, hidden: Tensor, labels: Tensor, lm: nn.Module | None = None) -> Tensor:
+        """Mean cross-entropy of the head (``lm``'s, where it is another) at the labels (-100: nothing asked)."""
+        head = head_of(self.lm if lm is None else lm)
         asked = labels != IGNORED
         # Only labelled tokens go through the head at all.
         return token_cross_entropy(head.transform(hidden[asked]), labels[asked], head.weight, head.bias)

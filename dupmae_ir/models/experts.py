@@ -49,6 +49,16 @@ class Experts(nn.Module):
         return encoder_of(self.of(text_type))(input_ids=ids, attention_mask=mask).last_hidden_state
 
 
+def siamese(lm: Any) -> Experts:
+    """One encoder for both kinds of text: the first row of CoT-MoTE's Table 3."""
+    return Experts(lm, lm)
+
+
+def separate(lm: Any) -> Experts:
+    """Two whole encoders that start from the same weights and share nothing: the second row of Table 3."""
+    return Experts(lm, copy.deepcopy(lm))
+
+
 def with_experts(lm: Any, shared_norm: bool = False) -> Experts:
     """Split ``lm`` into two experts; both start from its own feed-forward weights. ``lm`` becomes the passage side.
 

@@ -35,19 +35,21 @@ def build(method: str, lm: nn.Module, recipe: Recipe) -> Bottleneck:
         return CoTMAE(lm, r.decoder_layers, r.causal_layers, r.window)
     return CoTMoTE(
         lm, decode=r.decode, sparse_head=r.sparse_head, spr_to_hidden=r.spr_to_hidden, window=r.window,
-        layers=r.causal_layers, shared_norm=r.shared_norm,
+        layers=r.causal_layers, shared_norm=r.shared_norm, experts=r.experts, switched=r.switched,
     )  # fmt: skip
 
 
 def save_encoder(folder: Path, job: Any, config: Any) -> None:
-    """The trained encoder as a model folder (two for CoT-MoTE)."""
+    """The trained encoder as a model folder (two for CoT-MoTE, unless it was told to have one)."""
     from dataclasses import replace
 
     from dupmae_ir.models.checkpoints import save_model
 
     shutil.rmtree(folder, ignore_errors=True)
     if config.method == "cot-mote":
-        save_experts(folder, job.objective.experts, job.tokenizer, replace(config, activation="log1p"))
+        config = replace(config, activation="log1p")
+    if config.method == "cot-mote" and job.objective.experts.query is not job.objective.experts.passage:
+        save_experts(folder, job.objective.experts, job.tokenizer, config)
     else:
         save_model(folder, job.retriever, job.tokenizer, config)
 

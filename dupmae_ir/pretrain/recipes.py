@@ -93,6 +93,11 @@ class Recipe:
     shared_norm: bool | None = option(
         None, "both experts use one second LayerNorm", group="CoT-MAE, CoT-MoTE"
     )
+    experts: str | None = option(
+        None, "what queries and passages have of their own: the feed-forward part, nothing (Siamese), everything",
+        group="CoT-MAE, CoT-MoTE", choices=("ffn", "none", "all"),
+    )
+    switched: bool | None = option(None, "each expert reads the other's texts", group="CoT-MAE, CoT-MoTE")
     # The run
     truncation: str | None = option(
         None, "cut long texts at the end, or at a random end", group="training", choices=("end", "random")
@@ -128,7 +133,7 @@ _COT_MAE: dict[str, Any] = {
 }  # fmt: skip
 _COT_MOTE: dict[str, Any] = {
     **_MASKS, "count_special": False, "causal_layers": 1, "window": 0, "decode": "both",
-    "sparse_head": "mlm", "spr_to_hidden": "embeddings", "shared_norm": False,
+    "sparse_head": "mlm", "spr_to_hidden": "embeddings", "shared_norm": False, "experts": "ffn", "switched": False,
     **_RUN, "length": 144, "batch_size": 256, "learning_rate": 3e-4,
 }  # fmt: skip
 del _COT_MOTE["decoder_ratio"]

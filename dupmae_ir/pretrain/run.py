@@ -280,6 +280,8 @@ def _experts(config: PretrainConfig, recipe: Recipe) -> Any:
 
     if config.method != "cot-mote" or not (Path(config.init_from or "") / FOLDERS["query"]).is_dir():
         return None
+    if recipe.experts != "ffn":
+        raise UsageError(f"--init-from {config.init_from}: holds two encoders; only --experts ffn goes on from them")
     experts, _, _ = load_experts(str(config.init_from), bool(recipe.shared_norm))
     return experts.train().requires_grad_(True)
 

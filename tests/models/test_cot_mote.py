@@ -116,6 +116,36 @@ def test_a_step_on_queries_moves_their_expert_and_the_shared_attention_alone():
     assert embeddings is experts.passage.cls.predictions.decoder.weight
 
 
+def test_siamese_is_one_encoder_and_separate_are_two_wholes(batch):
+    torch.manual_seed(1)
+    one, two, experts = (CoTMoTE(bert(), experts=kind).double() for kind in ("none", "all", "ffn"))
+    assert one.experts.query is one.experts.passage
+    encoder = sum(p.numel() for p in bert().parameters())
+    assert sum(p.numel() for n, p in two.named_parameters() if n.startswith(("lm.", "experts."))) == 2 * encoder
+    # All three start from the same weights, so that their first losses of the encoders are equal.
+    terms = [objective(batch)[1] for objective in (one, two, experts)]
+    for name in ("mlm_passage", "mlm_query"):
+        assert terms[0][name].item() == pytest.approx(terms[1][name].item(), abs=1e-12)
+        assert terms[0][name].item() == pytest.approx(terms[2][name].item(), abs=1e-12)
+    # A query moves nothing of the passage's whole encoder.
+    terms[1]["mlm_query"].backward()
+    assert all(p.grad is None for p in two.experts.passage.parameters())
+    assert any(p.grad is not None for p in two.experts.query.parameters())
+
+
+def test_switched_experts_read_each_others_texts(batch):
+    lm = apart(with_experts(bert())).double()
+    torch.manual_seed(1)
+    straight = CoTMoTE(lm)
+    torch.manual_seed(1)
+    switched = CoTMoTE(lm, switched=True).double()
+    given = dict(batch)
+    loss = switched(given)[1]["mlm_query"]
+    hidden = lm.encode(batch["query_input_ids"], batch["query_attention_mask"], "passage")
+    assert loss.item() == pytest.approx(switched.predict(hidden, batch["query_labels"]).item(), abs=1e-12)
+    assert abs(loss.item() - straight.double()(given)[1]["mlm_query"].item()) > 1e-6
+
+
 def test_a_step_sets_the_experts_apart_and_keeps_the_rest_one(batch):
     objective = CoTMoTE(bert())
     optimizer = torch.optim.AdamW(objective.parameters(), 1e-2)
