@@ -21,6 +21,7 @@ VERBS = {
     "eval": "runs against judgements: trec_eval's measures, side by side, significance, an HTML report",
     "eval.case": "one query, three lists: what [CLS], OT and their sum find, and by which terms",
     "eval.space": "queries and passages in the vector space: a t-SNE picture, KL and JS divergence",
+    "eval.answers": "DPR's top-k answer accuracy of a run: NQ, TriviaQA",
     "eval.regressions": "the papers' numbers and our own, from download to verdict: run, list, report, accept",
     "index": "bm25: the baseline's index; show: what an index folder holds, and whether it is whole",
     "doctor": "what this machine has and lacks, with the fix for each",

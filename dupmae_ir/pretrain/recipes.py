@@ -133,7 +133,8 @@ _COT_MAE: dict[str, Any] = {
 }  # fmt: skip
 _COT_MOTE: dict[str, Any] = {
     **_MASKS, "count_special": False, "causal_layers": 1, "window": 0, "decode": "both",
-    "sparse_head": "mlm", "spr_to_hidden": "embeddings", "shared_norm": False, "experts": "ffn", "switched": False,
+    "sparse_head": "mlm", "spr_to_hidden": "embeddings", "shared_norm": False,
+    "experts": "ffn", "switched": False,
     **_RUN, "length": 144, "batch_size": 256, "learning_rate": 3e-4,
 }  # fmt: skip
 del _COT_MOTE["decoder_ratio"]
