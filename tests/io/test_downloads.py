@@ -701,7 +701,7 @@ def test_a_truncated_archive_is_refused_wherever_it_was_cut(tmp_path, name, make
         archive.write_bytes(gzip.compress(DATA[:5000]))
     data = archive.read_bytes()
     end = data.rindex(b"\n") + 1 if name == "a.tar" else len(data)  # a tar ends in zeros that say nothing
-    for length in [*range(0, end, max(1, end // 100)), end - 1]:
+    for length in [*range(0, end, max(1, end // 50)), end - 1]:
         archive.write_bytes(data[:length])
         with pytest.raises(InputError, match="delete it and fetch it again") as e:
             unpack(archive, tmp_path / "out", quiet=True)
@@ -712,16 +712,18 @@ def test_a_truncated_archive_is_refused_wherever_it_was_cut(tmp_path, name, make
 @pytest.mark.parametrize(("name", "make"), MAKERS)
 @pytest.mark.usefixtures("no_waiting_for_the_disk")
 def test_a_damaged_archive_is_one_line_or_whole(tmp_path, name, make):
-    """Any byte changed: refused in one line, or (a date, a mode) harmless. Plain tar has no checksum of contents."""
+    """Any byte changed: refused in one line, or (a date, a mode) harmless. Plain tar has no checksum of contents, and
+    the list at the end of a zip has none of its own, so that a file may be lost there but never changed."""
     archive = make(tmp_path / name, FILES)
     data, chance = archive.read_bytes(), random.Random(1)
-    for _ in range(300):
+    for _ in range(100):
         damaged = bytearray(data)
         damaged[chance.randrange(len(data))] ^= chance.randrange(1, 256)
         archive.write_bytes(damaged)
         with suppress(InputError, OutputError):
             unpack(archive, tmp_path / "out", quiet=True)
-            assert name == "a.tar" or sorted(contents(tmp_path / "out").values()) == sorted(FILES.values())
+            found, packed = set(contents(tmp_path / "out").values()), set(FILES.values())
+            assert name == "a.tar" or found == packed or (name == "a.zip" and found < packed)
     assert set(names(tmp_path)) <= {name, "out"}
 
 

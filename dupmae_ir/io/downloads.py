@@ -1,0 +1,683 @@
+"""Files from the web and what is in them: fetched once, resumed, verified, unpacked safely, shared by all processes.
+
+Beside ``NAME`` in its folder lie, for as long as they are needed: ``NAME.part``, what has arrived so far;
+``.NAME.part.json``, which version of the file that is (ETag, Last-Modified, length); ``.NAME.lock``, held by the one
+process that fetches; ``.NAME.json``, the digests of the finished file with the size and time it had when they were
+taken, so that a large file is read once and not at every start.
+
+No file appears under its own name before it is whole and verified. Environment: ``DUPMAE_IR_CACHE`` is the cache
+folder, ``DUPMAE_IR_MIRROR`` the base URL of a mirror, ``DUPMAE_IR_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) forbids the
+network.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import unquote, urljoin, urlsplit
+
+from dupmae_ir import __version__
+from dupmae_ir.console import progress, say
+from dupmae_ir.errors import EnvironmentProblem, InputError, OutputError, UsageError
+from dupmae_ir.io.atomic import fsync_folder, replace_folder, write_json
+from dupmae_ir.io.lock import exclusive
+
+if TYPE_CHECKING:
+    from requests import Response, Session
+
+WAITS = (1.0, 2.0, 4.0, 8.0)  #: seconds between tries; counted anew whenever a try got further than all before it
+TIMEOUT = (10.0, 60.0)  #: seconds to connect, seconds without a byte
+ROOM = 0.95  #: share of the free disk space that one archive may fill
+
+_BLOCK = 1 << 17
+_MB = 1_000_000
+_TRY_AGAIN = {408, 425, 429, *range(500, 600)}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a file comes from and what is known of it: hex digests, ``size`` in bytes."""
+
+    url: str
+    md5: str | None = None
+    sha256: str | None = None
+    size: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the url's path, ``%20`` and the like undone."""
+        name = PurePosixPath(unquote(urlsplit(self.url).path)).name
+        if name in ("", "..") or "\0" in name:
+            raise UsageError(f"{self.url}: names no file")
+        return name
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Kind -> wanted hex digest, of the kinds that are known."""
+        known = {"md5": self.md5, "sha256": self.sha256}
+        return {kind: digest.lower() for kind, digest in known.items() if digest}
+
+
+def cache_folder() -> Path:
+    """``$DUPMAE_IR_CACHE``, else ``$XDG_CACHE_HOME/dupmae_ir``, else ``~/.cache/dupmae_ir``."""
+    home = os.environ.get("DUPMAE_IR_CACHE")
+    return Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dupmae_ir"
+
+
+def download(source: Source, target: Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
+    """Have ``source`` at ``target``, whole and verified, and return ``target``.
+
+    A file that is there (fetched earlier or put there by hand) is verified and not fetched. An interrupted call is
+    resumed by the next one. ``mirror`` (default ``$DUPMAE_IR_MIRROR``) is a base URL: ``https://host/path/file`` is
+    then fetched from ``{mirror}/host/path/file``.
+
+    Raises :class:`EnvironmentProblem` when it cannot be had or is not what was wanted, :class:`InputError` when the
+    file that is there is not what was wanted, :class:`OutputError` when the disk is full.
+    """
+    target = Path(target)
+    url = _address(source, os.environ.get("DUPMAE_IR_MIRROR") if mirror is None else mirror)
+    if target.is_dir():
+        raise UsageError(f"{target}: is a folder; name the file to write")
+    if not target.exists():
+        what = f"downloading {target.name}"
+        with _disk_full_is_one_line(target), _alone(target, what, quiet):
+            # Another process may have brought it while we stood in line.
+            if not target.exists():
+                _Transfer(source, url, target, quiet).bring()
+    return _verified(source, target, quiet)
+
+
+def _address(source: Source, mirror: str | None) -> str:
+    """The URL to ask: the source's own, or its place on the mirror."""
+    for url, what in ((source.url, "only http and https can be fetched"), (mirror, "a mirror is an http or https URL")):
+        if url and not _scheme(url):
+            raise UsageError(f"{url}: {what}")
+    if not mirror:
+        return source.url
+    _, host, path, query, _ = urlsplit(source.url)
+    return f"{mirror.rstrip('/')}/{host.rpartition('@')[2]}{path}" + (f"?{query}" if query else "")
+
+
+def _scheme(url: str) -> str:
+    """http or https; nothing for any other or malformed URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return parts.scheme if parts.scheme in ("http", "https") and parts.hostname else ""
+
+
+class _Broken(Exception):
+    """This try failed and the next may not."""
+
+
+class _Unreachable(_Broken):
+    """No such host, nobody there, no way to it. Worth another try only when it was reached before."""
+
+
+class _Wrong(Exception):
+    """A file is not what was wanted; the message says in what."""
+
+
+@dataclass(frozen=True)
+class _Transfer:
+    """One file on its way from ``url`` to ``target``. The holder of the lock has one."""
+
+    source: Source
+    url: str
+    target: Path
+    quiet: bool
+
+    @property
+    def part(self) -> Path:
+        return self.target.with_name(f"{self.target.name}.part")
+
+    @property
+    def note(self) -> Path:
+        return self.target.with_name(f".{self.target.name}.part.json")
+
+    def bring(self) -> None:
+        """Fetch what is missing, verify it, let it appear."""
+        if not self._is_whole():
+            self._refuse_offline()
+            self._fetch()
+        try:
+            found = _checked(self.source, self.part, self.quiet)
+        except _Wrong as e:
+            self._discard()
+            raise EnvironmentProblem(
+                f"{self.target.name} from {_shown(self.url)}: {e}; what came was removed, run the same command again, "
+                "and if it says this again the file on the server is another one"
+            ) from None
+        self.part.replace(self.target)
+        fsync_folder(self.target.parent)
+        self.note.unlink(missing_ok=True)
+        _remember(self.source, self.target, found, self.quiet)
+
+    def _refuse_offline(self) -> None:
+        for variable in ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE"):
+            if os.environ.get(variable, "").strip().lower() in ("1", "on", "yes", "true"):
+                raise self._by_hand(f"{self.target.name} is not here and {variable} is set")
+
+    def _by_hand(self, problem: str) -> EnvironmentProblem:
+        return EnvironmentProblem(
+            f"{_one_line(problem)}; put {self.source.name} (from {_shown(self.source.url)}) at {self.target} "
+            "and run the same command again"
+        )
+
+    def _fetch(self) -> None:
+        """Try until the part is whole: as often as tries get on, and a few times more."""
+        from requests import Session
+
+        start = furthest = _size(self.part)
+        waits = iter(WAITS)
+        while True:
+            try:
+                with Session() as session:
+                    return self._try(session)
+            except _Broken as e:
+                problem = e
+            if _size(self.part) > furthest:
+                furthest, waits = _size(self.part), iter(WAITS)
+            hopeless = isinstance(problem, _Unreachable) and furthest == start
+            wait = None if hopeless else next(waits, None)
+            if wait is None:
+                raise self._by_hand(f"{_shown(self.url)}: {problem}")
+            say(f"{self.target.name}: {problem}; trying again in {wait:g} s", self.quiet)
+            time.sleep(wait)
+
+    def _try(self, session: Session) -> None:
+        """One request, from where the last one ended; from the start when the server has no such rest to give."""
+        offset = self._resumable()
+        with self._ask(session, offset) as response:
+            if response.status_code == 200:
+                return self._receive(response, 0)
+            if offset and response.status_code == 206 and self._continues(response, offset):
+                return self._receive(response, offset)
+            if offset and response.status_code == 416 and _content_range(response)[1] == offset:
+                return None  # It was whole all along.
+            if response.status_code in _TRY_AGAIN:
+                raise _Broken(_status(response))
+            if not offset or response.status_code not in (206, 416):
+                raise self._by_hand(f"{_shown(self.url)}: {_status(response)}")
+        self._discard()
+        return self._try(session)
+
+    def _ask(self, session: Session, offset: int) -> Response:
+        from requests.exceptions import RequestException
+
+        # Encoded on the way, lengths and ranges would be of other bytes than the file's.
+        headers = {"User-Agent": f"dupmae-ir/{__version__}", "Accept-Encoding": "identity"}
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+            note = _read_json(self.note)
+            etag = note.get("etag") or ""
+            # A weak ETag may not stand in If-Range; _continues compares it.
+            if version := (etag if etag.startswith('"') else note.get("last_modified")):
+                headers["If-Range"] = version
+        try:
+            return session.get(
+                self.url, headers=headers, stream=True, timeout=TIMEOUT, hooks={"response": self._check_redirect}
+            )
+        except RequestException as e:
+            raise self._failure(e) from e
+
+    def _failure(self, error: Exception) -> Exception:
+        """What an error before the first byte means: try again, or give up at once."""
+        from requests import exceptions as kinds
+        from urllib3.exceptions import NewConnectionError
+
+        chain = list(_chain(error))
+        problem = _one_line(getattr(chain[-1], "strerror", None) or str(chain[-1]) or type(chain[-1]).__name__)
+        if isinstance(error, kinds.SSLError | kinds.ProxyError | kinds.ConnectTimeout) or any(
+            isinstance(e, NewConnectionError) for e in chain
+        ):
+            return _Unreachable(problem)
+        if isinstance(error, kinds.ConnectionError | kinds.Timeout):
+            return _Broken(problem)
+        return self._by_hand(f"{_shown(self.url)}: {problem}")
+
+    def _check_redirect(self, response: Response, *_: Any, **__: Any) -> None:
+        """http stays in http and https, https stays https."""
+        if response.is_redirect:
+            to = response.headers["location"]
+            with suppress(ValueError):  # malformed: refused below
+                to = urljoin(response.url, to)
+            if _scheme(to) not in ({"https"} if _scheme(response.url) == "https" else {"http", "https"}):
+                raise self._by_hand(f"{_shown(self.url)}: redirects to {_shown(to)}, which is not followed")
+
+    def _receive(self, response: Response, offset: int) -> None:
+        """The body of ``response`` to the part from ``offset`` on, and to the disk."""
+        total = self._announced(response, offset)
+        with open(self.part, "r+b" if offset else "wb") as f:
+            # Only now: bytes of an older version never lie beside the note of a newer one.
+            write_json(self.note, {"url": self.source.url, **_version(response), "length": total})
+            self._refuse_too_large(total, offset)
+            f.seek(offset)
+            self._copy(response, f, offset, total)
+            os.fsync(f.fileno())
+        if total is not None and _size(self.part) != total:
+            raise _Broken(f"the connection ended at {_size(self.part)} of {total} bytes")
+
+    def _announced(self, response: Response, offset: int) -> int | None:
+        """Length of the whole file in bytes; None when the server streams it with an end that shows."""
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity" and not self.source.name.endswith((".gz", ".tgz")):
+            raise self._by_hand(f"{_shown(self.url)}: sent as {encoding}, which was not asked for")
+        total = _content_range(response)[1] if offset else _number(response.headers.get("Content-Length"))
+        wanted = self.source.size
+        if total is not None and wanted is not None and total != wanted:
+            self._discard()
+            raise self._by_hand(f"{_shown(self.url)}: {total} bytes there, {wanted} wanted")
+        if total is None and wanted is None and not self.source.digests and not getattr(response.raw, "chunked", False):
+            raise self._by_hand(f"{_shown(self.url)}: no length and no checksum, so a cut would not be seen")
+        return wanted if total is None else total
+
+    def _refuse_too_large(self, total: int | None, offset: int) -> None:
+        free = shutil.disk_usage(self.part.parent).free
+        if total is not None and total - offset > free:
+            raise OutputError(
+                f"{self.target}: {_megabytes(total - offset)} are to come and the disk has room for "
+                f"{_megabytes(free)}; free some space and run the same command again"
+            )
+
+    def _copy(self, response: Response, to: IO[bytes], done: int, total: int | None) -> None:
+        from urllib3.exceptions import HTTPError
+
+        told = "" if total is None else f" of {_megabytes(total)}"
+        say(f"{'resuming' if done else 'downloading'} {_shown(self.url)}: {_megabytes(done)}{told} here", self.quiet)
+        with _byte_bar(self.target.name, total, self.quiet, done) as shown:
+            try:
+                for block in response.raw.stream(_BLOCK, decode_content=False):
+                    to.write(block)
+                    to.flush()  # What has come survives a kill.
+                    done += len(block)
+                    shown(done)
+                    if total is not None and done > total:
+                        raise _Broken(f"more than the {total} bytes that were announced")
+            except (HTTPError, OSError) as e:
+                if isinstance(e, OSError) and e.errno is not None:
+                    raise  # The disk; urllib3 wraps those of the network.
+                raise _Broken(f"the connection broke after {done} bytes") from e
+
+    def _resumable(self) -> int:
+        """How many bytes of the part are good: all, if it can be known that the rest is of the same version."""
+        note = _read_json(self.note)
+        known = note.get("etag") or note.get("last_modified") or self.source.digests
+        return _size(self.part) if known and note.get("url") == self.source.url else 0
+
+    def _is_whole(self) -> bool:
+        """Everything had come when the last call was stopped."""
+        return self.part.exists() and self._resumable() == _read_json(self.note).get("length")
+
+    def _continues(self, response: Response, offset: int) -> bool:
+        """Whether the rest that the server gives is of the version that the part is of."""
+        note = _read_json(self.note)
+        start, total = _content_range(response)
+        now = {**_version(response), "length": total}
+        return start == offset and all(note.get(k) in (None, v) for k, v in now.items() if v is not None)
+
+    def _discard(self) -> None:
+        self.part.unlink(missing_ok=True)
+        self.note.unlink(missing_ok=True)
+
+
+def _version(response: Response) -> dict[str, str | None]:
+    """What tells one version of the file on the server from the next."""
+    return {"etag": response.headers.get("ETag"), "last_modified": response.headers.get("Last-Modified")}
+
+
+def _content_range(response: Response) -> tuple[int | None, int | None]:
+    """(first byte, length of the whole file); None for what is not said."""
+    match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", response.headers.get("Content-Range", "").strip())
+    return (_number(match[1]), _number(match[2])) if match else (None, None)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+def _status(response: Response) -> str:
+    return f"the server answers {response.status_code} {response.reason or ''}".rstrip()
+
+
+def _shown(url: str) -> str:
+    """``url`` without a user's name and password."""
+    return re.sub(r"//[^/?#]*@", "//", url)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error of requests and the ones it wraps, the first cause last."""
+    while error is not None:
+        yield error
+        # Not __context__: that leads on to whatever our caller was handling.
+        inside = (error.__cause__, getattr(error, "reason", None), *error.args)
+        error = next((e for e in inside if isinstance(e, BaseException)), None)
+
+
+# --- verifying ---------------------------------------------------------------------------------------------------
+
+
+def _verified(source: Source, target: Path, quiet: bool) -> Path:
+    """``target`` if it is what ``source`` says; its digests are taken once for as long as size and time stay."""
+    seen = _read_json(_memory(target))
+    found = seen.get("digests") if seen.get("file") == _stamp(target) else None
+    known = found if isinstance(found, dict) and found.keys() >= source.digests.keys() else None
+    try:
+        checked = _checked(source, target, quiet, known)
+    except _Wrong as e:
+        raise InputError(f"{target}: {e}; delete it, and the same command fetches it from {source.url}") from None
+    if known is None:
+        _remember(source, target, checked, quiet)
+    return target
+
+
+def _checked(source: Source, file: Path, quiet: bool, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """The digests of ``file`` (``known``, or taken now) if they and its size are as wanted, else :class:`_Wrong`."""
+    size = file.stat().st_size
+    if source.size is not None and size != source.size:
+        raise _Wrong(f"{size} bytes, {source.size} wanted")
+    found = known or _digests(file, {"sha256", *source.digests}, quiet)
+    for kind, wanted in source.digests.items():
+        if found[kind] != wanted:
+            raise _Wrong(f"{kind} {found[kind]}, {wanted} wanted")
+    return found
+
+
+def _digests(file: Path, kinds: set[str], quiet: bool) -> dict[str, str]:
+    """Kind -> hex digest of the bytes of ``file``, read once."""
+    sums = {kind: hashlib.new(kind, usedforsecurity=False) for kind in sorted(kinds)}
+    with open(file, "rb") as f, _byte_bar(f"checking {file.name}", _size(file), quiet) as shown:
+        while block := f.read(8 * _BLOCK):
+            for one in sums.values():
+                one.update(block)
+            shown(f.tell())
+    return {kind: one.hexdigest() for kind, one in sums.items()}
+
+
+def _remember(source: Source, target: Path, digests: Mapping[str, str], quiet: bool) -> None:
+    """Note the digests of ``target`` beside it, and say so when there was nothing to compare them with."""
+    if not source.digests:
+        say(f"{target}: no checksum is known, so nothing has verified it; sha256 {digests['sha256']}", quiet)
+    with suppress(OSError):  # A cache that is not ours to write to is verified every time.
+        write_json(_memory(target), {"url": source.url, "file": _stamp(target), "digests": digests})
+
+
+def _memory(target: Path) -> Path:
+    return target.with_name(f".{target.name}.json")
+
+
+def _stamp(file: Path) -> list[int]:
+    """Size in bytes and time of the last change in ns."""
+    told = file.stat()
+    return [told.st_size, told.st_mtime_ns]
+
+
+# --- unpacking ---------------------------------------------------------------------------------------------------
+
+
+class _Member(NamedTuple):
+    """One entry of an archive: ``kind`` is file, folder, or in words what it is instead; ``size`` None if unsaid."""
+
+    name: str
+    kind: str
+    size: int | None
+    open: Callable[[], IO[bytes]]
+
+
+def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool] | None = None, quiet: bool = False) -> Path:
+    """Unpack a zip, tar, tar.gz or gzip file into ``folder``, whole or not at all; an older ``folder`` is replaced.
+
+    ``wanted`` is asked for each file with its name in the archive; without it everything is unpacked. A gzip file
+    that holds no tar becomes one file, named like it without ``.gz``. Only plain files and folders that stay inside
+    are accepted, and no more bytes than the disk has room for. Raises :class:`InputError` for an archive that is
+    damaged or holds anything else, :class:`OutputError` when the disk is full; ``folder`` is then as before.
+    """
+    archive, folder = Path(archive), Path(folder)
+    home = folder.resolve()
+    if home.exists() and not home.is_dir():
+        raise UsageError(f"{folder}: is a file; name the folder to unpack into")
+    aside = home.with_name(f".{home.name}.aside")
+    with _disk_full_is_one_line(folder), _alone(home, f"unpacking into {folder}", quiet):
+        shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
+        try:
+            aside.mkdir()
+            _unpack_into(aside, archive, wanted, quiet)
+            replace_folder(aside, home)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+    return folder
+
+
+def _unpack_into(aside: Path, archive: Path, wanted: Callable[[str], bool] | None, quiet: bool) -> None:
+    say(f"unpacking {archive}", quiet)
+    room = int(shutil.disk_usage(aside).free * ROOM)
+    files = done = 0
+    with _byte_bar(f"unpacking {archive.name}", None, quiet) as shown, closing(_members(archive)) as members:
+        for member in members:
+            name = PurePosixPath(member.name).as_posix()
+            if wanted and (member.kind == "folder" or not wanted(name)):
+                continue
+            _refuse_unsafe(archive, member)
+            for size in _place(archive, member, aside / name, room - done):
+                done += size
+                shown(done)
+            files += member.kind == "file"
+    if not files:
+        raise InputError(f"{archive}: holds no file" + (" of those wanted" if wanted else ""))
+
+
+def _refuse_unsafe(archive: Path, member: _Member) -> None:
+    path = member.name.replace("\\", "/")
+    if path.startswith("/") or re.match("[A-Za-z]:", path) or ".." in path.split("/") or "\0" in path:
+        raise InputError(f"{archive}: {member.name!r} would land outside the folder; nothing was unpacked")
+    if member.kind not in ("file", "folder"):
+        raise InputError(f"{archive}: {member.name!r} is {member.kind}; only plain files and folders are unpacked")
+
+
+def _place(archive: Path, member: _Member, path: Path, room: int) -> Iterator[int]:
+    """Write one member; yields the bytes of each block written."""
+    try:
+        if member.kind == "folder":
+            path.mkdir(parents=True, exist_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        to = open(path, "xb")  # noqa: SIM115
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise InputError(f"{archive}: {member.name!r} is in it twice; nothing was unpacked") from None
+    with to:
+        yield from _pour(archive, member, to, room)
+
+
+def _pour(archive: Path, member: _Member, to: IO[bytes], room: int) -> Iterator[int]:
+    done, announced = 0, member.size or 0
+    with _damage_is_one_line(archive), member.open() as source:
+        while max(done, announced) <= room and (block := source.read(_BLOCK)):
+            to.write(block)
+            done += len(block)
+            yield len(block)
+    if max(done, announced) > room:
+        raise OutputError(
+            f"{archive}: {member.name!r} unpacks to more than the disk has room for ({_megabytes(room)} left); "
+            "free some space, or do not trust this archive"
+        )
+    if member.size not in (None, done):
+        raise _damaged(archive, f"{member.name!r} has {done} bytes, {member.size} announced")
+
+
+def _members(archive: Path) -> Generator[_Member, None, None]:
+    """The entries of an archive in order; what it is, is told from its bytes."""
+    if not archive.is_file():
+        raise InputError(f"{archive}: no such file")
+    with _damage_is_one_line(archive), open(archive, "rb") as f:
+        head = f.read(tarfile.BLOCKSIZE)
+        if head.startswith(b"PK"):
+            yield from _zip_members(f)
+        elif head.startswith(b"\x1f\x8b"):
+            f.seek(0)
+            with gzip.GzipFile(fileobj=f) as plain:
+                yield from _gzip_members(cast("IO[bytes]", plain), archive.name.removesuffix(".gz"))
+        elif _is_tar(head):
+            yield from _tar_members(f)
+        else:
+            raise InputError(f"{archive}: not a zip, tar or gzip archive; delete it and fetch it again")
+
+
+def _is_tar(head: bytes) -> bool:
+    """Whether a file that starts with this block is a tar, old or new: its header has a checksum."""
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return False
+    return True
+
+
+def _zip_members(file: IO[bytes]) -> Generator[_Member, None, None]:
+    with zipfile.ZipFile(file) as z:
+        for info in z.infolist():
+            yield _Member(info.filename, _zip_kind(info), info.file_size, partial(z.open, info))
+
+
+def _zip_kind(info: zipfile.ZipInfo) -> str:
+    mode = stat.S_IFMT(info.external_attr >> 16)
+    if info.flag_bits & 0x1:
+        return "encrypted"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return f"compressed by method {info.compress_type}, which is not read here"
+    if mode not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "a symbolic link" if mode == stat.S_IFLNK else "a device"
+    return "folder" if info.filename.endswith("/") else "file"
+
+
+def _gzip_members(plain: IO[bytes], name: str) -> Generator[_Member, None, None]:
+    head = plain.read(tarfile.BLOCKSIZE)
+    plain.seek(0)
+    if _is_tar(head):
+        yield from _tar_members(plain)
+    else:
+        yield _Member(name, "file", None, lambda: plain)
+
+
+def _tar_members(file: IO[bytes]) -> Generator[_Member, None, None]:
+    file.seek(0)
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+        for info in tar:
+            opened = cast("Callable[[], IO[bytes]]", partial(tar.extractfile, info))  # None only for what is no file
+            yield _Member(info.name, _tar_kind(info), info.size, opened)
+        # tarfile takes a damaged or missing header for the end. The end is a block of zeros, and reading on to the
+        # very last byte lets gzip compare its own checksum.
+        file.seek(tar.offset)
+        if any(end := file.read(tarfile.BLOCKSIZE)) or len(end) < tarfile.BLOCKSIZE:
+            raise EOFError("no end of archive")
+        while file.read(_BLOCK):
+            pass
+
+
+def _tar_kind(info: tarfile.TarInfo) -> str:
+    if info.issym() or info.islnk():
+        return "a symbolic link" if info.issym() else "a hard link"
+    if info.isdir():
+        return "folder"
+    return "file" if info.isreg() else "a device"
+
+
+@contextmanager
+def _damage_is_one_line(archive: Path) -> Iterator[None]:
+    """For what reads the archive and nothing else: the library's readers meet broken bytes with many kinds of error."""
+    try:
+        yield
+    except (
+        zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, EOFError, ValueError, IndexError,
+        OverflowError, MemoryError, NotImplementedError,
+    ) as e:  # fmt: skip
+        raise _damaged(archive, str(e)) from None
+    except OSError as e:
+        if e.errno not in (None, errno.EINVAL):  # gzip's own; a jump to before the file's beginning
+            raise
+        raise _damaged(archive, str(e)) from None
+
+
+def _damaged(archive: Path, how: str) -> InputError:
+    return InputError(f"{archive}: a damaged archive ({_one_line(how)}); delete it and fetch it again")
+
+
+# --- small parts -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _alone(path: Path, what: str, quiet: bool) -> Iterator[None]:
+    """Hold the lock beside ``path``; stand in line for it, and say so."""
+    lock = path.with_name(f".{path.name}.lock")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(lock, what))
+        except UsageError as busy:
+            say(f"{busy} (waiting)", quiet)
+            stack.enter_context(exclusive(lock, what, wait=True))
+        yield
+
+
+@contextmanager
+def _disk_full_is_one_line(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OutputError(
+            f"{where}: the disk is full; nothing is lost: free some space and run the same command again"
+        ) from e
+
+
+@contextmanager
+def _byte_bar(description: str, total: int | None, quiet: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """A progress bar in MB that is told how many bytes there are by now."""
+    with progress(description, "MB", total and total // _MB, quiet, done // _MB) as bar:
+        at = done // _MB
+
+        def shown(done: int) -> None:
+            nonlocal at
+            bar.update(done // _MB - at)
+            at = done // _MB
+
+        yield shown
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """What a note beside a file says; nothing, if there is none or it is unreadable."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, 0 if there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / _MB:,.1f} MB"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
