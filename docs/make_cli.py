@@ -10,7 +10,8 @@ from pathlib import Path
 PAGE = Path(__file__).with_name("cli.md")
 COMMANDS = (
     "demo", "collections list", "collections show", "collections get", "collections check", "encode",
-    "encode.merge", "encode.queries", "search", "search.fusion", "eval", "eval.case", "eval.space", "eval.answers",
+    "encode.merge", "encode.queries", "encode.segment", "search", "search.fusion", "eval",
+    "eval.case", "eval.space", "eval.answers",
     "eval.regressions run", "eval.regressions list", "eval.regressions report", "eval.regressions accept",
     "index bm25", "index show", "doctor", "pretrain", "pretrain.augment", "finetune",
     "finetune.convert", "finetune.mine", "finetune.cross_encoder", "finetune.score", "export",

@@ -16,6 +16,7 @@ VERBS = {
     "encode": "a collection to an index folder: dense vectors and impacts in one pass",
     "encode.merge": "the indexes of all shards of a collection to the index of the whole",
     "encode.queries": "topics to the encoded queries that stock Pyserini commands read",
+    "encode.segment": "long documents to overlapping passages, for search --max-passage",
     "search": "topics against an index: dense, impact, or their exact sum (hybrid)",
     "search.fusion": "run files joined by ranks or scores",
     "eval": "runs against judgements: trec_eval's measures, side by side, significance, an HTML report",

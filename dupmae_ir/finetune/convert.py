@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -90,13 +89,15 @@ def run(config: ConvertConfig) -> dict[str, Any]:
     ids; nothing is written then.
     """
     _check(config)
+    from dupmae_ir.io.lines import json_lines
+
     tally = Tally()
     made = _CONVERSIONS[_result(config)](config, tally)
     lines = 0
     with ExitStack() as files, progress("converting", "lines", quiet=config.quiet) as bar:
         # Published in the reverse order: scores, then the record, and the lines last.
-        write = files.enter_context(_lines(Path(config.output)))
-        teach = files.enter_context(_lines(scores_path(config.output))) if config.scores else None
+        write = files.enter_context(json_lines(config.output))
+        teach = files.enter_context(json_lines(scores_path(config.output))) if config.scores else None
         for line in made.lines():
             write(line)
             if teach:
@@ -430,25 +431,6 @@ def _beir_queries(folder: str) -> Path:
     plain = Path(folder) / "queries.jsonl"
     zipped = plain.with_suffix(".jsonl.gz")
     return zipped if zipped.is_file() and not plain.is_file() else plain
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], Any]]:
-    """What writes a JSON line to ``path``, gzipped if its name says so; whole or not at all."""
-    from dupmae_ir.io.atomic import atomic_write
-
-    with atomic_write(path, "wb") as raw:
-        if path.suffix != ".gz":
-            yield lambda row: raw.write(_encoded(row))
-            return
-        # No name and no time in the header: the same input gives the same bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as zipped:
-            yield lambda row: zipped.write(_encoded(row))
-
-
-def _encoded(row: Mapping[str, Any]) -> bytes:
-    # JSON may hold half of a surrogate pair, which no UTF-8 file can.
-    return (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
 def _first(values: list[Any], count: int) -> list[Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from dupmae_ir.errors import InputError
 
@@ -59,3 +62,22 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
     if "\0" in text:
         raise InputError(f"{path}:{number}: a binary file, not text")
     return text.rstrip("\r\n")
+
+
+@contextmanager
+def json_lines(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], Any]]:
+    """What writes a JSON line to ``path``, gzipped if its name says so; the file appears whole or not at all."""
+    from dupmae_ir.io.atomic import atomic_write
+
+    with atomic_write(path, "wb") as raw:
+        if Path(path).suffix != ".gz":
+            yield lambda row: raw.write(_encoded(row))
+            return
+        # No name and no time in the header: the same input gives the same bytes.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as zipped:
+            yield lambda row: zipped.write(_encoded(row))
+
+
+def _encoded(row: Mapping[str, Any]) -> bytes:
+    # JSON may hold half of a surrogate pair, which no UTF-8 file can.
+    return (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")

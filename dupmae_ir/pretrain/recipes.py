@@ -117,8 +117,8 @@ _RETROMAE: dict[str, Any] = {
     **_MASKS, "decoding": "enhanced", "query_stream": "raw", "decoder_layers": 1, **_RUN,
 }  # fmt: skip
 _DUPMAE: dict[str, Any] = {
-    **_RETROMAE, "query_stream": "embedded", "bow_weight": 0.1, "decoder_weight": 1.0, "bow_norm": "length", "ot_head": "mlm",
-    "ot_exclude_masked": False, "ot_exclude_sep": False,
+    **_RETROMAE, "query_stream": "embedded", "bow_weight": 0.1, "decoder_weight": 1.0, "bow_norm": "length",
+    "ot_head": "mlm", "ot_exclude_masked": False, "ot_exclude_sep": False,
 }  # fmt: skip
 _MASTER: dict[str, Any] = {
     **_MASKS, "count_special": False, "decoder_layers": 2, "tasks": TASKS, "keyword": "invfreq",

@@ -60,6 +60,8 @@ def _sentence(found: dict[str, Any]) -> str:
         text += f"\n  not certified within --max-depth: {_some(uncertified)}"
     if found["blank"]:
         text += f"\n  {found['blank']:,} topics are blank and have no hits"
+    if short := found.get("short"):
+        text += f"\n  fewer documents than --hits, for want of passages (--passage-hits): {_some(short)}"
     if empty := found["without_hits"] - found["blank"]:
         text += f"\n  {empty:,} topics match nothing and are not in the run"
     return text

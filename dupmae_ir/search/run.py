@@ -53,6 +53,13 @@ class SearchConfig:
     remove_query: bool = option(
         False, "leave out the document whose id is the topic's (ArguAna, Quora)", group="with --topics"
     )
+    max_passage: bool = option(
+        False, "ids are DOCUMENT#PASSAGE (encode.segment): each document counts as its best passage",
+        group="with --topics",
+    )
+    passage_hits: int | None = option(
+        None, "--max-passage: passages looked at (default: ten times --hits)", group="with --topics"
+    )
     report: str | None = option(
         None, "JSON lines to write, one per topic: is the list certified exact, how deep it looked, what the bound was",
         group="with --topics", metavar="FILE",
@@ -156,6 +163,9 @@ def check(config: SearchConfig) -> None:
         for name in names if not applies else ():
             if getattr(config, name) != _DEFAULTS[name]:
                 raise UsageError(f"--{name.replace('_', '-')} belongs to {owner}")
+    if config.passage_hits is not None and config.passage_hits < (config.hits or 1000):
+        raise UsageError(f"--passage-hits {config.passage_hits}: wants at least as many passages as documents, "
+                         f"{config.hits or 1000}")
     if config.output and config.report and Path(config.output).absolute() == Path(config.report).absolute():
         raise UsageError("--output and --report name the same file")
     for path in (config.output, config.report):
@@ -166,7 +176,9 @@ def check(config: SearchConfig) -> None:
 def _owners(config: SearchConfig) -> list[tuple[bool, str, tuple[str, ...]]]:
     """(does it apply, to what, the settings that mean something only then)."""
     return [
-        (config.topics is not None, "--topics", ("output", "format", "tag", "qrels", "remove_query", "report")),
+        (config.topics is not None, "--topics", ("output", "format", "tag", "qrels", "remove_query", "max_passage",
+                                                  "report")),
+        (config.max_passage, "--max-passage", ("passage_hits",)),
         (config.query is not None, "--query", ("explain", "corpus", "terms")),
         (config.fusion is not None, "--fusion", _FUSION),
         (config.bm25, "--bm25", ("k1", "b")),
@@ -270,7 +282,7 @@ def _run_file(config: SearchConfig) -> dict[str, Any]:
         out = files.enter_context(open_run(config.output, config.tag or f"dupmae-ir-{engine.name}", config.format))
         report = files.enter_context(atomic_write(config.report)) if config.report else None
         bar = files.enter_context(progress("search", "topics", len(topics), config.quiet))
-        for answer in engine.answers(topics, config.hits or 1000):
+        for answer in _documents(config, engine.answers, topics, count):
             out.add(answer.query.qid, answer.hits)
             count.add(answer)
             if report:
@@ -280,6 +292,24 @@ def _run_file(config: SearchConfig) -> dict[str, Any]:
         "output": config.output, "index": config.index, "mode": engine.name, "topics": len(topics),
         **count.summary(), "seconds": round(time.perf_counter() - started, 3),
     }
+
+
+def _documents(config: SearchConfig, answers: Answers, topics: Sequence[Query], count: _Count) -> Iterator[Any]:
+    """The answers, of passages turned into documents where these are asked for."""
+    hits = config.hits or 1000
+    if not config.max_passage:
+        yield from answers(topics, hits)
+        return
+    from dupmae_ir.search.ordering import without
+    from dupmae_ir.search.passages import best_passages
+
+    depth = config.passage_hits or 10 * hits
+    for answer in answers(topics, depth):
+        found = best_passages(answer.hits)
+        kept = without(found, answer.query.qid, hits) if config.remove_query else found[:hits]
+        if len(kept) < hits and len(answer.hits) == depth:
+            count.short.append(answer.query.qid)
+        yield dataclasses.replace(answer, hits=kept)
 
 
 def _topics(config: SearchConfig) -> list[Query]:
@@ -305,6 +335,7 @@ class _Count:
     def __init__(self) -> None:
         self.blank = self.without_hits = self.certified = self.reported = 0
         self.uncertified: list[str] = []
+        self.short: list[str] = []  #: topics whose passages were cut off before there were enough documents
         self.depths: dict[str, list[int]] = {"dense": [], "impact": []}
 
     def add(self, answer: Any) -> None:
@@ -322,6 +353,8 @@ class _Count:
 
     def summary(self) -> dict[str, Any]:
         found: dict[str, Any] = {"blank": self.blank, "without_hits": self.without_hits}
+        if self.short:
+            found["short"] = self.short
         if self.reported:
             found |= {"certified": self.certified, "uncertified": self.uncertified}
             for part, depths in self.depths.items():

@@ -398,7 +398,8 @@ def test_an_error_leaves_what_was_there(tmp_path):
 KILLED = """
 import os, signal, sys
 from dupmae_ir.finetune import convert
-plain = convert._encoded
+from dupmae_ir.io import lines
+plain = lines._encoded
 count = 0
 def encoded(row):
     global count
@@ -406,7 +407,7 @@ def encoded(row):
     if count == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(row)
-convert._encoded = encoded
+lines._encoded = encoded
 sys.exit(convert.main(sys.argv[1:]))
 """
 
