@@ -274,7 +274,7 @@ class _Transfer:
             self._copy(response, f, offset, total)
             os.fsync(f.fileno())
         if total is not None and _size(self.part) != total:
-            raise _Broken(f"the connection ended at {_size(self.part)} of {total} bytes")
+            raise _Broken(f"the connection broke after {_size(self.part)} bytes")
 
     def _announced(self, response: Response, offset: int) -> int | None:
         """Length of the whole file in bytes; None when the server streams it with an end that shows."""
