@@ -5,8 +5,8 @@
 
 A sample of the pairs is trained on (benchmarks/stages.toml, run by `dupmae-ir finetune`); nothing of the collections
 is. Each model is evaluated on the dev pairs and on every collection by encode, search and eval; `*` marks a
-difference with p < 0.05 (paired t-test over queries) from the stage before, for the halves alone from stage 1. Killed,
-it goes on.
+difference with p < 0.05 (paired t-test over queries) from the stage before, for the halves alone from stage 1. The row
+"teacher" is the cross-encoder's order of stage 2's first 20. Killed, it goes on.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
 
 RECIPE = Path(__file__).with_name("stages.toml")
-MODELS = ("base", "stage1", "stage2", "stage3", "stage1_cls", "stage1_ot")
-SYSTEMS = {"stage1_cls": ("dense",), "stage1_ot": ("impact",)}
-BEFORE = {"stage1": "base", "stage2": "stage1", "stage3": "stage2", "stage1_cls": "stage1", "stage1_ot": "stage1"}
+MODELS = ("base", "stage1", "stage2", "teacher", "stage3", "stage1_cls", "stage1_ot")
+SYSTEMS = {"stage1_cls": ("dense",), "stage1_ot": ("impact",), "teacher": ("hybrid",)}
+BEFORE = {"stage1": "base", "stage2": "stage1", "stage3": "stage2", "stage1_cls": "stage1", "stage1_ot": "stage1",
+          "teacher": "stage2"}  # fmt: skip
+RERANKED = 20
+"""Documents of stage 2's list that the teacher puts in its own order: is it worth learning from?"""
 LEFT_OUT = {"faq question->answer", "field->text"}
 """Templated kinds of pairs."""
 
@@ -89,7 +92,9 @@ def runs_of(model: str, collection: Path, args: argparse.Namespace) -> dict[str,
     found = {}
     for system in SYSTEMS.get(model, ("dense", "impact", "hybrid")):
         run = folder / f"{system}.trec"
-        if not run.is_file():
+        if not run.is_file() and model == "teacher":
+            rerank(args.output / "teacher", runs_of("stage2", collection, args)["hybrid"], collection, run)
+        elif not run.is_file():
             common = ("--corpus", collection / "corpus.jsonl", "--index", folder / "index")
             call("encode", *common, "--model", args.output / model, "--dtype", "bfloat16", "--quiet")
             call("search", "--index", folder / "index", "--model", args.output / model, "--topics",
@@ -97,6 +102,30 @@ def runs_of(model: str, collection: Path, args: argparse.Namespace) -> dict[str,
                  "--quiet")
         found[system] = run
     return found
+
+
+def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
+    """The teacher's order of the first documents of ``run``."""
+    import torch
+
+    from dupmae_ir.finetune.reranker import load_reranker, score_pairs
+    from dupmae_ir.io.collections import read_collection
+    from dupmae_ir.io.runs import write_run
+    from dupmae_ir.io.topics import read_topics
+    from dupmae_ir.types import Hit
+
+    texts = {d.docid: d.joined() for d in read_collection(collection / "corpus.jsonl")}
+    asked = {q.qid: q.text for q in read_topics(collection / "queries.jsonl")}
+    model, tokenizer = load_reranker(teacher)
+    model = model.to(torch.bfloat16).eval()
+    found = {}
+    for qid, hits in read_run(run).items():
+        first = hits[:RERANKED]
+        scores = score_pairs(model, tokenizer, [asked[qid]] * len(first), [texts[h.docid] for h in first], 192, 8192)
+        ranked = zip(first, scores.tolist(), strict=True)
+        found[qid] = sorted((Hit(h.docid, s) for h, s in ranked), key=lambda h: (-h.score, h.docid))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_run(target, found, "teacher")
 
 
 def table(collections: list[Path], args: argparse.Namespace) -> str:

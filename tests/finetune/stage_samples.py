@@ -28,6 +28,19 @@ def write_stage(folder: Path, queries: int = 24, negatives: int = 6) -> Path:
     return folder
 
 
+def write_pairs(folder: Path, queries: int = 24) -> Path:
+    """``pairs.jsonl``: a passage for every query, as stage 1 takes them."""
+    from tiny_models import WORDS
+
+    rows = []
+    for n in range(queries):
+        words = [WORDS[(n * 7 + k * (n % 5 + 1)) % len(WORDS)] for k in range(6)]
+        passage = {"id": f"p{n:02}", "title": "", "text": " ".join(words)}
+        rows.append({"query": " ".join(words[:2]), "positive": passage})
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "pairs.jsonl"
+
+
 def stage_flags(folder: Path, output: Path, **changes: Any) -> list[str]:
     """Flags of a short stage on mined negatives; ``True`` is a flag without a value, ``None`` one left out."""
     settings = {

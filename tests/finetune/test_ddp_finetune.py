@@ -13,7 +13,7 @@ pytest.importorskip("accelerate", reason="training needs the extra: pip install 
 
 import torch
 from rerank_samples import ROOT, kill_when
-from stage_samples import distilling, stage_flags, write_stage
+from stage_samples import distilling, stage_flags, write_pairs, write_stage
 
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.models.checkpoints import load_model
@@ -35,9 +35,11 @@ def losses(output):
     return [{k: v for k, v in row.items() if k.startswith("loss")} for row in log if "loss" in row]
 
 
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stage", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_killed_and_resumed_is_the_undisturbed_run(stage, folder, tmp_path):
     changes = {"encoder": "mote", "grad_cache": 5}
+    if stage == 1:
+        changes = {"pairs": write_pairs(folder), "mined": None, "group_size": 3}
     if stage == 3:
         changes = {**distilling(folder), "encoder": "untied", "accumulate": 2}
     # Dropout, so that the state of the random numbers counts; many steps, so that the kill comes in time.
