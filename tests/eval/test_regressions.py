@@ -322,3 +322,66 @@ def test_the_whole_tiny_tier(tmp_path):
 def test_a_trained_method_from_nothing_to_its_value(tmp_path, capsys):
     assert main(["run", "tiny/dupmae", "--output", str(tmp_path / "runs"), "--quiet"]) == 0
     assert "OK" in capsys.readouterr().err
+
+
+def test_a_mean_over_beir_is_one_of_sets_and_none_with_a_set_missing():
+    from dupmae_ir.eval.regressions.report import Row, means
+    from dupmae_ir.eval.regressions.verdict import Status, Verdict
+    from dupmae_ir.eval.regressions.work import Result
+
+    regression = cases.load(RECIPES)["cot-mote.beir"]
+    values = {case.name: 0.01 * n for n, case in enumerate(regression.cases)}
+    rows = [
+        Row(case, Result(case.id, values={"nDCG@10": values[case.name]}), [Verdict(Status.OK)], {}, list, "")
+        for case in regression.cases
+    ]
+    found = {m.mean.name: m for m in means(regression, rows)}
+    forums = [v for name, v in values.items() if name.startswith("cqadupstack")]
+    sets = [v for name, v in values.items() if not name.startswith("cqadupstack")]
+    assert (len(forums), len(sets)) == (12, 13)
+    forum = sum(forums) / 12
+    assert found["cqadupstack"].values["nDCG@10"] == pytest.approx(forum, abs=1e-12)
+    assert found["average-14"].values["nDCG@10"] == pytest.approx((sum(sets) + forum) / 14, abs=1e-12)
+    without = means(regression, [row for row in rows if row.case.name != "cqadupstack-gis"])
+    told = {m.mean.name: m for m in without}["average-14"]
+    assert told.values["nDCG@10"] is None
+    assert any("gis" in name for name in told.missing)
+
+
+@pytest.mark.parametrize(
+    ("value", "status"), [(0.3930, "OK"), (0.3934, "OK"), (0.3921, "OKISH"), (0.3949, "OKISH"), (0.39, "FAIL"),
+                          (0.396, "BETTER")],
+)  # fmt: skip
+def test_a_papers_number_with_the_same_weights(value, status):
+    from dupmae_ir.eval.regressions.verdict import judge
+    from dupmae_ir.eval.regressions.work import Result
+
+    (case,) = (c for c in cases.load(RECIPES)["retromae.beir"].cases if c.name == "scifact")
+    from dataclasses import replace
+
+    case = replace(case, paper={"nDCG@10": "0.393"}, tolerance=0.002)
+    queries = {f"q{n}": value for n in range(50)}
+    result = Result(case.id, values={"nDCG@10": value}, per_query={"nDCG@10": queries})
+    (verdict,) = judge(case, result, {}, {})
+    assert verdict.status == status
+    assert verdict.tolerance == pytest.approx(0.0025)
+
+
+def test_without_a_told_tolerance_a_paper_is_held_against_the_queries_spread():
+    from dataclasses import replace
+
+    import numpy as np
+    from scipy.stats import bootstrap
+
+    from dupmae_ir.eval.regressions.verdict import judge
+    from dupmae_ir.eval.regressions.work import Result
+
+    (case,) = (c for c in cases.load(RECIPES)["retromae.beir"].cases if c.name == "scifact")
+    case = replace(case, paper={"nDCG@10": "0.50"}, tolerance=None)
+    drawn = np.random.default_rng(1).random(200)
+    result = Result(case.id, values={"nDCG@10": float(drawn.mean())},
+                    per_query={"nDCG@10": {f"q{n}": v for n, v in enumerate(drawn.tolist())}})  # fmt: skip
+    (verdict,) = judge(case, result, {}, {})
+    interval = bootstrap((drawn,), np.mean, method="percentile", rng=3).confidence_interval
+    assert verdict.tolerance - 0.005 == pytest.approx((interval.high - interval.low) / 2, rel=0.05)
+    assert verdict.status == "OKISH"
