@@ -81,10 +81,12 @@ def _content(folder: Path, data: Data) -> Iterator[str]:
         )
 
 
-def run_problems(run: Mapping[str, Any], qrels: Mapping[str, Any], data: Data) -> list[str]:
-    """A run that lacks topics or finds the topics themselves where these are to be left out."""
+def run_problems(run: Mapping[str, Any], qrels: Mapping[str, Any], data: Data, empty: int) -> list[str]:
+    """A run that lacks topics or finds the topics themselves where these are to be left out. ``empty``: topics that
+    the search itself found nothing for, as BM25 may."""
     problems = []
-    if missing := [q for q in qrels if q not in run]:
+    missing = [q for q in qrels if q not in run]
+    if len(missing) > empty:
         problems.append(f"run: {len(missing)} of {len(qrels)} judged topics are missing ({_some(missing)})")
     if data.remove_query:
         own = [q for q, hits in run.items() if any(hit.docid == q for hit in hits)]

@@ -72,10 +72,10 @@ def _index_command(case: Case, place: Place, data: Data, folder: str) -> tuple[s
     from dupmae_ir.encode.run import EncodeConfig
 
     model = place.model_folder(case.model)
-    own = {
-        "model": str(model) if model else None, "threads": place.threads, "document_length": data.document_length,
-        "title_separator": data.title_separator,
-    }
+    own: dict[str, Any] = {"model": str(model) if model else None, "threads": place.threads}
+    if not place.models[case.model].embedded:
+        # How the papers read the collection; the embedded model reads every collection in its own way.
+        own |= {"document_length": data.document_length, "title_separator": data.title_separator}
     return "encode", from_mapping(EncodeConfig, {**own, **told})
 
 
@@ -168,18 +168,18 @@ def _made(case: Case, place: Place, data: Data, result: Result, accepted: Mappin
 
     _say(place, f"$ dupmae-ir search {shlex.join(flags(search_settings))}")
     run_path(case, place).parent.mkdir(parents=True, exist_ok=True)
-    search(search_settings)
-    return _measured(case, place, data, result)
+    found = search(search_settings)
+    return _measured(case, place, data, result, found["without_hits"])
 
 
-def _measured(case: Case, place: Place, data: Data, result: Result) -> Result:
+def _measured(case: Case, place: Place, data: Data, result: Result, empty: int) -> Result:
     from dupmae_ir.eval.evaluate import evaluate
     from dupmae_ir.io.qrels import read_qrels
     from dupmae_ir.io.runs import read_run
 
     path = run_path(case, place)
     run, qrels = read_run(path), read_qrels(data.qrels(case.test))
-    problems = checks.run_problems(run, qrels, data)
+    problems = checks.run_problems(run, qrels, data, empty)
     wanted = [m for m in case.all_measures if not m.startswith(ACCURACY)]
     values: dict[str, float] = {}
     per_query: dict[str, dict[str, float]] = {}
