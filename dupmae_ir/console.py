@@ -18,6 +18,7 @@ from dupmae_ir.errors import DupmaeError
 from dupmae_ir.registry import suggest
 
 INTERRUPTED = 130
+MEGABYTE = 1_000_000
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -114,6 +115,28 @@ def progress(
     )
     with bar:
         yield bar
+
+
+@contextmanager
+def byte_bar(description: str, total: int | None, quiet: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """A progress bar in MB that is told how many bytes there are by now."""
+    with progress(description, "MB", total and total // MEGABYTE, quiet, done // MEGABYTE) as bar:
+        at = done // MEGABYTE
+
+        def shown(done: int) -> None:
+            nonlocal at
+            bar.update(done // MEGABYTE - at)
+            at = done // MEGABYTE
+
+        yield shown
+
+
+def megabytes(size: int) -> str:
+    return f"{size / MEGABYTE:,.1f} MB"
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def table(rows: list[list[str]], header: list[str]) -> str:

@@ -9,7 +9,8 @@ from dupmae_ir.collections.catalogue import Catalogue, Collection
 from dupmae_ir.collections.place import Place
 from dupmae_ir.collections.ready import on_disk
 from dupmae_ir.errors import InputError, Licensed
-from dupmae_ir.io.downloads import download, unpack
+from dupmae_ir.io.archives import unpack
+from dupmae_ir.io.downloads import download
 
 UNPACKED = ".unpacked"  #: in the folder in the making
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 from collections.abc import Callable, Iterable
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.encode.parts import Part
-from dupmae_ir.errors import OutputError, UsageError
+from dupmae_ir.errors import UsageError
 from dupmae_ir.io.atomic import replace_folder
 from dupmae_ir.types import EncoderSettings
 
@@ -84,16 +83,3 @@ def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
         "title_separator": separator,
         "normalize": settings.normalize,
     }
-
-
-def disk_full(error: BaseException, where: Path) -> OutputError | None:
-    """The one line for a full disk, however deep in faiss or Lucene it was met; None for any other error."""
-    seen: BaseException | None = error
-    while seen is not None:
-        no_space = isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT)
-        if no_space or "No space left on device" in str(seen) or "Disk quota exceeded" in str(seen):
-            return OutputError(
-                f"{where}: the disk is full; nothing is lost: free some space and run the same command again"
-            )
-        seen = seen.__cause__ or seen.__context__
-    return None

@@ -28,9 +28,10 @@ from dupmae_ir.encode.parts import (
     quantised,
     windows,
 )
-from dupmae_ir.encode.publish import check_target, disk_full, encoder_record, publish_index
+from dupmae_ir.encode.publish import check_target, encoder_record, publish_index
 from dupmae_ir.encode.work import Work, differences, recover, sweep
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.io.atomic import disk_full
 from dupmae_ir.io.collections import STDIN, Collection, count_and_digest
 from dupmae_ir.io.lock import exclusive
 from dupmae_ir.types import Document, Representation

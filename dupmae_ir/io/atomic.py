@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from dupmae_ir.errors import OutputError
 
 
 @contextmanager
@@ -78,3 +81,27 @@ def sha256_file(path: str | Path) -> str:
     """Hex digest of a file's bytes, read in blocks."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def disk_full(error: BaseException, where: Path) -> OutputError | None:
+    """The one line for a full disk, however deep in faiss or Lucene it was met; None for any other error."""
+    seen: BaseException | None = error
+    while seen is not None:
+        no_space = isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT)
+        if no_space or "No space left on device" in str(seen) or "Disk quota exceeded" in str(seen):
+            return OutputError(
+                f"{where}: the disk is full; nothing is lost: free some space and run the same command again"
+            )
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+@contextmanager
+def disk_full_is_one_line(where: Path) -> Iterator[None]:
+    """A full disk, met by anything in here, becomes :func:`disk_full`'s error."""
+    try:
+        yield
+    except OSError as e:
+        if full := disk_full(e, where):
+            raise full from e
+        raise

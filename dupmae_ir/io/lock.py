@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from dupmae_ir.console import say
 from dupmae_ir.errors import UsageError
 
 
@@ -51,3 +52,16 @@ def _is_current(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
+
+
+@contextmanager
+def in_line(path: Path, what: str, quiet: bool) -> Iterator[None]:
+    """Hold the lock beside ``path``; stand in line for it, and say so."""
+    lock = path.with_name(f".{path.name}.lock")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(lock, what))
+        except UsageError as busy:
+            say(f"{busy} (waiting)", quiet)
+            stack.enter_context(exclusive(lock, what, wait=True))
+        yield

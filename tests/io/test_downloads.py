@@ -25,8 +25,9 @@ from types import SimpleNamespace
 import pytest
 
 from dupmae_ir.errors import EnvironmentProblem, InputError, OutputError, UsageError
-from dupmae_ir.io import downloads
-from dupmae_ir.io.downloads import Source, cache_folder, download, unpack
+from dupmae_ir.io import archives, downloads
+from dupmae_ir.io.archives import unpack
+from dupmae_ir.io.downloads import Source, cache_folder, download
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = random.Random(0).randbytes(1_500_000)
@@ -453,9 +454,9 @@ def test_encoded_on_the_way_is_refused_unless_the_file_is_that(server, target):
 
 def test_a_full_disk_is_one_line(server, target, monkeypatch):
     target.parent.mkdir()
-    free = downloads.shutil.disk_usage(target.parent)
+    free = archives.shutil.disk_usage(target.parent)
     with monkeypatch.context() as m:
-        m.setattr(downloads.shutil, "disk_usage", lambda _: free._replace(free=1000))
+        m.setattr(archives.shutil, "disk_usage", lambda _: free._replace(free=1000))
         with pytest.raises(OutputError, match=r"1\.5 MB are to come and the disk has room for 0\.0 MB"):
             download(server.source, target)
     part_of(target).unlink()
@@ -679,11 +680,11 @@ def test_a_bomb_does_not_go_off(tmp_path, monkeypatch, name):
         (tmp_path / name).write_bytes(gzip.compress(big, 1))
     else:
         (zipped if name == "a.zip" else tarred)(tmp_path / name, {"a": b"x", "zeros": big})
-    free = downloads.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda _: free._replace(free=10_000_000))
+    free = archives.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: free._replace(free=10_000_000))
     written: list[int] = []
-    real = downloads._pour
-    monkeypatch.setattr(downloads, "_pour", lambda *told: (written.append(n) or n for n in real(*told)))
+    real = archives._pour
+    monkeypatch.setattr(archives, "_pour", lambda *told: (written.append(n) or n for n in real(*told)))
     with pytest.raises(OutputError, match="more than the disk has room for"):
         unpack(tmp_path / name, tmp_path / "out", quiet=True)
     assert sum(written) < 10_000_000
@@ -692,8 +693,8 @@ def test_a_bomb_does_not_go_off(tmp_path, monkeypatch, name):
 
 def test_many_small_members_are_counted_together(tmp_path, monkeypatch):
     archive = zipped(tmp_path / "a.zip", {str(i): bytes(1000) for i in range(20)})
-    free = downloads.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(downloads.shutil, "disk_usage", lambda _: free._replace(free=10_000))
+    free = archives.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: free._replace(free=10_000))
     with pytest.raises(OutputError, match="'9' unpacks to more"):
         unpack(archive, tmp_path / "out", quiet=True)
 

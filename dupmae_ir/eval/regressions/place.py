@@ -233,7 +233,8 @@ class Place:
 
     def _file(self, name: str, part: str, fetch: bool) -> Path:
         """A download of ``[files.NAME]``; ``part`` is a path in it where it is an archive."""
-        from dupmae_ir.io.downloads import Source, download, unpack
+        from dupmae_ir.io.archives import unpack
+        from dupmae_ir.io.downloads import Source, download
 
         told = lookup("file", name, self._models_file.get(DOWNLOADS, {}))
         # A look-alike has another checksum; whatever is made with it is marked as one.
