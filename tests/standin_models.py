@@ -12,6 +12,7 @@ import itertools
 import json
 import string
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from dupmae_ir.config import read_toml
 MODELS = Path(__file__).resolve().parents[1] / "eval" / "models.toml"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+WORDS = 2000
 QUERIES = 1030
 """Training queries, at least as many as the largest batch holds."""
 
@@ -35,28 +37,30 @@ def served(folder: Path, url: str) -> Path:
 
 
 def write_models(folder: Path, text: str) -> None:
-    """Every model of models.toml that is downloaded. ``text`` teaches the T5 tokenizer its pieces."""
+    """Every model of models.toml that is downloaded. The tokenizers know the words of ``text``."""
     import torch
 
     torch.manual_seed(7)
-    makers = {"electra-base": _electra, "gpt2": _gpt2, "doc2query-t5": lambda home: _t5(home, text)}
+    words = [word for word, _ in Counter(text.lower().split()).most_common(WORDS) if word.isalpha()]
+    makers = {
+        "electra-base": lambda home: _electra(home, words), "gpt2": _gpt2, "doc2query-t5": lambda home: _t5(home, text),
+    }  # fmt: skip
     for name, told in read_toml(MODELS).items():
         if not isinstance(told, dict) or "files" not in told:
             continue
         home = served(folder, f"{told['url']}/x").parent
-        makers.get(name, _bert)(home)
+        makers.get(name, lambda home: _bert(home, words))(home)
         for kept in set(told["files"]) - {p.name for p in home.iterdir()}:
             raise AssertionError(f"{name}: no {kept} was written")
 
 
-def _bert_tokenizer(home: Path) -> int:
-    """Letters as WordPieces: every text can be spelt. Returns how many pieces there are."""
+def _bert_tokenizer(home: Path, words: list[str]) -> int:
+    """Words, and letters, so that every text can be spelt. Returns how many pieces there are."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     letters = string.ascii_lowercase + string.digits + string.punctuation
-    pairs = [a + b for a in "bcdfghlmnprstvw" for b in "aeiou"]
-    pieces = [*SPECIAL, *letters, *pairs, *(f"##{p}" for p in (*letters, *pairs))]
+    pieces = list(dict.fromkeys([*SPECIAL, *letters, *(f"##{p}" for p in letters), *words]))
     made = Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -72,20 +76,21 @@ def _bert_tokenizer(home: Path) -> int:
     return len(pieces)
 
 
-def _bert(home: Path) -> None:
+def _bert(home: Path, words: list[str]) -> None:
     """As Google's, with the masked-LM head; RetroMAE's fine-tuned ones have the bare encoder's keys and no head."""
     from transformers import BertConfig, BertForMaskedLM, BertModel
 
     bare = home.parents[1].name.endswith(("finetune", "distill", "BEIR"))
-    config = BertConfig(vocab_size=_bert_tokenizer(home), max_position_embeddings=512, pad_token_id=0, **SIZES)
+    config = BertConfig(vocab_size=_bert_tokenizer(home, words), max_position_embeddings=512, pad_token_id=0, **SIZES)
     config.architectures = ["BertModel" if bare else "BertForMaskedLM"]
     _save(home, BertModel(config) if bare else BertForMaskedLM(config), config, "bert-base-uncased" in home.as_posix())
 
 
-def _electra(home: Path) -> None:
+def _electra(home: Path, words: list[str]) -> None:
     from transformers import ElectraConfig, ElectraForPreTraining
 
-    config = ElectraConfig(vocab_size=_bert_tokenizer(home), embedding_size=16, max_position_embeddings=512, **SIZES)
+    pieces = _bert_tokenizer(home, words)
+    config = ElectraConfig(vocab_size=pieces, embedding_size=16, max_position_embeddings=512, **SIZES)
     config.architectures = ["ElectraForPreTraining"]
     _save(home, ElectraForPreTraining(config), config, False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ import numpy as np
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.atomic import replace_folder, write_json
+from dupmae_ir.io.downloads import cache_folder
 from dupmae_ir.io.lock import exclusive
 from dupmae_ir.pretrain.corpus import Text, digest, read_texts
 
@@ -93,7 +93,7 @@ def load_corpus(
     The cache key is the bytes of the source, the tokenizer and ``cutting``; nothing is ever reused by name. Raises
     :class:`InputError` for a source without text.
     """
-    home = Path(cache) if cache else default_cache()
+    home = Path(cache) if cache else cache_folder()
     key = _key(source, tokenizer, cutting)
     folder = home / key[:32]
     with exclusive(home / f".{key[:32]}.lock", f"tokenising {source}", wait=True):
@@ -101,12 +101,6 @@ def load_corpus(
             say(f"tokenising {source} (kept in {folder})", quiet)
             _tokenise(source, tokenizer, cutting, folder, quiet)
     return _opened(folder, Path(source).name)
-
-
-def default_cache() -> Path:
-    """``$DUPMAE_IR_CACHE`` or the user's cache folder."""
-    home = os.environ.get("DUPMAE_IR_CACHE")
-    return Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dupmae_ir"
 
 
 def _key(source: str | Path, tokenizer: Any, cutting: Cutting) -> str:
