@@ -232,7 +232,8 @@ def _facts(collection: Collection, place: Place) -> Iterator[tuple[str, str]]:
         judged = "answer strings decide" if test.answers else f"{_count(test.judgements)} judgements"
         queries = f"{_count(test.queries)} queries, " if test.queries is not None else ""
         dangling = f", {test.dangling} of them on documents that are not in it" if test.dangling else ""
-        yield f"test {test.name}", f"{queries}{judged}{dangling}; {', '.join(test.measures)}"
+        yield f"test {test.name}", f"{queries}{judged}{dangling}"
+        yield from (("", _meaning(measure)) for measure in test.measures)
     lengths = {"documents": collection.document_length, "queries": collection.query_length}
     kept = ", ".join(f"{kind} {length}" for kind, length in lengths.items() if length)
     if kept:
@@ -254,6 +255,18 @@ def _facts(collection: Collection, place: Place) -> Iterator[tuple[str, str]]:
     if collection.sources:
         root, source = place.root / "downloads", next(iter(collection.sources.values()))
         yield "by hand", f"put each file under its host and path into {root}, the first at {place.download(source)}"
+
+
+def _meaning(measure: str) -> str:
+    """A measure and what trec_eval is told for it, which DPR's answer accuracy has no word for."""
+    from dupmae_ir.errors import UnknownName
+    from dupmae_ir.eval.measures import parse_measures
+
+    try:
+        flags = parse_measures([measure])[0].trec_flags()
+    except UnknownName:
+        flags = None
+    return f"{measure} = trec_eval {flags}" if flags else measure
 
 
 def _wrapped(name: str, text: str) -> str:
