@@ -32,6 +32,8 @@ MODELS = ("base", "stage1", "stage2", "teacher", "stage3", "stage1_cls", "stage1
 SYSTEMS = {"stage1_cls": ("dense",), "stage1_ot": ("impact",), "teacher": ("hybrid",)}
 BEFORE = {"stage1": "base", "stage2": "stage1", "stage3": "stage2", "stage1_cls": "stage1", "stage1_ot": "stage1",
           "teacher": "stage2"}  # fmt: skip
+LENGTH = 128
+"""Word pieces of a document, in every row."""
 RERANKED = 20
 """Documents of stage 2's list that the teacher puts in its own order: is it worth learning from?"""
 LEFT_OUT = {"faq question->answer", "field->text"}
@@ -49,7 +51,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def sample(args: argparse.Namespace, folder: Path) -> None:
-    """pairs.jsonl, dev.jsonl, the pool that negatives come from, and the dev pairs as a collection."""
+    """pairs.jsonl, dev.jsonl, the pool that negatives come from, and the dev pairs' passages among 1,000 others."""
     chance = random.Random(0)
     told = [r for r in rows_of(args.pairs) if r["kind"] not in LEFT_OUT]
     pairs = chance.sample(told, args.queries)
@@ -62,7 +64,9 @@ def sample(args: argparse.Namespace, folder: Path) -> None:
     write(folder / "dev.jsonl", dev)
     write(folder / "pool.jsonl", pool)
     home = folder / "dev"
-    write(home / "corpus.jsonl", pool)
+    answers = {r["positive"]["id"] for r in dev}
+    others = chance.sample([p for p in pool if p["_id"] not in answers], min(1000, len(pool) - len(answers)))
+    write(home / "corpus.jsonl", [p for p in pool if p["_id"] in answers] + others)
     write(home / "queries.jsonl", [{"_id": str(i), "text": r["query"]} for i, r in enumerate(dev)])
     judged = "".join(f"{i}\t{r['positive']['id']}\t1\n" for i, r in enumerate(dev))
     (home / "qrels").mkdir(exist_ok=True)
@@ -96,7 +100,8 @@ def runs_of(model: str, collection: Path, args: argparse.Namespace) -> dict[str,
             rerank(args.output / "teacher", runs_of("stage2", collection, args)["hybrid"], collection, run)
         elif not run.is_file():
             common = ("--corpus", collection / "corpus.jsonl", "--index", folder / "index")
-            call("encode", *common, "--model", args.output / model, "--dtype", "bfloat16", "--quiet")
+            call("encode", *common, "--model", args.output / model, "--dtype", "bfloat16", "--document-length",
+                 LENGTH, "--quiet")
             call("search", "--index", folder / "index", "--model", args.output / model, "--topics",
                  collection / "queries.jsonl", "--qrels", collection / "qrels/test.tsv", f"--{system}", "--output", run,
                  "--quiet")

@@ -89,7 +89,7 @@ def test_a_broken_download_names_the_file_and_the_row_is_skipped(run, mirror):
 @pytest.mark.parametrize(
     "name",
     [
-        "dupmae.msmarco-passage/stage3-dev", "dupmae.msmarco-doc/stage2-dl19", "dupmae-dagger.beir/nfcorpus",
+        "dupmae.msmarco-passage/stage3-dev", "dupmae.msmarco-doc/stage2-dl19",
         "dupmae-ablations.msmarco-passage/ot-decoding-dev", "retromae.dpr-nq/ance",
         "retromae-ablations.msmarco-passage/basic-2-dev", "master.msmarco-passage/retriever-distil-dl20",
         "master-ablations.msmarco-passage/shared-decoder-retriever1-dev", "cot-mote.msmarco-passage/s2-hybrid-dl19",
