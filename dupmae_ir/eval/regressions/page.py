@@ -43,8 +43,8 @@ def _numbers(rows: Sequence[Row]) -> str:
                 link, esc(measure), esc(row.case.paper.get(measure, "")),
                 NOT_HERE if value is None else f"{value:.4f}", _status(v.status), esc(v.reason),
             ])  # fmt: skip
-    source = next((row.case.source for row in rows if row.case.source), "")
-    caption = f"Paper: {source}" if source else "No printed number; held against what was accepted"
+    sources = "; ".join(dict.fromkeys(row.case.source for row in rows if row.case.source))
+    caption = f"Paper: {sources}" if sources else "No printed number; held against what was accepted"
     return table(caption, ["case", "measure", "paper", "measured", "status", "why"], cells, words=(5,))
 
 

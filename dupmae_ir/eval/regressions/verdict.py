@@ -102,15 +102,20 @@ def _against_accepted(
     same = dict(result.environment) == accepted.get("environment")
     told: dict[str, Any] = {"measure": measure, "value": value, "expected": expected, "against": "accepted"}
     if abs(value - expected) <= SAME:
-        printed = case.paper.get(measure) if case.compare else None
-        reason = f"paper {printed} ({value - float(printed):+.4f})" if printed else ""
-        return Verdict(Status.OK, **told, tolerance=0.0, reason=reason)
+        return Verdict(Status.OK, **told, tolerance=0.0, reason=_beside_paper(case, measure, value))
     if case.exact and same:
         reason = "same environment, other number" + _moved(result, then, measure)
         return Verdict(Status.FAIL, **told, tolerance=0.0, reason=reason)
     tolerance = _paired_noise(result.per_query[measure], then)
     reason = ("same environment" if same else "other environment") + _moved(result, then, measure)
     return Verdict(_side(value - expected, tolerance), **told, tolerance=tolerance, reason=reason)
+
+
+def _beside_paper(case: Case, measure: str, value: float) -> str:
+    """How far the paper's number is, in words."""
+    if (printed := case.paper.get(measure)) is None:
+        return ""
+    return f"paper {printed} ({value - float(printed):+.4f})" + ("" if case.compare else ", of other weights")
 
 
 def _against_paper(case: Case, result: Result, measure: str) -> Verdict:
