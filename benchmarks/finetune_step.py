@@ -51,7 +51,7 @@ def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
         drawn = {s: [round(rng.lognormvariate(0, 0.4) * middle[s]) + 2 for _ in range(4096)] for s in SIDES}
     else:
         from dupmae_ir.finetune.data import read_pairs
-        from dupmae_ir.finetune.run import base_folder
+        from dupmae_ir.models.bases import base_folder
         from dupmae_ir.models.checkpoints import load_model
 
         found = read_pairs(pairs)

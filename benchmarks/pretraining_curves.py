@@ -47,7 +47,7 @@ def write_corpus(pairs: Path, path: Path, most: int) -> None:
 
 def make_base(name: str, corpus: Path, folder: Path) -> None:
     """The common start: ``name`` with a masked-LM head calibrated on the corpus, if it has none."""
-    from dupmae_ir.finetune.run import base_folder
+    from dupmae_ir.models.bases import base_folder
     from dupmae_ir.models.checkpoints import load_model, save_model
     from dupmae_ir.models.from_encoder import add_head
 

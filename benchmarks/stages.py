@@ -75,7 +75,7 @@ def sample(args: argparse.Namespace, folder: Path) -> None:
 
 def make_base(corpus: Path, folder: Path) -> None:
     """MiniLM with a calibrated head and projection: what every stage starts from."""
-    from dupmae_ir.finetune.run import base_folder
+    from dupmae_ir.models.bases import base_folder
     from dupmae_ir.models.checkpoints import load_model, save_model
     from dupmae_ir.models.from_encoder import add_head
 

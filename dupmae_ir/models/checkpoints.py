@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.errors import CheckpointError
+from dupmae_ir.errors import CheckpointError, HeadMissing
 from dupmae_ir.io.atomic import replace_folder, sha256_file, write_json
 from dupmae_ir.models import released
 from dupmae_ir.models.released import SIDES, UNTIED, one_line
@@ -312,7 +312,7 @@ def _load_lm(folder: Path, need_ot: bool) -> Any:
         return lm
     if need_ot:
         why = f"{lost_head[0]} is missing" if lost_head else f"{type(lm).__name__}'s is not read"
-        raise CheckpointError(
+        raise HeadMissing(
             f"{folder}: has no trained masked-LM head ({why}), so there is no OT part; "
             "use --parts cls, or a checkpoint with a head"
         )

