@@ -1,7 +1,9 @@
-"""Answer accuracy: DPR's comparison restated plainly, worked examples, and every mistake in one line."""
+"""Answer accuracy: Pyserini's comparison and DPR's restated plainly, worked examples, every mistake in one line."""
 
 from __future__ import annotations
 
+import ast
+import csv
 import gzip
 import json
 import random
@@ -51,26 +53,56 @@ def test_worked_examples(answers, text, found):
     assert as_dpr_says(answers, text) is found
 
 
-def test_equals_the_plain_restatement_on_random_texts():
+@pytest.fixture(scope="module")
+def random_texts():
+    """(answers, text): pieces of the text and other characters, of all that may part, join or fold tokens."""
     chance = random.Random(5)
-    alphabet = "aAbBéÉe\u0301ñßıİ1٣,.-'’ \u00a0\u200b\u0000\x1f\t中"
-    matched = 0
+    alphabet = "aAbBéÉe\u0301ñßıİΣς1٣½Ⅳ,.-'’\"$ \u00a0\u200b\u0000\x1f\t\n中글\U0001d49c👍"
+    drawn = []
     for _ in range(4000):
         text = "".join(chance.choices(alphabet, k=chance.randint(0, 30)))
         start = chance.randint(0, max(0, len(text) - 1))
         other = "".join(chance.choices(alphabet, k=chance.randint(0, 3)))
-        answers = [other, text[start : start + chance.randint(0, 5)]]
-        wanted = as_dpr_says(answers, text)
+        drawn.append(([other, text[start : start + chance.randint(0, 5)]], text))
+    return drawn
+
+
+def test_equals_the_plain_restatement_on_random_texts(random_texts):
+    found = [has_answer(answers, text) for answers, text in random_texts]
+    assert found == [as_dpr_says(answers, text) for answers, text in random_texts]
+    assert 1000 < sum(found) < 3500
+
+
+def test_equals_pyserinis_own_on_random_texts(random_texts):
+    from pyserini.eval.evaluate_dpr_retrieval import SimpleTokenizer, has_answers
+
+    tokenizer = SimpleTokenizer()
+
+    def tokens(text: str) -> bool:
+        return bool(tokenizer.tokenize(unicodedata.normalize("NFD", text)).words())
+
+    matched = 0
+    for told, text in random_texts:
+        # Pyserini finds an answer without a token in every text, we in none.
+        answers = [a for a in told if tokens(a)]
+        wanted = has_answers(text, answers, tokenizer)
         assert has_answer(answers, text) is wanted, (answers, text)
         matched += wanted
     assert 1000 < matched < 3500
+    for pattern in (r"1\d", r"^b", r"é.1", "A|中", "b$"):
+        found = [has_answer([pattern], text, regex=True) for _, text in random_texts]
+        assert found == [has_answers(text, [pattern], tokenizer, regex=True) for _, text in random_texts]
+        assert any(found)
+    # DPR compiles with the package regex, as we do, for which an accent belongs to a word; Pyserini with Python's re.
+    assert not has_answer([r"\bb"], "ñb", regex=True)
+    assert has_answers("ñb", [r"\bb"], tokenizer, regex=True)
 
 
 def test_regular_expressions_as_curated_trec_has_them():
     assert has_answer([r"19\d\d"], "born in 1953", regex=True)
     assert has_answer([r"^KING"], "a\nking", regex=True)
     assert not has_answer([r"19\d\d"], "born in 1853", regex=True)
-    with pytest.raises(InputError, match="no regular expression"):
+    with pytest.raises(InputError, match=r"the answer '\(' is no regular expression"):
         has_answer(["("], "x", regex=True)
 
 
@@ -110,10 +142,75 @@ def test_the_command(files, capsys):
     assert json.loads(capsys.readouterr().out)["accuracy"] == {"Acc@1": 0.0, "Acc@2": pytest.approx(1 / 3)}
 
 
+def test_results_as_a_file(files, tmp_path, capsys):
+    run, answers, corpus = files
+    words = ["--run", str(run), "--answers", str(answers), "--corpus", str(corpus), "-k", "2", "--quiet"]
+    assert main([*words, "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert main([*words, "--json", "--output", str(tmp_path / "new" / "nq.json")]) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "new" / "nq.json").read_text() == printed
+    assert main([*words, "--per-query", "--output", str(tmp_path / "nq.txt")]) == 0
+    assert (tmp_path / "nq.txt").read_text().endswith("0.3333\n0\t2\n1\t-\n2\t-\n")
+
+
+def test_questions_of_the_run_alone_do_not_count(files, capsys):
+    run, answers, corpus = files
+    run.write_text(run.read_text() + "7 Q0 1 1 9 t\n")
+    words = ["--run", str(run), "--answers", str(answers), "--corpus", str(corpus), "-k", "2"]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "0.3333" in told.out
+    assert f"1 questions of {run} are not in {answers}" in told.err
+
+
+ROWS = [
+    ("who asked", ["a", "b's"]), ('the "plot"', ['say "x"', "it's"]), ("when", ["1990"]), ("O'Neill", ["Destiny 's"]),
+]  # fmt: skip
+
+
 def test_dprs_own_files(tmp_path):
+    """As DPR writes them and as DPR reads them: both are Python's csv."""
     path = tmp_path / "nq-test.qa.csv"
-    path.write_text("who\tasked\t['a', \"b's\"]\nwhen\t['1990']\n")
-    assert read_answers(path) == {"0": ["a", "b's"], "1": ["1990"]}
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(ROWS)
+    assert '"[""Destiny \'s""]"' in path.read_text()
+    with open(path, encoding="utf-8", newline="") as file:
+        theirs = [ast.literal_eval(row[1]) for row in csv.reader(file, delimiter="\t")]
+    assert list(read_answers(path).items()) == [(str(n), answers) for n, answers in enumerate(theirs)]
+    assert theirs == [answers for _, answers in ROWS]
+    path.write_text("when\t['1990']\nwho\tasked\t['a', \"b's\"]\n")  # not quoted, and a tab too many
+    assert read_answers(path) == {"0": ["1990"], "1": ["a", "b's"]}
+
+
+@pytest.mark.parametrize("name", ["psgs_w100.tsv", "psgs_w100.tsv.gz"])
+def test_dprs_own_passages(tmp_path, name):
+    """psgs_w100.tsv is csv too: a quotation mark in a text is one token, not the two that it is written as."""
+    texts = ['he sang "Heroes" there', "plain", '"whole"', '""', 'an inch is 1"']
+    with open(tmp_path / "plain.tsv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_ALL)
+        file.write("id\ttext\ttitle\n")
+        for n, text in enumerate(texts):
+            file.write(f"{n}\t")
+            writer.writerow([text, "T"])
+    content = (tmp_path / "plain.tsv").read_bytes()
+    assert b'""Heroes""' in content
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    told = ['sang "heroes" there', '"Heroes"', "heroes", '"whole"', '1"', '""']
+    answers = {q: [a] for q, a in zip("abcdef", told, strict=True)}
+    run = {q: [Hit(d, 1.0)] for q, d in zip("abcdef", "000243", strict=True)}
+    found = first_ranks(run, answers, tmp_path / name, 1)
+    with open(tmp_path / "plain.tsv", encoding="utf-8", newline="") as file:
+        read = {row[0]: row[1] for row in csv.reader(file, delimiter="\t")}
+    assert read["0"] == texts[0]
+    for qid, rank in found.items():
+        assert (rank == 1) == as_dpr_says(answers[qid], read[run[qid][0].docid])
+    assert all(rank == 1 for rank in found.values())
+
+
+def test_texts_of_other_collections_keep_their_quotation_marks(tmp_path):
+    (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "1", "text": '"whole"'}) + "\n")
+    assert first_ranks({"q": [Hit("1", 1.0)]}, {"q": ['"whole"']}, tmp_path / "c.jsonl", 1) == {"q": 1}
 
 
 def test_a_passage_is_read_no_more_than_once_and_depth_is_kept():
