@@ -103,7 +103,10 @@ class Place:
             return {}
         known = collections.find(name, self.catalogue)
         told = ("documents", "query_length", "document_length", "title_separator", "remove_query")
-        return {key: getattr(known, key) for key in told}
+        facts = {key: getattr(known, key) for key in told}
+        if known.family == "dpr":
+            facts["answers"] = self.collection_folder(name) / "answers.jsonl"
+        return facts
 
     def collection(self, name: str) -> Data:
         """The collection, made or downloaded where it is not there.
@@ -124,8 +127,8 @@ class Place:
             name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet
         )
         return Data(
-            name, ready.corpus, ready.queries, ready.qrels, answers=ready.answers,
-            stand_in=ready.manifest.stand_in or self.catalogue is not None, **facts,
+            name, ready.corpus, ready.queries, ready.qrels,
+            stand_in=ready.manifest.stand_in or self.catalogue is not None, **{**facts, "answers": ready.answers},
         )
 
     def _told_folder(self, name: str) -> Data:

@@ -87,8 +87,8 @@ def _search_settings(case: Case, place: Place, data: Data, index: str) -> Any:
         told["query_length"] = max(told.get("query_length") or 0, data.query_length)
     settings = {
         "remove_query": data.remove_query, "threads": place.threads, **told, case.mode: True, "index": index,
-        "topics": str(data.queries), "qrels": str(data.qrels(case.test)), "output": str(run_path(case, place)),
-        "quiet": place.quiet,
+        "topics": str(data.queries), "output": str(run_path(case, place)), "quiet": place.quiet,
+        "qrels": None if data.answers else str(data.qrels(case.test)),
     }
     return from_mapping(SearchConfig, settings)
 
@@ -116,11 +116,16 @@ def lines(case: Case, place: Place) -> list[str]:
             told += [f"dupmae-ir {step.command} {shlex.join(flags(step.config))}" for step in steps]
     for name, settings in commands(case, place):
         told.append(f"dupmae-ir {name} {shlex.join(flags(replace(settings, quiet=False)))}")
-    measures = " ".join(shlex.quote(m) for m in case.all_measures if not m.startswith(ACCURACY))
-    if measures:
-        qrels = _planned(case, place).qrels(case.test)
-        told.append(f"dupmae-ir eval --qrels {qrels} {run_path(case, place)} -m {measures}")
-    return told
+    return [*told, _evaluation(case, place)]
+
+
+def _evaluation(case: Case, place: Place) -> str:
+    data, run = _planned(case, place), run_path(case, place)
+    if data.answers:
+        depths = " ".join(m.removeprefix(ACCURACY) for m in case.all_measures)
+        return f"dupmae-ir eval.answers --run {run} --answers {data.answers} --corpus {data.corpus} -k {depths}"
+    measures = " ".join(map(shlex.quote, case.all_measures))
+    return f"dupmae-ir eval --qrels {data.qrels(case.test)} {run} -m {measures}"
 
 
 def carry_out(case: Case, place: Place, accepted: Mapping[str, Any]) -> Result:
@@ -173,12 +178,14 @@ def _made(case: Case, place: Place, data: Data, result: Result, accepted: Mappin
 
 
 def _measured(case: Case, place: Place, data: Data, result: Result, empty: int) -> Result:
+    from dupmae_ir.eval.answers import read_answers
     from dupmae_ir.eval.evaluate import evaluate
     from dupmae_ir.io.qrels import read_qrels
     from dupmae_ir.io.runs import read_run
 
     path = run_path(case, place)
-    run, qrels = read_run(path), read_qrels(data.qrels(case.test))
+    run = read_run(path)
+    qrels: Any = read_answers(data.answers) if data.answers else read_qrels(data.qrels(case.test))
     problems = checks.run_problems(run, qrels, data, empty)
     wanted = [m for m in case.all_measures if not m.startswith(ACCURACY)]
     values: dict[str, float] = {}
@@ -239,7 +246,9 @@ def _key(case: Case, place: Place, data: Data, model: Path | None) -> dict[str, 
         "search": {
             **case.search, "mode": case.mode, "remove_query": data.remove_query, "query_length": data.query_length,
         },
-        "test": {"topics": sha256_file(data.queries), "qrels": sha256_file(data.qrels(case.test))},
+        "test": {
+            "topics": sha256_file(data.queries), "judged": sha256_file(data.answers or data.qrels(case.test)),
+        },
         "code": code_digest(),
         "environment": fingerprint(place.threads),
     }
