@@ -88,8 +88,7 @@ def _answer(found: dict[str, Any]) -> list[str]:
 def _hit(found: dict[str, Any], hit: dict[str, Any], width: int) -> list[str]:
     """Rank, id and score; then title, text and matched terms, where they are known."""
     indent = " " * (width + 2)
-    passage = f"  (best passage {hit['passage']})" if "passage" in hit else ""
-    lines = [f"{hit['rank']:>{width}}  {hit['docid']}  {hit['score']:.6g}{_shares(found, hit)}{passage}"]
+    lines = [f"{hit['rank']:>{width}}  {hit['docid']}  {hit['score']:.6g}{_shares(found, hit)}"]
     if hit.get("title") or hit.get("text"):
         text = " ".join(f"{hit['title'] or ''}  {hit['text'] or ''}".split())
         columns = min(100, shutil.get_terminal_size((100, 24)).columns)

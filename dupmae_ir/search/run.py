@@ -53,6 +53,13 @@ class SearchConfig:
     remove_query: bool = option(
         False, "leave out the document whose id is the topic's (ArguAna, Quora)", group="with --topics"
     )
+    max_passage: bool = option(
+        False, "ids are DOCUMENT#PASSAGE (encode.segment): each document counts as its best passage",
+        group="with --topics",
+    )
+    passage_hits: int | None = option(
+        None, "--max-passage: passages looked at (default: ten times --hits)", group="with --topics"
+    )
     report: str | None = option(
         None, "JSON lines to write, one per topic: is the list certified exact, how deep it looked, what the bound was",
         group="with --topics", metavar="FILE",
@@ -79,14 +86,6 @@ class SearchConfig:
     )
     k1: float = option(0.9, "--bm25: saturation of term counts", group="scores")
     b: float = option(0.4, "--bm25: length normalisation, 0 to 1", group="scores")
-
-    max_passage: bool = option(
-        False, "ids are DOCUMENT#PASSAGE (encode.segment): each document counts as its best passage",
-        group="documents of passages",
-    )
-    passage_hits: int | None = option(
-        None, "passages looked at (default: ten times --hits)", group="documents of passages"
-    )
 
     fusion: str | None = option(
         None, "join a dense and an impact list instead of summing: by reciprocal ranks, by interpolating scores, or "
@@ -132,11 +131,6 @@ class SearchConfig:
         """The mode asked for; None leaves it to the index."""
         return next((mode for mode in MODES if getattr(self, mode)), None)
 
-    @property
-    def wanted(self) -> int:
-        """Documents per question."""
-        return self.hits or (1000 if self.query is None else 10)
-
 
 def run(config: SearchConfig) -> dict[str, Any]:
     """Search as told. Returns the summary of the run, or the answer to the one question.
@@ -169,11 +163,9 @@ def check(config: SearchConfig) -> None:
         for name in names if not applies else ():
             if getattr(config, name) != _DEFAULTS[name]:
                 raise UsageError(f"--{name.replace('_', '-')} belongs to {owner}")
-    if config.passage_hits is not None and config.passage_hits < config.wanted:
+    if config.passage_hits is not None and config.passage_hits < (config.hits or 1000):
         raise UsageError(f"--passage-hits {config.passage_hits}: wants at least as many passages as documents, "
-                         f"{config.wanted}")
-    if config.max_passage and config.explain is not None:
-        raise UsageError("--explain names one passage, DOCUMENT#NUMBER; leave out --max-passage")
+                         f"{config.hits or 1000}")
     if config.output and config.report and Path(config.output).absolute() == Path(config.report).absolute():
         raise UsageError("--output and --report name the same file")
     for path in (config.output, config.report):
@@ -184,7 +176,8 @@ def check(config: SearchConfig) -> None:
 def _owners(config: SearchConfig) -> list[tuple[bool, str, tuple[str, ...]]]:
     """(does it apply, to what, the settings that mean something only then)."""
     return [
-        (config.topics is not None, "--topics", ("output", "format", "tag", "qrels", "remove_query", "report")),
+        (config.topics is not None, "--topics", ("output", "format", "tag", "qrels", "remove_query", "max_passage",
+                                                  "report")),
         (config.max_passage, "--max-passage", ("passage_hits",)),
         (config.query is not None, "--query", ("explain", "corpus", "terms")),
         (config.fusion is not None, "--fusion", _FUSION),
@@ -289,11 +282,11 @@ def _run_file(config: SearchConfig) -> dict[str, Any]:
         out = files.enter_context(open_run(config.output, config.tag or f"dupmae-ir-{engine.name}", config.format))
         report = files.enter_context(atomic_write(config.report)) if config.report else None
         bar = files.enter_context(progress("search", "topics", len(topics), config.quiet))
-        for answer in _answers(config, engine, topics):
+        for answer in _documents(config, engine.answers, topics, count):
             out.add(answer.query.qid, answer.hits)
             count.add(answer)
             if report:
-                report.write(json.dumps(_reported(answer), ensure_ascii=False) + "\n")
+                report.write(json.dumps(dataclasses.asdict(answer.report), ensure_ascii=False) + "\n")
             bar.update()
     return {
         "output": config.output, "index": config.index, "mode": engine.name, "topics": len(topics),
@@ -301,20 +294,22 @@ def _run_file(config: SearchConfig) -> dict[str, Any]:
     }
 
 
-def _answers(config: SearchConfig, engine: _Engine, topics: Sequence[Query]) -> Iterator[Any]:
+def _documents(config: SearchConfig, answers: Answers, topics: Sequence[Query], count: _Count) -> Iterator[Any]:
     """The answers, of passages turned into documents where these are asked for."""
+    hits = config.hits or 1000
     if not config.max_passage:
-        return engine.answers(topics, config.wanted)
-    from dupmae_ir.search.passages import by_document
+        yield from answers(topics, hits)
+        return
+    from dupmae_ir.search.ordering import without
+    from dupmae_ir.search.passages import best_passages
 
-    depth = config.passage_hits or 10 * config.wanted
-    return (by_document(a, config.wanted, depth, config.remove_query) for a in engine.answers(topics, depth))
-
-
-def _reported(answer: Any) -> dict[str, Any]:
-    """A line of --report: how the list was made; of documents by their passages also how many there are."""
-    told = dataclasses.asdict(answer.report)
-    return told if answer.passages is None else told | {"documents": len(answer.hits), "short": answer.short}
+    depth = config.passage_hits or 10 * hits
+    for answer in answers(topics, depth):
+        found = best_passages(answer.hits)
+        kept = without(found, answer.query.qid, hits) if config.remove_query else found[:hits]
+        if len(kept) < hits and len(answer.hits) == depth:
+            count.short.append(answer.query.qid)
+        yield dataclasses.replace(answer, hits=kept)
 
 
 def _topics(config: SearchConfig) -> list[Query]:
@@ -346,8 +341,6 @@ class _Count:
     def add(self, answer: Any) -> None:
         self.blank += not answer.query.text.strip()
         self.without_hits += not answer.hits
-        if answer.short:
-            self.short.append(answer.query.qid)
         if answer.report is None:
             return
         self.reported += 1
@@ -376,34 +369,28 @@ def _answer(config: SearchConfig, text: str) -> dict[str, Any]:
     started = time.perf_counter()
     if config.explain is not None:
         explained = engine.searcher.explain(text, config.explain)
-        hits, report, passages = [Hit(explained.docid, explained.score)], None, {}
+        hits, report = [Hit(explained.docid, explained.score)], None
     else:
-        answer = next(iter(_answers(config, engine, [Query("query", text)])))
-        hits, report, passages = answer.hits, answer.report and _reported(answer), answer.passages or {}
+        answer = next(iter(engine.answers([Query("query", text)], config.hits or 10)))
+        hits, report = answer.hits, answer.report
     seconds = time.perf_counter() - started
-    #: What was scored: the documents themselves or their best passages.
-    scored = [passages.get(hit.docid, hit.docid) for hit in hits]
-    shares = engine.searcher.explain_all(text, scored) if engine.searcher else [None] * len(hits)
-    texts = find_documents(config.corpus, set(scored))
+    shares = engine.searcher.explain_all(text, [hit.docid for hit in hits]) if engine.searcher else [None] * len(hits)
+    documents = find_documents(config.corpus, {hit.docid for hit in hits})
     return {
         "query": text, "index": config.index, "mode": "explain" if config.explain is not None else engine.name,
         "documents": engine.searcher.index.documents if engine.searcher else None,
         "weights": [config.dense_weight, config.impact_weight],
-        "report": report,
+        "report": dataclasses.asdict(report) if report else None,
         "seconds": round(seconds, 3),
         "hits": [
-            _shown(config, rank, hit, passages.get(hit.docid), why, texts.get(docid))
-            for rank, (hit, docid, why) in enumerate(zip(hits, scored, shares, strict=True), start=1)
+            _shown(config, rank, hit, why, documents.get(hit.docid))
+            for rank, (hit, why) in enumerate(zip(hits, shares, strict=True), start=1)
         ],
     }  # fmt: skip
 
 
-def _shown(
-    config: SearchConfig, rank: int, hit: Hit, passage: str | None, why: Any, document: Document | None
-) -> dict[str, Any]:
+def _shown(config: SearchConfig, rank: int, hit: Hit, why: Any, document: Document | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"rank": rank, "docid": hit.docid, "score": hit.score}
-    if passage is not None:
-        shown["passage"] = passage
     if why is not None:
         terms = why.terms if config.explain is not None else why.terms[: config.terms]
         shown |= {

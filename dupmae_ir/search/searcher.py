@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,16 +52,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Answer:
-    """One query's hits; ``report`` is None for fused lists, which no bound describes.
-
-    Of documents that were found by their passages (:mod:`dupmae_ir.search.passages`) ``report`` is about the passages.
-    """
+    """One query's hits; ``report`` is None for fused lists, which no bound describes."""
 
     query: Query
     hits: list[Hit]
     report: Report | None
-    passages: Mapping[str, str] | None = None  #: document id -> its best passage's id
-    short: bool = False  #: passages were cut off before there were as many documents as asked for
 
 
 @dataclass(frozen=True)
