@@ -301,6 +301,7 @@ class _Run:
             "inputs": [dataclasses.asdict(i) for i in self.collection.inputs],
             "settings": self.settings,
             "work": work.id,
+            "running": getattr(self.encoder, "running", {}),
             "shard": shard,
             "config": to_dict(self.config),
         }

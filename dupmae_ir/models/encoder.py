@@ -1,7 +1,12 @@
-"""Texts to :class:`~dupmae_ir.types.Representation`: tokenise, sort by length, batch by tokens, one pass."""
+"""Texts to :class:`~dupmae_ir.types.Representation`: tokenise, sort by length, batch by tokens, one pass.
+
+Whoever encodes (the encode and search commands, mining, training's development runs) does it here. Batches are as large
+as the device takes: one that does not fit is halved and tried again, and nothing that is done is lost.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dupmae_ir.device import pick_device, pick_dtype
-from dupmae_ir.errors import UsageError
+from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick_dtype
+from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
 from dupmae_ir.models.checkpoints import default_model_path, folder_digest, load_model
 from dupmae_ir.models.packed import PackedRetriever, can_pack
@@ -19,8 +24,9 @@ from dupmae_ir.types import EncoderSettings, Representation
 if TYPE_CHECKING:
     import torch
 
-BATCH_TOKENS = 4096
-"""Word pieces, padding included, per forward pass."""
+Rows = list[int]
+Batch = tuple["torch.Tensor | None", "torch.Tensor | None", "torch.Tensor | None"]
+"""[CLS] vectors (b, d'), ids (b, k) and weights (b, k) of one forward pass; None for a part that is not made."""
 
 
 class TextEncoder:
@@ -49,6 +55,7 @@ class TextEncoder:
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
         packed = {id(s): PackedRetriever(s) for s in sides.values()} if pack else {}
         self._packed = {name: packed[id(s)] for name, s in sides.items()} if pack else None
+        self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
 
     @classmethod
     def load(
@@ -102,6 +109,21 @@ class TextEncoder:
         """
         return self._encode(texts, "query", self.settings.query_length, _positive("cap", cap))
 
+    @property
+    def running(self) -> dict[str, str]:
+        """What was chosen for this machine, each with its reason: dtype, kernel, head, batch, threads."""
+        import torch
+
+        chosen = {"device": self.settings.device, "dtype": self.settings.dtype}
+        if self._packed is not None:
+            one = self._packed["document"]
+            chosen |= {"kernel": f"packed: {one.kernel}"}
+            chosen |= {"head": one.head_kernel} if self.terms is not None else {}
+            chosen |= {"threads": f"{torch.get_num_threads()} (torch's)"}
+        else:
+            chosen |= {"kernel": "padded batches through transformers' own model"}
+        return chosen | {"batch": f"{self._batch_tokens:,} word pieces: {self._batch_reason}"}
+
     def with_settings(self, **changes: Any) -> TextEncoder:
         """The same weights under other settings; nothing is loaded again."""
         other = object.__new__(TextEncoder)
@@ -111,7 +133,6 @@ class TextEncoder:
 
     def _encode(self, texts: Sequence[str], side: str, length: int, keep: int) -> Representation:
         import scipy.sparse as sp
-        import torch
 
         n = len(texts)
         keep = min(keep, self._width)
@@ -119,19 +140,15 @@ class TextEncoder:
         counts = np.zeros(n, np.int64)
         kept_ids: list[np.ndarray] = [_NO_IDS] * n
         kept_weights: list[np.ndarray] = [_NO_WEIGHTS] * n
-        pieces = self._tokenise(texts, length)
-        with torch.inference_mode():
-            for rows in batches_by_tokens([len(p) for p in pieces], BATCH_TOKENS):
-                dense, sparse = self._forward([pieces[r] for r in rows], side)
-                if cls is not None and dense is not None:
-                    cls[rows] = dense.float().cpu().numpy()
-                if sparse is None:
-                    continue
-                top_ids, top_weights = (t.cpu().numpy() for t in pooling.strongest(sparse.float(), keep))
-                for r, i, w in zip(rows, top_ids, top_weights, strict=True):
-                    found = int((i >= 0).sum())
-                    by_id = np.argsort(i[:found])
-                    counts[r], kept_ids[r], kept_weights[r] = found, i[:found][by_id], w[:found][by_id]
+        for rows, (dense, top_ids, top_weights) in self._batches(self._tokenise(texts, length), side, keep):
+            if cls is not None and dense is not None:
+                cls[rows] = dense.float().cpu().numpy()
+            if top_ids is None or top_weights is None:
+                continue
+            for r, i, w in zip(rows, top_ids.cpu().numpy(), top_weights.cpu().numpy(), strict=True):
+                found = int((i >= 0).sum())
+                by_id = np.argsort(i[:found])
+                counts[r], kept_ids[r], kept_weights[r] = found, i[:found][by_id], w[:found][by_id]
         if self.terms is None:
             return Representation(cls, None)
         indptr = np.concatenate([[0], np.cumsum(counts)])
@@ -148,11 +165,46 @@ class TextEncoder:
         )
         return out["input_ids"]
 
-    def _forward(self, pieces: list[list[int]], side: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        wanted = {"cls": self.dim is not None, "ot": self.terms is not None}
+    def _batches(self, pieces: list[list[int]], side: str, keep: int) -> Iterator[tuple[Rows, Batch]]:
+        """Every text's row in some batch, with what its forward pass gave."""
+        import torch
+
+        queue = deque(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
+        while queue:
+            rows = queue.popleft()
+            try:
+                with torch.inference_mode():
+                    found = self._forward([pieces[r] for r in rows], side, keep)
+            except (RuntimeError, MemoryError) as e:
+                if not out_of_memory(e):
+                    raise
+                queue.extendleft(self._halves(rows, pieces))
+                continue
+            yield rows, found
+
+    def _halves(self, rows: Rows, pieces: list[list[int]]) -> tuple[Rows, Rows]:
+        """What did not fit, in two; later batches are made smaller from the start. For ``extendleft``: second first."""
+        import torch
+
+        if len(rows) < 2:
+            raise DupmaeError(
+                f"the {self.settings.device} has too little memory for a single text of {len(pieces[rows[0]])} word "
+                "pieces; use a smaller --document-length or --dtype bfloat16"
+            ) from None
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._batch_tokens = max(1, len(rows) // 2 * len(pieces[rows[0]]))
+        self._batch_reason = "halved until it fitted the memory"
+        return rows[len(rows) // 2 :], rows[: len(rows) // 2]
+
+    def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
+        wants_cls, wants_ot = self.dim is not None, self.terms is not None
         if self._packed is not None:
-            return self._packed[side](pieces, **wanted)
-        return self.model.side(side)(*self._pad(pieces), **wanted)
+            dense, top = self._packed[side].top(pieces, wants_cls, keep if wants_ot else 0)
+        else:
+            dense, sparse = self.model.side(side)(*self._pad(pieces), cls=wants_cls, ot=wants_ot)
+            top = None if sparse is None else pooling.strongest(sparse.float(), keep)
+        return (dense, *(top or (None, None)))
 
     def _pad(self, pieces: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         import torch

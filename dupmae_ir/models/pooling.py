@@ -7,7 +7,7 @@ is pooled before the next one is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ CHUNK = 2048
 
 LOGITS = 1 << 23
 """Logits held at most (32 MB in float32), down to 256 vocabulary rows; beyond the cache larger steps win no time."""
+
+PACKED_LOGITS = 1 << 20
+"""The same for packed tokens, where nothing is kept for a way back: a chunk stays in the cache until it is pooled."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -106,6 +109,42 @@ def ot_max_plain(hidden: Tensor, speaking: Tensor, weight: Tensor, bias: Tensor 
     """:func:`ot_max` as the formula reads, with all (B, L, V) logits: the oracle of the tests."""
     logits = torch.nn.functional.linear(hidden, weight, bias)
     return logits.masked_fill(~speaking.bool().unsqueeze(-1), -torch.inf).amax(1)
+
+
+def ot_max_packed(
+    hidden: Tensor, counts: Sequence[int], weight: Tensor, bias: Tensor | None = None, chunk: int | None = None
+) -> Tensor:
+    """:func:`ot_max` for packed tokens, forward only.
+
+    ``hidden`` (S, d): the speaking tokens of all texts end to end; ``counts``: how many each text has.
+    Returns (B, V); -inf for a text with none.
+    """
+    pooled = hidden.new_empty(len(counts), weight.shape[0])
+    groups = list(runs(counts))
+    chunk = chunk or max(256, min(PACKED_LOGITS // max(1, len(hidden)) // 64 * 64, 8192))
+    for first in range(0, weight.shape[0], chunk):
+        part = slice(first, min(first + chunk, weight.shape[0]))
+        logits = torch.mm(hidden, weight[part].t())
+        row = 0
+        for start, n, length in groups:
+            out = pooled[row : row + n, part]
+            if length:
+                out.copy_(logits[start : start + n * length].view(n, length, -1).amax(1))
+            else:
+                out.fill_(-torch.inf)
+            row += n
+    return pooled if bias is None else pooled.add_(bias)
+
+
+def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Neighbours of equal length as (first token, texts, tokens each): [5, 5, 3] -> (0, 2, 5), (10, 1, 3)."""
+    start = row = 0
+    while row < len(lengths):
+        n = 1
+        while row + n < len(lengths) and lengths[row + n] == lengths[row]:
+            n += 1
+        yield start, n, lengths[row]
+        start, row = start + n * lengths[row], row + n
 
 
 def keep_top_k(weights: Tensor, k: int) -> Tensor:

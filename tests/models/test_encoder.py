@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from dupmae_ir.errors import UsageError
-from dupmae_ir.models import load_encoder
+from dupmae_ir.errors import DupmaeError, UsageError
+from dupmae_ir.models import load_encoder, packed
 from dupmae_ir.models.encoder import TextEncoder, batches_by_tokens
+from dupmae_ir.models.pooling import strongest
 from dupmae_ir.models.retriever import similarity
 
 TEXTS = [
@@ -144,3 +145,93 @@ def test_bfloat16_is_close_and_says_so(tiny_folder):
     full = TextEncoder.load(tiny_folder).encode_documents(TEXTS).cls
     # Eight bits of mantissa through two layers.
     assert np.abs(half.encode_documents(TEXTS).cls - full).max() < 0.1 * np.abs(full).max()
+
+
+def test_the_top_of_the_packed_pass_is_the_top_of_its_whole_ot_part(encoder):
+    packed = encoder._packed["document"]
+    pieces = sorted(encoder._tokenise(TEXTS, 32), key=len, reverse=True)
+    with torch.inference_mode():
+        whole = strongest(packed(pieces)[1].float(), 5)
+        _, top = packed.top(pieces, True, 5)
+    assert torch.equal(top[0][:, : whole[0].shape[1]], whole[0])
+    torch.testing.assert_close(top[1], whole[1], atol=1e-5, rtol=0)
+
+
+def test_screened_and_unscreened_heads_agree(tiny_folder, monkeypatch):
+    """Whatever this processor would choose, both ways are tried here."""
+    found = []
+    for screens in (True, False):
+        monkeypatch.setattr(packed, "pick_screen", lambda _, s=screens: (s, "told"))
+        one = TextEncoder.load(tiny_folder, top_k=6)
+        found.append(one.encode_documents(TEXTS).ot)
+        side = one._packed["document"]
+        assert (side.screened > 0) is screens
+    assert found[0].indices.tolist() == found[1].indices.tolist()
+    np.testing.assert_allclose(found[0].data, found[1].data, atol=1e-5)
+
+
+def test_states_that_bfloat16_cannot_tell_apart_are_computed_in_full(tiny_folder, monkeypatch):
+    monkeypatch.setattr(packed, "pick_screen", lambda _: (True, "told"))
+    monkeypatch.setattr(packed, "MOST_CANDIDATES", 0)
+    one, plain = TextEncoder.load(tiny_folder), TextEncoder.load(tiny_folder)
+    plain._packed = None
+    ours, oracle = one.encode_documents(TEXTS), plain.encode_documents(TEXTS)
+    assert one._packed["document"].unscreened > 0
+    np.testing.assert_allclose(ours.ot.toarray(), oracle.ot.toarray(), atol=1e-5)
+
+
+def test_bfloat16_attention_is_attention():
+    g = torch.Generator().manual_seed(0)
+    qkv = torch.randn(3, 11, 3, 2, 8, generator=g)
+    exact = packed.attention(qkv.double())
+    # Scores, shares and sums are rounded to eight bits.
+    torch.testing.assert_close(packed.attention(qkv.bfloat16()).double(), exact, atol=3e-2, rtol=0)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()])
+def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(tiny_folder, monkeypatch, error):
+    one = TextEncoder.load(tiny_folder)
+    whole, forward, sizes = one.encode_documents(TEXTS), one._forward, []
+
+    def small_memory(pieces, side, keep):
+        sizes.append(len(pieces))
+        if len(pieces) > 2:
+            raise error
+        return forward(pieces, side, keep)
+
+    monkeypatch.setattr(one, "_forward", small_memory)
+    halved = one.encode_documents(TEXTS)
+    np.testing.assert_allclose(halved.cls, whole.cls, atol=1e-5)
+    np.testing.assert_allclose(halved.ot.toarray(), whole.ot.toarray(), atol=1e-5)
+    assert sizes[0] == len(TEXTS)
+    assert "halved" in one.running["batch"]
+    sizes.clear()
+    one.encode_documents(TEXTS)
+    assert sizes[0] < len(TEXTS), "later batches are small from the start"
+
+
+def test_a_single_text_that_does_not_fit_is_one_line(tiny_folder, monkeypatch):
+    one = TextEncoder.load(tiny_folder)
+
+    def no_memory(*_):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(one, "_forward", no_memory)
+    with pytest.raises(DupmaeError, match="too little memory for a single text of 16 word pieces"):
+        one.encode_documents(TEXTS)
+
+
+def test_other_errors_are_not_taken_for_memory(tiny_folder, monkeypatch):
+    one = TextEncoder.load(tiny_folder)
+
+    def broken(*_):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(one, "_forward", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        one.encode_documents(TEXTS)
+
+
+def test_choices_come_with_their_reason(encoder):
+    assert set(encoder.running) == {"device", "dtype", "kernel", "head", "threads", "batch"}
+    assert "word pieces:" in encoder.running["batch"]

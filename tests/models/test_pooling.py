@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dupmae_ir.models.packed import ot_max_packed, runs
-from dupmae_ir.models.pooling import ACTIVATIONS, keep_top_k, ot_max, ot_max_plain, strongest
+from dupmae_ir.models.pooling import ACTIVATIONS, keep_top_k, ot_max, ot_max_packed, ot_max_plain, runs, strongest
 
 
 def case(batch=4, length=7, width=5, vocabulary=23, dtype=torch.float64, seed=0):
