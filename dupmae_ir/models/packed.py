@@ -50,7 +50,7 @@ def pick_screen(dtype: torch.dtype) -> tuple[bool, str]:
 
 
 class PackedRetriever:
-    """``model`` on packed batches. ``kernel`` says which products it runs on, ``head_kernel`` how its head does, and why.
+    """``model`` on packed batches. ``kernel`` and ``head_kernel`` say what its layers and its head run on, and why.
 
     The weights are shared, but for the fused query-key-value matrices and what the kernels pack for themselves.
     ``screened`` and ``unscreened`` count the texts whose top k was proved, and those that had to be computed in full.
