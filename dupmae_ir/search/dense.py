@@ -8,11 +8,13 @@ the same for a document whatever the batch, the depth or the company.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.index.dense_kinds import FLAT
 from dupmae_ir.search.hybrid import Candidates
 
 _BLOCK = 8192
@@ -22,10 +24,21 @@ _BLOCK = 8192
 class DenseIndex:
     """A flat inner-product index: ``index`` a faiss ``IndexFlatIP``, ``vectors`` (n, d) float32 what it holds."""
 
+    kind = FLAT
+    certifies = True  #: whether its lists can be shown to miss nothing
+
     def __init__(self, index: Any, vectors: np.ndarray) -> None:
         self.index = index
         self.vectors = vectors
-        self.longest = _longest(vectors)
+
+    @cached_property
+    def longest(self) -> float:
+        """The largest Euclidean norm of a vector; reads all of them."""
+        return _longest(self.vectors)
+
+    def described(self) -> dict[str, Any]:
+        """For the summary of a run: which index it is, and whether it can certify."""
+        return {"kind": self.kind, "exact": self.certifies}
 
     def queries(self, vectors: np.ndarray, threads: int = 1) -> DensePart:
         """The dense part of a search for (q, d) float32 query vectors."""
@@ -34,7 +47,10 @@ class DenseIndex:
                 f"the index holds {self.vectors.shape[1]}-dimensional vectors but the queries have {vectors.shape[1]}; "
                 "search with the encoder that made the index"
             )
-        return DensePart(self, np.ascontiguousarray(vectors, dtype=np.float32), threads)
+        return self._part(np.ascontiguousarray(vectors, dtype=np.float32), threads)
+
+    def _part(self, vectors: np.ndarray, threads: int) -> DensePart:
+        return DensePart(self, vectors, threads)
 
 
 class DensePart:
