@@ -88,7 +88,7 @@ def choose(kind: str, documents: int, given: Parameters) -> dict[str, Chosen]:
         if getattr(given, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, got {getattr(given, name)}")
     if given.nlist > documents:
-        raise UsageError(f"--nlist {given.nlist:,} is more than the {documents:,} documents; leave it out or name fewer")
+        raise UsageError(f"--nlist {given.nlist:,} is more than the {documents:,} documents; name fewer, or none")
     if given.m == 1:
         raise UsageError("--m must be at least 2: one neighbour makes no graph")
     return {name: Chosen(value, "given") if (value := getattr(given, name)) else _automatic(name, documents)
@@ -250,10 +250,8 @@ def _build_ivf(vectors: np.ndarray, nlist: int) -> Any:
     import faiss
 
     rows, dim = vectors.shape
-    coarse = faiss.IndexFlatIP(dim)
-    index = faiss.IndexIVFScalarQuantizer(
-        coarse, dim, nlist, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
-    )
+    kind, metric = faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexIVFScalarQuantizer(faiss.IndexFlatIP(dim), dim, nlist, kind, metric)
     index.cp.min_points_per_centroid = 1  # no advice on standard error
     index.cp.seed = _SEED
     wanted = min(rows, _TRAINED_PER_LIST * nlist)
@@ -261,16 +259,14 @@ def _build_ivf(vectors: np.ndarray, nlist: int) -> Any:
     index.train(np.ascontiguousarray(vectors[sample]))
     for block in _blocks(vectors):
         index.add(block)
-    index.coarse = coarse  # faiss does not keep it alive for Python
     return index
 
 
 def _build_hnsw(vectors: np.ndarray, m: int, ef_construction: int) -> Any:
     import faiss
 
-    index = faiss.IndexHNSWSQ(
-        vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, m, faiss.METRIC_INNER_PRODUCT
-    )
+    kind, metric = faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexHNSWSQ(vectors.shape[1], kind, m, metric)  # type: ignore[arg-type]  # faiss's stub is wrong
     index.hnsw.efConstruction = ef_construction
     index.train(_ranges(vectors))
     for block in _blocks(vectors):

@@ -81,7 +81,8 @@ class QuantisedPart(DensePart):
         if wanted == len(self.dense.vectors):
             return Candidates(rows[:wanted], -np.inf, True)
         length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
-        bound = float(scores[wanted - 1]) + length * self.dense.error + self._noise(query)
+        noise = 2 * self._noise(query)  # of the sum, and of decoding in another order than when the error was measured
+        bound = float(scores[wanted - 1]) + length * self.dense.error + noise
         return Candidates(rows[:wanted], bound, False)
 
 
@@ -124,7 +125,7 @@ class ApproximatePart(DensePart):
         import faiss
 
         wanted = min(max(depth, self.dense.effort), len(self.dense.vectors))
-        parameters = faiss.SearchParametersHNSW(efSearch=wanted)
+        parameters = faiss.SearchParametersHNSW(efSearch=wanted)  # type: ignore[attr-defined]  # not in faiss's stub
         _, rows = self.dense.index.search(self.vectors[queries], wanted, params=parameters)
         return [r.astype(np.int64) if (r >= 0).all() else None for r in rows]
 
@@ -136,7 +137,7 @@ class ApproximatePart(DensePart):
         nprobe = min(self.dense.effort, self.dense.index.nlist)
         found: dict[int, np.ndarray] = {}
         while left := [query for query in queries if query not in found]:
-            parameters = faiss.SearchParametersIVF(nprobe=nprobe)
+            parameters = faiss.SearchParametersIVF(nprobe=nprobe)  # type: ignore[call-arg]  # nor is this
             _, rows = self.dense.index.search(self.vectors[left], wanted, params=parameters)
             found.update({query: r.astype(np.int64) for query, r in zip(left, rows, strict=True) if (r >= 0).all()})
             if nprobe == self.dense.index.nlist:
