@@ -54,7 +54,7 @@ class Parameters:
     nlist: int = 0  #: ivf-sq8: lists
     m: int = 0  #: hnsw-sq8: neighbours of a document
     ef_construction: int = 0  #: hnsw-sq8: candidates looked at to find them
-    threads: int = 1  #: faiss's; more than one makes no two hnsw-sq8 graphs alike
+    threads: int = 1  #: faiss's, 0 for all; with more than one, two hnsw-sq8 graphs need not be alike
 
 
 class Chosen(NamedTuple):
@@ -109,9 +109,9 @@ def build_kind(folder: IndexFolder, kind: str, parameters: Parameters | None = N
     """Build ``kind`` from the vectors of ``folder``, replacing an older one; returns what its JSON says.
 
     Memory for ``sq8`` does not grow with the collection; for the others it holds the codes. The same vectors make the
-    same bytes with the same faiss and threads, except ``hnsw-sq8`` with more than one thread. Raises
-    :class:`UsageError` for an index without documents or settings that do not fit, :class:`IndexMismatch` for one
-    without vectors.
+    same bytes with the same faiss and threads, which is not promised (``repeatable``) of ``hnsw-sq8`` with more than
+    one thread: faiss's threads link documents in whatever order they come. Raises :class:`UsageError` for an index
+    without documents or settings that do not fit, :class:`IndexMismatch` for one without vectors.
     """
     import faiss
 
@@ -125,7 +125,12 @@ def build_kind(folder: IndexFolder, kind: str, parameters: Parameters | None = N
         described.unlink(missing_ok=True)
         faiss.omp_set_num_threads(given.threads or faiss.omp_get_max_threads())
         with atomic_write(data, "wb", encoding=None) as f:
-            error = _write_sq8(vectors, f) if kind == "sq8" else _write(_BUILD[kind](vectors, **settings), f)
+            error: float | None = None
+            if kind == "sq8":
+                error = _write_sq8(vectors, f)
+            else:
+                writer = faiss.PyCallbackIOWriter(f.write)  # type: ignore[attr-defined]  # not in faiss's stub
+                faiss.write_index(_BUILD[kind](vectors, **settings), writer)
         meta = {
             "format": FORMAT,
             "kind": kind,
@@ -238,12 +243,6 @@ def _write_sq8(vectors: np.ndarray, file: Any) -> float:
         lost = block.astype(np.float64) - index.sa_decode(codes)
         error = max(error, float(np.vecdot(lost, lost).max()))
     return math.sqrt(error) * (1 + 1e-12)  # float64's own rounding
-
-
-def _write(index: Any, file: Any) -> None:
-    import faiss
-
-    faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
 
 def _build_ivf(vectors: np.ndarray, nlist: int) -> Any:

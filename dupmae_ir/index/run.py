@@ -55,7 +55,7 @@ class DenseConfig:
     m: int = option(0, "hnsw-sq8: neighbours of a document (0: 32)")
     ef_construction: int = option(0, "hnsw-sq8: candidates looked at to find them (0: 100)")
     threads: int = option(
-        1, "for faiss; 0 is one per processor. With more than one, no two hnsw-sq8 graphs are alike"
+        1, "for faiss; 0 is one per processor. With more than one, hnsw-sq8 need not be the same twice"
     )
     quiet: bool = option(False, "no messages")
     json: bool = option(False, "print what was built as JSON on standard output")
