@@ -104,6 +104,12 @@ def bytes_read(folder: IndexFolder, queries: np.ndarray, k: int) -> dict[str, fl
             "refined": counted.refined / len(queries)}  # fmt: skip
 
 
+def deepest(name: str, k: int) -> int:
+    """--max-depth of a point on a curve: a graph walked with ef below the depth of the list would be walked with that
+    depth, so the list is kept as short as may be. (Points with ef below k are still that of ef k.)"""
+    return k if name.startswith("hnsw") else 0
+
+
 def variants(
     folder: IndexFolder, queries: np.ndarray, single: int, k: int
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, DenseIndex]]:
@@ -122,8 +128,9 @@ def variants(
         f"{SQ8}, one by one": lambda: [top(small, q, k) for q in alone],
     }
     for name, dense in approximate.items():
-        work[f"{name}, batch"] = lambda dense=dense: top(dense, queries, k, k)
-        work[f"{name}, one by one"] = lambda dense=dense: [top(dense, q, k, k) for q in alone]
+        deep = deepest(name, k)
+        work[f"{name}, batch"] = lambda dense=dense, deep=deep: top(dense, queries, k, deep)
+        work[f"{name}, one by one"] = lambda dense=dense, deep=deep: [top(dense, q, k, deep) for q in alone]
     return work, approximate
 
 
@@ -153,7 +160,8 @@ def measure(vectors: np.ndarray, queries: np.ndarray, args: argparse.Namespace) 
         seconds = harness.in_turns(work, args.repeats, quiet=True)
         alone = dict.fromkeys(work, len(queries)) | {n: min(args.single, len(queries)) for n in work if "one by" in n}
         rates = {name: alone[name] / took for name, took in harness.middle(seconds).items()}
-        recalls = {name: recall(rows_of(top(dense, queries, k, k)), true) for name, dense in approximate.items()}
+        recalls = {name: recall(rows_of(top(dense, queries, k, deepest(name, k))), true)
+                   for name, dense in approximate.items()}
         one_look = top(open_dense(folder, "sq8"), queries, k, depth)
         codes = open_kind(folder, "sq8").index.search(queries, k)[1]
         defaults = {kind: recall(rows_of(top(open_dense(folder, kind), queries, k)), true) for kind in KINDS}

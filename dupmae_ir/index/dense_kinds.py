@@ -99,7 +99,7 @@ def search_effort(meta: dict[str, Any]) -> Chosen | None:
     """What ``--nprobe`` or ``--ef-search`` is unless given; None for a kind that reads everything."""
     if meta["kind"] == "ivf-sq8":
         nlist = meta["parameters"]["nlist"]
-        return Chosen(min(nlist, max(8, round(nlist / 32))), f"1/32 of {nlist:,} lists, at least 8")
+        return Chosen(min(nlist, max(64, round(nlist / 16))), f"1/16 of {nlist:,} lists, at least 64")
     if meta["kind"] == "hnsw-sq8":
         return Chosen(128, "128; the depth of the candidate list, where that is more")
     return None

@@ -23,8 +23,12 @@ from dupmae_ir.search.hybrid import Candidates
 if TYPE_CHECKING:
     from dupmae_ir.index.folder import IndexFolder
 
-LOOKAHEAD = 8
-"""A pass over the codes keeps so many times the rows asked for: going deeper then costs no second pass."""
+LOOKAHEAD = 2
+"""A pass over the codes keeps so many times the rows asked for: going deeper once then costs no second pass."""
+MANY = 100
+"""From so many questions on, decoding the codes and one matrix product is faster than faiss's scan for each."""
+_BLOCK = 32768
+"""Rows decoded at a time; smaller ones spend their time on the best of each block."""
 
 
 def open_dense(folder: IndexFolder, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
@@ -51,6 +55,14 @@ class QuantisedIndex(DenseIndex):
         # Not shorter than any decoded vector, nor than what rounding is relative to on the way to it.
         self.longest = float(np.linalg.norm(np.abs(least) + 1.01 * np.abs(span)))
 
+    @property
+    def codes(self) -> np.ndarray:
+        """(n, d) uint8, in the file where faiss has mapped it."""
+        import faiss
+
+        size = len(self.vectors) * self.vectors.shape[1]
+        return faiss.rev_swig_ptr(self.index.codes.data(), size).reshape(self.vectors.shape)
+
     def _part(self, vectors: np.ndarray, threads: int) -> DensePart:
         return QuantisedPart(self, vectors, threads)
 
@@ -72,9 +84,23 @@ class QuantisedPart(DensePart):
 
             faiss.omp_set_num_threads(self.threads)
             ahead = min(LOOKAHEAD * wanted, len(self.dense.vectors))
-            scores, rows = self.dense.index.search(self.vectors[asked], ahead)
+            scan = self._product if len(asked) >= MANY else self.dense.index.search
+            scores, rows = scan(self.vectors[asked], ahead)
             self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(asked)})
         return [self._first(query, wanted) for query in queries]
+
+    def _product(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+        """What faiss's scan returns for (q, d) queries, up to rounding: best first (q, wanted) scores and rows."""
+        import faiss
+
+        index, codes = self.dense.index, self.dense.codes
+        scores, rows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        for start in range(0, len(codes), _BLOCK):
+            block = index.sa_decode(codes[start : start + _BLOCK])
+            s, r = faiss.knn(queries, block, min(wanted, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+            scores, rows = _best(np.hstack([scores, s]), np.hstack([rows, r + start]), wanted)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
     def _first(self, query: int, wanted: int) -> Candidates:
         rows, scores = self._seen[query]
@@ -147,3 +173,11 @@ class ApproximatePart(DensePart):
 
     def _everything(self) -> Candidates:
         return Candidates(np.arange(len(self.dense.vectors)), -np.inf, True)
+
+
+def _best(scores: np.ndarray, rows: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ``wanted`` greatest of each line of ``scores`` with their ``rows``, in any order."""
+    if scores.shape[1] <= wanted:
+        return scores, rows
+    kept = np.argpartition(-scores, wanted - 1, axis=1)[:, :wanted]
+    return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)

@@ -89,7 +89,7 @@ class SearchConfig:
         "are the same, and with sq8 the lists, too; the other two may miss documents and certify nothing",
         group="dense index", metavar="KIND",
     )
-    nprobe: int = option(0, "ivf-sq8: lists looked at (0: 1/32 of them, at least 8)", group="dense index")
+    nprobe: int = option(0, "ivf-sq8: lists looked at (0: 1/16 of them, at least 64)", group="dense index")
     ef_search: int = option(
         0, "hnsw-sq8: candidates kept on the way (0: 128, or the depth of the list)", group="dense index"
     )

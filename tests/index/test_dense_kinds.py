@@ -112,7 +112,7 @@ def test_automatic_settings_and_their_reasons(folder: IndexFolder) -> None:
     assert (meta["parameters"], meta["reasons"]) == ({"nlist": 20}, {"nlist": "given"})
     effort = search_effort(meta)
     assert effort is not None
-    assert effort.value == 8
+    assert effort.value == 20
     assert "20 lists" in effort.reason
     assert search_effort({"kind": "sq8"}) is None
 

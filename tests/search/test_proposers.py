@@ -13,6 +13,7 @@ from search_fakes import World
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.index import dense_kinds
 from dupmae_ir.index.dense_kinds import DenseKind
+from dupmae_ir.search import proposers
 from dupmae_ir.search.dense import DenseIndex, inner_products
 from dupmae_ir.search.hybrid import Candidates, Part, Weighted, exact_top
 from dupmae_ir.search.proposers import ApproximateIndex, QuantisedIndex
@@ -127,9 +128,25 @@ def test_going_deeper_reads_the_codes_once() -> None:
     part = sq8(x).queries(queries)
     part.top([0, 1], 10)
     index, part.dense.index = part.dense.index, None
-    part.top([1, 0], 80)
+    part.top([1, 0], 10 * proposers.LOOKAHEAD)
     part.dense.index = index
     assert len(part.top([1, 2], 100)[1].rows) == 100
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_many_questions_at_once_find_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By matrix products over decoded blocks, in place of faiss's scan."""
+    monkeypatch.setattr(proposers, "MANY", 1)
+    monkeypatch.setattr(proposers, "_BLOCK", 97)
+    test_sq8_equals_brute_force(seed)
+    test_the_bound_holds_for_every_unseen_document(seed)
+    rng = np.random.default_rng(seed)
+    x, queries = clustered(rng, 1000)
+    dense = sq8(x)
+    scores, rows = dense.queries(queries)._product(queries, 150)
+    theirs, _ = dense.index.search(queries, 150)
+    assert np.abs(scores - theirs).max() < 1e-5
+    assert all(len(set(r)) == 150 for r in rows.tolist())
 
 
 @pytest.mark.parametrize("seed", CASES)
@@ -231,8 +248,8 @@ def test_a_graph_that_copies_have_cut_looks_at_everything() -> None:
 
 def test_effort_and_its_reason() -> None:
     x, _ = clustered(np.random.default_rng(0), 400)
-    automatic = ivf(x, 10).described()
-    assert automatic == {"kind": "ivf-sq8", "exact": False, "nprobe": 8, "reason": "1/32 of 10 lists, at least 8"}
+    automatic = ivf(x, 100).described()
+    assert automatic == {"kind": "ivf-sq8", "exact": False, "nprobe": 64, "reason": "1/16 of 100 lists, at least 64"}
     assert hnsw(x, 7).described() == {"kind": "hnsw-sq8", "exact": False, "ef_search": 7, "reason": "given"}
     assert sq8(x).described() == {"kind": "sq8", "exact": True}
     assert DenseIndex(None, x).described() == {"kind": "flat", "exact": True}

@@ -162,7 +162,7 @@ def test_another_dense_index(folder: Path, many: Path, tmp_path: Path, capsys: p
         assert runs["sq8"] == runs["flat"]
         if "--fusion" not in flags:
             assert [summaries[kind]["certified"] for kind in ("flat", *KINDS)] == [20, 20, 0, 0]
-    assert summaries["ivf-sq8"]["dense_index"]["nprobe"] == 8
+    assert summaries["ivf-sq8"]["dense_index"]["nprobe"] == 10
     assert main([*where, "--dense", "--dense-index", "ivf-sq8", "--nprobe", "2"]) == 0
     said = capsys.readouterr().err
     assert "certified exact: 0 of 20" in said
