@@ -93,11 +93,11 @@ def recall(found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> float:
 
 
 def bytes_read(folder: IndexFolder, queries: np.ndarray, k: int) -> dict[str, float]:
-    """Of sq8 with refinement, per question, in bytes and in percent of the flat index."""
+    """Of sq8 with refinement, per question asked alone, in bytes and in percent of the flat index."""
     dense = open_dense(folder, "sq8")
     counted = Bytes(dense)
-    part = Refined(dense.queries(queries, 1), counted)
-    exact_top([part], len(queries), np.arange(folder.documents), k)
+    for i in range(len(queries)):
+        exact_top([Refined(dense.queries(queries[i : i + 1], 1), counted)], 1, np.arange(folder.documents), k)
     flat = 4 * dense.vectors.size
     read = (counted.passes * dense.vectors.size + counted.refined * 4 * dense.vectors.shape[1]) / len(queries)
     return {"flat": flat, "sq8": read, "percent": 100 * read / flat, "passes": counted.passes / len(queries),
@@ -203,7 +203,7 @@ def real(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     searcher = Searcher.open(args.index)
     cls = searcher.encoder.encode_queries([query.text for query in read_topics(args.topics)]).cls
     assert cls is not None
-    return np.asarray(searcher.index.vectors), cls
+    return np.array(searcher.index.vectors), cls  # a copy: the file is closed with the searcher
 
 
 def show(details: dict[str, Any]) -> None:

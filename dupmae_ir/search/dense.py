@@ -30,6 +30,7 @@ class DenseIndex:
     def __init__(self, index: Any, vectors: np.ndarray) -> None:
         self.index = index
         self.vectors = vectors
+        self.flat = index  #: whose memory ``vectors`` is; another index may propose
 
     @cached_property
     def longest(self) -> float:

@@ -36,9 +36,13 @@ def open_dense(folder: IndexFolder, kind: str = FLAT, nprobe: int = 0, ef_search
     if kind == FLAT:
         return DenseIndex(folder.faiss_index, folder.vectors)
     opened = open_kind(folder, kind)
+    dense: DenseIndex
     if kind == "sq8":
-        return QuantisedIndex(opened.index, folder.vectors, opened.meta["error"])
-    return ApproximateIndex(opened, folder.vectors, nprobe or ef_search)
+        dense = QuantisedIndex(opened.index, folder.vectors, opened.meta["error"])
+    else:
+        dense = ApproximateIndex(opened, folder.vectors, nprobe or ef_search)
+    dense.flat = folder.faiss_index
+    return dense
 
 
 class QuantisedIndex(DenseIndex):

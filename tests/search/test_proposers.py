@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import faiss
 import numpy as np
@@ -13,10 +15,11 @@ from search_fakes import World
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.index import dense_kinds
 from dupmae_ir.index.dense_kinds import DenseKind
+from dupmae_ir.index.folder import IndexBuilder, IndexFolder
 from dupmae_ir.search import proposers
 from dupmae_ir.search.dense import DenseIndex, inner_products
 from dupmae_ir.search.hybrid import Candidates, Part, Weighted, exact_top
-from dupmae_ir.search.proposers import ApproximateIndex, QuantisedIndex
+from dupmae_ir.search.proposers import ApproximateIndex, QuantisedIndex, open_dense
 from dupmae_ir.search.searcher import Settings
 
 CASES = range(60)
@@ -268,3 +271,20 @@ def test_effort_and_its_reason() -> None:
 def test_settings_that_mean_nothing(settings: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Settings(**settings)
+
+
+@pytest.mark.parametrize("kind", ["flat", "sq8", "ivf-sq8", "hnsw-sq8"])
+def test_an_opened_index_outlives_its_folder(kind: str, tmp_path: Path) -> None:
+    """The vectors are memory of faiss's flat index, which nobody else may hold."""
+    x, queries = clustered(np.random.default_rng(0), 400)
+    with IndexBuilder(tmp_path / "I", dim=32, terms=None, scale=None) as builder:
+        builder.add([str(i) for i in range(400)], x, None)
+        builder.finish({})
+    if kind != "flat":
+        dense_kinds.build_kind(IndexFolder.open(tmp_path / "I"), kind)
+    dense = open_dense(IndexFolder.open(tmp_path / "I"), kind)
+    gc.collect()
+    outcomes = exact_top([dense.queries(queries)], 20, np.arange(400), 5)
+    assert all(o.exact == (kind in ("flat", "sq8")) for o in outcomes)
+    rows = [o.rows[0] for o in outcomes]
+    assert np.mean([r == brute_force(x, q, np.arange(400), 1)[0][0] for r, q in zip(rows, queries, strict=True)]) > 0.9
