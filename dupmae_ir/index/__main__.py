@@ -9,7 +9,7 @@ from typing import Any
 
 from dupmae_ir.config import parse
 from dupmae_ir.console import Parser, dispatch, megabytes, say
-from dupmae_ir.index.run import Bm25Config, DenseConfig, ShowConfig, build, build_dense, show
+from dupmae_ir.index.run import Bm25Config, DenseConfig, ShowConfig, build, build_dense, show, show_dense
 
 BM25_PURPOSE = """
 Index a collection for BM25 as Anserini does by default (Porter stemming, k1 0.9, b 0.4, title and text in one field):
@@ -68,7 +68,8 @@ def _show(argv: list[str]) -> int:
         print(json.dumps(meta, ensure_ascii=False))
     elif not config.quiet:
         print(config.index)
-        print("\n".join(f"  {name.ljust(18)}{value}" for name, value in _shown(meta, config.verify)))
+        rows = [*_shown(meta, config.verify), *show_dense(config).items()]
+        print("\n".join(f"  {name.ljust(18)}{value}" for name, value in rows))
     return 0
 
 

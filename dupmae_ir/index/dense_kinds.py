@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dupmae_ir.console import megabytes
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.faiss import read_flat
 from dupmae_ir.io.atomic import atomic_write, write_json
@@ -154,8 +155,21 @@ def open_kind(folder: IndexFolder, kind: str) -> DenseKind:
     is missing, cut short, unreadable, or built from other vectors."""
     lookup("kind of dense index", kind, KINDS)
     folder.faiss_index  # noqa: B018 (the one-line refusal of an index without vectors)
+    data, _ = _files(folder.path, kind)
+    meta, again = read_meta(folder, kind), _again(folder, kind)
+    try:
+        index = read_flat(data)
+    except RuntimeError:
+        raise IndexMismatch(f"{data} is not what faiss wrote; {again}") from None
+    if (index.ntotal, index.d, type(index).__name__) != (folder.documents, folder.dim, _TYPES[kind]):
+        raise IndexMismatch(f"{data} is not the {kind} index of {folder.path}; {again}")
+    return DenseKind(kind, index, meta)
+
+
+def read_meta(folder: IndexFolder, kind: str) -> dict[str, Any]:
+    """What the JSON of ``kind`` says, and the file beside it has that size; raises as :func:`open_kind`."""
     data, described = _files(folder.path, kind)
-    again = f"make it with: dupmae-ir index dense --index {folder.path} --kind {kind}"
+    again = _again(folder, kind)
     try:
         meta = json.loads(described.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -164,13 +178,23 @@ def open_kind(folder: IndexFolder, kind: str) -> DenseKind:
         raise IndexMismatch(f"{described} cannot be read: {e}; {again}") from None
     if problem := _stale(meta, folder, kind) or _truncated(data, meta):
         raise IndexMismatch(f"{problem}; {again}")
-    try:
-        index = read_flat(data)
-    except RuntimeError:
-        raise IndexMismatch(f"{data} is not what faiss wrote; {again}") from None
-    if (index.ntotal, index.d, type(index).__name__) != (folder.documents, folder.dim, _TYPES[kind]):
-        raise IndexMismatch(f"{data} is not the {kind} index of {folder.path}; {again}")
-    return DenseKind(kind, index, meta)
+    return dict(meta)
+
+
+def built(folder: IndexFolder) -> dict[str, str]:
+    """Kinds that are there, and their size in words or why they are of no use."""
+    found: dict[str, str] = {}
+    for kind in KINDS:
+        if any(path.exists() for path in _files(folder.path, kind)):
+            try:
+                found[kind] = megabytes(read_meta(folder, kind)["bytes"])
+            except IndexMismatch as e:
+                found[kind] = f"unusable: {e}"
+    return found
+
+
+def _again(folder: IndexFolder, kind: str) -> str:
+    return f"make it with: dupmae-ir index dense --index {folder.path} --kind {kind}"
 
 
 def _files(folder: Path, kind: str) -> tuple[Path, Path]:

@@ -106,6 +106,14 @@ def show(config: ShowConfig) -> dict[str, Any]:
     return index.meta
 
 
+def show_dense(config: ShowConfig) -> dict[str, str]:
+    """The smaller dense indexes beside the flat one: kind -> size, or why it is of no use."""
+    from dupmae_ir.index.dense_kinds import built
+    from dupmae_ir.index.folder import IndexFolder
+
+    return built(IndexFolder.open(config.index))
+
+
 def _counted(documents: Any, bar: Any) -> Iterator[Document]:
     for document in documents:
         yield document

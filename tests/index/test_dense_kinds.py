@@ -184,6 +184,27 @@ def test_the_command(folder: IndexFolder, capsys: pytest.CaptureFixture[str]) ->
     assert open_kind(folder, "hnsw-sq8").meta["parameters"] == {"m": 8, "ef_construction": 20}
 
 
+def test_show_lists_them(folder: IndexFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    def shown() -> str:
+        assert main(["show", str(folder.path)]) == 0
+        return capsys.readouterr().out
+
+    assert "sq8" not in shown()
+    build_kind(folder, "sq8")
+    assert "\n  sq8               0.0 MB\n" in shown()
+    (folder.path / "cls" / "sq8.json").unlink()
+    assert "sq8               unusable: " in shown()
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is mapped")
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_stay_in_the_file(folder: IndexFolder, kind: str) -> None:
+    build_kind(folder, kind)
+    opened = open_kind(folder, kind)
+    assert str(folder.path / "cls" / f"{kind}.faiss") in Path("/proc/self/maps").read_text()
+    assert opened.index.ntotal == 500
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
