@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dupmae_ir.index.dense_kinds import FLAT, DenseKind, open_kind, search_effort
-from dupmae_ir.search.dense import DenseIndex, DensePart
+from dupmae_ir.search.dense import MANY, DenseIndex, DensePart, as_product
 from dupmae_ir.search.hybrid import Candidates
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 LOOKAHEAD = 2
 """A pass over the codes keeps so many times the rows asked for: going deeper once then costs no second pass."""
-MANY = 100
-"""From so many questions on, decoding the codes and one matrix product is faster than faiss's scan for each."""
 _BLOCK = 32768
 """Rows decoded at a time; smaller ones spend their time on the best of each block."""
 
@@ -101,7 +99,8 @@ class QuantisedPart(DensePart):
         scores, rows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         for start in range(0, len(codes), _BLOCK):
             block = index.sa_decode(codes[start : start + _BLOCK])
-            s, r = faiss.knn(queries, block, min(wanted, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+            with as_product(len(queries)):
+                s, r = faiss.knn(queries, block, min(wanted, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
             scores, rows = _best(np.hstack([scores, s]), np.hstack([rows, r + start]), wanted)
         order = np.argsort(-scores, axis=1, kind="stable")
         return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
