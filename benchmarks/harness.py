@@ -191,16 +191,18 @@ def bars(title: str, unit: str, values: Mapping[str, float], ours: Sequence[str]
 
 def curves(
     title: str, x: str, y: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], log: bool = True,
+    log_x: bool | None = None,
 ) -> Callable[[Path], None]:
-    """A picture of lines: name -> (xs, ys), on logarithmic axes unless told otherwise."""
+    """A picture of lines: name -> (xs, ys), on logarithmic axes unless told otherwise (``log_x``: of one of them)."""
 
     def draw(path: Path) -> None:
         plt = _pyplot()
         fig, ax = plt.subplots(figsize=(7, 4.4))
         for name, (xs, ys) in series.items():
             ax.plot(xs, ys, marker="o", markersize=4, label=name)
-        if log:
+        if log if log_x is None else log_x:
             ax.set_xscale("log")
+        if log:
             ax.set_yscale("log")
         ax.set_xlabel(x)
         ax.set_ylabel(y)

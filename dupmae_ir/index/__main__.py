@@ -1,4 +1,4 @@
-"""``python -m dupmae_ir.index bm25|show``: see ``--help``."""
+"""``python -m dupmae_ir.index bm25|dense|show``: see ``--help``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dupmae_ir.config import parse
-from dupmae_ir.console import Parser, dispatch, say
-from dupmae_ir.index.run import Bm25Config, ShowConfig, build, show
+from dupmae_ir.console import Parser, dispatch, megabytes, say
+from dupmae_ir.index.run import Bm25Config, DenseConfig, ShowConfig, build, build_dense, show, show_dense
 
 BM25_PURPOSE = """
 Index a collection for BM25 as Anserini does by default (Porter stemming, k1 0.9, b 0.4, title and text in one field):
@@ -17,7 +17,16 @@ the baseline of every table. Stock pyserini.search.lucene --bm25 reads the resul
 """
 EXAMPLES = """
 python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25
+python -m dupmae_ir.index dense --index indexes/mine --kind sq8
 python -m dupmae_ir.index show indexes/mine --verify
+"""
+DENSE_PURPOSE = """
+Build a smaller dense index beside the flat one, from its stored vectors. search --dense-index KIND uses it; the scores
+it reports are always those of the stored float32 vectors.
+
+  sq8        a quarter of the bytes, all of them read; the lists stay certified exact
+  ivf-sq8    the same codes in lists, of which a search reads the nearest: approximate
+  hnsw-sq8   the same codes in a graph of neighbours: approximate, slow to build
 """
 SHOW_PURPOSE = "Print what an index folder holds and check its parts against each other."
 
@@ -36,6 +45,21 @@ def _bm25(argv: list[str]) -> int:
     return 0
 
 
+def _dense(argv: list[str]) -> int:
+    examples = (
+        "python -m dupmae_ir.index dense --index indexes/mine --kind sq8\n"
+        "python -m dupmae_ir.search --index indexes/mine --topics queries.jsonl --dense-index sq8 --output run.trec"
+    )
+    config = parse(Parser("index dense", DENSE_PURPOSE, examples), DenseConfig, argv)
+    meta = build_dense(config)
+    if config.json:
+        print(json.dumps(meta))
+    settings = "".join(f", {name} {v:,} ({meta['reasons'][name]})" for name, v in meta["parameters"].items())
+    size = f"{megabytes(meta['bytes'])}, {100 * meta['bytes'] / (4 * meta['dim'] * meta['documents']):.0f} % of flat"
+    say(f"{config.index}: {meta['kind']} of {meta['documents']:,} documents, {size}{settings}", config.quiet)
+    return 0
+
+
 def _show(argv: list[str]) -> int:
     examples = "python -m dupmae_ir.index show indexes/mine --verify"
     config = parse(Parser("index show", SHOW_PURPOSE, examples), ShowConfig, argv)
@@ -44,7 +68,8 @@ def _show(argv: list[str]) -> int:
         print(json.dumps(meta, ensure_ascii=False))
     elif not config.quiet:
         print(config.index)
-        print("\n".join(f"  {name.ljust(18)}{value}" for name, value in _shown(meta, config.verify)))
+        rows = [*_shown(meta, config.verify), *show_dense(config).items()]
+        print("\n".join(f"  {name.ljust(18)}{value}" for name, value in rows))
     return 0
 
 
@@ -68,6 +93,7 @@ def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
 
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index, Anserini's defaults: the baseline", _bm25),
+    "dense": ("a smaller dense index beside the flat one: sq8, ivf-sq8 or hnsw-sq8", _dense),
     "show": ("what an index folder holds, and whether it is whole", _show),
 }
 

@@ -1,6 +1,7 @@
 """The index folder: what is in it, how it is written, how it is opened.
 
     I/cls/index, I/cls/docid          the [CLS] vectors, as stock FaissSearcher reads them
+    I/cls/KIND.{faiss,json}           smaller dense indexes, when asked for (see :mod:`dupmae_ir.index.dense_kinds`)
     I/ot/                             impact postings, as stock LuceneImpactSearcher reads them
     I/forward/{indptr,terms,impacts}.npy   the same impacts by document (see :mod:`dupmae_ir.index.forward`)
     I/docid, I/terms.txt              document ids by row, index terms by vocabulary id, one a line

@@ -1,4 +1,4 @@
-"""What ``dupmae-ir index bm25`` and ``dupmae-ir index show`` do, for Python."""
+"""What ``dupmae-ir index bm25``, ``index dense`` and ``index show`` do, for Python."""
 
 from __future__ import annotations
 
@@ -45,6 +45,33 @@ class ShowConfig:
     json: bool = option(False, "print meta.json's content as JSON")
 
 
+@dataclass(frozen=True)
+class DenseConfig:
+    """Everything that ``python -m dupmae_ir.index dense`` can be told."""
+
+    index: str = option(help="index folder with vectors, which stay as they are", metavar="FOLDER")
+    kind: str = option(help="sq8, ivf-sq8 or hnsw-sq8", metavar="KIND")
+    nlist: int = option(0, "ivf-sq8: lists (0: 4 x the square root of the documents)")
+    m: int = option(0, "hnsw-sq8: neighbours of a document (0: 32)")
+    ef_construction: int = option(0, "hnsw-sq8: candidates looked at to find them (0: 100)")
+    threads: int = option(
+        1, "for faiss; 0 is one per processor. With more than one, hnsw-sq8 need not be the same twice"
+    )
+    quiet: bool = option(False, "no messages")
+    json: bool = option(False, "print what was built as JSON on standard output")
+
+
+def build_dense(config: DenseConfig) -> dict[str, Any]:
+    """Build the kind into the index folder and return its meta (see :mod:`dupmae_ir.index.dense_kinds`)."""
+    from dupmae_ir.index.dense_kinds import Parameters, build_kind, choose
+    from dupmae_ir.index.folder import IndexFolder
+
+    index = IndexFolder.open(config.index)
+    parameters = Parameters(config.nlist, config.m, config.ef_construction, config.threads)
+    choose(config.kind, index.documents, parameters)  # misuse first, then a missing part
+    return build_kind(index, config.kind, parameters)
+
+
 def build(config: Bm25Config) -> dict[str, Any]:
     """Make the BM25 index and return a summary; an older one stays until the new one is complete."""
     from dupmae_ir import pyserini
@@ -77,6 +104,14 @@ def show(config: ShowConfig) -> dict[str, Any]:
     if config.verify:
         index.verify()
     return index.meta
+
+
+def show_dense(config: ShowConfig) -> dict[str, str]:
+    """The smaller dense indexes beside the flat one: kind -> size, or why it is of no use."""
+    from dupmae_ir.index.dense_kinds import built
+    from dupmae_ir.index.folder import IndexFolder
+
+    return built(IndexFolder.open(config.index))
 
 
 def _counted(documents: Any, bar: Any) -> Iterator[Document]:

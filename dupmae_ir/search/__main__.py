@@ -56,7 +56,9 @@ def _sentence(found: dict[str, Any]) -> str:
             if (d := found.get(f"depth_{part}"))
         ]
         text += f"\n  certified exact: {found['certified']:,} of {reported:,}; depth of lists: {'; '.join(depths)}"
-    if uncertified := found.get("uncertified"):
+    if (uncertified := found.get("uncertified")) and (approximate := _approximate(found)):
+        text += f"\n  the others are not: {approximate}"
+    elif uncertified:
         text += f"\n  not certified within --max-depth: {_some(uncertified)}"
     if found["blank"]:
         text += f"\n  {found['blank']:,} topics are blank and have no hits"
@@ -71,11 +73,20 @@ def _heading(found: dict[str, Any]) -> str:
     report = found["report"]
     if report is None:
         return f"{found['mode']}, {found['seconds']:.2f} s"
-    state = "certified exact" if report["exact"] else "not certified (raise --max-depth)"
+    state = "certified exact" if report["exact"] else f"not certified ({_approximate(found) or 'raise --max-depth'})"
     return (
         f"{found['mode']}, {state}: {report['candidates']:,} of {found['documents']:,} documents scored, "
         f"{found['seconds']:.2f} s"
     )
+
+
+def _approximate(found: dict[str, Any]) -> str | None:
+    """Why nothing is certified, in words; None where the dense index could."""
+    dense = found.get("dense_index")
+    if not dense or dense["exact"]:
+        return None
+    name, value = next((n, dense[n]) for n in ("nprobe", "ef_search") if n in dense)
+    return f"{dense['kind']} is approximate, --{name.replace('_', '-')} {value} ({dense['reason']})"
 
 
 def _answer(found: dict[str, Any]) -> list[str]:

@@ -7,14 +7,19 @@ the same for a document whatever the batch, the depth or the company.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.index.dense_kinds import FLAT
 from dupmae_ir.search.hybrid import Candidates
 
+MANY = 16
+"""From so many questions on, one matrix product is faster than faiss's loop over them."""
 _BLOCK = 8192
 """Rows converted to float64 at a time."""
 
@@ -22,10 +27,22 @@ _BLOCK = 8192
 class DenseIndex:
     """A flat inner-product index: ``index`` a faiss ``IndexFlatIP``, ``vectors`` (n, d) float32 what it holds."""
 
+    kind = FLAT
+    certifies = True  #: whether its lists can be shown to miss nothing
+
     def __init__(self, index: Any, vectors: np.ndarray) -> None:
         self.index = index
         self.vectors = vectors
-        self.longest = _longest(vectors)
+        self.flat = index  #: whose memory ``vectors`` is; another index may propose
+
+    @cached_property
+    def longest(self) -> float:
+        """The largest Euclidean norm of a vector; reads all of them."""
+        return _longest(self.vectors)
+
+    def described(self) -> dict[str, Any]:
+        """For the summary of a run: which index it is, and whether it can certify."""
+        return {"kind": self.kind, "exact": self.certifies}
 
     def queries(self, vectors: np.ndarray, threads: int = 1) -> DensePart:
         """The dense part of a search for (q, d) float32 query vectors."""
@@ -34,7 +51,10 @@ class DenseIndex:
                 f"the index holds {self.vectors.shape[1]}-dimensional vectors but the queries have {vectors.shape[1]}; "
                 "search with the encoder that made the index"
             )
-        return DensePart(self, np.ascontiguousarray(vectors, dtype=np.float32), threads)
+        return self._part(np.ascontiguousarray(vectors, dtype=np.float32), threads)
+
+    def _part(self, vectors: np.ndarray, threads: int) -> DensePart:
+        return DensePart(self, vectors, threads)
 
 
 class DensePart:
@@ -50,7 +70,8 @@ class DensePart:
 
         faiss.omp_set_num_threads(self.threads)
         wanted = min(depth, len(self.dense.vectors))
-        scores, rows = self.dense.index.search(self.vectors[list(queries)], wanted)
+        with as_product(len(queries)):
+            scores, rows = self.dense.index.search(self.vectors[list(queries)], wanted)
         complete = wanted == len(self.dense.vectors)
         return [
             Candidates(
@@ -70,6 +91,21 @@ class DensePart:
         """
         length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
         return (self.vectors.shape[1] + 8) * 2.0**-24 * length * self.dense.longest
+
+
+@contextmanager
+def as_product(queries: int) -> Iterator[None]:
+    """Let faiss multiply matrices for :data:`MANY` queries and more in here. Its own threshold, which is for all of
+    the process and put back afterwards, waits for hundreds (1.15: queries x width of 128,000)."""
+    import faiss
+
+    before = faiss.cvar.distance_compute_blas_threshold
+    if queries >= MANY:
+        faiss.cvar.distance_compute_blas_threshold = 1
+    try:
+        yield
+    finally:
+        faiss.cvar.distance_compute_blas_threshold = before
 
 
 def inner_products(query: np.ndarray, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -30,7 +30,8 @@ SCAN = 2
 class Candidates(NamedTuple):
     """The best rows of one part for one query, in any order.
 
-    ``bound``: no row outside ``rows`` scores more in this part. ``complete``: asking deeper adds nothing.
+    ``bound``: no row outside ``rows`` scores more in this part; inf from a part that cannot say at any depth.
+    ``complete``: asking deeper adds nothing.
     """
 
     rows: np.ndarray
@@ -68,7 +69,7 @@ class Outcome:
 
     ``rows``, ``scores``: best first. ``exact``: certified. ``depths``: length of each part's list, in the order of
     the parts. ``candidates``: documents scored. ``bound``: what an unseen document may reach at most
-    (-inf: every document was scored).
+    (-inf: every document was scored; inf: a part is approximate).
     """
 
     rows: np.ndarray
@@ -94,7 +95,8 @@ def exact_top(
     ``ranks`` (documents,): the place of each row's docid among all, which decides ties. ``excluded``: a row that
     must not appear, per query (the query itself, in collections that hold it). ``floor``: a document must score
     more than this to be a hit (0 for impacts: a document without a common term is none). ``max_depth``: longest
-    list to ask for, 0 for no limit; a query that would need more comes back with ``exact=False``.
+    list to ask for, 0 for no limit; a query that would need more comes back with ``exact=False``, and so does one
+    whose bound is infinite, after one look.
     """
     documents = len(ranks)
     done: dict[int, Outcome] = {}
@@ -109,7 +111,8 @@ def exact_top(
         for place, query in enumerate(pending):
             found = [_everything(documents) for _ in parts] if lists is None else [part[place] for part in lists]
             outcome = _judge(parts, query, found, ranks, k, skip[query], floor)
-            if outcome.exact or last:
+            # What one part cannot bound, no depth certifies: one look is the answer.
+            if outcome.exact or last or outcome.bound == np.inf:
                 done[query] = outcome
         pending = [query for query in pending if query not in done]
         depth = _limited(2 * depth, max_depth)

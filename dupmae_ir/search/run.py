@@ -84,6 +84,15 @@ class SearchConfig:
         0, "longest candidate list; 0 is as long as it takes to certify. A topic that needs more is reported",
         group="scores",
     )
+    dense_index: str = option(
+        "flat", "what proposes dense candidates: flat, or sq8, ivf-sq8 or hnsw-sq8 of 'dupmae-ir index dense'. Scores "
+        "are the same, and with sq8 the lists, too; the other two may miss documents and certify nothing",
+        group="dense index", metavar="KIND",
+    )
+    nprobe: int = option(0, "ivf-sq8: lists looked at (0: 1/16 of them, at least 64)", group="dense index")
+    ef_search: int = option(
+        0, "hnsw-sq8: candidates kept on the way (0: 128, or the depth of the list)", group="dense index"
+    )
     k1: float = option(0.9, "--bm25: saturation of term counts", group="scores")
     b: float = option(0.4, "--bm25: length normalisation, 0 to 1", group="scores")
 
@@ -183,6 +192,7 @@ def _owners(config: SearchConfig) -> list[tuple[bool, str, tuple[str, ...]]]:
         (config.fusion is not None, "--fusion", _FUSION),
         (config.bm25, "--bm25", ("k1", "b")),
         (config.impact, "--impact", ("raw_impacts",)),
+        (not config.impact and not config.bm25, "--dense, --hybrid and --fusion", _DENSE),
         (config.mode in (None, "hybrid") and not config.fusion, "--hybrid", ("dense_weight", "impact_weight")),
         (not config.bm25 and not config.fusion, "--dense, --impact and --hybrid", ("report",)),
         (not config.bm25, "--dense, --impact and --hybrid", _OURS),
@@ -190,6 +200,7 @@ def _owners(config: SearchConfig) -> list[tuple[bool, str, tuple[str, ...]]]:
 
 
 _OURS = ("explain", "max_depth", "model", "query_length", "query_terms", "dtype")
+_DENSE = ("dense_index", "nprobe", "ef_search")
 _FUSION = ("fusion_depth", "rrf_k", "alpha", "normalize", "missing", "weight_on_dense")
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(SearchConfig)}
 
@@ -203,6 +214,7 @@ class _Engine:
     name: str
     answers: Answers
     searcher: Any = None
+    dense: dict[str, Any] | None = None  #: which dense index was searched, if one was
 
 
 def _engine(config: SearchConfig) -> _Engine:
@@ -223,6 +235,7 @@ def _ours(config: SearchConfig) -> _Engine:
         config.index, config.model, device=config.device, dtype=config.dtype, query_length=config.query_length,
         threads=config.threads, batch_size=config.batch_size, query_terms=config.query_terms,
         dense_weight=config.dense_weight, impact_weight=config.impact_weight, max_depth=config.max_depth,
+        dense_index=config.dense_index, nprobe=config.nprobe, ef_search=config.ef_search,
     )
     mode = config.mode or searcher.mode
     if mode != "hybrid" and (config.dense_weight, config.impact_weight) != (1.0, 1.0):
@@ -238,7 +251,8 @@ def _ours(config: SearchConfig) -> _Engine:
             fusion_depth=config.fusion_depth,
         )
 
-    return _Engine(config.fusion or mode, answers, searcher)
+    dense = None if mode == "impact" and not config.fusion else searcher.dense.described()
+    return _Engine(config.fusion or mode, answers, searcher, dense)
 
 
 def _hint_at_bm25(folder: Path) -> None:
@@ -290,7 +304,8 @@ def _run_file(config: SearchConfig) -> dict[str, Any]:
             bar.update()
     return {
         "output": config.output, "index": config.index, "mode": engine.name, "topics": len(topics),
-        **count.summary(), "seconds": round(time.perf_counter() - started, 3),
+        **({"dense_index": engine.dense} if engine.dense else {}), **count.summary(),
+        "seconds": round(time.perf_counter() - started, 3),
     }
 
 
@@ -380,6 +395,7 @@ def _answer(config: SearchConfig, text: str) -> dict[str, Any]:
         "query": text, "index": config.index, "mode": "explain" if config.explain is not None else engine.name,
         "documents": engine.searcher.index.documents if engine.searcher else None,
         "weights": [config.dense_weight, config.impact_weight],
+        "dense_index": engine.dense,
         "report": dataclasses.asdict(report) if report else None,
         "seconds": round(seconds, 3),
         "hits": [

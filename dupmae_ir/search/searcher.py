@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from dupmae_ir.errors import UnknownName, UsageError
+from dupmae_ir.index.dense_kinds import FLAT, KINDS
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.fusion import Exact, Fusion
 from dupmae_ir.search.hybrid import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.impact import MOST_TERMS, ImpactIndex, ImpactQuery
+from dupmae_ir.search.proposers import open_dense
 from dupmae_ir.search.queries import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.types import Encoder, Hit, Query
 
@@ -45,7 +47,7 @@ class Report:
     depth_dense: int | None  #: length of faiss's list
     depth_impact: int | None  #: length of Lucene's list
     candidates: int  #: documents scored exactly
-    bound: float | None  #: what an unseen document could reach at most; None when none is unseen
+    bound: float | None  #: what an unseen document could reach at most; None when none is unseen or nothing bounds it
     kth: float | None  #: score of the last hit
     hits: int
 
@@ -91,8 +93,21 @@ class Settings:
     dense_weight: float = 1.0  #: Eq. 12 has 1 for both
     impact_weight: float = 1.0
     max_depth: int = 0  #: longest candidate list, 0 for no limit
+    dense_index: str = FLAT  #: what proposes dense candidates: flat, or a kind that ``index dense`` has made
+    nprobe: int = 0  #: ivf-sq8: lists looked at; 0 is automatic
+    ef_search: int = 0  #: hnsw-sq8: candidates kept on the way; 0 is automatic
 
     def __post_init__(self) -> None:
+        lookup("dense index", self.dense_index, {FLAT: None, **KINDS})
+        for owner, (_, names) in KINDS.items():
+            for name in names:
+                flag, value = f"--{name.replace('_', '-')}", getattr(self, name)
+                if value < 0:
+                    raise UsageError(f"{flag} must be 0 or more, got {value}")
+                if value and self.dense_index != owner:
+                    raise UsageError(f"{flag} belongs to --dense-index {owner}")
+        if 0 < self.max_depth < self.ef_search:
+            raise UsageError(f"--max-depth {self.max_depth} is less than --ef-search {self.ef_search}")
         if not 1 <= self.query_terms <= MOST_TERMS:
             raise UsageError(f"--query-terms must be 1 to {MOST_TERMS} (Lucene's limit), got {self.query_terms}")
         for name in ("dense_weight", "impact_weight"):
@@ -164,7 +179,10 @@ class Searcher:
         elif given:
             raise UsageError("dtype and query_length belong to a model loaded by name, not to an encoder object")
         check_encoder(folder, encoder, given)
-        return cls(folder, encoder, chosen)
+        searcher = cls(folder, encoder, chosen)
+        if chosen.dense_index != FLAT:
+            searcher.dense  # noqa: B018 (refused now, if it is missing or stale, and not with the first question)
+        return searcher
 
     @property
     def mode(self) -> str:
@@ -202,10 +220,12 @@ class Searcher:
         return one.search(topics, k, mode)
 
     def with_settings(self, **changes: Any) -> Searcher:
-        """The same index and encoder, searched otherwise; nothing is opened again."""
+        """The same index and encoder, searched otherwise; only another dense index is opened."""
         other = object.__new__(Searcher)
         other.__dict__.update(self.__dict__)
         other.settings = dataclasses.replace(self.settings, **changes)
+        if changes.keys() & {"dense_index", "nprobe", "ef_search"}:
+            other.__dict__.pop("dense", None)
         return other
 
     def answers(
@@ -260,8 +280,8 @@ class Searcher:
 
     @cached_property
     def dense(self) -> DenseIndex:
-        """The dense part of the index."""
-        return DenseIndex(self.index.faiss_index, self.index.vectors)
+        """The dense part of the index, as the settings want it searched."""
+        return open_dense(self.index, self.settings.dense_index, self.settings.nprobe, self.settings.ef_search)
 
     @cached_property
     def impact(self) -> ImpactIndex:

@@ -7,7 +7,7 @@ import pytest
 from search_fakes import NumpyFlat
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.search.dense import DenseIndex, inner_products
+from dupmae_ir.search.dense import MANY, DenseIndex, as_product, inner_products
 from dupmae_ir.search.hybrid import exact_top
 
 
@@ -49,6 +49,28 @@ def test_a_single_query_gets_the_same_answer_as_a_batch(vectors: np.ndarray, que
         assert (alone.scores == outcome.scores).all()
         expected = np.lexsort((np.arange(3000), -inner_products(queries[q], vectors, np.arange(3000))))[:50]
         assert (outcome.rows == expected).all()
+
+
+def test_many_queries_are_a_matrix_product_and_faiss_is_left_as_it_was(vectors: np.ndarray) -> None:
+    import faiss
+
+    before = faiss.cvar.distance_compute_blas_threshold
+    inside = []
+    for many in (MANY - 1, MANY):
+        with as_product(many):
+            inside.append(faiss.cvar.distance_compute_blas_threshold)
+        assert faiss.cvar.distance_compute_blas_threshold == before
+    assert inside == [before, 1]
+    with pytest.raises(TypeError), as_product(MANY):
+        raise TypeError
+    assert faiss.cvar.distance_compute_blas_threshold == before
+    many_queries = np.random.default_rng(1).standard_normal((3 * MANY, 48)).astype(np.float32)
+    part = DenseIndex(flat_index(vectors), vectors).queries(many_queries)
+    together = part.top(range(3 * MANY), 40)
+    for q in (0, 7, 3 * MANY - 1):
+        (alone,) = part.top([q], 40)
+        assert alone.bound == pytest.approx(together[q].bound, abs=2 * part._noise(q))
+        assert exact_top([part], 3 * MANY, np.arange(3000), 15)[q].exact
 
 
 def test_faiss_stays_within_the_stated_noise(vectors: np.ndarray, queries: np.ndarray) -> None:

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.bm25 import build_bm25
-from dupmae_ir.index.folder import IndexBuilder
+from dupmae_ir.index.dense_kinds import KINDS, build_kind
+from dupmae_ir.index.folder import IndexBuilder, IndexFolder
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.fusion import rrf
@@ -128,6 +131,67 @@ def test_fusion_of_runs_is_fusion_in_search(folder: Path, searcher: Searcher, tm
     close(fused, {q.qid: rrf([dense[q.qid], impact[q.qid]]) for q in TOPICS})
 
 
+@pytest.fixture(scope="module")
+def many(folder: Path) -> Path:
+    """An index large enough that no search looks at all of it, with every kind of dense index."""
+    words = [f"w{i}" for i in range(60)]
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 6)) for _ in range(400)]
+    encoder, where = HashingEncoder(), folder / "many"
+    both = encoder.encode_documents(texts)
+    with IndexBuilder(where, dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
+        builder.add([f"d{i}" for i in range(400)], both.cls, both.ot)
+        builder.finish({"encoder": json.loads((folder / "index" / "meta.json").read_text())["encoder"]})
+    for kind in KINDS:
+        build_kind(IndexFolder.open(where), kind)
+    (folder / "many.tsv").write_text("".join(f"{i}\t{' '.join(rng.choice(words, 3))}\n" for i in range(20)))
+    return where
+
+
+def test_another_dense_index(folder: Path, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """sq8 writes the same run to the byte, certified; the approximate kinds say that they are."""
+    for flags in (["--dense"], ["--hybrid"], ["--fusion", "rrf"]):
+        runs, summaries = {}, {}
+        for kind in ("flat", *KINDS):
+            output = tmp_path / f"{kind}.trec"
+            where = ["--index", str(many), "--topics", str(folder / "many.tsv"), "--output", str(output), "--hits", "5"]
+            assert main([*where, *flags, "--dense-index", kind, "--json", "--tag", "same"]) == 0
+            runs[kind], summaries[kind] = output.read_bytes(), json.loads(capsys.readouterr().out)
+            assert summaries[kind]["dense_index"]["kind"] == kind
+            assert runs[kind].count(b"\n") == 100
+        assert runs["sq8"] == runs["flat"]
+        if "--fusion" not in flags:
+            assert [summaries[kind]["certified"] for kind in ("flat", *KINDS)] == [20, 20, 0, 0]
+    assert summaries["ivf-sq8"]["dense_index"]["nprobe"] == 10
+    assert main([*where, "--dense", "--dense-index", "ivf-sq8", "--nprobe", "2"]) == 0
+    said = capsys.readouterr().err
+    assert "certified exact: 0 of 20" in said
+    assert "the others are not: ivf-sq8 is approximate, --nprobe 2 (given)" in said
+    question = ["--index", str(many), "--query", "w1 w2", "--hits", "5", "--dense-index", "hnsw-sq8"]
+    assert main([*question, "--ef-search", "40"]) == 0
+    assert "hybrid, not certified (hnsw-sq8 is approximate, --ef-search 40 (given)): " in capsys.readouterr().err
+    assert main([*question[:-1], "sq8", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["report"]["exact"], answer["dense_index"]) == (True, {"kind": "sq8", "exact": True})
+    impact = ["--index", str(many), "--query", "w1", "--impact", "--json"]
+    assert main(impact) == 0
+    assert json.loads(capsys.readouterr().out)["dense_index"] is None
+
+
+def test_another_dense_index_in_python(many: Path, folder: Path) -> None:
+    topics = [Query(str(i), f"w{i} w{i + 1}") for i in range(20)]
+    small = Searcher.open(many, dense_index="sq8")
+    want = Searcher.open(many).search(topics, 5)
+    assert small.search(topics, 5) == want
+    graph = small.with_settings(dense_index="hnsw-sq8", ef_search=20)
+    assert [type(s.dense).__name__ for s in (small, graph)] == ["QuantisedIndex", "ApproximateIndex"]
+    assert not any(a.report.exact for a in graph.answers(topics, 5) if a.report)
+    assert graph.with_settings(dense_index="flat", ef_search=0).search(topics, 5) == want
+    assert graph.with_settings(threads=1).dense is graph.dense
+    with pytest.raises(IndexMismatch, match="holds no \\(finished\\) ivf-sq8 index"):
+        Searcher.open(folder / "index", dense_index="ivf-sq8")
+
+
 def test_bm25(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = str(tmp_path / "bm25.trec")
     flags = ["--index", str(folder / "bm25"), "--bm25", "--topics", str(folder / "queries.jsonl"), "--output", output]
@@ -233,6 +297,11 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--topics", "no-such-topics", "--output", "x"], "'no-such-topics' is neither a file nor topics"),
     (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "judges none of the 3 topics"),
     (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
+    (["--query", "a", "--dense-index", "sq9"], "Did you mean 'sq8'?"),
+    (["--query", "a", "--dense-index", "sq8"], "holds no (finished) sq8 index; make it with: dupmae-ir index dense"),
+    (["--query", "a", "--dense-index", "sq8", "--impact"], "--dense-index belongs to --dense, --hybrid and --fusion"),
+    (["--query", "a", "--nprobe", "3"], "--nprobe belongs to --dense-index ivf-sq8"),
+    (["--query", "a", "--dense-index", "ivf-sq8", "--ef-search", "9"], "--ef-search belongs to --dense-index hnsw-sq8"),
 ]
 
 
