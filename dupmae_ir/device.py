@@ -63,10 +63,10 @@ def cpu_multiplies_bf16() -> bool:
     return any(getattr(torch.cpu, name, bool)() for name in checks)
 
 
-def need_packages(what: str, packages: Iterable[str]) -> None:
-    """Raise :class:`EnvironmentProblem` for the first package of the extra ``train`` that is not installed."""
+def need_packages(what: str, packages: Iterable[str], extra: str = "train") -> None:
+    """Raise :class:`EnvironmentProblem` for the first package of the ``extra`` that is not installed."""
     import importlib.util
 
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise EnvironmentProblem(f"{what} needs {package}: pip install 'dupmae-ir[train]'")
+            raise EnvironmentProblem(f"{what} needs {package}: pip install 'dupmae-ir[{extra}]'")

@@ -114,7 +114,7 @@ class Forward:
     def open(cls, folder: str | Path, vocabulary: int) -> Forward:
         """Map the files. Raises :class:`IndexMismatch` for one that is missing, cut short or at odds with the rest."""
         folder = Path(folder)
-        indptr, terms, impacts = (_mapped(folder / name) for name in FILES)
+        indptr, terms, impacts = (mapped(folder / name) for name in FILES)
         if not len(indptr) or int(indptr[-1]) != len(terms) or len(terms) != len(impacts):
             raise IndexMismatch(
                 f"{folder}: {len(terms)} terms, {len(impacts)} impacts and offsets up to "
@@ -161,15 +161,16 @@ class Forward:
         return out
 
 
-def _mapped(path: Path) -> np.ndarray:
+def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
+    """A one-dimensional ``.npy`` file, mapped and read-only. Raises :class:`IndexMismatch` that ends with ``fix``."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise IndexMismatch(f"{path} is missing; encode the collection again") from None
+        raise IndexMismatch(f"{path} is missing; {fix}") from None
     except (ValueError, EOFError) as e:
         if "empty file" in str(e):  # mmap refuses length 0: a header and no values is a fine empty array
             return np.load(path, allow_pickle=False)
-        raise IndexMismatch(f"{path} is damaged or truncated ({e}); encode the collection again") from None
+        raise IndexMismatch(f"{path} is damaged or truncated ({e}); {fix}") from None
     if array.ndim != 1:
-        raise IndexMismatch(f"{path} is not a list of numbers; encode the collection again")
+        raise IndexMismatch(f"{path} is not a list of numbers; {fix}")
     return array.view(np.ndarray)

@@ -1,0 +1,145 @@
+"""Compiled loops over impacts. Needs numba; import it inside functions only.
+
+A window is a run of rows whose postings stand together, sorted by term and then by row. An accumulator holds one
+query's sums over one window and fits a processor's own cache, which is what makes adding to it fast.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+ACCUMULATORS = 1 << 16
+"""Length of an accumulator, whatever the window: no local row number can point beside it, not even a damaged one."""
+_GROUP = 16
+_BITS = 10
+_BINS = 1 << _BITS
+_LOW = (1 << 32) - 1
+
+
+@njit(nogil=True, cache=True)
+def search(  # type: ignore[no-untyped-def]
+    starts, pointers, maxima, rows, impacts, window, documents, query_starts, terms, weights, ranks, k, keys, counts
+):
+    """The best rows of some queries, unsorted: ``counts[q]`` keys in ``keys[q]``, the ``k`` best among them.
+
+    The postings: ``starts`` (w + 1,) int64, ``pointers`` (w, V + 1) uint32 from a window's start, ``maxima`` (w, V)
+    uint8, ``rows`` (p,) uint16, ``impacts`` (p,) uint8. The queries: those of query q are ``terms`` and ``weights``
+    (int32) from ``query_starts[q]`` to the next. ``ranks`` (documents,) int64 decides ties; empty, the row does.
+    A key is ``score << 32 | (2**32 - 1 - place in the order of ties)``: higher is better.
+    """
+    queries = len(query_starts) - 1
+    floors = np.zeros(queries, np.int64)
+    sums = np.zeros(ACCUMULATORS, np.int32)
+    histogram = np.zeros(_BINS, np.int64)
+    by_row = len(ranks) == 0
+    for w in range(len(starts) - 1):
+        first = w * window
+        some = min(window, documents - first)
+        begin, end = starts[w], starts[w + 1]
+        window_rows, window_impacts = rows[begin:end], impacts[begin:end]
+        for q in range(queries):
+            bound = np.int64(0)
+            for j in range(query_starts[q], query_starts[q + 1]):
+                bound += np.int64(weights[j]) * maxima[w, terms[j]]
+            if bound <= floors[q]:
+                continue
+            for j in range(query_starts[q], query_starts[q + 1]):
+                term, weight = terms[j], weights[j]
+                of, to = np.int64(pointers[w, term]), np.int64(pointers[w, term + 1])
+                _add(window_rows[of:to], window_impacts[of:to], weight, sums)
+            counts[q], floors[q] = _collect(
+                sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], histogram
+            )
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _add(rows, impacts, weight, sums):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        sums[rows[i]] += weight * np.int32(impacts[i])
+
+
+@njit(nogil=True, cache=True)
+def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, histogram):  # type: ignore[no-untyped-def]
+    """Sums above ``floor`` become keys; all sums become 0. Returns how many keys there are and the new floor."""
+    for start in range(0, some, _GROUP):
+        group = sums[start : start + _GROUP]
+        best = np.int32(0)
+        for i in range(_GROUP):
+            best = max(best, group[i])
+        if best > floor:
+            for i in range(_GROUP):
+                score = np.int64(group[i])
+                if score > floor:
+                    if count == len(keys):
+                        count, floor = _keep_best(keys, k, by_row, histogram)
+                        if score <= floor:
+                            continue
+                    row = first + start + i
+                    place = row if by_row else ranks[row]
+                    keys[count] = (score << 32) | (_LOW - place)
+                    count += 1
+        group[:] = 0
+    if count > k + (len(keys) - k) // 2:
+        count, floor = _keep_best(keys[:count], k, by_row, histogram)
+    return count, floor
+
+
+@njit(nogil=True, cache=True)
+def _keep_best(keys, k, by_row, histogram):  # type: ignore[no-untyped-def]
+    """Move the ``k`` best of more keys to the front. Returns ``k`` and the score that a later row has to exceed."""
+    if not by_row:
+        keys.sort()
+        for i in range(k):
+            keys[i] = keys[len(keys) - k + i]
+        return k, (keys[0] >> 32) - 1  # a later row that ties may come first
+    score, equal = _kth_score(keys, k, histogram)
+    kept = 0
+    for i in range(len(keys)):  # keys stand in row order: of those that tie, the first are the best
+        found = keys[i] >> 32
+        if found > score or (found == score and equal > 0):
+            equal -= found == score
+            keys[kept] = keys[i]
+            kept += 1
+    return k, score
+
+
+@njit(nogil=True, cache=True)
+def _kth_score(keys, k, histogram):  # type: ignore[no-untyped-def]
+    """The ``k``-th highest score, and how many of the ``k`` best have it: ten bits at a time from the top."""
+    best = np.int64(0)
+    for i in range(len(keys)):
+        best = max(best, keys[i])
+    best >>= 32
+    shift = 0
+    while best >> shift >= _BINS:
+        shift += 1
+    above, prefix, need = shift + _BITS, np.int64(0), k
+    while True:
+        histogram[:] = 0
+        mask = (1 << (above - shift)) - 1
+        for i in range(len(keys)):
+            score = keys[i] >> 32
+            if score >> above == prefix:
+                histogram[(score >> shift) & mask] += 1
+        place = mask
+        while histogram[place] < need:
+            need -= histogram[place]
+            place -= 1
+        prefix = (prefix << (above - shift)) | place
+        if shift == 0:
+            return prefix, need
+        above = shift
+        shift = max(0, shift - _BITS)
+
+
+@njit(nogil=True, cache=True)
+def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no-untyped-def]
+    """``out[i]`` = sum over the terms of ``rows[i]`` of impact times ``table[term]``; int64 throughout."""
+    for i in range(len(rows)):
+        of, to = indptr[rows[i]], indptr[rows[i] + 1]
+        some_terms, some_impacts = terms[of:to], impacts[of:to]
+        total = np.int64(0)
+        for j in range(len(some_terms)):
+            total += table[some_terms[j]] * np.int64(some_impacts[j])
+        out[i] = total

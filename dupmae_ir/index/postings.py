@@ -1,0 +1,263 @@
+"""Impact postings for whole topic sets: the index's own impacts by term, searched by compiled loops, without Java.
+
+Lucene skips what cannot reach the top ten, which pays for one question and few hits. For a thousand hits of each of
+many questions (evaluation, hard negatives) nearly every posting counts, and adding all of them up in an accumulator
+that stays in the processor's cache is much faster. The hits, the integer scores and the order of ties are Lucene's.
+
+    I/postings/meta.json        format, counts, the window, and the digest of the index that they were made of
+    I/postings/starts.npy       (w + 1,) int64: where the postings of each window begin
+    I/postings/pointers.npy     (w * (V + 1),) uint32: where those of each term begin, from the window's start
+    I/postings/maxima.npy       (w * V,) uint8: the term's highest impact in the window
+    I/postings/rows.npy         (p,) uint16: row within the window
+    I/postings/impacts.npy      (p,) uint8
+
+A window is a run of ``window`` rows; its postings stand together, by term and then by row. A query goes window by
+window, and leaves out those in which even the highest impacts could not lift a document among its k best.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dupmae_ir.device import need_packages
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.forward import Forward, NpyWriter, mapped
+
+FORMAT = 1
+FILES = {"starts": np.int64, "pointers": np.uint32, "maxima": np.uint8, "rows": np.uint16, "impacts": np.uint8}
+WINDOW = 1 << 14
+"""Rows of a window. An accumulator of them is 64 KB."""
+MOST_ROWS = 1 << 16
+"""Rows that a uint16 can number."""
+HIGHEST_SCORE = (1 << 31) - 1
+_AGAIN = "make them again with: dupmae-ir index postings --index"
+_TOGETHER = 64
+"""Queries that go through the windows side by side, so that a window is read from memory once for all of them."""
+_KEYS = 1 << 23
+"""Candidates kept at a time by one thread, for all of its queries: 64 MB."""
+
+
+class Index(Protocol):
+    """What postings are made of: a finished :class:`~dupmae_ir.index.folder.IndexFolder` with impacts."""
+
+    path: Path
+    meta: dict[str, Any]
+
+    @property
+    def documents(self) -> int: ...
+    @property
+    def terms(self) -> Sequence[str]: ...
+    @property
+    def forward(self) -> Forward: ...
+
+
+def folder_of(index: str | Path) -> Path:
+    """Where the postings of an index folder are."""
+    return Path(index) / "postings"
+
+
+def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], object] = lambda rows: None) -> Path:
+    """Write ``I/postings/`` of a finished index from its forward index; memory does not grow with the collection.
+
+    It appears whole, in the place of an older one. ``tick`` is told the rows of each finished window. Raises
+    :class:`IndexMismatch` for an index without impacts, :class:`UsageError` while somebody else writes it.
+    """
+    from dupmae_ir.io.atomic import disk_full_is_one_line, replace_folder
+    from dupmae_ir.io.lock import exclusive
+
+    forward, target = index.forward, folder_of(index.path)
+    aside = target.with_name(".postings.building")
+    with exclusive(target.with_name(".postings.lock"), f"writing {target}"), disk_full_is_one_line(target):
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            aside.mkdir()
+            write_postings(forward, aside, index.meta["digest"], window, tick)
+            replace_folder(aside, target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+def write_postings(
+    forward: Forward, folder: Path, digest: str, window: int = WINDOW, tick: Callable[[int], object] = lambda rows: None
+) -> None:
+    """The files into ``folder``, which is there and empty, window by window."""
+    if not 1 <= window <= MOST_ROWS:
+        raise UsageError(f"a window of {window} rows; wants 1 to {MOST_ROWS}")
+    with contextlib.ExitStack() as files:
+        out = {name: NpyWriter(folder / f"{name}.npy", kind) for name, kind in FILES.items()}
+        for writer in out.values():
+            files.callback(writer.close)
+        out["starts"].add(np.zeros(1))
+        for first in range(0, len(forward), window):
+            last = min(first + window, len(forward))
+            for name, values in _window(forward, first, last).items():
+                out[name].add(values)
+            out["starts"].add(np.array([out["rows"].count]))
+            tick(last - first)
+    meta = {
+        "format": FORMAT, "documents": len(forward), "postings": out["rows"].count, "vocabulary": forward.vocabulary,
+        "window": window, "digest": digest,
+    }  # fmt: skip
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
+    """The postings of the rows from ``first`` to ``last``, by term and then by row."""
+    indptr = np.asarray(forward.indptr[first : last + 1])
+    terms = np.asarray(forward.terms[indptr[0] : indptr[-1]])
+    order = np.argsort(terms, kind="stable")  # of uint16 a radix sort
+    rows = np.repeat(np.arange(last - first, dtype=np.uint16), np.diff(indptr))[order]
+    impacts = np.asarray(forward.impacts[indptr[0] : indptr[-1]])[order]
+    counts = np.bincount(terms, minlength=forward.vocabulary)
+    pointers = np.concatenate(([0], np.cumsum(counts)))
+    maxima = np.zeros(forward.vocabulary, np.uint8)
+    there = counts > 0  # reduceat has no notion of an empty slice
+    if there.any():
+        maxima[there] = np.maximum.reduceat(impacts, pointers[:-1][there])
+    return {"pointers": pointers, "maxima": maxima, "rows": rows, "impacts": impacts}
+
+
+class PostingsSearcher:
+    """Exact inner products of impact queries with the documents of an index; the contract of
+    :class:`~dupmae_ir.index.lucene.ImpactSearcher`, except that scores are exact to 2**31 and that a query may have
+    any number of terms.
+
+    ``docid_ranks`` gives (n,) int64, the place of each row's id among all, and is asked for ``by_docid`` alone.
+    Raises :class:`IndexMismatch` for postings that are missing, damaged, or made of another index, and
+    :class:`EnvironmentProblem` without numba.
+    """
+
+    def __init__(self, index: Index, docid_ranks: Callable[[], np.ndarray]) -> None:
+        need_packages("search by postings", ("numba",), "speed")
+        self.folder = folder_of(index.path)
+        self._index = index
+        self._docid_ranks = docid_ranks
+        self.meta = _read_meta(self.folder, index)
+        self.window, self.documents = int(self.meta["window"]), index.documents
+        self._files = self._opened()
+
+    def _opened(self) -> dict[str, np.ndarray]:
+        windows, vocabulary = -(-self.documents // self.window), int(self.meta["vocabulary"])
+        lengths = {
+            "starts": windows + 1, "pointers": windows * (vocabulary + 1), "maxima": windows * vocabulary,
+            "rows": self.meta["postings"], "impacts": self.meta["postings"],
+        }  # fmt: skip
+        files = {}
+        for name, kind in FILES.items():
+            path = self.folder / f"{name}.npy"
+            files[name] = mapped(path, f"{_AGAIN} {self._index.path}")
+            files[name].flags.writeable = False  # also of an empty file, which is not mapped: one compiled form
+            if (len(files[name]), files[name].dtype) != (lengths[name], np.dtype(kind)):
+                raise IndexMismatch(
+                    f"{path} holds {len(files[name])} numbers of type {files[name].dtype}, its meta.json says "
+                    f"{lengths[name]} of {np.dtype(kind)}; {_AGAIN} {self._index.path}"
+                )
+        files["pointers"] = files["pointers"].reshape(windows, vocabulary + 1)
+        files["maxima"] = files["maxima"].reshape(windows, vocabulary)
+        return files
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {term: number for number, term in enumerate(self._index.terms)}
+
+    @cached_property
+    def _ranks(self) -> np.ndarray:
+        return np.ascontiguousarray(self._docid_ranks(), np.int64)
+
+    def top(
+        self, queries: Sequence[dict[str, int]], k: int, threads: int = 1, by_docid: bool = False
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The ``k`` best rows of each query and their scores: (m,) int64 and (m,) int64, m <= k, best first.
+
+        As :meth:`ImpactSearcher.top`: rows that share no term are never returned, and equal scores come in row order,
+        also at rank k; with ``by_docid`` in ascending docid order. Raises :class:`UsageError` for a weight that is
+        not a positive whole number, and for a query that could score 2**31 or more. ``threads`` groups of queries run
+        at a time.
+        """
+        if k < 1:
+            raise UsageError(f"the number of hits must be at least 1, got {k}")
+        asked = [self._checked(query) for query in queries]
+        k = max(1, min(k, self.documents))
+        room = max(k, min(2 * k + 256, self.documents))
+        share = -(-len(asked) // max(1, threads))
+        together = max(1, min(_TOGETHER, share, _KEYS // room))
+        groups = [asked[start : start + together] for start in range(0, len(asked), together)]
+
+        def search(group: list[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
+            return self._search(group, k, room, by_docid)
+
+        if threads <= 1 or len(groups) < 2:
+            return [found for group in groups for found in search(group)]
+        from concurrent.futures import ThreadPoolExecutor
+
+        if by_docid:
+            _ = self._ranks  # once, not by each thread
+        with ThreadPoolExecutor(min(threads, len(groups))) as pool:
+            return [found for part in pool.map(search, groups) for found in part]
+
+    def _search(
+        self, queries: list[tuple[np.ndarray, np.ndarray]], k: int, room: int, by_docid: bool
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        from dupmae_ir.index import kernels
+
+        starts = np.concatenate(([0], np.cumsum([len(terms) for terms, _ in queries])))
+        terms = np.concatenate([terms for terms, _ in queries])
+        weights = np.concatenate([weights for _, weights in queries]).astype(np.int32)
+        ranks = self._ranks if by_docid else np.zeros(0, np.int64)
+        keys, counts = np.zeros((len(queries), room), np.int64), np.zeros(len(queries), np.int64)
+        f = self._files
+        kernels.search(
+            f["starts"], f["pointers"], f["maxima"], f["rows"], f["impacts"], self.window, self.documents,
+            starts, terms, weights, ranks, k, keys, counts,
+        )  # fmt: skip
+        rows_of = np.argsort(self._ranks) if by_docid else None
+        return [_ranked(keys[q, :count], k, rows_of) for q, count in enumerate(counts.tolist())]
+
+    def _checked(self, query: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Vocabulary ids (t,) int64 and weights (t,) int64 of the terms that the index knows."""
+        for term, weight in query.items():
+            if weight < 1 or weight != int(weight):
+                raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
+        ids = self._ids
+        pairs = [(number, int(weight)) for term, weight in query.items() if (number := ids.get(term)) is not None]
+        if 255 * sum(weight for _, weight in pairs) > HIGHEST_SCORE:
+            raise UsageError("the weights of a query add up to more than search by postings can count; divide them")
+        found = np.array(pairs, np.int64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
+
+
+def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Keys, in any order, to the ``k`` best rows and their scores."""
+    best = np.sort(keys)[: -k - 1 : -1]
+    places = (1 << 32) - 1 - (best & ((1 << 32) - 1))
+    return places if rows_of is None else rows_of[places], best >> 32
+
+
+def _read_meta(folder: Path, index: Index) -> dict[str, Any]:
+    again = f"{_AGAIN} {index.path}"
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IndexMismatch(f"{folder} holds no postings; make them with: {again.partition(': ')[2]}") from None
+    except ValueError as e:
+        raise IndexMismatch(f"{folder / 'meta.json'} cannot be read: {e}; {again}") from None
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise IndexMismatch(f"{folder}: postings of another format than {FORMAT}; {again}")
+    wanted = {
+        "documents": index.documents, "postings": index.meta["postings"], "vocabulary": len(index.terms),
+        "digest": index.meta["digest"],
+    }  # fmt: skip
+    if differing := [name for name, value in wanted.items() if meta.get(name) != value]:
+        raise IndexMismatch(f"{folder} was made of another index ({', '.join(differing)} differ); {again}")
+    if not isinstance(meta.get("window"), int) or not 1 <= meta["window"] <= MOST_ROWS:
+        raise IndexMismatch(f"{folder / 'meta.json'} names no window; {again}")
+    return meta
