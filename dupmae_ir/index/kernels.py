@@ -31,7 +31,7 @@ def search(  # type: ignore[no-untyped-def]
     queries = len(query_starts) - 1
     floors = np.zeros(queries, np.int64)
     sums = np.zeros(ACCUMULATORS, np.int32)
-    histogram = np.zeros(_BINS, np.int64)
+    scratch, histogram = np.zeros(ACCUMULATORS // _GROUP, np.int64), np.zeros(_BINS, np.int64)
     by_row = len(ranks) == 0
     for w in range(len(starts) - 1):
         first = w * window
@@ -49,7 +49,7 @@ def search(  # type: ignore[no-untyped-def]
                 of, to = np.int64(pointers[w, term]), np.int64(pointers[w, term + 1])
                 _add(window_rows[of:to], window_impacts[of:to], weight, sums)
             counts[q], floors[q] = _collect(
-                sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], histogram
+                sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], scratch, histogram
             )
 
 
@@ -60,29 +60,49 @@ def _add(rows, impacts, weight, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, histogram):  # type: ignore[no-untyped-def]
+def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, scratch, histogram):  # type: ignore[no-untyped-def]
     """Sums above ``floor`` become keys; all sums become 0. Returns how many keys there are and the new floor."""
-    for start in range(0, some, _GROUP):
-        group = sums[start : start + _GROUP]
+    if count == 0:
+        floor = _first_floor(sums, some, k, scratch, histogram)
+    low = np.int32(floor)
+    for start in range(np.uint64(0), np.uint64(some), np.uint64(_GROUP)):
         best = np.int32(0)
-        for i in range(_GROUP):
-            best = max(best, group[i])
-        if best > floor:
-            for i in range(_GROUP):
-                score = np.int64(group[i])
-                if score > floor:
+        for i in range(np.uint64(_GROUP)):
+            best = max(best, sums[start + i])
+        if best > low:
+            for i in range(np.uint64(_GROUP)):
+                score = sums[start + i]
+                if score > low:
                     if count == len(keys):
                         count, floor = _keep_best(keys, k, by_row, histogram)
-                        if score <= floor:
+                        low = np.int32(floor)
+                        if score <= low:
                             continue
-                    row = first + start + i
+                    row = first + np.int64(start + i)
                     place = row if by_row else ranks[row]
-                    keys[count] = (score << 32) | (_LOW - place)
+                    keys[count] = (np.int64(score) << 32) | (_LOW - place)
                     count += 1
-        group[:] = 0
+        for i in range(np.uint64(_GROUP)):
+            sums[start + i] = 0
     if count > k + (len(keys) - k) // 2:
         count, floor = _keep_best(keys[:count], k, by_row, histogram)
     return count, floor
+
+
+@njit(nogil=True, cache=True)
+def _first_floor(sums, some, k, scratch, histogram):  # type: ignore[no-untyped-def]
+    """A score that at least ``k`` of the sums exceed, guessed from every sixteenth sum and then counted; or 0."""
+    sample = some // _GROUP
+    wanted = (k * 5 // 4) // _GROUP + 3
+    if 4 * wanted > sample:
+        return np.int64(0)
+    for i in range(sample):
+        scratch[i] = np.int64(sums[i * _GROUP]) << 32
+    guess, _ = _kth_score(scratch[:sample], wanted, histogram)
+    low, above = np.int32(guess), 0
+    for i in range(np.uint64(some)):
+        above += sums[i] > low
+    return guess if above >= k else np.int64(0)
 
 
 @njit(nogil=True, cache=True)
