@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dupmae_ir.errors import EnvironmentProblem, UsageError
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+ENGINES = ("lucene", "postings", "auto")
+"""What can find documents by their impacts."""
 
 
 def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
@@ -61,6 +64,24 @@ def cpu_multiplies_bf16() -> bool:
 
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in checks)
+
+
+def pick_engine(wanted: str, index: str | Path) -> tuple[str, str]:
+    """Lucene or postings for ``lucene``, ``postings`` or ``auto``, and why. A mistyped name is refused.
+
+    ``auto`` takes postings where the index folder has them and numba is installed.
+    """
+    if wanted not in ENGINES:
+        raise UsageError(f"--engine {wanted}: use one of {', '.join(ENGINES)}")
+    if wanted != "auto":
+        return wanted, "asked for"
+    if not Path(index, "postings", "meta.json").is_file():
+        return "lucene", f"no postings in {index}"
+    import importlib.util
+
+    if importlib.util.find_spec("numba") is None:
+        return "lucene", "numba is not installed"
+    return "postings", "postings and numba found"
 
 
 def need_packages(what: str, packages: Iterable[str], extra: str = "train") -> None:

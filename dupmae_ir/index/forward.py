@@ -7,6 +7,8 @@ Three memory-mapped numpy files, a CSR matrix of the very impacts that the Lucen
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -135,6 +137,18 @@ class Forward:
         table = np.zeros(self.vocabulary, np.int64)
         table[query_ids] = query_impacts
         rows = np.asarray(rows, dtype=np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")  # compiled code would not notice
+        if not _compiled():
+            return self._numpy_scores(rows, table)
+        from dupmae_ir.index import kernels
+
+        out = np.empty(len(rows), np.int64)
+        kernels.inner_products(self.indptr, self.terms, self.impacts, rows, table, out)
+        return out
+
+    def _numpy_scores(self, rows: np.ndarray, table: np.ndarray) -> np.ndarray:
+        """As :meth:`scores`, from the (V,) int64 impacts of the query, where numba is not installed."""
         starts = self.indptr[rows]
         lengths = self.indptr[rows + 1] - starts
         out = np.zeros(len(rows), np.int64)
@@ -159,6 +173,12 @@ class Forward:
         products = table[self.terms[where]] * self.impacts[where]
         out[full] = np.add.reduceat(products, begins)
         return out
+
+
+@functools.cache
+def _compiled() -> bool:
+    """Whether numba is there."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:

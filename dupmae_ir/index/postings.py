@@ -64,7 +64,7 @@ def folder_of(index: str | Path) -> Path:
     return Path(index) / "postings"
 
 
-def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], object] = lambda rows: None) -> Path:
+def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
     """Write ``I/postings/`` of a finished index from its forward index; memory does not grow with the collection.
 
     It appears whole, in the place of an older one. ``tick`` is told the rows of each finished window. Raises
@@ -87,7 +87,7 @@ def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], ob
 
 
 def write_postings(
-    forward: Forward, folder: Path, digest: str, window: int = WINDOW, tick: Callable[[int], object] = lambda rows: None
+    forward: Forward, folder: Path, digest: str, window: int = WINDOW, tick: Callable[[int], object] | None = None
 ) -> None:
     """The files into ``folder``, which is there and empty, window by window."""
     if not 1 <= window <= MOST_ROWS:
@@ -102,7 +102,8 @@ def write_postings(
             for name, values in _window(forward, first, last).items():
                 out[name].add(values)
             out["starts"].add(np.array([out["rows"].count]))
-            tick(last - first)
+            if tick:
+                tick(last - first)
     meta = {
         "format": FORMAT, "documents": len(forward), "postings": out["rows"].count, "vocabulary": forward.vocabulary,
         "window": window, "digest": digest,

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from dupmae_ir.device import ENGINES, pick_engine
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.fusion import Exact, Fusion
 from dupmae_ir.search.hybrid import Outcome, Part, Weighted, exact_top
-from dupmae_ir.search.impact import MOST_TERMS, ImpactIndex, ImpactQuery
+from dupmae_ir.search.impact import MOST_TERMS, ImpactIndex, ImpactQuery, Postings
 from dupmae_ir.search.queries import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.types import Encoder, Hit, Query
 
@@ -43,7 +44,7 @@ class Report:
     qid: str
     exact: bool  #: certified: no document outside the list belongs into it
     depth_dense: int | None  #: length of faiss's list
-    depth_impact: int | None  #: length of Lucene's list
+    depth_impact: int | None  #: length of the list by impacts
     candidates: int  #: documents scored exactly
     bound: float | None  #: what an unseen document could reach at most; None when none is unseen
     kth: float | None  #: score of the last hit
@@ -85,14 +86,17 @@ class Explanation:
 class Settings:
     """How to search, apart from what."""
 
-    threads: int = 0  #: for faiss and Lucene; 0 is one per processor
+    threads: int = 0  #: for faiss, Lucene and postings; 0 is one per processor
     batch_size: int = 64  #: queries encoded and searched together
     query_terms: int = MOST_TERMS  #: strongest OT weights kept of a query
     dense_weight: float = 1.0  #: Eq. 12 has 1 for both
     impact_weight: float = 1.0
     max_depth: int = 0  #: longest candidate list, 0 for no limit
+    engine: str = "lucene"  #: what finds documents by their impacts: lucene, postings or auto
 
     def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UsageError(f"--engine {self.engine}: use one of {', '.join(ENGINES)}")
         if not 1 <= self.query_terms <= MOST_TERMS:
             raise UsageError(f"--query-terms must be 1 to {MOST_TERMS} (Lucene's limit), got {self.query_terms}")
         for name in ("dense_weight", "impact_weight"):
@@ -206,6 +210,8 @@ class Searcher:
         other = object.__new__(Searcher)
         other.__dict__.update(self.__dict__)
         other.settings = dataclasses.replace(self.settings, **changes)
+        if other.settings.engine != self.settings.engine:
+            other.__dict__.pop("impact", None)
         return other
 
     def answers(
@@ -266,8 +272,17 @@ class Searcher:
     @cached_property
     def impact(self) -> ImpactIndex:
         """The impact part of the index."""
-        index = self.index
-        return ImpactIndex(lambda: index.searcher, index.forward, index.terms, self._scale, index.documents)
+        index, (engine, _) = self.index, self.engine
+
+        def postings() -> Postings:
+            return index.postings if engine == "postings" else index.searcher
+
+        return ImpactIndex(postings, index.forward, index.terms, self._scale, index.documents)
+
+    @property
+    def engine(self) -> tuple[str, str]:
+        """What finds documents by their impacts, lucene or postings, and why."""
+        return pick_engine(self.settings.engine, self.index.path)
 
     @property
     def _scale(self) -> float:
