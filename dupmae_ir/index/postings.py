@@ -8,11 +8,15 @@ that stays in the processor's cache is much faster. The hits, the integer scores
     I/postings/starts.npy       (w + 1,) int64: where the postings of each window begin
     I/postings/pointers.npy     (w * (V + 1),) uint32: where those of each term begin, from the window's start
     I/postings/maxima.npy       (w * V,) uint8: the term's highest impact in the window
-    I/postings/rows.npy         (p,) uint16: row within the window
-    I/postings/impacts.npy      (p,) uint8
+    I/postings/rows.npy         (s,) uint16: row within the window
+    I/postings/impacts.npy      (s,) uint8
+    I/postings/columns.npy      (w * V,) uint16: the number of the term's column in the window, from 1; 0 without one
+    I/postings/column_starts.npy  (w + 1,) int64: where the columns of each window begin
+    I/postings/dense.npy        (d,) uint8: columns, the impacts of all rows of a window, zeros included
 
-A window is a run of ``window`` rows; its postings stand together, by term and then by row. A query goes window by
-window, and leaves out those in which even the highest impacts could not lift a document among its k best.
+A window is a run of ``window`` rows; its postings stand together, by term and then by row. Terms of at least one row in
+:data:`DENSE` have a column instead of postings, to which the processor adds many rows at a time. A query goes window
+by window, and leaves out those in which even the highest impacts could not lift a document among its k best.
 """
 
 from __future__ import annotations
@@ -32,9 +36,14 @@ from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.forward import Forward, NpyWriter, mapped
 
 FORMAT = 1
-FILES = {"starts": np.int64, "pointers": np.uint32, "maxima": np.uint8, "rows": np.uint16, "impacts": np.uint8}
+FILES: dict[str, type] = {
+    "starts": np.int64, "pointers": np.uint32, "maxima": np.uint8, "rows": np.uint16, "impacts": np.uint8,
+    "columns": np.uint16, "column_starts": np.int64, "dense": np.uint8,
+}  # fmt: skip
 WINDOW = 1 << 16
 """Rows of a window. An accumulator of them is 256 KB; smaller ones measured slower, for each term starts anew."""
+DENSE = 16
+"""A column is as fast as a twentieth of its rows as postings, and needs a third of their room when it is full."""
 MOST_ROWS = 1 << 16
 """Rows that a uint16 can number."""
 HIGHEST_SCORE = (1 << 31) - 1
@@ -96,17 +105,19 @@ def write_postings(
         out = {name: NpyWriter(folder / f"{name}.npy", kind) for name, kind in FILES.items()}
         for writer in out.values():
             files.callback(writer.close)
-        out["starts"].add(np.zeros(1))
+        for name in ("starts", "column_starts"):
+            out[name].add(np.zeros(1))
         for first in range(0, len(forward), window):
             last = min(first + window, len(forward))
             for name, values in _window(forward, first, last).items():
                 out[name].add(values)
             out["starts"].add(np.array([out["rows"].count]))
+            out["column_starts"].add(np.array([out["dense"].count]))
             if tick:
                 tick(last - first)
     meta = {
-        "format": FORMAT, "documents": len(forward), "postings": out["rows"].count, "vocabulary": forward.vocabulary,
-        "window": window, "digest": digest,
+        "format": FORMAT, "documents": len(forward), "postings": len(forward.terms), "vocabulary": forward.vocabulary,
+        "window": window, "sparse": out["rows"].count, "dense": out["dense"].count, "digest": digest,
     }  # fmt: skip
     (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
@@ -119,12 +130,22 @@ def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
     rows = np.repeat(np.arange(last - first, dtype=np.uint16), np.diff(indptr))[order]
     impacts = np.asarray(forward.impacts[indptr[0] : indptr[-1]])[order]
     counts = np.bincount(terms, minlength=forward.vocabulary)
-    pointers = np.concatenate(([0], np.cumsum(counts)))
+    starts = np.concatenate(([0], np.cumsum(counts)))
     maxima = np.zeros(forward.vocabulary, np.uint8)
     there = counts > 0  # reduceat has no notion of an empty slice
     if there.any():
-        maxima[there] = np.maximum.reduceat(impacts, pointers[:-1][there])
-    return {"pointers": pointers, "maxima": maxima, "rows": rows, "impacts": impacts}
+        maxima[there] = np.maximum.reduceat(impacts, starts[:-1][there])
+    common = np.flatnonzero(there & (counts * DENSE >= last - first))[: np.iinfo(np.uint16).max]
+    columns, dense = np.zeros(forward.vocabulary, np.uint16), np.zeros((len(common), last - first), np.uint8)
+    columns[common] = np.arange(1, len(common) + 1)
+    for column, term in enumerate(common):
+        here = slice(starts[term], starts[term + 1])
+        dense[column, rows[here]] = impacts[here]
+    sparse = np.repeat(columns == 0, counts)
+    return {
+        "pointers": np.concatenate(([0], np.cumsum(np.where(columns == 0, counts, 0)))), "maxima": maxima,
+        "rows": rows[sparse], "impacts": impacts[sparse], "columns": columns, "dense": dense.ravel(),
+    }  # fmt: skip
 
 
 class _Queries(NamedTuple):
@@ -158,7 +179,8 @@ class PostingsSearcher:
         windows, vocabulary = -(-self.documents // self.window), int(self.meta["vocabulary"])
         lengths = {
             "starts": windows + 1, "pointers": windows * (vocabulary + 1), "maxima": windows * vocabulary,
-            "rows": self.meta["postings"], "impacts": self.meta["postings"],
+            "rows": self.meta["sparse"], "impacts": self.meta["sparse"], "columns": windows * vocabulary,
+            "column_starts": windows + 1, "dense": self.meta["dense"],
         }  # fmt: skip
         files = {}
         for name, kind in FILES.items():
@@ -171,7 +193,8 @@ class PostingsSearcher:
                     f"{lengths[name]} of {np.dtype(kind)}; {_AGAIN} {self._index.path}"
                 )
         files["pointers"] = files["pointers"].reshape(windows, vocabulary + 1)
-        files["maxima"] = files["maxima"].reshape(windows, vocabulary)
+        for name in ("maxima", "columns"):
+            files[name] = files[name].reshape(windows, vocabulary)
         return files
 
     @cached_property
@@ -196,11 +219,13 @@ class PostingsSearcher:
         not a positive whole number, and for a query that could score 2**31 or more. ``threads`` groups of queries run
         at a time.
         """
+        from dupmae_ir.index import kernels
+
         if k < 1:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
         queries = list(queries)
         k = max(1, min(k, self.documents))
-        room = max(k, min(2 * k + 256, self.documents))
+        room = max(k, min(2 * k, self.documents)) + kernels.SLACK
         share = -(-len(queries) // max(1, threads))
         together = max(1, min(_TOGETHER, share, _KEYS // room))
         groups = [self._packed(queries[start : start + together]) for start in range(0, len(queries), together)]
@@ -225,7 +250,8 @@ class PostingsSearcher:
         keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
         f = self._files
         kernels.search(
-            f["starts"], f["pointers"], f["maxima"], f["rows"], f["impacts"], self.window, self.documents,
+            f["starts"], f["pointers"], f["maxima"], f["rows"], f["impacts"], f["columns"], f["column_starts"],
+            f["dense"], self.window, self.documents,
             queries.starts, queries.terms, queries.weights, ranks, k, keys, counts,
         )  # fmt: skip
         rows_of = self._rows_by_docid if by_docid else None
@@ -275,6 +301,7 @@ def _read_meta(folder: Path, index: Index) -> dict[str, Any]:
     }  # fmt: skip
     if differing := [name for name, value in wanted.items() if meta.get(name) != value]:
         raise IndexMismatch(f"{folder} was made of another index ({', '.join(differing)} differ); {again}")
-    if not isinstance(meta.get("window"), int) or not 1 <= meta["window"] <= MOST_ROWS:
-        raise IndexMismatch(f"{folder / 'meta.json'} names no window; {again}")
+    numbers = [meta.get(name) for name in ("window", "sparse", "dense")]
+    if not all(isinstance(number, int) for number in numbers) or not 1 <= meta["window"] <= MOST_ROWS:
+        raise IndexMismatch(f"{folder / 'meta.json'} lacks numbers; {again}")
     return meta

@@ -179,22 +179,30 @@ def test_a_window_that_uint16_cannot_number_is_refused(tmp_path):
 def test_the_files_are_the_transposed_forward_index(tmp_path):
     rng = np.random.default_rng(5)
     impacts = drawn(rng, 100, 30, 0.3, 255)
+    impacts[:, ::3] *= rng.random((100, 10)) < 0.1  # every third term is rare
     made = Made(tmp_path, impacts)
     made.searcher(32)
     arrays = {name: np.load(tmp_path / "postings" / f"{name}.npy") for name in module.FILES}
     assert {name: array.dtype for name, array in arrays.items()} == {n: np.dtype(t) for n, t in module.FILES.items()}
-    starts, pointers = arrays["starts"], arrays["pointers"].reshape(4, 31)
+    starts, pointers, columns = arrays["starts"], arrays["pointers"].reshape(4, 31), arrays["columns"].reshape(4, 30)
     for w in range(4):
         part = impacts[32 * w : 32 * w + 32]
         for t in range(30):
+            assert arrays["maxima"].reshape(4, 30)[w, t] == part[:, t].max()
+            if (part[:, t] > 0).sum() * module.DENSE >= max(1, len(part)):
+                at = arrays["column_starts"][w] + (int(columns[w, t]) - 1) * len(part)
+                assert arrays["dense"][at : at + len(part)].tolist() == part[:, t].tolist()
+                assert pointers[w, t] == pointers[w, t + 1]
+                continue
+            assert columns[w, t] == 0
             here = slice(starts[w] + pointers[w, t], starts[w] + pointers[w, t + 1])
             assert arrays["rows"][here].tolist() == np.flatnonzero(part[:, t]).tolist()
             assert arrays["impacts"][here].tolist() == part[part[:, t] > 0, t].tolist()
-            assert arrays["maxima"].reshape(4, 30)[w, t] == part[:, t].max()
+    assert 0 < len(arrays["rows"]) < made.meta["postings"]
     meta = json.loads((tmp_path / "postings" / "meta.json").read_text())
     assert meta == {
         "format": 1, "documents": 100, "postings": int((impacts > 0).sum()), "vocabulary": 30, "window": 32,
-        "digest": made.meta["digest"],
+        "sparse": len(arrays["rows"]), "dense": len(arrays["dense"]), "digest": made.meta["digest"],
     }  # fmt: skip
 
 
@@ -215,8 +223,10 @@ def test_a_failed_export_leaves_the_older_postings_alone(tmp_path):
 @pytest.mark.parametrize("name", [f"{name}.npy" for name in module.FILES] + ["meta.json"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "half", "garbage", "short"])
 def test_damage_is_one_clear_line(tmp_path, name, damage):
-    made = Made(tmp_path, drawn(np.random.default_rng(6), 60, 9, 0.5, 9))
-    made.searcher(16)
+    impacts = drawn(np.random.default_rng(6), 200, 9, 0.5, 9)
+    impacts[: -10, ::2] = 0  # rare terms and common ones
+    made = Made(tmp_path, impacts)
+    made.searcher(1024)
     path = tmp_path / "postings" / name
     whole = path.read_bytes()
     if damage == "missing":
