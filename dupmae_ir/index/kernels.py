@@ -29,9 +29,11 @@ def search(  # type: ignore[no-untyped-def]
 
     The postings: ``starts`` (w + 1,) int64, ``pointers`` (w, V + 1) uint32 from a window's start, ``maxima`` (w, V)
     uint8, ``rows`` (s,) uint16, ``impacts`` (s,) uint8; ``columns`` (w, V) uint16, ``column_starts`` (w + 1,) int64,
-    ``dense`` (d,) uint8 (see :mod:`dupmae_ir.index.postings`). The queries: those of query q are ``terms`` and
-    ``weights`` (int32) from ``query_starts[q]`` to the next. ``ranks`` (documents,) int64 decides ties; empty, the row
-    does. ``keys`` has room for at least ``k`` and :data:`SLACK` of each. A key is ``score << 32 | (2**32 - 1 - place in the order of ties)``: higher is better.
+    ``dense`` (d,) uint8 (see :mod:`dupmae_ir.index.postings`).
+    The queries: those of query q are ``terms`` and ``weights`` (int32) from ``query_starts[q]`` to the next.
+    ``ranks`` (documents,) int64 decides ties; empty, the row does.
+    A key is ``score << 32 | (2**32 - 1 - place in the order of ties)``: higher is better. ``keys`` (q, n) has room for
+    at least ``k`` and :data:`SLACK` of each.
     """
     queries = len(query_starts) - 1
     floors = np.zeros(queries, np.int64)
@@ -104,9 +106,11 @@ def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, scratch, h
                 low = np.int32(floor)
             place = _LOW - first - np.int64(start)
             if by_row:
+                group, found, more = sums[start : start + np.uint64(_GROUP)], keys[count : count + _GROUP], np.uint64(0)
                 for i in range(np.uint64(_GROUP)):
-                    keys[count] = (np.int64(sums[start + i]) << 32) | (place - np.int64(i))
-                    count += sums[start + i] > low  # no branch: which one is above cannot be foreseen
+                    found[more] = (np.int64(group[i]) << 32) | (place - np.int64(i))
+                    more += np.uint64(group[i] > low)  # no branch: which one is above cannot be foreseen
+                count += np.int64(more)
             else:
                 for i in range(np.uint64(_GROUP)):
                     if sums[start + i] > low:
