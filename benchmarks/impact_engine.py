@@ -7,9 +7,9 @@ with impacts of a gamma distribution, questions of about 48 terms drawn from a d
 written once into --work and used again; memory does not grow with it, so --documents 8800000 is a matter of patience.
 
 The peer is Pyserini's LuceneImpactSearcher.batch_search with one thread and no idf threshold; its queries come ready
-made, so that no encoder is in the figure. It makes a Python object of every Java hit, which for deep lists takes most of
-its time, so every claim also says the ratio against this package's own way into Lucene, which brings all hits over in
-one piece. What either returns is not read further: hits are not asked for their ids, rows are not turned into ids.
+made, so that no encoder is in the figure. It makes a Python object of every Java hit, which for deep lists takes most
+of its time, so every claim also says the ratio against this package's own way into Lucene, which brings all hits over
+in one piece. What either returns is not read further: hits are not asked for their ids, rows not turned into ids.
 Before anything is timed, every query must have the same documents with the same scores in the same order from both: the
 peer puts ties in docid order, and so do we for it. This package's own Lucene searcher must agree in row order, too.
 """
