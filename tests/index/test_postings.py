@@ -160,6 +160,7 @@ def test_nothing_to_find(tmp_path, impacts):
         ({"t1": -3}, "got -3"),
         ({"t1": 2.5}, "got 2.5"),
         ({"t1": float("nan")}, "got nan"),
+        ({"t0": float("inf"), "t1": 0}, "'t0' must be a positive whole number, got inf"),
     ],
 )
 def test_queries_that_cannot_be_answered_are_refused(tmp_path, query, message):
