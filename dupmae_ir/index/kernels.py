@@ -58,7 +58,7 @@ def search(  # type: ignore[no-untyped-def]
                     of, to = np.int64(pointers[w, term]), np.int64(pointers[w, term + 1])
                     _add_postings(window_rows[of:to], window_impacts[of:to], weight, sums)
                 elif waiting < 0:
-                    waiting = j
+                    waiting = np.int64(j)
                 else:
                     one = _column(dense, column_starts[w], columns[w, terms[waiting]], some)
                     two = _column(dense, column_starts[w], columns[w, term], some)
