@@ -13,7 +13,7 @@ COMMANDS = (
     "encode.merge", "encode.queries", "encode.segment", "search", "search.fusion", "eval",
     "eval.case", "eval.space", "eval.answers",
     "eval.regressions run", "eval.regressions list", "eval.regressions report", "eval.regressions accept",
-    "index bm25", "index dense", "index show", "doctor", "pretrain", "pretrain.augment", "finetune",
+    "index bm25", "index dense", "index postings", "index show", "doctor", "pretrain", "pretrain.augment", "finetune",
     "finetune.convert", "finetune.mine", "finetune.cross_encoder", "finetune.score", "export",
 )
 

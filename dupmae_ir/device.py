@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dupmae_ir.errors import EnvironmentProblem, UsageError
@@ -15,6 +16,8 @@ BYTES_PER_PIECE = 1 << 17
 """Activations of one word piece in a BERT-large layer and its share of a vocabulary chunk, generously."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+ENGINES = ("lucene", "postings", "auto")
+"""What can find documents by their impacts."""
 
 
 def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
@@ -87,10 +90,28 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def need_packages(what: str, packages: Iterable[str]) -> None:
-    """Raise :class:`EnvironmentProblem` for the first package of the extra ``train`` that is not installed."""
+def pick_engine(wanted: str, index: str | Path) -> tuple[str, str]:
+    """Lucene or postings for ``lucene``, ``postings`` or ``auto``, and why. A mistyped name is refused.
+
+    ``auto`` takes postings where the index folder has them and numba is installed.
+    """
+    if wanted not in ENGINES:
+        raise UsageError(f"--engine {wanted}: use one of {', '.join(ENGINES)}")
+    if wanted != "auto":
+        return wanted, "asked for"
+    if not Path(index, "postings", "meta.json").is_file():
+        return "lucene", f"no postings in {index}"
+    import importlib.util
+
+    if importlib.util.find_spec("numba") is None:
+        return "lucene", "numba is not installed"
+    return "postings", "postings and numba found"
+
+
+def need_packages(what: str, packages: Iterable[str], extra: str = "train") -> None:
+    """Raise :class:`EnvironmentProblem` for the first package of the ``extra`` that is not installed."""
     import importlib.util
 
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise EnvironmentProblem(f"{what} needs {package}: pip install 'dupmae-ir[train]'")
+            raise EnvironmentProblem(f"{what} needs {package}: pip install 'dupmae-ir[{extra}]'")

@@ -1,4 +1,4 @@
-"""``python -m dupmae_ir.index bm25|dense|show``: see ``--help``."""
+"""``python -m dupmae_ir.index bm25|dense|postings|show``: see ``--help``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,31 @@ from typing import Any
 
 from dupmae_ir.config import parse
 from dupmae_ir.console import Parser, dispatch, megabytes, say
-from dupmae_ir.index.run import Bm25Config, DenseConfig, ShowConfig, build, build_dense, show, show_dense
+from dupmae_ir.index.run import (
+    Bm25Config,
+    DenseConfig,
+    PostingsConfig,
+    ShowConfig,
+    build,
+    build_dense,
+    postings,
+    show,
+    show_dense,
+)
 
 BM25_PURPOSE = """
 Index a collection for BM25 as Anserini does by default (Porter stemming, k1 0.9, b 0.4, title and text in one field):
 the baseline of every table. Stock pyserini.search.lucene --bm25 reads the result.
 """
+POSTINGS_PURPOSE = """
+Lay out the impacts of an index by term once more, for 'search --engine postings': the hits, scores and order of Lucene,
+many times faster for whole topic sets and deep lists, without Java. Postings of an index that was since made anew are
+refused; run this again then.
+"""
 EXAMPLES = """
 python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25
 python -m dupmae_ir.index dense --index indexes/mine --kind sq8
+python -m dupmae_ir.index postings --index indexes/mine
 python -m dupmae_ir.index show indexes/mine --verify
 """
 DENSE_PURPOSE = """
@@ -60,6 +76,19 @@ def _dense(argv: list[str]) -> int:
     return 0
 
 
+def _postings(argv: list[str]) -> int:
+    examples = "python -m dupmae_ir.index postings --index indexes/mine"
+    config = parse(Parser("index postings", POSTINGS_PURPOSE, examples), PostingsConfig, argv)
+    summary = postings(config)
+    if config.json:
+        print(json.dumps(summary))
+    say(
+        f"{summary['index']}: postings of {summary['documents']:,} documents, {summary['bytes'] / 1e6:,.1f} MB",
+        config.quiet,
+    )
+    return 0
+
+
 def _show(argv: list[str]) -> int:
     examples = "python -m dupmae_ir.index show indexes/mine --verify"
     config = parse(Parser("index show", SHOW_PURPOSE, examples), ShowConfig, argv)
@@ -94,6 +123,7 @@ def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index, Anserini's defaults: the baseline", _bm25),
     "dense": ("a smaller dense index beside the flat one: sq8, ivf-sq8 or hnsw-sq8", _dense),
+    "postings": ("impacts by term, for fast search of whole topic sets without Java", _postings),
     "show": ("what an index folder holds, and whether it is whole", _show),
 }
 

@@ -4,6 +4,7 @@
     I/cls/KIND.{faiss,json}           smaller dense indexes, when asked for (see :mod:`dupmae_ir.index.dense_kinds`)
     I/ot/                             impact postings, as stock LuceneImpactSearcher reads them
     I/forward/{indptr,terms,impacts}.npy   the same impacts by document (see :mod:`dupmae_ir.index.forward`)
+    I/postings/                       on demand: the same impacts by term (see :mod:`dupmae_ir.index.postings`)
     I/docid, I/terms.txt              document ids by row, index terms by vocabulary id, one a line
     I/meta.json                       what made it; written last, so a folder without it is unfinished
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from dupmae_ir.index.lucene import ImpactSearcher
+    from dupmae_ir.index.postings import PostingsSearcher
 
 FORMAT = 1
 HIGHEST_IMPACT = 255
@@ -283,6 +285,14 @@ class IndexFolder:
                 f"{self.path / 'ot'} holds {searcher.documents} documents, meta.json says {self.documents}; {_AGAIN}"
             )
         return searcher
+
+    @cached_property
+    def postings(self) -> PostingsSearcher:
+        """The postings of ``dupmae-ir index postings``, for whole topic sets (needs numba, no JVM)."""
+        from dupmae_ir.index.postings import PostingsSearcher
+
+        self._need("ot", "impacts", "--impact")
+        return PostingsSearcher(self, lambda: self.docid_rank)
 
     def verify(self) -> None:
         """Read everything and compare with the digest in ``meta.json``. Raises :class:`IndexMismatch`."""

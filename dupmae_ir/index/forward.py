@@ -7,6 +7,8 @@ Three memory-mapped numpy files, a CSR matrix of the very impacts that the Lucen
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -114,7 +116,7 @@ class Forward:
     def open(cls, folder: str | Path, vocabulary: int) -> Forward:
         """Map the files. Raises :class:`IndexMismatch` for one that is missing, cut short or at odds with the rest."""
         folder = Path(folder)
-        indptr, terms, impacts = (_mapped(folder / name) for name in FILES)
+        indptr, terms, impacts = (mapped(folder / name) for name in FILES)
         if not len(indptr) or int(indptr[-1]) != len(terms) or len(terms) != len(impacts):
             raise IndexMismatch(
                 f"{folder}: {len(terms)} terms, {len(impacts)} impacts and offsets up to "
@@ -135,6 +137,18 @@ class Forward:
         table = np.zeros(self.vocabulary, np.int64)
         table[query_ids] = query_impacts
         rows = np.asarray(rows, dtype=np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")  # compiled code would not notice
+        if not _compiled():
+            return self._numpy_scores(rows, table)
+        from dupmae_ir.index import kernels
+
+        out = np.empty(len(rows), np.int64)
+        kernels.inner_products(self.indptr, self.terms, self.impacts, rows, table, out)
+        return out
+
+    def _numpy_scores(self, rows: np.ndarray, table: np.ndarray) -> np.ndarray:
+        """As :meth:`scores`, from the (V,) int64 impacts of the query, where numba is not installed."""
         starts = self.indptr[rows]
         lengths = self.indptr[rows + 1] - starts
         out = np.zeros(len(rows), np.int64)
@@ -161,15 +175,22 @@ class Forward:
         return out
 
 
-def _mapped(path: Path) -> np.ndarray:
+@functools.cache
+def _compiled() -> bool:
+    """Whether numba is there."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
+    """A one-dimensional ``.npy`` file, mapped and read-only. Raises :class:`IndexMismatch` that ends with ``fix``."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise IndexMismatch(f"{path} is missing; encode the collection again") from None
+        raise IndexMismatch(f"{path} is missing; {fix}") from None
     except (ValueError, EOFError) as e:
         if "empty file" in str(e):  # mmap refuses length 0: a header and no values is a fine empty array
             return np.load(path, allow_pickle=False)
-        raise IndexMismatch(f"{path} is damaged or truncated ({e}); encode the collection again") from None
+        raise IndexMismatch(f"{path} is damaged or truncated ({e}); {fix}") from None
     if array.ndim != 1:
-        raise IndexMismatch(f"{path} is not a list of numbers; encode the collection again")
+        raise IndexMismatch(f"{path} is not a list of numbers; {fix}")
     return array.view(np.ndarray)

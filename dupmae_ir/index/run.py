@@ -1,4 +1,4 @@
-"""What ``dupmae-ir index bm25``, ``index dense`` and ``index show`` do, for Python."""
+"""What ``dupmae-ir index bm25``, ``index dense``, ``index postings`` and ``index show`` do, for Python."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ class Bm25Config:
     delimiter: str = option("\\n", "what splits 'contents' into --fields (\\n and \\t are understood)", metavar="TEXT")
     heap: str | None = option(None, "memory for Java, as 4g; a quarter of the machine's if not given", metavar="SIZE")
     overwrite: bool = option(False, "replace an older BM25 index, once the new one is complete")
+    quiet: bool = option(False, "no progress, only errors")
+    json: bool = option(False, "print the summary as JSON on standard output")
+
+
+@dataclass(frozen=True)
+class PostingsConfig:
+    """Everything that ``python -m dupmae_ir.index postings`` can be told."""
+
+    index: str = option(help="index folder that encode made, with impacts", metavar="FOLDER")
     quiet: bool = option(False, "no progress, only errors")
     json: bool = option(False, "print the summary as JSON on standard output")
 
@@ -94,6 +103,20 @@ def build(config: Bm25Config) -> dict[str, Any]:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return {"index": config.index, "documents": documents}
+
+
+def postings(config: PostingsConfig) -> dict[str, Any]:
+    """Write the postings of an index beside its other parts and return a summary; older ones stay until then."""
+    from dupmae_ir.index.folder import IndexFolder
+    from dupmae_ir.index.postings import export_postings
+
+    index = IndexFolder.open(config.index)
+    with progress("postings", "documents", index.documents, config.quiet) as bar:
+        folder = export_postings(index, tick=bar.update)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    return {
+        "index": config.index, "documents": index.documents, "postings": index.meta["postings"], "bytes": size,
+    }
 
 
 def show(config: ShowConfig) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dupmae_ir.config import option
 from dupmae_ir.console import progress, say
+from dupmae_ir.device import ENGINES
 from dupmae_ir.errors import UsageError
 from dupmae_ir.types import Document, Hit, Query
 
@@ -130,7 +131,12 @@ class SearchConfig:
         metavar="NAME",
     )
 
-    threads: int = option(0, "for faiss and Lucene; 0 is one per processor", group="running")
+    engine: str = option(
+        "lucene", "what finds documents by their impacts: lucene; postings, as 'index postings' writes them: the same "
+        "hits without Java, much faster for whole topic sets; auto: postings where there are any", choices=ENGINES,
+        group="running",
+    )
+    threads: int = option(0, "for faiss, Lucene and postings; 0 is one per processor", group="running")
     batch_size: int = option(64, "questions encoded and searched together; no effect on scores", group="running")
     quiet: bool = option(False, "no messages", group="running")
     json: bool = option(False, "print the answer, or the summary of a run, as JSON", group="running")
@@ -196,6 +202,7 @@ def _owners(config: SearchConfig) -> list[tuple[bool, str, tuple[str, ...]]]:
         (config.mode in (None, "hybrid") and not config.fusion, "--hybrid", ("dense_weight", "impact_weight")),
         (not config.bm25 and not config.fusion, "--dense, --impact and --hybrid", ("report",)),
         (not config.bm25, "--dense, --impact and --hybrid", _OURS),
+        (not config.bm25 and not config.dense, "--impact and --hybrid", ("engine",)),
     ]
 
 
@@ -215,6 +222,7 @@ class _Engine:
     answers: Answers
     searcher: Any = None
     dense: dict[str, Any] | None = None  #: which dense index was searched, if one was
+    impacts: tuple[str, str] | None = None  #: what finds documents by their impacts, and why
 
 
 def _engine(config: SearchConfig) -> _Engine:
@@ -236,6 +244,7 @@ def _ours(config: SearchConfig) -> _Engine:
         threads=config.threads, batch_size=config.batch_size, query_terms=config.query_terms,
         dense_weight=config.dense_weight, impact_weight=config.impact_weight, max_depth=config.max_depth,
         dense_index=config.dense_index, nprobe=config.nprobe, ef_search=config.ef_search,
+        engine=config.engine,
     )
     mode = config.mode or searcher.mode
     if mode != "hybrid" and (config.dense_weight, config.impact_weight) != (1.0, 1.0):
@@ -245,6 +254,10 @@ def _ours(config: SearchConfig) -> _Engine:
         if then not in (None, now):
             say(f"note: questions are read with {name.replace('_', ' ')} {now}, the index with {then}", config.quiet)
 
+    impacts = None if mode == "dense" else searcher.engine
+    if impacts and impacts[0] == "postings":
+        _ = searcher.index.postings  # what is wrong with them is told before questions are encoded
+
     def answers(topics: Sequence[Query], hits: int) -> Iterator[Any]:
         return searcher.answers(
             topics, hits, mode, remove_query=config.remove_query, raw_impacts=config.raw_impacts, fusion=fusion,
@@ -252,7 +265,7 @@ def _ours(config: SearchConfig) -> _Engine:
         )
 
     dense = None if mode == "impact" and not config.fusion else searcher.dense.described()
-    return _Engine(config.fusion or mode, answers, searcher, dense)
+    return _Engine(config.fusion or mode, answers, searcher, dense, impacts)
 
 
 def _hint_at_bm25(folder: Path) -> None:
@@ -303,10 +316,14 @@ def _run_file(config: SearchConfig) -> dict[str, Any]:
                 report.write(json.dumps(dataclasses.asdict(answer.report), ensure_ascii=False) + "\n")
             bar.update()
     return {
-        "output": config.output, "index": config.index, "mode": engine.name, "topics": len(topics),
-        **({"dense_index": engine.dense} if engine.dense else {}), **count.summary(),
-        "seconds": round(time.perf_counter() - started, 3),
+        "output": config.output, "index": config.index, "mode": engine.name, **_chosen(engine), "topics": len(topics),
+        **({"dense_index": engine.dense} if engine.dense else {}), **count.summary(), "seconds": round(time.perf_counter() - started, 3),
     }
+
+
+def _chosen(engine: _Engine) -> dict[str, str]:
+    """The choice of --engine and its reason, for the summary."""
+    return dict(zip(("engine", "engine_reason"), engine.impacts, strict=True)) if engine.impacts else {}
 
 
 def _documents(config: SearchConfig, answers: Answers, topics: Sequence[Query], count: _Count) -> Iterator[Any]:
@@ -393,6 +410,7 @@ def _answer(config: SearchConfig, text: str) -> dict[str, Any]:
     documents = find_documents(config.corpus, {hit.docid for hit in hits})
     return {
         "query": text, "index": config.index, "mode": "explain" if config.explain is not None else engine.name,
+        **_chosen(engine),
         "documents": engine.searcher.index.documents if engine.searcher else None,
         "weights": [config.dense_weight, config.impact_weight],
         "dense_index": engine.dense,

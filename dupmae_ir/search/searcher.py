@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from dupmae_ir.device import ENGINES, pick_engine
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.index.dense_kinds import FLAT, KINDS
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.fusion import Exact, Fusion
 from dupmae_ir.search.hybrid import Outcome, Part, Weighted, exact_top
-from dupmae_ir.search.impact import MOST_TERMS, ImpactIndex, ImpactQuery
+from dupmae_ir.search.impact import MOST_TERMS, ImpactIndex, ImpactQuery, Postings
 from dupmae_ir.search.proposers import open_dense
 from dupmae_ir.search.queries import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.types import Encoder, Hit, Query
@@ -45,7 +46,7 @@ class Report:
     qid: str
     exact: bool  #: certified: no document outside the list belongs into it
     depth_dense: int | None  #: length of faiss's list
-    depth_impact: int | None  #: length of Lucene's list
+    depth_impact: int | None  #: length of the list by impacts
     candidates: int  #: documents scored exactly
     bound: float | None  #: what an unseen document could reach at most; None when none is unseen or nothing bounds it
     kth: float | None  #: score of the last hit
@@ -87,7 +88,7 @@ class Explanation:
 class Settings:
     """How to search, apart from what."""
 
-    threads: int = 0  #: for faiss and Lucene; 0 is one per processor
+    threads: int = 0  #: for faiss, Lucene and postings; 0 is one per processor
     batch_size: int = 64  #: queries encoded and searched together
     query_terms: int = MOST_TERMS  #: strongest OT weights kept of a query
     dense_weight: float = 1.0  #: Eq. 12 has 1 for both
@@ -96,6 +97,7 @@ class Settings:
     dense_index: str = FLAT  #: what proposes dense candidates: flat, or a kind that ``index dense`` has made
     nprobe: int = 0  #: ivf-sq8: lists looked at; 0 is automatic
     ef_search: int = 0  #: hnsw-sq8: candidates kept on the way; 0 is automatic
+    engine: str = "lucene"  #: what finds documents by their impacts: lucene, postings or auto
 
     def __post_init__(self) -> None:
         lookup("dense index", self.dense_index, {FLAT: None, **KINDS})
@@ -108,6 +110,8 @@ class Settings:
                     raise UsageError(f"{flag} belongs to --dense-index {owner}")
         if 0 < self.max_depth < self.ef_search:
             raise UsageError(f"--max-depth {self.max_depth} is less than --ef-search {self.ef_search}")
+        if self.engine not in ENGINES:
+            raise UsageError(f"--engine {self.engine}: use one of {', '.join(ENGINES)}")
         if not 1 <= self.query_terms <= MOST_TERMS:
             raise UsageError(f"--query-terms must be 1 to {MOST_TERMS} (Lucene's limit), got {self.query_terms}")
         for name in ("dense_weight", "impact_weight"):
@@ -226,6 +230,8 @@ class Searcher:
         other.settings = dataclasses.replace(self.settings, **changes)
         if changes.keys() & {"dense_index", "nprobe", "ef_search"}:
             other.__dict__.pop("dense", None)
+        if other.settings.engine != self.settings.engine:
+            other.__dict__.pop("impact", None)
         return other
 
     def answers(
@@ -286,8 +292,17 @@ class Searcher:
     @cached_property
     def impact(self) -> ImpactIndex:
         """The impact part of the index."""
-        index = self.index
-        return ImpactIndex(lambda: index.searcher, index.forward, index.terms, self._scale, index.documents)
+        index, (engine, _) = self.index, self.engine
+
+        def postings() -> Postings:
+            return index.postings if engine == "postings" else index.searcher
+
+        return ImpactIndex(postings, index.forward, index.terms, self._scale, index.documents)
+
+    @property
+    def engine(self) -> tuple[str, str]:
+        """What finds documents by their impacts, lucene or postings, and why."""
+        return pick_engine(self.settings.engine, self.index.path)
 
     @property
     def _scale(self) -> float:

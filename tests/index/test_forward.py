@@ -30,8 +30,9 @@ def folder(tmp_path, matrix):
     return tmp_path
 
 
-@pytest.mark.parametrize("block", [1, 50, 1 << 22])
-def test_scores_are_the_inner_products(folder, matrix, monkeypatch, block):
+@pytest.mark.parametrize(("compiled", "block"), [(True, 1), (False, 1), (False, 50), (False, 1 << 22)])
+def test_scores_are_the_inner_products(folder, matrix, monkeypatch, compiled, block):
+    monkeypatch.setattr(module, "_compiled", lambda: compiled)
     monkeypatch.setattr(module, "_BLOCK", block)
     forward = Forward.open(folder, VOCABULARY)
     rng = np.random.default_rng(1)
@@ -43,11 +44,16 @@ def test_scores_are_the_inner_products(folder, matrix, monkeypatch, block):
         found = forward.scores(rows, ids, impacts)
         assert found.dtype == np.int64
         np.testing.assert_array_equal(found, matrix[rows] @ query)
+    for row in (ROWS, -1):
+        with pytest.raises(IndexError):
+            forward.scores(np.array([0, row]), ids, impacts)
     assert forward.scores(np.zeros(0, np.int64), ids, impacts).shape == (0,)
     np.testing.assert_array_equal(forward.scores(np.array([0, 17]), ids, impacts), [0, 0])
 
 
-def test_sums_beyond_32_bits_are_exact():
+@pytest.mark.parametrize("compiled", [True, False])
+def test_sums_beyond_32_bits_are_exact(monkeypatch, compiled):
+    monkeypatch.setattr(module, "_compiled", lambda: compiled)
     many = 70_000
     forward = Forward(np.array([0, many]), np.arange(many, dtype=np.uint32), np.full(many, 255, np.uint8), many)
     found = forward.scores(np.array([0]), np.arange(many), np.full(many, 255))

@@ -1,0 +1,217 @@
+"""Search by postings against Lucene: the whole of a topic set, one thread each.
+
+    python benchmarks/impact_engine.py [--documents 10000 100000 1000000] [--queries 200] [--work FOLDER]
+
+The collection is made up: topics with vocabularies of their own over a common background, about 207 terms a document
+with impacts of a gamma distribution, questions of about 48 terms drawn from a document and the background. Its index is
+written once into --work and used again; memory does not grow with it, so --documents 8800000 is a matter of patience.
+
+The peer is Pyserini's LuceneImpactSearcher.batch_search with one thread and no idf threshold; its queries come ready
+made, so that no encoder is in the figure. It makes a Python object of every Java hit, which for deep lists takes most
+of its time, so every claim also says the ratio against this package's own way into Lucene, which brings all hits over
+in one piece. What either returns is not read further: hits are not asked for their ids, rows not turned into ids.
+Before anything is timed, every query must have the same documents with the same scores in the same order from both: the
+peer puts ties in docid order, and so do we for it. This package's own Lucene searcher must agree in row order, too.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from harness import Claim, arguments, curves, in_turns, middle, report, speedup
+
+from dupmae_ir import pyserini
+from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.postings import export_postings, folder_of
+
+VOCABULARY, TOPICS, TOPIC_TERMS = 28_000, 2_000, 300
+BATCH = 5_000
+"""Documents drawn at a time; each batch has a seed of its own, so memory does not grow with the collection."""
+GOALS = {(1000, 100_000): 50.0, (1000, 1_000_000): 10.0, (10, 100_000): 10.0, (10, 1_000_000): 3.0}
+ROWS = {1000: 10, 10: 11}
+PEER, LUCENE = "LuceneImpactSearcher", "ImpactSearcher (ours, Lucene)"
+OURS, BY_ROW = "postings", "postings, ties by row"
+GATE = "every query: the same documents, scores and order of ties"
+
+
+class Collection:
+    """The made-up documents and questions."""
+
+    def __init__(self, documents: int) -> None:
+        self.documents = documents
+        rng = np.random.default_rng(0)
+        self.topics = np.stack([rng.choice(VOCABULARY, TOPIC_TERMS, replace=False) for _ in range(TOPICS)])
+        self.within = _cumulative(TOPIC_TERMS, 0.7)
+        self.background = _cumulative(VOCABULARY, 0.8)
+
+    def batches(self) -> Iterator[sp.csr_matrix]:
+        """(n, V) uint8 impacts."""
+        for first in range(0, self.documents, BATCH):
+            yield self.batch(first // BATCH)
+
+    def batch(self, number: int) -> sp.csr_matrix:
+        """Documents ``number * BATCH`` and on: some words of a main topic, of a second one, and of the background."""
+        rng = np.random.default_rng([1, number])
+        count = min(BATCH, self.documents - number * BATCH)
+        lengths = np.clip(rng.lognormal(np.log(190), 0.3, count), 128, 384).astype(np.int64)
+        main, second = (lengths * 0.9).astype(np.int64), (lengths * 0.2).astype(np.int64)
+        common = lengths - main // 2 - second
+        columns, rows, strengths = [], [], []
+        for share, strength, topical in ((main, 1.6, True), (second, 1.0, True), (common, 0.7, False)):
+            owner = np.repeat(np.arange(count), share)
+            if topical:
+                topic = rng.integers(0, TOPICS, count)[owner]
+                columns.append(self.topics[topic, np.searchsorted(self.within, rng.random(len(owner)))])
+            else:
+                columns.append(np.searchsorted(self.background, rng.random(len(owner))))
+            rows.append(owner)
+            strengths.append(np.full(len(owner), strength))
+        # The first of equal terms of a document counts.
+        cells, first = np.unique(np.concatenate(rows) * VOCABULARY + np.concatenate(columns), return_index=True)
+        scaled = rng.gamma(1.1, 28, len(cells)) * np.concatenate(strengths)[first]
+        impacts = np.clip(np.round(scaled), 1, 255).astype(np.uint8)
+        indptr = np.searchsorted(cells, np.arange(count + 1) * VOCABULARY)
+        return sp.csr_matrix((impacts, (cells % VOCABULARY).astype(np.int32), indptr), shape=(count, VOCABULARY))
+
+    def queries(self, count: int) -> list[dict[str, int]]:
+        """Questions: three quarters of their terms are strong ones of some document, the rest are background."""
+        rng = np.random.default_rng(2)
+        made = []
+        first = self.batch(0)
+        for _ in range(count):
+            document = first[int(rng.integers(first.shape[0]))]
+            length = int(rng.integers(32, 65))
+            own = int(length * 0.75)
+            chance = document.data / document.data.sum(dtype=np.float64)
+            drawn = rng.choice(document.indices, own, replace=False, p=chance)
+            other = np.searchsorted(self.background, rng.random(length - own))
+            weights = {int(t): rng.gamma(1.0, 20) for t in other} | {int(t): rng.gamma(1.5, 40) for t in drawn}
+            made.append({f"t{t}": int(np.clip(np.round(w), 1, 255)) for t, w in weights.items()})
+        return made
+
+
+def _cumulative(count: int, exponent: float) -> np.ndarray:
+    shares = np.arange(1, count + 1) ** -exponent
+    total = np.cumsum(shares / shares.sum())
+    total[-1] = 1.0
+    return total
+
+
+def opened(work: Path, documents: int) -> tuple[IndexFolder, dict[str, float]]:
+    """The index of the collection with its postings, written unless it is there, and what the writing took."""
+    folder, took = work / f"impacts-{documents}", {}
+    if not (folder / "meta.json").is_file():
+        collection, written = Collection(documents), 0
+        start = time.perf_counter()
+        terms = [f"t{i}" for i in range(VOCABULARY)]
+        with IndexBuilder(folder, dim=None, terms=terms, scale=1.0) as builder:
+            for impacts in collection.batches():
+                rows = range(written, written + impacts.shape[0])
+                builder.add_impacts([str(row) for row in rows], None, impacts)
+                written += impacts.shape[0]
+            builder.finish({})
+        took["lucene_and_forward_s"] = round(time.perf_counter() - start, 1)
+    index = IndexFolder.open(folder)
+    if not (folder_of(folder) / "meta.json").is_file():
+        start = time.perf_counter()
+        export_postings(index)
+        took["postings_s"] = round(time.perf_counter() - start, 1)
+    return index, took
+
+
+class Ready:
+    """Makes an encoder of Pyserini's own kind whose texts are the weights themselves."""
+
+    def __new__(cls) -> Any:
+        base = pyserini.QueryEncoder
+
+        class Encoder(base):  # type: ignore[misc, valid-type]
+            def __init__(self) -> None: ...
+            def encode(self, text: str, **_: Any) -> dict[str, int]:
+                return json.loads(text)
+
+        return Encoder()
+
+
+class Contest:
+    """The engines over one collection."""
+
+    def __init__(self, work: Path, documents: int, queries: int) -> None:
+        self.index, self.took = opened(work, documents)
+        self.queries = Collection(documents).queries(queries)
+        self.texts, self.qids = [json.dumps(query) for query in self.queries], [str(i) for i in range(queries)]
+        self.peer = pyserini.LuceneImpactSearcher(str(self.index.path / "ot"), Ready(), min_idf=-1)
+
+    def variants(self, k: int) -> dict[str, Callable[[], Any]]:
+        queries, index = self.queries, self.index
+        return {
+            PEER: lambda: self.peer.batch_search(self.texts, self.qids, k=k, threads=1),
+            OURS: lambda: index.postings.top(queries, k, by_docid=True),
+            BY_ROW: lambda: index.postings.top(queries, k),
+            LUCENE: lambda: index.searcher.top(queries, k),
+        }
+
+    def gate(self, k: int) -> None:
+        """End the program unless all engines agree, hit for hit."""
+        found = {name: work() for name, work in self.variants(k).items()}
+        docids = self.index.docids
+        for q, qid in enumerate(self.qids):
+            theirs = [(hit.docid, int(hit.score)) for hit in found[PEER][qid]]
+            rows, scores = found[OURS][q]
+            if theirs != [(docids[row], score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]:
+                raise SystemExit(f"query {q}, k={k}: {OURS} and {PEER} differ")
+            for ours, lucene in zip(found[BY_ROW][q], found[LUCENE][q], strict=True):
+                if not np.array_equal(ours, lucene):
+                    raise SystemExit(f"query {q}, k={k}: {BY_ROW} and {LUCENE} differ")
+
+    def sizes(self) -> dict[str, float]:
+        """Bytes per posting on disk."""
+        postings = self.index.meta["postings"]
+        return {
+            name: round(sum(f.stat().st_size for f in (self.index.path / name).iterdir()) / postings, 3)
+            for name in ("ot", "forward", "postings")
+        }
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--documents", type=int, nargs="+", default=[100_000], help="sizes (default: 100000)")
+    parser.add_argument("--queries", type=int, default=200, help="topics; a fifth of them from 500,000 documents on")
+    parser.add_argument("--work", default=str(Path(tempfile.gettempdir()) / "impact-engine"), metavar="FOLDER")
+    args = parser.parse_args()
+    claims, seconds, details = [], {}, {}
+    rates: dict[str, dict[int, float]] = {}
+    for documents in args.documents:
+        queries = args.queries if documents < 500_000 else -(-args.queries // 5)
+        contest = Contest(Path(args.work), documents, queries)
+        details[f"{documents:,} documents"] = told = {
+            "queries": queries, "terms_per_query": round(float(np.mean([len(q) for q in contest.queries])), 1),
+            "postings": contest.index.meta["postings"], "bytes_per_posting": contest.sizes(), "building": contest.took,
+        }  # fmt: skip
+        for k in ROWS:
+            contest.gate(k)
+            taken = in_turns(contest.variants(k), args.repeats, warm=2)
+            seconds |= {f"{name}, {documents:,} documents, k={k}": values for name, values in taken.items()}
+            told[f"queries_per_second_k{k}"] = {n: float(f"{queries / s:.4g}") for n, s in middle(taken).items()}
+            for name, middling in middle(taken).items():
+                rates.setdefault(f"{name}, k={k}", {})[documents] = queries / middling
+            if goal := GOALS.get((k, documents)):
+                claims.append(Claim(
+                    ROWS[k], f"{queries} queries, {documents:,} documents, k={k}, per core", f"{OURS}, ties by docid",
+                    f"Pyserini {PEER}.batch_search", speedup(taken, PEER, OURS), goal, gate=GATE,
+                    note=f"{speedup(taken, LUCENE, BY_ROW):.3g}x of {LUCENE}, ties by row",
+                ))  # fmt: skip
+    shown = {name: (list(by), list(by.values())) for name, by in rates.items() if not name.startswith(BY_ROW)}
+    title = "Impact search, one thread: queries per second"
+    report("impact_engine", claims, seconds, args, details, curves(title, "documents", "queries / s", shown))
+
+
+if __name__ == "__main__":
+    main()

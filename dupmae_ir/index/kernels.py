@@ -1,0 +1,203 @@
+"""Compiled loops over impacts. Needs numba; import it inside functions only.
+
+A window is a run of rows whose postings stand together, sorted by term and then by row. An accumulator holds one
+query's sums over one window and fits a processor's own cache, which is what makes adding to it fast.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+ACCUMULATORS = 1 << 16
+"""Length of an accumulator, whatever the window: no local row number can point beside it, not even a damaged one."""
+SLACK = 256
+"""Keys that a list of candidates must hold beyond the ``k`` best, so that a group always finds room."""
+_GROUP = 64
+_SAMPLED = 32
+_BITS = 10
+_BINS = 1 << _BITS
+_LOW = (1 << 32) - 1
+
+
+@njit(nogil=True, cache=True)
+def search(  # type: ignore[no-untyped-def]
+    starts, pointers, maxima, rows, impacts, columns, column_starts, dense, window, documents,
+    query_starts, terms, weights, ranks, k, keys, counts,
+):
+    """The best rows of some queries, unsorted: ``counts[q]`` keys in ``keys[q]``, the ``k`` best among them.
+
+    The postings: ``starts`` (w + 1,) int64, ``pointers`` (w, V + 1) uint32 from a window's start, ``maxima`` (w, V)
+    uint8, ``rows`` (s,) uint16, ``impacts`` (s,) uint8; ``columns`` (w, V) uint16, ``column_starts`` (w + 1,) int64,
+    ``dense`` (d,) uint8 (see :mod:`dupmae_ir.index.postings`).
+    The queries: those of query q are ``terms`` and ``weights`` (int32) from ``query_starts[q]`` to the next.
+    ``ranks`` (documents,) int64 decides ties; empty, the row does.
+    A key is ``score << 32 | (2**32 - 1 - place in the order of ties)``: higher is better. ``keys`` (q, n) has room for
+    at least ``k`` and :data:`SLACK` of each.
+    """
+    queries = len(query_starts) - 1
+    floors = np.zeros(queries, np.int64)
+    sums = np.zeros(ACCUMULATORS, np.int32)
+    scratch, histogram = np.zeros(ACCUMULATORS // _SAMPLED, np.int64), np.zeros(_BINS, np.int64)
+    by_row = len(ranks) == 0
+    for w in range(len(starts) - 1):
+        first = w * window
+        some = min(window, documents - first)
+        begin, end = starts[w], starts[w + 1]
+        window_rows, window_impacts = rows[begin:end], impacts[begin:end]
+        for q in range(queries):
+            bound = np.int64(0)
+            for j in range(query_starts[q], query_starts[q + 1]):
+                bound += np.int64(weights[j]) * maxima[w, terms[j]]
+            if bound <= floors[q]:
+                continue
+            waiting = np.int64(-1)  # a column that is added together with the next one
+            for j in range(query_starts[q], query_starts[q + 1]):
+                term, weight = terms[j], weights[j]
+                if columns[w, term] == 0:
+                    of, to = np.int64(pointers[w, term]), np.int64(pointers[w, term + 1])
+                    _add_postings(window_rows[of:to], window_impacts[of:to], weight, sums)
+                elif waiting < 0:
+                    waiting = np.int64(j)
+                else:
+                    one = _column(dense, column_starts[w], columns[w, terms[waiting]], some)
+                    two = _column(dense, column_starts[w], columns[w, term], some)
+                    _add_columns(one, weights[waiting], two, weight, sums)
+                    waiting = np.int64(-1)
+            if waiting >= 0:
+                one = _column(dense, column_starts[w], columns[w, terms[waiting]], some)
+                _add_columns(one, weights[waiting], one, np.int32(0), sums)
+            counts[q], floors[q] = _collect(
+                sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], scratch, histogram
+            )
+
+
+@njit(nogil=True, cache=True)
+def _add_postings(rows, impacts, weight, sums):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        sums[rows[i]] += weight * np.int32(impacts[i])
+
+
+@njit(nogil=True, cache=True)
+def _column(dense, start, number, some):  # type: ignore[no-untyped-def]
+    of = start + (np.int64(number) - 1) * some
+    return dense[of : of + some]
+
+
+@njit(nogil=True, cache=True)
+def _add_columns(one, one_weight, two, two_weight, sums):  # type: ignore[no-untyped-def]
+    for i in range(min(len(one), len(two))):
+        sums[i] += np.int32(one_weight * np.int32(one[i]) + two_weight * np.int32(two[i]))
+
+
+@njit(nogil=True, cache=True)
+def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, scratch, histogram):  # type: ignore[no-untyped-def]
+    """Sums above ``floor`` become keys; all sums become 0. Returns how many keys there are and the new floor."""
+    if count == 0:
+        floor = _first_floor(sums, some, k, scratch, histogram)
+    low = np.int32(floor)
+    for start in range(np.uint64(0), np.uint64(some), np.uint64(_GROUP)):
+        signs = np.int32(0)  # below 0 as soon as one sum is above the floor: cheaper than their maximum
+        for i in range(np.uint64(_GROUP)):
+            signs |= np.int32(low - sums[start + i])
+        if signs < 0:
+            if count + _GROUP > len(keys):
+                count, floor = _keep_best(keys[:count], k, len(keys) - _GROUP, by_row, histogram)
+                low = np.int32(floor)
+            place = _LOW - first - np.int64(start)
+            if by_row:
+                group, found, more = sums[start : start + np.uint64(_GROUP)], keys[count : count + _GROUP], np.uint64(0)
+                for i in range(np.uint64(_GROUP)):
+                    found[more] = (np.int64(group[i]) << 32) | (place - np.int64(i))
+                    more += np.uint64(group[i] > low)  # no branch: which one is above cannot be foreseen
+                count += np.int64(more)
+            else:
+                for i in range(np.uint64(_GROUP)):
+                    if sums[start + i] > low:
+                        keys[count] = (np.int64(sums[start + i]) << 32) | (_LOW - ranks[_LOW - place + np.int64(i)])
+                        count += 1
+        for i in range(np.uint64(_GROUP)):
+            sums[start + i] = 0
+    return count, floor
+
+
+@njit(nogil=True, cache=True)
+def _first_floor(sums, some, k, scratch, histogram):  # type: ignore[no-untyped-def]
+    """A score that at least ``k`` of the sums exceed, guessed from some of them and then counted; or 0."""
+    sample = some // _SAMPLED
+    wanted = (k * 5 // 4) // _SAMPLED + 3
+    if 4 * wanted > sample:
+        return np.int64(0)
+    for i in range(sample):
+        scratch[i] = np.int64(sums[i * _SAMPLED]) << 32
+    guess, _ = _kth_score(scratch[:sample], wanted, histogram)
+    low, above = np.int32(guess), np.int32(0)
+    for i in range(np.uint64(some)):
+        above += np.int32(sums[i] > low)
+    return guess if above >= k else np.int64(0)
+
+
+@njit(nogil=True, cache=True)
+def _keep_best(keys, k, most, by_row, histogram):  # type: ignore[no-untyped-def]
+    """Move the ``k`` best of more keys to the front, and perhaps some that tie, ``most`` in all. Returns how many, and
+    the score that a later row has to exceed."""
+    score, equal = _kth_score(keys, k, histogram)
+    kept = 0
+    if by_row:  # keys stand in row order: of those that tie, the first are the best
+        for i in range(len(keys)):
+            found = keys[i] >> 32
+            if found > score or (found == score and equal > 0):
+                equal -= found == score
+                keys[kept] = keys[i]
+                kept += 1
+        return kept, score
+    for i in range(len(keys)):
+        keys[kept], better = keys[i], keys[i] >> 32 >= score
+        kept += better
+    if kept > k + (most - k) // 2:
+        keys[:kept].sort()
+        for i in range(k):
+            keys[i] = keys[kept - k + i]
+        kept = k
+    return kept, score - 1  # a later row that ties may come first
+
+
+@njit(nogil=True, cache=True)
+def _kth_score(keys, k, histogram):  # type: ignore[no-untyped-def]
+    """The ``k``-th highest score, and how many of the ``k`` best have it: ten bits at a time from the top."""
+    best = np.int64(0)
+    for i in range(len(keys)):
+        best = max(best, keys[i])
+    best >>= 32
+    shift = 0
+    while best >> shift >= _BINS:
+        shift += 1
+    above, prefix, need = shift + _BITS, np.int64(0), k
+    while True:
+        histogram[:] = 0
+        mask = (1 << (above - shift)) - 1
+        for i in range(len(keys)):
+            score = keys[i] >> 32
+            if score >> above == prefix:
+                histogram[(score >> shift) & mask] += 1
+        place = mask
+        while histogram[place] < need:
+            need -= histogram[place]
+            place -= 1
+        prefix = (prefix << (above - shift)) | place
+        if shift == 0:
+            return prefix, need
+        above = shift
+        shift = max(0, shift - _BITS)
+
+
+@njit(nogil=True, cache=True)
+def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no-untyped-def]
+    """``out[i]`` = sum over the terms of ``rows[i]`` of impact times ``table[term]``; int64 throughout."""
+    for i in range(len(rows)):
+        of, to = indptr[rows[i]], indptr[rows[i] + 1]
+        some_terms, some_impacts = terms[of:to], impacts[of:to]
+        total = np.int64(0)
+        for j in range(len(some_terms)):
+            total += table[some_terms[j]] * np.int64(some_impacts[j])
+        out[i] = total

@@ -1,0 +1,308 @@
+"""Impact postings for whole topic sets: the index's own impacts by term, searched by compiled loops, without Java.
+
+Lucene skips what cannot reach the top ten, which pays for one question and few hits. For a thousand hits of each of
+many questions (evaluation, hard negatives) nearly every posting counts, and adding all of them up in an accumulator
+that stays in the processor's cache is much faster. The hits, the integer scores and the order of ties are Lucene's.
+
+    I/postings/meta.json        format, counts, the window, and the digest of the index that they were made of
+    I/postings/starts.npy       (w + 1,) int64: where the postings of each window begin
+    I/postings/pointers.npy     (w * (V + 1),) uint32: where those of each term begin, from the window's start
+    I/postings/maxima.npy       (w * V,) uint8: the term's highest impact in the window
+    I/postings/rows.npy         (s,) uint16: row within the window
+    I/postings/impacts.npy      (s,) uint8
+    I/postings/columns.npy      (w * V,) uint16: the number of the term's column in the window, from 1; 0 without one
+    I/postings/column_starts.npy  (w + 1,) int64: where the columns of each window begin
+    I/postings/dense.npy        (d,) uint8: columns, the impacts of all rows of a window, zeros included
+
+A window is a run of ``window`` rows; its postings stand together, by term and then by row. Terms of at least one row in
+:data:`DENSE` have a column instead of postings, to which the processor adds many rows at a time. A query goes window
+by window, and leaves out those in which even the highest impacts could not lift a document among its k best.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dupmae_ir.device import need_packages
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.forward import Forward, NpyWriter, mapped
+
+FORMAT = 1
+FILES: dict[str, type] = {
+    "starts": np.int64, "pointers": np.uint32, "maxima": np.uint8, "rows": np.uint16, "impacts": np.uint8,
+    "columns": np.uint16, "column_starts": np.int64, "dense": np.uint8,
+}  # fmt: skip
+WINDOW = 1 << 16
+"""Rows of a window. An accumulator of them is 256 KB; smaller ones measured slower, for each term starts anew."""
+DENSE = 8
+"""Adding a column takes as long as adding postings of about one row in twenty. It takes the room of one row in three,
+so a column from there on would be smallest and one from one row in twenty fastest; this lies between."""
+MOST_ROWS = 1 << 16
+"""Rows that a uint16 can number."""
+HIGHEST_SCORE = (1 << 31) - 1
+_AGAIN = "make them again with: dupmae-ir index postings --index"
+_TOGETHER = 64
+"""Queries that go through the windows side by side, so that a window is read from memory once for all of them."""
+_KEYS = 1 << 23
+"""Candidates kept at a time by one thread, for all of its queries: 64 MB."""
+
+
+class Index(Protocol):
+    """What postings are made of: a finished :class:`~dupmae_ir.index.folder.IndexFolder` with impacts."""
+
+    path: Path
+    meta: dict[str, Any]
+
+    @property
+    def documents(self) -> int: ...
+    @property
+    def terms(self) -> Sequence[str]: ...
+    @property
+    def forward(self) -> Forward: ...
+
+
+def folder_of(index: str | Path) -> Path:
+    """Where the postings of an index folder are."""
+    return Path(index) / "postings"
+
+
+def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
+    """Write ``I/postings/`` of a finished index from its forward index; memory does not grow with the collection.
+
+    It appears whole, in the place of an older one. ``tick`` is told the rows of each finished window. Raises
+    :class:`IndexMismatch` for an index without impacts, :class:`UsageError` while somebody else writes it.
+    """
+    from dupmae_ir.io.atomic import disk_full_is_one_line, replace_folder
+    from dupmae_ir.io.lock import exclusive
+
+    forward, target = index.forward, folder_of(index.path)
+    aside = target.with_name(".postings.building")
+    with exclusive(target.with_name(".postings.lock"), f"writing {target}"), disk_full_is_one_line(target):
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            aside.mkdir()
+            write_postings(forward, aside, index.meta["digest"], window, tick)
+            replace_folder(aside, target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+def write_postings(
+    forward: Forward, folder: Path, digest: str, window: int = WINDOW, tick: Callable[[int], object] | None = None
+) -> None:
+    """The files into ``folder``, which is there and empty, window by window."""
+    if not 1 <= window <= MOST_ROWS:
+        raise UsageError(f"a window of {window} rows; wants 1 to {MOST_ROWS}")
+    with contextlib.ExitStack() as files:
+        out = {name: NpyWriter(folder / f"{name}.npy", kind) for name, kind in FILES.items()}
+        for writer in out.values():
+            files.callback(writer.close)
+        for name in ("starts", "column_starts"):
+            out[name].add(np.zeros(1))
+        for first in range(0, len(forward), window):
+            last = min(first + window, len(forward))
+            for name, values in _window(forward, first, last).items():
+                out[name].add(values)
+            out["starts"].add(np.array([out["rows"].count]))
+            out["column_starts"].add(np.array([out["dense"].count]))
+            if tick:
+                tick(last - first)
+    meta = {
+        "format": FORMAT, "documents": len(forward), "postings": len(forward.terms), "vocabulary": forward.vocabulary,
+        "window": window, "sparse": out["rows"].count, "dense": out["dense"].count, "digest": digest,
+    }  # fmt: skip
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
+    """The postings of the rows from ``first`` to ``last``, by term and then by row."""
+    indptr = np.asarray(forward.indptr[first : last + 1])
+    terms = np.asarray(forward.terms[indptr[0] : indptr[-1]])
+    order = np.argsort(terms, kind="stable")  # of uint16 a radix sort; within a term, rows stay in order
+    rows = np.repeat(np.arange(last - first, dtype=np.uint16), np.diff(indptr))[order]
+    impacts = np.asarray(forward.impacts[indptr[0] : indptr[-1]])[order]
+    counts = np.bincount(terms, minlength=forward.vocabulary)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    maxima = np.zeros(forward.vocabulary, np.uint8)
+    there = counts > 0  # reduceat has no notion of an empty slice
+    if there.any():
+        maxima[there] = np.maximum.reduceat(impacts, starts[:-1][there])
+    common = np.flatnonzero(there & (counts * DENSE >= last - first))[: np.iinfo(np.uint16).max]
+    columns, dense = np.zeros(forward.vocabulary, np.uint16), np.zeros((len(common), last - first), np.uint8)
+    columns[common] = np.arange(1, len(common) + 1)
+    for column, term in enumerate(common):
+        here = slice(starts[term], starts[term + 1])
+        dense[column, rows[here]] = impacts[here]
+    sparse = np.repeat(columns == 0, counts)
+    return {
+        "pointers": np.concatenate(([0], np.cumsum(np.where(columns == 0, counts, 0)))), "maxima": maxima,
+        "rows": rows[sparse], "impacts": impacts[sparse], "columns": columns, "dense": dense.ravel(),
+    }  # fmt: skip
+
+
+class _Queries(NamedTuple):
+    """Some queries: terms (t,) int64 and weights (t,) int32; those of query q stand from ``starts[q]`` to the next."""
+
+    starts: np.ndarray
+    terms: np.ndarray
+    weights: np.ndarray
+
+
+class PostingsSearcher:
+    """Exact inner products of impact queries with the documents of an index; the contract of
+    :class:`~dupmae_ir.index.lucene.ImpactSearcher`, except that scores are exact to 2**31 and that a query may have
+    any number of terms.
+
+    ``docid_ranks`` gives (n,) int64, the place of each row's id among all, and is asked for ``by_docid`` alone.
+    Raises :class:`IndexMismatch` for postings that are missing, damaged, or made of another index, and
+    :class:`EnvironmentProblem` without numba.
+    """
+
+    def __init__(self, index: Index, docid_ranks: Callable[[], np.ndarray]) -> None:
+        need_packages("search by postings", ("numba",), "speed")
+        self.folder = folder_of(index.path)
+        self._index = index
+        self._docid_ranks = docid_ranks
+        self.meta = _read_meta(self.folder, index)
+        self.window, self.documents = int(self.meta["window"]), index.documents
+        self._files = self._opened()
+
+    def _opened(self) -> dict[str, np.ndarray]:
+        windows, vocabulary = -(-self.documents // self.window), int(self.meta["vocabulary"])
+        lengths = {
+            "starts": windows + 1, "pointers": windows * (vocabulary + 1), "maxima": windows * vocabulary,
+            "rows": self.meta["sparse"], "impacts": self.meta["sparse"], "columns": windows * vocabulary,
+            "column_starts": windows + 1, "dense": self.meta["dense"],
+        }  # fmt: skip
+        files = {}
+        for name, kind in FILES.items():
+            path = self.folder / f"{name}.npy"
+            files[name] = mapped(path, f"{_AGAIN} {self._index.path}")
+            files[name].flags.writeable = False  # also of an empty file, which is not mapped: one compiled form
+            if (len(files[name]), files[name].dtype) != (lengths[name], np.dtype(kind)):
+                raise IndexMismatch(
+                    f"{path} holds {len(files[name])} numbers of type {files[name].dtype}, its meta.json says "
+                    f"{lengths[name]} of {np.dtype(kind)}; {_AGAIN} {self._index.path}"
+                )
+        files["pointers"] = files["pointers"].reshape(windows, vocabulary + 1)
+        for name in ("maxima", "columns"):
+            files[name] = files[name].reshape(windows, vocabulary)
+        return files
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {term: number for number, term in enumerate(self._index.terms)}
+
+    @cached_property
+    def _ranks(self) -> np.ndarray:
+        return np.ascontiguousarray(self._docid_ranks(), np.int64)
+
+    @cached_property
+    def _rows_by_docid(self) -> np.ndarray:
+        return np.argsort(self._ranks)
+
+    def top(
+        self, queries: Sequence[dict[str, int]], k: int, threads: int = 1, by_docid: bool = False
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The ``k`` best rows of each query and their scores: (m,) int64 and (m,) int64, m <= k, best first.
+
+        As :meth:`ImpactSearcher.top`: rows that share no term are never returned, and equal scores come in row order,
+        also at rank k; with ``by_docid`` in ascending docid order. Raises :class:`UsageError` for a weight that is
+        not a positive whole number, and for a query that could score 2**31 or more. ``threads`` groups of queries run
+        at a time.
+        """
+        from dupmae_ir.index import kernels
+
+        if k < 1:
+            raise UsageError(f"the number of hits must be at least 1, got {k}")
+        queries = list(queries)
+        k = max(1, min(k, self.documents))
+        room = max(k, min(2 * k, self.documents)) + kernels.SLACK
+        share = -(-len(queries) // max(1, threads))
+        together = max(1, min(_TOGETHER, share, _KEYS // room))
+        groups = [self._packed(queries[start : start + together]) for start in range(0, len(queries), together)]
+
+        def search(group: _Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+            return self._search(group, k, room, by_docid)
+
+        if threads <= 1 or len(groups) < 2:
+            return [found for group in groups for found in search(group)]
+        from concurrent.futures import ThreadPoolExecutor
+
+        if by_docid:
+            _ = self._rows_by_docid  # once, not by each thread
+        with ThreadPoolExecutor(min(threads, len(groups))) as pool:
+            return [found for part in pool.map(search, groups) for found in part]
+
+    def _search(self, queries: _Queries, k: int, room: int, by_docid: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+        from dupmae_ir.index import kernels
+
+        ranks = self._ranks if by_docid else np.zeros(0, np.int64)
+        count = len(queries.starts) - 1
+        keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
+        f = self._files
+        kernels.search(
+            f["starts"], f["pointers"], f["maxima"], f["rows"], f["impacts"], f["columns"], f["column_starts"],
+            f["dense"], self.window, self.documents,
+            queries.starts, queries.terms, queries.weights, ranks, k, keys, counts,
+        )  # fmt: skip
+        rows_of = self._rows_by_docid if by_docid else None
+        return [_ranked(keys[q, :found], k, rows_of) for q, found in enumerate(counts.tolist())]
+
+    def _packed(self, queries: Sequence[dict[str, int]]) -> _Queries:
+        """Their terms that the index knows, one query after the other. Numbers are checked all at once."""
+        lengths = [len(query) for query in queries]
+        weights = np.fromiter((w for query in queries for w in query.values()), np.float64, sum(lengths))
+        if not ((weights >= 1) & (weights == np.rint(weights))).all():
+            raise UsageError(_wrong_weight(queries))
+        ids = self._ids
+        terms = np.fromiter((ids.get(t, -1) for query in queries for t in query), np.int64, sum(lengths))
+        known, owner = terms >= 0, np.repeat(np.arange(len(queries)), lengths)[terms >= 0]
+        weights = weights[known]
+        if (np.bincount(owner, weights, len(queries)) * 255 > HIGHEST_SCORE).any():
+            raise UsageError("the weights of a query add up to more than search by postings can count; divide them")
+        starts = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(queries)))))
+        return _Queries(starts, terms[known], weights.astype(np.int32))
+
+
+def _wrong_weight(queries: Sequence[dict[str, int]]) -> str:
+    term, weight = next((t, w) for query in queries for t, w in query.items() if not (w >= 1 and float(w).is_integer()))
+    return f"the query weight of {term!r} must be a positive whole number, got {weight!r}"
+
+
+def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Keys, in any order, to the ``k`` best rows and their scores."""
+    best = np.sort(keys)[: -k - 1 : -1]
+    places = (1 << 32) - 1 - (best & ((1 << 32) - 1))
+    return places if rows_of is None else rows_of[places], best >> 32
+
+
+def _read_meta(folder: Path, index: Index) -> dict[str, Any]:
+    again = f"{_AGAIN} {index.path}"
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IndexMismatch(f"{folder} holds no postings; make them with: {again.partition(': ')[2]}") from None
+    except ValueError as e:
+        raise IndexMismatch(f"{folder / 'meta.json'} cannot be read: {e}; {again}") from None
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise IndexMismatch(f"{folder}: postings of another format than {FORMAT}; {again}")
+    wanted = {
+        "documents": index.documents, "postings": index.meta["postings"], "vocabulary": len(index.terms),
+        "digest": index.meta["digest"],
+    }  # fmt: skip
+    if differing := [name for name, value in wanted.items() if meta.get(name) != value]:
+        raise IndexMismatch(f"{folder} was made of another index ({', '.join(differing)} differ); {again}")
+    numbers = [meta.get(name) for name in ("window", "sparse", "dense")]
+    if not all(isinstance(number, int) for number in numbers) or not 1 <= meta["window"] <= MOST_ROWS:
+        raise IndexMismatch(f"{folder / 'meta.json'} lacks numbers; {again}")
+    return meta
