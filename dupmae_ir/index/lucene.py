@@ -1,8 +1,10 @@
 """Impact postings in Lucene, written straight through its own IndexWriter and searched as a true inner product.
 
-Anserini's route to the same index is JSONL in which each term is repeated as often as it weighs. Here a document is
-one string of ``term, weight`` pairs that Lucene's ``delimitedTermFrequency`` filter turns into postings: the same
-hits and scores, several times faster, nothing on disk in between. Stock ``LuceneImpactSearcher`` reads the result.
+Anserini's route to the same index is JSONL in which each term is repeated as often as it weighs. Here the rows of a
+CSR matrix go over in one call for many documents, and a small Java class (dupmae_ir/java/ImpactFeed.java) hands them to
+Lucene as tokens with frequencies. In a JVM that lacks the class a document is one string of ``term, weight`` pairs,
+which Lucene's ``delimitedTermFrequency`` filter turns into the same postings. The same hits and scores, many times
+faster, nothing on disk in between. Stock ``LuceneImpactSearcher`` reads the result.
 
 Lucene document number = row: one thread writes, merges join neighbours only, and one segment is left at the end.
 """
@@ -34,6 +36,9 @@ _WEIGHT, _NEXT = "\x01", "\x02"
 """Between a term and its weight, and between terms. Not blanks and '|', which vocabularies contain."""
 _RESERVED = (_WEIGHT, _NEXT, "\n", "\0")
 _LONGEST_TERM = 32766  # Lucene's limit, in UTF-8 bytes
+_HIGHEST = 255
+_ROWS = 1024
+"""Documents handed to Java at a time: about a megabyte."""
 _BUFFER_MB = 128.0
 
 
@@ -56,6 +61,7 @@ class LuceneWriter:
         kind.setTokenized(True)
         kind.setOmitNorms(not norms)
         kind.freeze()
+        self._kind = kind
         store = pyserini.autoclass(document + "Field$Store")
         self._bytes = pyserini.autoclass("org.apache.lucene.util.BytesRef")
         self._id = pyserini.autoclass(document + "StringField")("id", "", store.YES)
@@ -115,6 +121,7 @@ class ImpactWriter(LuceneWriter):
         check_terms(terms)
         pyserini.start_jvm()
         super().__init__(folder, _weighted_terms(), _impact_similarity(), norms=False)
+        self._feed = self._open_feed(terms)
         self._left = [term + _WEIGHT for term in terms]
         self._right = [f"{weight}{_NEXT}" for weight in range(256)]
 
@@ -123,16 +130,55 @@ class ImpactWriter(LuceneWriter):
 
     def add(self, docid: str, term_ids: np.ndarray, impacts: np.ndarray) -> None:
         """One document: (t,) vocabulary ids, each once, and their impacts in 1..255; none for an empty document."""
-        left, right = self._left, self._right
-        pairs = zip(term_ids.tolist(), impacts.tolist(), strict=True)
-        with pyserini.java_errors(self.folder):
-            self._add(docid, "".join([left[term] + right[weight] for term, weight in pairs]))
+        self._add_rows([docid], np.array([0, len(term_ids)]), np.asarray(term_ids), np.asarray(impacts))
 
     def add_batch(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
         """Many documents: ``impacts`` is (n, V) with whole numbers in 1..255 where it is not empty."""
-        ids, weights = impacts.indices, impacts.data.astype(np.int64)
-        for docid, start, end in zip(docids, impacts.indptr[:-1].tolist(), impacts.indptr[1:].tolist(), strict=True):
-            self.add(docid, ids[start:end], weights[start:end])
+        if len(docids) != impacts.shape[0]:
+            raise UsageError(f"{len(docids)} document ids for {impacts.shape[0]} rows of impacts")
+        for start in range(0, len(docids), _ROWS):
+            ends = impacts.indptr[start : start + _ROWS + 1]
+            part = slice(ends[0], ends[-1])
+            self._add_rows(docids[start : start + _ROWS], ends - ends[0], impacts.indices[part], impacts.data[part])
+
+    def _add_rows(self, docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> None:
+        """(n,) documents whose postings lie between ``ends`` (n + 1,)."""
+        if len(term_ids) != len(impacts):
+            raise UsageError(f"{len(term_ids)} terms with {len(impacts)} impacts")
+        if len(impacts) and not (impacts.min() >= 1 and impacts.max() <= _HIGHEST):
+            raise UsageError(f"impacts must be 1 to {_HIGHEST}, got {impacts.min()} to {impacts.max()}")
+        with pyserini.java_errors(self.folder):
+            if self._feed is None:
+                self._add_strings(docids, ends.tolist(), term_ids.tolist(), impacts.tolist())
+            else:
+                self._feed.add(_packed(docids, ends[1:], term_ids, impacts), len(docids), len(impacts))
+                self.documents += len(docids)
+
+    def _add_strings(self, docids: Sequence[str], ends: list[int], term_ids: list[int], impacts: list[int]) -> None:
+        left, right = self._left, self._right
+        for docid, start, end in zip(docids, ends[:-1], ends[1:], strict=True):
+            pairs = zip(term_ids[start:end], impacts[start:end], strict=True)
+            self._add(docid, "".join([left[term] + right[int(weight)] for term, weight in pairs]))
+
+    def _open_feed(self, terms: Sequence[str]) -> Any | None:
+        feed = pyserini.own_class("ImpactFeed")
+        if feed is None:
+            return None
+        encoded = [term.encode("utf-8") for term in terms]
+        vocabulary = b"".join([_int32(list(map(len, encoded))), *encoded])
+        with pyserini.java_errors(self.folder):
+            return feed(self._writer, self._kind, vocabulary, len(encoded))
+
+
+def _packed(docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> bytes:
+    """A batch as ImpactFeed reads it."""
+    names = [docid.encode("utf-8") for docid in docids]
+    name_ends = np.cumsum([len(name) for name in names])
+    return b"".join([_int32(ends), _int32(name_ends), _int32(term_ids), impacts.astype(np.uint8).tobytes(), *names])
+
+
+def _int32(numbers: Sequence[int] | np.ndarray) -> bytes:
+    return np.asarray(numbers, "<i4").tobytes()
 
 
 class Hits(NamedTuple):
