@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -121,9 +122,8 @@ class ImpactWriter(LuceneWriter):
         check_terms(terms)
         pyserini.start_jvm()
         super().__init__(folder, _weighted_terms(), _impact_similarity(), norms=False)
-        self._feed = self._open_feed(terms)
-        self._left = [term + _WEIGHT for term in terms]
-        self._right = [f"{weight}{_NEXT}" for weight in range(256)]
+        self._terms = list(terms)
+        self._feed = self._open_feed()
 
     def __enter__(self) -> ImpactWriter:
         return self
@@ -155,16 +155,22 @@ class ImpactWriter(LuceneWriter):
                 self.documents += len(docids)
 
     def _add_strings(self, docids: Sequence[str], ends: list[int], term_ids: list[int], impacts: list[int]) -> None:
-        left, right = self._left, self._right
+        left, right = self._strings
         for docid, start, end in zip(docids, ends[:-1], ends[1:], strict=True):
             pairs = zip(term_ids[start:end], impacts[start:end], strict=True)
             self._add(docid, "".join([left[term] + right[int(weight)] for term, weight in pairs]))
 
-    def _open_feed(self, terms: Sequence[str]) -> Any | None:
+    @cached_property
+    def _strings(self) -> tuple[list[str], list[str]]:
+        """The halves of a pair: each term with what follows it, each impact with what follows it."""
+        return [term + _WEIGHT for term in self._terms], [f"{weight}{_NEXT}" for weight in range(_HIGHEST + 1)]
+
+    def _open_feed(self) -> Any | None:
+        """Our Java class over this writer; None where the JVM lacks it."""
         feed = pyserini.own_class("ImpactFeed")
         if feed is None:
             return None
-        encoded = [term.encode("utf-8") for term in terms]
+        encoded = [term.encode("utf-8") for term in self._terms]
         vocabulary = b"".join([_int32(list(map(len, encoded))), *encoded])
         with pyserini.java_errors(self.folder):
             return feed(self._writer, self._kind, vocabulary, len(encoded))
