@@ -343,7 +343,7 @@ def _index_writer(folder: Path, analyzer: Any, similarity: Any) -> Any:
     config.setOpenMode(pyserini.autoclass(index + "IndexWriterConfig$OpenMode").CREATE)
     memory = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**20
     config.setRAMBufferSizeMB(min(_BUFFER_MB, memory / 4))
-    # A flushed segment in one compound file would be written a second time to take it apart, even when it is the only one.
+    # A segment flushed as one compound file would be written a second time, taken apart, even where it is the only one.
     config.setUseCompoundFile(False)
     # The default policy merges segments that are not neighbours, and rows would no longer be document numbers.
     config.setMergePolicy(pyserini.autoclass(index + "LogByteSizeMergePolicy")())
