@@ -6,7 +6,7 @@ INSTALL = $(RUN) -m pip install -qq --disable-pip-version-check --constraint con
 DEMO ?= runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types check docs clean
+.PHONY: help demo test test-all lint types check docs java clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -43,6 +43,10 @@ types: $(VENV)/.installed-dev  ## mypy
 docs: $(VENV)/.installed  ## write docs/cli.md and the table of docs/reproduction.md anew
 	$(RUN) docs/make_cli.py
 	$(RUN) docs/make_reproduction.py
+
+java: $(VENV)/.installed  ## compile dupmae_ir/java anew (wants a JDK 25: its javac made the class that is there)
+	javac --release 21 -g:none -cp "$$($(RUN) -c 'from dupmae_ir.pyserini import find_jar; print(find_jar())')" \
+	  -d dupmae_ir/java dupmae_ir/java/*.java
 
 check: lint types test  ## all that CI runs
 

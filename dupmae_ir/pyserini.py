@@ -57,6 +57,7 @@ _FOLDERS = (
     "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
     "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
 )
+_OUR_CLASSES = Path(__file__).parent / "java"
 _LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm.dll")
 
 
@@ -240,7 +241,7 @@ def _start(heap: str | None) -> Java:
     jar, java = find_jar(), find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["JVM_PATH"] = str(java.library)
-    jnius_config.add_classpath(str(jar))
+    jnius_config.add_classpath(str(jar), str(_OUR_CLASSES))
     jnius_config.add_options(*jvm_options(java, heap))
     try:
         with _without_line("Using incubator modules"):
@@ -313,6 +314,17 @@ def autoclass(name: str) -> Any:
     import jnius
 
     return jnius.autoclass(name)
+
+
+def own_class(name: str) -> Any | None:
+    """A class of dupmae_ir/java; None in a JVM that somebody else started, where it is not on the class path."""
+    start_jvm()
+    import jnius
+
+    try:
+        return jnius.autoclass(name)
+    except jnius.JavaException:
+        return None
 
 
 def cast(name: str, value: Any) -> Any:

@@ -107,6 +107,20 @@ def test_whatever_a_check_meets_becomes_a_finding(monkeypatch, capsys, error, de
     assert (finding.ok, finding.detail, finding.fix) == (False, detail, fix)
 
 
+def test_the_longest_check_starts_early_and_findings_come_in_order(monkeypatch):
+    begun = []
+
+    def examine(name):
+        begun.append(name)
+        return Finding(name, True, "x")
+
+    monkeypatch.setattr(doctor, "_examine", examine)
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 1)
+    assert [finding.name for finding in doctor.run()] == list(CHECKS)
+    assert sorted(begun) == sorted(CHECKS)
+    assert begun.index("pyserini") == 3 < list(CHECKS).index("pyserini")
+
+
 def test_only_the_essential_makes_it_fail():
     good, odd, bad = Finding("a", True, "x"), Finding("b", False, "x", essential=False), Finding("c", False, "x", "do")
     assert healthy([good, odd])

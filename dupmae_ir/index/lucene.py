@@ -1,8 +1,10 @@
 """Impact postings in Lucene, written straight through its own IndexWriter and searched as a true inner product.
 
-Anserini's route to the same index is JSONL in which each term is repeated as often as it weighs. Here a document is
-one string of ``term, weight`` pairs that Lucene's ``delimitedTermFrequency`` filter turns into postings: the same
-hits and scores, several times faster, nothing on disk in between. Stock ``LuceneImpactSearcher`` reads the result.
+Anserini's route to the same index is JSONL in which each term is repeated as often as it weighs. Here the rows of a
+CSR matrix go over in one call for many documents, and a small Java class (dupmae_ir/java/ImpactFeed.java) hands them to
+Lucene as tokens with frequencies. In a JVM that lacks the class a document is one string of ``term, weight`` pairs,
+which Lucene's ``delimitedTermFrequency`` filter turns into the same postings. The same hits and scores, many times
+faster, nothing on disk in between. Stock ``LuceneImpactSearcher`` reads the result.
 
 Lucene document number = row: one thread writes, merges join neighbours only, and one segment is left at the end.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -34,6 +37,9 @@ _WEIGHT, _NEXT = "\x01", "\x02"
 """Between a term and its weight, and between terms. Not blanks and '|', which vocabularies contain."""
 _RESERVED = (_WEIGHT, _NEXT, "\n", "\0")
 _LONGEST_TERM = 32766  # Lucene's limit, in UTF-8 bytes
+_HIGHEST = 255
+_ROWS = 1024
+"""Documents handed to Java at a time: about a megabyte."""
 _BUFFER_MB = 128.0
 
 
@@ -56,6 +62,7 @@ class LuceneWriter:
         kind.setTokenized(True)
         kind.setOmitNorms(not norms)
         kind.freeze()
+        self._kind = kind
         store = pyserini.autoclass(document + "Field$Store")
         self._bytes = pyserini.autoclass("org.apache.lucene.util.BytesRef")
         self._id = pyserini.autoclass(document + "StringField")("id", "", store.YES)
@@ -115,24 +122,69 @@ class ImpactWriter(LuceneWriter):
         check_terms(terms)
         pyserini.start_jvm()
         super().__init__(folder, _weighted_terms(), _impact_similarity(), norms=False)
-        self._left = [term + _WEIGHT for term in terms]
-        self._right = [f"{weight}{_NEXT}" for weight in range(256)]
+        self._terms = list(terms)
+        self._feed = self._open_feed()
 
     def __enter__(self) -> ImpactWriter:
         return self
 
     def add(self, docid: str, term_ids: np.ndarray, impacts: np.ndarray) -> None:
         """One document: (t,) vocabulary ids, each once, and their impacts in 1..255; none for an empty document."""
-        left, right = self._left, self._right
-        pairs = zip(term_ids.tolist(), impacts.tolist(), strict=True)
-        with pyserini.java_errors(self.folder):
-            self._add(docid, "".join([left[term] + right[weight] for term, weight in pairs]))
+        self._add_rows([docid], np.array([0, len(term_ids)]), np.asarray(term_ids), np.asarray(impacts))
 
     def add_batch(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
         """Many documents: ``impacts`` is (n, V) with whole numbers in 1..255 where it is not empty."""
-        ids, weights = impacts.indices, impacts.data.astype(np.int64)
-        for docid, start, end in zip(docids, impacts.indptr[:-1].tolist(), impacts.indptr[1:].tolist(), strict=True):
-            self.add(docid, ids[start:end], weights[start:end])
+        if len(docids) != impacts.shape[0]:
+            raise UsageError(f"{len(docids)} document ids for {impacts.shape[0]} rows of impacts")
+        for start in range(0, len(docids), _ROWS):
+            ends = impacts.indptr[start : start + _ROWS + 1]
+            part = slice(ends[0], ends[-1])
+            self._add_rows(docids[start : start + _ROWS], ends - ends[0], impacts.indices[part], impacts.data[part])
+
+    def _add_rows(self, docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> None:
+        """(n,) documents whose postings lie between ``ends`` (n + 1,)."""
+        if len(term_ids) != len(impacts):
+            raise UsageError(f"{len(term_ids)} terms with {len(impacts)} impacts")
+        if len(impacts) and not (impacts.min() >= 1 and impacts.max() <= _HIGHEST):
+            raise UsageError(f"impacts must be 1 to {_HIGHEST}, got {impacts.min()} to {impacts.max()}")
+        with pyserini.java_errors(self.folder):
+            if self._feed is None:
+                self._add_strings(docids, ends.tolist(), term_ids.tolist(), impacts.tolist())
+            else:
+                self._feed.add(_packed(docids, ends[1:], term_ids, impacts), len(docids), len(impacts))
+                self.documents += len(docids)
+
+    def _add_strings(self, docids: Sequence[str], ends: list[int], term_ids: list[int], impacts: list[int]) -> None:
+        left, right = self._strings
+        for docid, start, end in zip(docids, ends[:-1], ends[1:], strict=True):
+            pairs = zip(term_ids[start:end], impacts[start:end], strict=True)
+            self._add(docid, "".join([left[term] + right[int(weight)] for term, weight in pairs]))
+
+    @cached_property
+    def _strings(self) -> tuple[list[str], list[str]]:
+        """The halves of a pair: each term with what follows it, each impact with what follows it."""
+        return [term + _WEIGHT for term in self._terms], [f"{weight}{_NEXT}" for weight in range(_HIGHEST + 1)]
+
+    def _open_feed(self) -> Any | None:
+        """Our Java class over this writer; None where the JVM lacks it."""
+        feed = pyserini.own_class("ImpactFeed")
+        if feed is None:
+            return None
+        encoded = [term.encode("utf-8") for term in self._terms]
+        vocabulary = b"".join([_int32(list(map(len, encoded))), *encoded])
+        with pyserini.java_errors(self.folder):
+            return feed(self._writer, self._kind, vocabulary, len(encoded))
+
+
+def _packed(docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> bytes:
+    """A batch as ImpactFeed reads it."""
+    names = [docid.encode("utf-8") for docid in docids]
+    name_ends = np.cumsum([len(name) for name in names])
+    return b"".join([_int32(ends), _int32(name_ends), _int32(term_ids), impacts.astype(np.uint8).tobytes(), *names])
+
+
+def _int32(numbers: Sequence[int] | np.ndarray) -> bytes:
+    return np.asarray(numbers, "<i4").tobytes()
 
 
 class Hits(NamedTuple):
@@ -291,6 +343,8 @@ def _index_writer(folder: Path, analyzer: Any, similarity: Any) -> Any:
     config.setOpenMode(pyserini.autoclass(index + "IndexWriterConfig$OpenMode").CREATE)
     memory = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**20
     config.setRAMBufferSizeMB(min(_BUFFER_MB, memory / 4))
+    # A segment flushed as one compound file would be written a second time, taken apart, even where it is the only one.
+    config.setUseCompoundFile(False)
     # The default policy merges segments that are not neighbours, and rows would no longer be document numbers.
     config.setMergePolicy(pyserini.autoclass(index + "LogByteSizeMergePolicy")())
     return pyserini.autoclass(index + "IndexWriter")(_directory(folder), config)

@@ -24,10 +24,14 @@ def matrix():
     return ids, sp.csr_matrix(weights.astype(np.int64))
 
 
-@pytest.fixture(scope="module")
-def searcher(tmp_path_factory, matrix):
+@pytest.fixture(scope="module", params=["arrays", "strings"])
+def searcher(tmp_path_factory, matrix, request):
+    """The same index by both ways into Lucene."""
     folder = tmp_path_factory.mktemp("ot")
     with ImpactWriter(folder, samples.TERMS) as writer:
+        assert writer._feed is not None
+        if request.param == "strings":
+            writer._feed = None
         writer.add_batch(*matrix)
     searcher = ImpactSearcher(folder)
     yield searcher
@@ -53,6 +57,64 @@ def test_documents_without_terms_keep_their_id_and_number(searcher, matrix):
     ids, _ = matrix
     assert searcher.documents == len(ids)
     assert [searcher.docid(row) for row in range(len(ids))] == ids
+
+
+def _postings(folder: Path) -> dict[str, bytes]:
+    """The postings and the term dictionary of the only segment, without the segment's random id in front and the
+    checksum behind."""
+    names = {path.suffix: path for path in folder.iterdir() if path.suffix in (".doc", ".tim")}
+    assert set(names) == {".doc", ".tim"}
+    return {suffix: path.read_bytes()[100:-16] for suffix, path in names.items()}
+
+
+def test_arrays_and_strings_make_the_same_postings_to_the_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(lucene, "_ROWS", 37)  # several calls, the last one shorter
+    rng = np.random.default_rng(3)
+    impacts = sp.csr_matrix(rng.integers(1, 256, (500, 113)) * (rng.random((500, 113)) < 0.3))
+    docids = [f"d{row}é" if row % 3 else f"{row}" for row in range(500)]
+    made = []
+    for feed in (True, False):
+        folder = tmp_path / str(feed)
+        folder.mkdir()
+        with ImpactWriter(folder, samples.TERMS) as writer:
+            writer._feed = writer._feed if feed else None
+            writer.add_batch(docids[:400], impacts[:400].astype(np.uint8))
+            writer.add_batch(docids[400:], impacts[400:])
+            assert writer.documents == 500
+        made.append(_postings(folder))
+        searcher = ImpactSearcher(folder)
+        assert [searcher.docid(row) for row in range(500)] == docids
+        searcher.close()
+    assert len(made[0][".doc"]) > 10_000
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("feed", [True, False])
+@pytest.mark.parametrize("impact", [0, 256, -1, 300])
+def test_impacts_that_a_byte_does_not_hold_are_refused(tmp_path, feed, impact):
+    with suppress(RuntimeError), ImpactWriter(tmp_path, ["a", "b"]) as writer:
+        writer._feed = writer._feed if feed else None
+        with pytest.raises(UsageError, match="impacts must be 1 to 255"):
+            writer.add("d", np.array([0, 1]), np.array([7, impact]))
+        raise RuntimeError
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path):
+    with suppress(RuntimeError), ImpactWriter(tmp_path, ["a", "b"]) as writer:
+        with pytest.raises(UsageError, match="2 document ids for 3 rows"):
+            writer.add_batch(["x", "y"], sp.csr_matrix(np.ones((3, 2), np.uint8)))
+        with pytest.raises(UsageError, match="2 terms with 1 impacts"):
+            writer.add("x", np.array([0, 1]), np.array([1]))
+        with pytest.raises(OutputError, match="Lucene reports ArrayIndexOutOfBounds"):
+            writer.add("x", np.array([2]), np.array([1]))
+        raise RuntimeError
+
+
+def test_the_only_segment_is_written_once(tmp_path):
+    """Taking a compound file apart would give the segment a second name."""
+    with ImpactWriter(tmp_path, ["a"]) as writer:
+        writer.add("d", np.array([0]), np.array([1]))
+    assert [path.name for path in tmp_path.glob("*.si")] == ["_0.si"]
 
 
 def test_terms_of_every_document_still_count(tmp_path):

@@ -236,6 +236,39 @@ def test_a_jvm_that_somebody_else_started_with_anserini_serves():
     assert done.stdout == "a JVM that was already running True False\n"
 
 
+def test_impacts_are_written_as_strings_in_a_jvm_without_our_class(tmp_path):
+    done = _python(
+        f"""
+        import os, jnius_config
+        import numpy as np
+        from dupmae_ir import pyserini
+        from dupmae_ir.index.lucene import ImpactSearcher, ImpactWriter
+        os.environ["JAVA_HOME"] = str(pyserini.find_java().home)
+        jnius_config.add_classpath(str(pyserini.find_jar()))
+        import jnius
+        with ImpactWriter({str(tmp_path)!r}, ["a", "b"]) as writer:
+            print(writer._feed)
+            writer.add("x", np.array([0, 1]), np.array([3, 255]))
+        print(ImpactSearcher({str(tmp_path)!r}).top([{{"b": 2}}], 1)[0][1].tolist())
+        """
+    )
+    assert done.stdout == "None\n[510]\n", done.stderr
+
+
+@pytest.mark.jvm
+def test_our_class_is_for_the_oldest_java_and_made_of_its_source(tmp_path):
+    made = Path(pyserini.__file__).parent / "java" / "ImpactFeed.class"
+    assert int.from_bytes(made.read_bytes()[6:8], "big") == pyserini.MINIMUM_JAVA + 44
+    assert pyserini.own_class("ImpactFeed") is not None
+    assert pyserini.own_class("NoSuchClass") is None
+    javac = pyserini.find_java().home / "bin" / "javac"
+    if not javac.is_file() or pyserini.find_java().major != 25:
+        pytest.skip("the compiler that made the class, javac 25, is not here")
+    flags = ["--release", str(pyserini.MINIMUM_JAVA), "-g:none", "-cp", str(pyserini.find_jar()), "-d", str(tmp_path)]
+    subprocess.run([javac, *flags, made.with_suffix(".java")], check=True, timeout=120)
+    assert (tmp_path / made.name).read_bytes() == made.read_bytes()
+
+
 def test_a_java_that_does_not_start_is_one_line(tmp_path):
     home = _home(tmp_path / "broken", "21.0.1")
     (home / "lib" / "server" / "libjvm.so").write_bytes(b"not a library")

@@ -1,0 +1,126 @@
+"""Start-up of our commands against importing Pyserini's Lucene searchers.
+
+    python benchmarks/startup.py [--documents 500]
+
+Whole processes, turn about, each from ``exec`` to exit on a warm disk. The peer is what every stock Pyserini search
+pays before it opens an index: ``python -c "import pyserini.search.lucene"``, on the Java that dupmae_ir finds
+(JAVA_HOME and JVM_PATH set, and OPENAI_API_KEY, without which Pyserini 1.6 does not import). Ours: two help pages,
+``doctor`` up to its first finding (its total is told too), and ``search --query`` on an index of the standard library's
+documentation by the embedded model, from nothing to the printed answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness import ROOT, Claim, arguments, bars, in_turns, middle, report, speedup
+
+from dupmae_ir import pyserini
+from dupmae_ir.demo.collection import stdlib_documents
+from dupmae_ir.io.atomic import atomic_write
+
+PEER = "import pyserini.search.lucene"
+QUERY = "count how often each word occurs in a list"
+HELP, ENCODE_HELP, DOCTOR, FIRST, SEARCH = (
+    "dupmae-ir --help", "encode --help", "doctor, to its last line", "doctor, to its first finding", "search --query",
+)  # fmt: skip
+
+
+class Commands:
+    """The command lines, run in children whose output is checked: that is the gate."""
+
+    def __init__(self, folder: Path, documents: int) -> None:
+        java = pyserini.find_java()
+        self.java = f"{java.version}"
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self.ours = {**os.environ, "PYTHONPATH": path}
+        self.stock = {
+            **self.ours, "JAVA_HOME": str(java.home), "JVM_PATH": str(java.library), "OPENAI_API_KEY": "unused",
+        }  # fmt: skip
+        self.index = folder / "index"
+        self.first: list[float] = []
+        self._make_index(folder / "corpus.jsonl", documents)
+
+    def _make_index(self, corpus: Path, documents: int) -> None:
+        with atomic_write(corpus) as out:
+            for document in stdlib_documents()[:documents]:
+                out.write(json.dumps({"_id": document.docid, "title": document.title, "text": document.text}) + "\n")
+        self._run("dupmae_ir.encode", "--corpus", str(corpus), "--index", str(self.index), "--quiet")
+
+    def _run(self, *arguments: str, wants: str = "") -> None:
+        command = [sys.executable, "-m", *arguments]
+        done = subprocess.run(command, env=self.ours, cwd=self.index.parent, capture_output=True, text=True)
+        if done.returncode or wants not in done.stdout:
+            raise SystemExit(f"{arguments}: status {done.returncode}, {done.stdout[-500:]}{done.stderr[-500:]}")
+
+    def peer(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", PEER], env=self.stock, cwd=self.index.parent, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise SystemExit(f"{PEER}: status {done.returncode}, {done.stderr[-500:]}")
+
+    def help(self) -> None:
+        self._run("dupmae_ir", "--help", wants="usage: dupmae-ir COMMAND")
+
+    def encode_help(self) -> None:
+        self._run("dupmae_ir.encode", "--help", wants="usage: dupmae-ir encode")
+
+    def search(self) -> None:
+        self._run("dupmae_ir.search", "--index", str(self.index), "--query", QUERY, wants=" = dense ")
+
+    def doctor(self) -> None:
+        """All of it; the time to the first finding is kept aside."""
+        start = time.perf_counter()
+        with subprocess.Popen(
+            [sys.executable, "-m", "dupmae_ir.doctor"], env=self.ours, cwd=self.index.parent, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        ) as child:
+            assert child.stdout is not None
+            line = child.stdout.readline()
+            self.first.append(time.perf_counter() - start)
+            rest = child.stdout.read()
+        if child.returncode or not line.startswith("OK       python") or "All is well." not in rest:
+            raise SystemExit(f"doctor: status {child.returncode}, {line}{rest[-500:]}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments(__doc__, repeats=7)
+    parser.add_argument("--documents", type=int, default=500, help="in the index that is searched (default: 500)")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        commands = Commands(Path(folder), args.documents)
+        variants: dict[str, Callable[[], None]] = {
+            PEER: commands.peer, HELP: commands.help, ENCODE_HELP: commands.encode_help, SEARCH: commands.search,
+            DOCTOR: commands.doctor,
+        }  # fmt: skip
+        seconds = in_turns(variants, args.repeats)
+    seconds[FIRST] = commands.first[-args.repeats :]
+
+    def claim(name: str, goal: float, note: str = "") -> Claim:
+        gate = "exit status 0 and the expected output, every time"
+        share = 1 / speedup(seconds, PEER, name)
+        return Claim(14, f"start-up of {name}", name, PEER, share, goal, "<=", "x", gate, note)
+
+    claims = [
+        claim(HELP, 0.15), claim(ENCODE_HELP, 0.15), claim(FIRST, 0.15),
+        claim(SEARCH, 1.3, "most of it is importing torch and transformers' modelling code"),
+    ]  # fmt: skip
+    total = 1 / speedup(seconds, PEER, DOCTOR)
+    print(f"doctor's nine checks, {DOCTOR}: {total:.2f}x of the peer; one of them is that very import")
+    taken = middle(seconds)
+    details = {"java": commands.java, "documents": args.documents, "doctor_total_ratio": round(total, 3)}
+    picture = bars("Start-up, seconds (less is better)", "seconds", dict(sorted(taken.items(), key=lambda p: -p[1])),
+                   [name for name in taken if name != PEER])
+    report("startup", claims, seconds, args, details, picture)
+
+
+if __name__ == "__main__":
+    main()
