@@ -317,7 +317,8 @@ def _run_file(config: SearchConfig) -> dict[str, Any]:
             bar.update()
     return {
         "output": config.output, "index": config.index, "mode": engine.name, **_chosen(engine), "topics": len(topics),
-        **({"dense_index": engine.dense} if engine.dense else {}), **count.summary(), "seconds": round(time.perf_counter() - started, 3),
+        **({"dense_index": engine.dense} if engine.dense else {}), **count.summary(),
+        "seconds": round(time.perf_counter() - started, 3),
     }
 
 
