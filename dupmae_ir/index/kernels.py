@@ -2,6 +2,10 @@
 
 A window is a run of rows whose postings stand together, sorted by term and then by row. An accumulator holds one
 query's sums over one window and fits a processor's own cache, which is what makes adding to it fast.
+
+Inside a window every posting of the query is added. Stopping early (MaxScore: the terms of low bounds only for rows
+that still have a chance) was tried on paper with the best stop that hindsight could choose, at ten hits of a million
+documents: it saves less than a tenth, for the lists it leaves out are the common terms', and columns are cheap.
 """
 
 from __future__ import annotations
