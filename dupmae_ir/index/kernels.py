@@ -55,25 +55,114 @@ def search(  # type: ignore[no-untyped-def]
                 bound += np.int64(weights[j]) * maxima[w, terms[j]]
             if bound <= floors[q]:
                 continue
-            waiting = np.int64(-1)  # a column that is added together with the next one
-            for j in range(query_starts[q], query_starts[q + 1]):
-                term, weight = terms[j], weights[j]
-                if columns[w, term] == 0:
-                    of, to = np.int64(pointers[w, term]), np.int64(pointers[w, term + 1])
-                    _add_postings(window_rows[of:to], window_impacts[of:to], weight, sums)
-                elif waiting < 0:
-                    waiting = np.int64(j)
-                else:
-                    one = _column(dense, column_starts[w], columns[w, terms[waiting]], some)
-                    two = _column(dense, column_starts[w], columns[w, term], some)
-                    _add_columns(one, weights[waiting], two, weight, sums)
-                    waiting = np.int64(-1)
-            if waiting >= 0:
-                one = _column(dense, column_starts[w], columns[w, terms[waiting]], some)
-                _add_columns(one, weights[waiting], one, np.int32(0), sums)
+            _accumulate(
+                query_starts[q], query_starts[q + 1], terms, weights, columns[w], pointers[w], window_rows,
+                window_impacts, dense, column_starts[w], some, sums,
+            )
             counts[q], floors[q] = _collect(
                 sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], scratch, histogram
             )
+
+
+@njit(nogil=True, cache=True)
+def search_sum(  # type: ignore[no-untyped-def]
+    w, starts, pointers, columns, column_starts, rows, impacts, dense, window, documents,
+    query_starts, terms, weights, unit, others, k, slacks, kept_rows, kept_sums, kept_totals, counts, floors,
+):
+    """One window of a search for the best sums of impacts and another score; the arrays are those of :func:`search`.
+
+    ``others`` (q, n) float32: the other score of the window's n rows; it becomes the sum, impacts times ``unit``
+    added. ``slacks`` (q,): how far such a sum can be from the true one. Rows that can be among the ``k`` best are kept
+    with their impacts' sum and their total in ``kept_rows``, ``kept_sums`` and ``kept_totals`` (q, m), ``counts[q]`` of
+    them; ``floors[q]``: a total that rows must reach. A count of -1 says that there was not room enough.
+    """
+    first = w * window
+    some = min(window, documents - first)
+    begin, end = starts[w], starts[w + 1]
+    window_rows, window_impacts = rows[begin:end], impacts[begin:end]
+    sums = np.zeros(ACCUMULATORS, np.int32)
+    factor = np.float32(unit)
+    for q in range(len(query_starts) - 1):
+        if counts[q] < 0:
+            continue
+        _accumulate(
+            query_starts[q], query_starts[q + 1], terms, weights, columns[w], pointers[w], window_rows, window_impacts,
+            dense, column_starts[w], some, sums,
+        )
+        totals = others[q, :some]
+        for i in range(some):
+            totals[i] += np.float32(sums[i]) * factor
+        if counts[q] == 0:
+            floors[q] = _first_total(totals, k) - 2 * slacks[q]
+        counts[q], floors[q] = _collect_totals(
+            totals, sums, first, k, slacks[q], kept_rows[q], kept_sums[q], kept_totals[q], counts[q], floors[q]
+        )
+        sums[:some] = 0
+
+
+@njit(nogil=True, cache=True)
+def _first_total(totals, k):  # type: ignore[no-untyped-def]
+    """A value that at least ``k`` of the totals reach, guessed from some of them and then counted; or -inf."""
+    sample = totals[::_SAMPLED].copy()
+    wanted = (k * 5 // 4) // _SAMPLED + 3
+    if 4 * wanted > len(sample):
+        return -np.inf
+    guess, above = np.partition(sample, len(sample) - wanted)[len(sample) - wanted], 0
+    for i in range(len(totals)):
+        above += totals[i] >= guess
+    return np.float64(guess) if above >= k else -np.inf
+
+
+@njit(nogil=True, cache=True)
+def _collect_totals(totals, sums, first, k, slack, rows, own, kept, count, floor):  # type: ignore[no-untyped-def]
+    """Totals from ``floor`` on are kept. Returns how many there are now, -1 if they do not fit, and the new floor."""
+    low, some = np.float32(floor), len(totals)
+    for start in range(0, some, _GROUP):
+        stop = min(start + _GROUP, some)
+        above = np.int32(0)
+        for i in range(start, stop):
+            above += np.int32(totals[i] >= low)
+        if above == 0:
+            continue
+        if count + _GROUP > len(kept):
+            kth = np.partition(kept[:count].copy(), count - k)[count - k]
+            floor = max(floor, np.float64(kth) - 2 * slack)
+            low, more = np.float32(floor), 0
+            for i in range(count):
+                if kept[i] >= low:
+                    rows[more], own[more], kept[more] = rows[i], own[i], kept[i]
+                    more += 1
+            count = more
+            if count + _GROUP > len(kept):
+                return -1, floor
+        for i in range(start, stop):
+            if totals[i] >= low:
+                rows[count], own[count], kept[count] = first + i, sums[i], totals[i]
+                count += 1
+    return count, floor
+
+
+@njit(nogil=True, cache=True)
+def _accumulate(  # type: ignore[no-untyped-def]
+    of, to, terms, weights, columns, pointers, window_rows, window_impacts, dense, column_start, some, sums,
+):
+    """Add one query's impacts in one window: its terms are those from ``of`` to ``to``."""
+    waiting = np.int64(-1)  # a column that is added together with the next one
+    for j in range(of, to):
+        term, weight = terms[j], weights[j]
+        if columns[term] == 0:
+            begin, end = np.int64(pointers[term]), np.int64(pointers[term + 1])
+            _add_postings(window_rows[begin:end], window_impacts[begin:end], weight, sums)
+        elif waiting < 0:
+            waiting = np.int64(j)
+        else:
+            one = _column(dense, column_start, columns[terms[waiting]], some)
+            two = _column(dense, column_start, columns[term], some)
+            _add_columns(one, weights[waiting], two, weight, sums)
+            waiting = np.int64(-1)
+    if waiting >= 0:
+        one = _column(dense, column_start, columns[terms[waiting]], some)
+        _add_columns(one, weights[waiting], one, np.int32(0), sums)
 
 
 @njit(nogil=True, cache=True)

@@ -55,6 +55,12 @@ _KEYS = 1 << 23
 """Candidates kept at a time by one thread, for all of its queries: 64 MB."""
 
 
+_SPARE = 4096
+"""Rows that a list of the best sums may hold beyond four times as many as asked for."""
+
+Others = Callable[[int, int], np.ndarray]
+
+
 class Index(Protocol):
     """What postings are made of: a finished :class:`~dupmae_ir.index.folder.IndexFolder` with impacts."""
 
@@ -168,7 +174,7 @@ class PostingsSearcher:
     """
 
     def __init__(self, index: Index, docid_ranks: Callable[[], np.ndarray]) -> None:
-        need_packages("search by postings", ("numba",), "speed")
+        need_packages("search by postings", ("numba", "threadpoolctl"), "speed")
         self.folder = folder_of(index.path)
         self._index = index
         self._docid_ranks = docid_ranks
@@ -258,6 +264,47 @@ class PostingsSearcher:
         rows_of = self._rows_by_docid if by_docid else None
         return [_ranked(keys[q, :found], k, rows_of) for q, found in enumerate(counts.tolist())]
 
+    def best_sums(
+        self, queries: Sequence[dict[str, int]], others: Others, unit: float, slacks: np.ndarray, k: int,
+        threads: int = 1,
+    ) -> list[tuple[np.ndarray, np.ndarray] | None]:
+        """Every row that can be among the ``k`` best by another score plus ``unit`` times the impacts' integer sum, for
+        each query: rows (m,) int64, ascending, and their integer sums (m,) int64, m >= k where there are so many.
+
+        ``others(first, last)`` gives the other score of the rows from ``first`` to ``last``, (q, last - first) float32,
+        which is used up. ``slacks`` (q,): how far it and one float32 addition can be from the true sum. None for a
+        query of whose rows too many cannot be told apart within that.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        from dupmae_ir.index import kernels
+
+        room = min(4 * k, self.documents) + _SPARE
+        count = len(queries)
+        shares = [slice(start, start + -(-count // threads)) for start in range(0, count, -(-count // threads))]
+        groups = [self._packed(queries[share]) for share in shares]
+        rows, sums = np.empty((count, room), np.int32), np.empty((count, room), np.int32)
+        totals, counts = np.empty((count, room), np.float32), np.zeros(count, np.int64)
+        floors, f = np.full(count, -np.inf), self._files
+
+        def one(share: slice, group: _Queries, w: int, scores: np.ndarray) -> None:
+            kernels.search_sum(
+                w, f["starts"], f["pointers"], f["columns"], f["column_starts"], f["rows"], f["impacts"], f["dense"],
+                self.window, self.documents, group.starts, group.terms, group.weights, unit, scores[share], k,
+                slacks[share], rows[share], sums[share], totals[share], counts[share], floors[share],
+            )  # fmt: skip
+
+        with ThreadPoolExecutor(len(groups)) as pool:
+            for w, first in enumerate(range(0, self.documents, self.window)):
+                scores = others(first, min(first + self.window, self.documents))
+                tasks = [pool.submit(one, share, group, w, scores) for share, group in zip(shares, groups, strict=True)]
+                for task in tasks:
+                    task.result()
+        return [
+            None if found < 0 else _within(rows[q, :found], sums[q, :found], totals[q, :found], k, slacks[q])
+            for q, found in enumerate(counts.tolist())
+        ]
+
     def _packed(self, queries: Sequence[dict[str, int]]) -> _Queries:
         """Their terms that the index knows, one query after the other. Numbers are checked all at once."""
         lengths = [len(query) for query in queries]
@@ -284,6 +331,17 @@ def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.nd
     best = np.sort(keys)[: -k - 1 : -1]
     places = (1 << 32) - 1 - (best & ((1 << 32) - 1))
     return places if rows_of is None else rows_of[places], best >> 32
+
+
+def _within(
+    rows: np.ndarray, sums: np.ndarray, totals: np.ndarray, k: int, slack: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of the rows kept those that can still be among the ``k`` best."""
+    if k < len(totals):
+        kth = np.partition(totals, len(totals) - k)[len(totals) - k]
+        near = totals >= float(kth) - 2 * slack
+        rows, sums = rows[near], sums[near]
+    return rows.astype(np.int64), sums.astype(np.int64)
 
 
 def _read_meta(folder: Path, index: Index) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class DensePart:
         return [
             Candidates(
                 rows[i].astype(np.int64),
-                -np.inf if complete else float(scores[i, -1]) + self._noise(query),
+                -np.inf if complete else float(scores[i, -1]) + self.noise(query),
                 complete,
             )
             for i, query in enumerate(queries)
@@ -85,7 +85,7 @@ class DensePart:
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         return inner_products(self.vectors[query], self.dense.vectors, rows)
 
-    def _noise(self, query: int) -> float:
+    def noise(self, query: int) -> float:
         """How far a float32 inner product of d terms can be from the true one, summed in any order:
         d units in the last place of |q| |v| (Higham, Accuracy and Stability, section 3.1), and a few for good measure.
         """

@@ -102,6 +102,10 @@ class ImpactPart:
         q = self.impact_queries[query]
         return self.index.forward.scores(rows, q.ids, q.impacts) / self.unit
 
+    def terms(self) -> list[dict[str, int]]:
+        """Every query as Lucene and the postings know it: terms and their weights."""
+        return [self._terms(query) for query in range(len(self.impact_queries))]
+
     def _terms(self, query: int) -> dict[str, int]:
         q = self.impact_queries[query]
         return {self.index.terms[i]: int(w) for i, w in zip(q.ids, q.impacts, strict=True)}

@@ -110,7 +110,7 @@ class QuantisedPart(DensePart):
         if wanted == len(self.dense.vectors):
             return Candidates(rows[:wanted], -np.inf, True)
         length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
-        noise = 2 * self._noise(query)  # of the sum, and of decoding in another order than when the error was measured
+        noise = 2 * self.noise(query)  # of the sum, and of decoding in another order than when the error was measured
         bound = float(scores[wanted - 1]) + length * self.dense.error + noise
         return Candidates(rows[:wanted], bound, False)
 

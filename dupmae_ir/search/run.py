@@ -137,7 +137,7 @@ class SearchConfig:
         group="running",
     )
     threads: int = option(0, "for faiss, Lucene and postings; 0 is one per processor", group="running")
-    batch_size: int = option(64, "questions encoded and searched together; no effect on scores", group="running")
+    batch_size: int = option(256, "questions encoded and searched together; no effect on scores", group="running")
     quiet: bool = option(False, "no messages", group="running")
     json: bool = option(False, "print the answer, or the summary of a run, as JSON", group="running")
 

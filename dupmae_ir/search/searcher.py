@@ -15,7 +15,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -31,6 +31,7 @@ from dupmae_ir.search.hybrid import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.impact import MOST_TERMS, ImpactIndex, ImpactQuery, Postings
 from dupmae_ir.search.proposers import open_dense
 from dupmae_ir.search.queries import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
+from dupmae_ir.search.scan import MOST_HITS, scanned_top
 from dupmae_ir.types import Encoder, Hit, Query
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Settings:
     """How to search, apart from what."""
 
     threads: int = 0  #: for faiss, Lucene and postings; 0 is one per processor
-    batch_size: int = 64  #: queries encoded and searched together
+    batch_size: int = 256  #: queries encoded and searched together
     query_terms: int = MOST_TERMS  #: strongest OT weights kept of a query
     dense_weight: float = 1.0  #: Eq. 12 has 1 for both
     impact_weight: float = 1.0
@@ -352,6 +353,8 @@ class Searcher:
             return self._fused(asked, parts, request, fusion, skip)
         parts = self._score(encoded, request.needs, request.raw_impacts)
         if request.mode == "hybrid":
+            if (found := self._scanned(asked, parts, request.hits, skip)) is not None:
+                return found
             weights = {"dense": self.settings.dense_weight, "impact": self.settings.impact_weight}
             parts = {name: Weighted(part, weights[name]) for name, part in parts.items()}
         return self._ranked(asked, parts, request.hits, skip)
@@ -366,6 +369,24 @@ class Searcher:
             excluded=skip, floor=floor, max_depth=self.settings.max_depth,
         )
         return [Answer(q, self._hits(o), _report(q, o, list(parts))) for q, o in zip(asked, outcomes, strict=True)]
+
+    def _scanned(
+        self, asked: list[Query], parts: dict[str, Any], hits: int, skip: list[int | None]
+    ) -> list[Answer] | None:
+        """Hybrid lists from one pass over both halves; None where that cannot be, or does not settle all of them."""
+        scannable = self.engine[0] == "postings" and self.dense.kind == FLAT
+        if not scannable or self.settings.max_depth or hits > MOST_HITS:
+            return None
+        outcomes = scanned_top(
+            parts["dense"], parts["impact"], self.index.postings,
+            (self.settings.dense_weight, self.settings.impact_weight), self.index.docid_rank, hits, skip,
+            self.settings.workers,
+        )
+        answers = [
+            Answer(query, self._hits(found), _report(query, found, list(parts)))
+            for query, found in zip(asked, outcomes, strict=True) if found is not None
+        ]
+        return answers if len(answers) == len(asked) else None
 
     def _fused(
         self, asked: list[Query], parts: dict[str, Part], request: _Request, fusion: Fusion, skip: list[int | None]
@@ -389,8 +410,9 @@ class Searcher:
 
     def _hits(self, outcome: Outcome) -> list[Hit]:
         docids = self.index.docids
-        pairs = zip(outcome.rows.tolist(), outcome.scores.tolist(), strict=True)
-        return [Hit(docids[row], score) for row, score in pairs]
+        # A named tuple's own constructor takes longer than finding the hit did.
+        pairs = zip([docids[row] for row in outcome.rows.tolist()], outcome.scores.tolist(), strict=True)
+        return list(map(partial(tuple.__new__, Hit), pairs))
 
     def _known_row(self, docid: str) -> int:
         row = self.row(docid)
