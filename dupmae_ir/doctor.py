@@ -160,7 +160,18 @@ def check_torch() -> Finding:
     _expect(float(product.sum()), 512.0, "pip install --force-reinstall torch")
     fastest = str(dtype).removeprefix("torch.")
     detail = f"{torch.__version__} on {device} ({why_device}); fastest dtype {fastest} ({why_dtype})"
-    return Finding("torch", True, detail)
+    return Finding("torch", True, detail, note=_kernels() if device.type == "cpu" else "")
+
+
+def _kernels() -> str:
+    """What encoding in float32, the default, would run on, and why."""
+    import torch
+
+    from dupmae_ir.models.packed import pick_screen
+    from dupmae_ir.models.products import pick_products
+
+    float32 = torch.float32
+    return f"{pick_products(float32)[1]}; {pick_screen(float32)[1]}; {torch.get_num_threads()} threads"
 
 
 def check_trec_eval() -> Finding:

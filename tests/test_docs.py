@@ -20,6 +20,21 @@ def test_the_command_pages_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_pages_say_what_the_benchmarks_found():
+    command = [sys.executable, ROOT / "docs/make_performance.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_benchmark_of_speed_has_its_record():
+    """One that saves by the harness has saved."""
+    saves = [p for p in (ROOT / "benchmarks").glob("*.py") if "harness" in p.read_text(encoding="utf-8")]
+    assert saves
+    for path in saves:
+        if path.stem not in ("harness", "passages"):
+            assert (ROOT / "benchmarks" / "results" / f"{path.stem}.json").is_file(), f"run {path.name}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")

@@ -7,6 +7,8 @@ and what can be among the k best is kept. These sums are float32; how far they c
 whatever lies within that of the k-th is scored again: integers for the impacts, float64 for the vectors, as everywhere.
 
 A document that was not kept scores less than the k-th for certain, so every list is certified.
+
+By impacts alone the postings' lists are the answer as they are (:func:`summed_top`).
 """
 
 from __future__ import annotations
@@ -68,6 +70,23 @@ def scanned_top(
         # What was not kept scores less than the last hit, if by a hair.
         bound = float(np.nextafter(scores[best[-1]], -np.inf)) if len(rows) < len(ranks) and len(best) else -np.inf
         outcomes.append(Outcome(rows[best], scores[best], True, (len(ranks), len(ranks)), len(rows), bound))
+    return outcomes
+
+
+def summed_top(
+    impact: ImpactPart, postings: PostingsSearcher, ranks: np.ndarray, k: int, excluded: Sequence[int | None],
+    threads: int,
+) -> list[Outcome]:
+    """The ``k`` best documents of each query by impacts alone: the postings' own sums are the exact scores, and their
+    order of ties is ours, so nothing is scored again."""
+    wanted = k + any(e is not None for e in excluded)
+    outcomes = []
+    for (rows, sums), skip in zip(postings.top(impact.terms(), wanted, threads, True), excluded, strict=True):
+        kept = rows != skip if skip is not None else slice(None)
+        best, scores = rows[kept][:k], sums[kept][:k] / impact.unit
+        # Unseen documents may tie with the last hit, and come after it.
+        bound = float(scores[-1]) if len(rows) == wanted < len(ranks) else 0.0
+        outcomes.append(Outcome(best, scores, True, (len(rows),), len(rows), bound))
     return outcomes
 
 

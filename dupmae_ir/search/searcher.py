@@ -31,7 +31,7 @@ from dupmae_ir.search.hybrid import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.impact import MOST_TERMS, ImpactIndex, ImpactQuery, Postings
 from dupmae_ir.search.proposers import open_dense
 from dupmae_ir.search.queries import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
-from dupmae_ir.search.scan import MOST_HITS, scanned_top
+from dupmae_ir.search.scan import MOST_HITS, scanned_top, summed_top
 from dupmae_ir.types import Encoder, Hit, Query
 
 if TYPE_CHECKING:
@@ -352,9 +352,9 @@ class Searcher:
             parts = self._score(encoded, request.needs, raw=fusion.method == "pyserini")
             return self._fused(asked, parts, request, fusion, skip)
         parts = self._score(encoded, request.needs, request.raw_impacts)
+        if (found := self._by_postings(asked, parts, request, skip)) is not None:
+            return found
         if request.mode == "hybrid":
-            if (found := self._scanned(asked, parts, request.hits, skip)) is not None:
-                return found
             weights = {"dense": self.settings.dense_weight, "impact": self.settings.impact_weight}
             parts = {name: Weighted(part, weights[name]) for name, part in parts.items()}
         return self._ranked(asked, parts, request.hits, skip)
@@ -370,18 +370,24 @@ class Searcher:
         )
         return [Answer(q, self._hits(o), _report(q, o, list(parts))) for q, o in zip(asked, outcomes, strict=True)]
 
-    def _scanned(
-        self, asked: list[Query], parts: dict[str, Any], hits: int, skip: list[int | None]
+    def _by_postings(
+        self, asked: list[Query], parts: dict[str, Any], request: _Request, skip: list[int | None]
     ) -> list[Answer] | None:
-        """Hybrid lists from one pass over both halves; None where that cannot be, or does not settle all of them."""
-        scannable = self.engine[0] == "postings" and self.dense.kind == FLAT
-        if not scannable or self.settings.max_depth or hits > MOST_HITS:
+        """Lists of impacts and hybrid lists that the postings settle in one pass; None where there are none, or where
+        they do not settle all of them."""
+        if request.mode == "dense" or self.engine[0] != "postings" or self.settings.max_depth:
             return None
-        outcomes = scanned_top(
-            parts["dense"], parts["impact"], self.index.postings,
-            (self.settings.dense_weight, self.settings.impact_weight), self.index.docid_rank, hits, skip,
-            self.settings.workers,
-        )
+        postings, ranks, workers = self.index.postings, self.index.docid_rank, self.settings.workers
+        outcomes: Sequence[Outcome | None]
+        if request.mode == "impact":
+            outcomes = summed_top(parts["impact"], postings, ranks, request.hits, skip, workers)
+        elif self.dense.kind == FLAT and request.hits <= MOST_HITS:
+            weights = (self.settings.dense_weight, self.settings.impact_weight)
+            outcomes = scanned_top(
+                parts["dense"], parts["impact"], postings, weights, ranks, request.hits, skip, workers
+            )
+        else:
+            return None
         answers = [
             Answer(query, self._hits(found), _report(query, found, list(parts)))
             for query, found in zip(asked, outcomes, strict=True) if found is not None

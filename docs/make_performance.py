@@ -1,0 +1,138 @@
+"""Write what docs/performance.md and the README say of benchmarks/results, or with --check say if it is up to date.
+
+Between two marks of a page stands what a function here makes of the records; all else is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "docs" / "performance.md", ROOT / "README.md")
+HEADLINES = ("encode", "impact_engine", "hybrid", "impact_writer", "queries", "head")
+"""Records whose claims the README shows."""
+
+Record = dict[str, Any]
+
+
+def records() -> list[Record]:
+    """All of them, by the first row of the table of goals that they speak of."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    return sorted(found, key=lambda r: (min([c["row"] for c in r["claims"]], default=99), r["name"]))
+
+
+def summary(found: Sequence[Record]) -> str:
+    """Every claim: row, what, against whom, figure, goal."""
+    lines = ["| row | what | ours | against | figure | goal | |", "|--:|:--|:--|:--|--:|--:|:--|"]
+    claims = sorted(((c, r) for r in found for c in r["claims"]), key=lambda pair: pair[0]["row"])
+    for c, record in claims:
+        lines.append(
+            f"| {c['row']} | [{c['what']}](#{record['name']}) | {c['ours']} | {c['peer']} | **{_figure(c)}** | {_goal(c)} "
+            f"| {'reached' if _reached(c) else 'missed'} |"
+        )
+    return "\n".join(lines)
+
+
+def headlines(found: Sequence[Record]) -> str:
+    """The README's: what, against whom, how much."""
+    lines = ["| what | against | figure |", "|:--|:--|--:|"]
+    by_name = {r["name"]: r for r in found}
+    for name in HEADLINES:
+        for c in by_name[name]["claims"] if name in by_name else ():
+            less = " (less is better)" if c["sense"] == "<=" else ""
+            lines.append(f"| {c['what']}{less} | {c['peer']} | {_figure(c)} |")
+    return "\n".join(lines)
+
+
+def details(found: Sequence[Record]) -> str:
+    """A section for each record."""
+    return "\n\n".join(_section(record) for record in found)
+
+
+def _section(record: Record) -> str:
+    machine = record["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    parts = [
+        f"### {record['name']}",
+        f"`{record['command']}`, {record['date']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; "
+        f"Python {machine['python']}, {versions}.",
+    ]
+    gates = list(dict.fromkeys(c["gate"] for c in record["claims"] if c["gate"]))
+    if gates:
+        parts.append("Found equal first: " + "; ".join(gates) + ".")
+    if tables := _rates(record["details"]):
+        parts.append(tables)
+    notes = list(dict.fromkeys(f"- {c['what']}: {c['note']}." for c in record["claims"] if c["note"]))
+    if notes:
+        parts.append("\n".join(notes))
+    if (ROOT / "docs" / "pictures" / "performance" / f"{record['name']}.png").is_file():
+        parts.append(f"![{record['name']}](pictures/performance/{record['name']}.png)")
+    return "\n\n".join(parts)
+
+
+def _rates(told: dict[str, Any]) -> str:
+    """The first table of speeds that a record has, and its growth where it measured that."""
+    tables = []
+    for key, value in told.items():
+        if key.endswith("_per_second") and isinstance(value, dict) and _numbers(value.values()):
+            unit = key.removesuffix("_per_second").replace("_", " ")
+            tables.append(_table(["", f"{unit}/s"], [[n, f"{v:,.1f}"] for n, v in value.items()]))
+        if key == "growth":
+            names = list(value[0])
+            rows = [[f"{row[n]:,.0f}" for n in names] for row in value]
+            tables.append(_table([n.replace("_", " ") for n in names], rows))
+        if key.endswith("_exponent"):
+            tables.append(f"{key.removesuffix('_exponent').capitalize()} grows with the exponent {value:.2f}.")
+    return "\n\n".join(tables)
+
+
+def _numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(v, int | float) for v in values)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, [":--"] + ["--:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _figure(c: dict[str, Any]) -> str:
+    value = c["figure"]
+    return (f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}") + c["unit"]
+
+
+def _goal(c: dict[str, Any]) -> str:
+    return f"{'≥' if c['sense'] == '>=' else '≤'} {c['goal']:g}{c['unit']}"
+
+
+def _reached(c: dict[str, Any]) -> bool:
+    return c["figure"] >= c["goal"] if c["sense"] == ">=" else c["figure"] <= c["goal"]
+
+
+MADE: dict[str, Callable[[Sequence[Record]], str]] = {"summary": summary, "headlines": headlines, "details": details}
+
+
+def page(path: Path) -> str:
+    """The page with what stands between its marks made anew."""
+    found = records()
+
+    def anew(match: re.Match[str]) -> str:
+        return f"<!-- {match[1]}: made by `make docs` -->\n\n{MADE[match[1]](found)}\n\n<!-- end of {match[1]} -->"
+
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r"<!-- (\w+): made by `make docs` -->\n.*?<!-- end of \1 -->", anew, text, flags=re.S)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        text = page(path)
+        if "--check" in sys.argv:
+            if path.read_text(encoding="utf-8") != text:
+                sys.exit(f"{path.relative_to(ROOT)} is older than benchmarks/results: make docs")
+        else:
+            path.write_text(text, encoding="utf-8")
