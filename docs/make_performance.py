@@ -33,8 +33,8 @@ def summary(found: Sequence[Record]) -> str:
     claims = sorted(((c, r) for r in found for c in r["claims"]), key=lambda pair: pair[0]["row"])
     for c, record in claims:
         lines.append(
-            f"| {c['row']} | [{c['what']}](#{record['name']}) | {c['ours']} | {c['peer']} | **{_figure(c)}** | {_goal(c)} "
-            f"| {'reached' if _reached(c) else 'missed'} |"
+            f"| {c['row']} | [{c['what']}](#{record['name']}) | {c['ours']} | {c['peer']} | **{_figure(c)}** | "
+            f"{_goal(c)} | {'reached' if _reached(c) else 'missed'} |"
         )
     return "\n".join(lines)
 
@@ -60,8 +60,8 @@ def _section(record: Record) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     parts = [
         f"### {record['name']}",
-        f"`{record['command']}`, {record['date']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB; "
-        f"Python {machine['python']}, {versions}.",
+        f"`{record['command']}`, {record['date']}: {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB; Python {machine['python']}, {versions}.",
     ]
     gates = list(dict.fromkeys(c["gate"] for c in record["claims"] if c["gate"]))
     if gates:
