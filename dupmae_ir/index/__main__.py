@@ -18,7 +18,7 @@ from dupmae_ir.index.run import (
     build_dense,
     postings,
     show,
-    show_dense,
+    show_extras,
 )
 
 BM25_PURPOSE = """
@@ -97,7 +97,7 @@ def _show(argv: list[str]) -> int:
         print(json.dumps(meta, ensure_ascii=False))
     elif not config.quiet:
         print(config.index)
-        rows = [*_shown(meta, config.verify), *show_dense(config).items()]
+        rows = [*_shown(meta, config.verify), *show_extras(config).items()]
         print("\n".join(f"  {name.ljust(18)}{value}" for name, value in rows))
     return 0
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dupmae_ir.console import megabytes
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.forward import Forward, NpyWriter, mapped
@@ -100,6 +101,17 @@ def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], ob
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return target
+
+
+def built(index: Index) -> dict[str, str]:
+    """``{"postings": size in words}``, or why they are of no use; nothing where there are none."""
+    if not folder_of(index.path).is_dir():
+        return {}
+    try:
+        _read_meta(folder_of(index.path), index)
+    except IndexMismatch as e:
+        return {"postings": f"unusable: {e}"}
+    return {"postings": megabytes(sum(f.stat().st_size for f in folder_of(index.path).iterdir()))}
 
 
 def write_postings(

@@ -129,12 +129,13 @@ def show(config: ShowConfig) -> dict[str, Any]:
     return index.meta
 
 
-def show_dense(config: ShowConfig) -> dict[str, str]:
-    """The smaller dense indexes beside the flat one: kind -> size, or why it is of no use."""
-    from dupmae_ir.index.dense_kinds import built
+def show_extras(config: ShowConfig) -> dict[str, str]:
+    """The smaller dense indexes and the postings beside the parts that encode made: size, or why one is of no use."""
+    from dupmae_ir.index import dense_kinds, postings
     from dupmae_ir.index.folder import IndexFolder
 
-    return built(IndexFolder.open(config.index))
+    index = IndexFolder.open(config.index)
+    return dense_kinds.built(index) | postings.built(index)
 
 
 def _counted(documents: Any, bar: Any) -> Iterator[Document]:

@@ -29,6 +29,21 @@ def test_show(tmp_path, capsys):
     assert main(["show", str(tmp_path / "I"), "--verify"]) == 2
 
 
+def test_show_lists_the_postings(tmp_path, capsys):
+    samples.build(tmp_path / "I")
+    where = str(tmp_path / "I")
+
+    def shown():
+        assert main(["show", where]) == 0
+        return capsys.readouterr().out
+
+    assert "postings" not in shown()
+    assert main(["postings", "--index", where, "--quiet"]) == 0
+    assert "\n  postings          0." in shown()
+    (tmp_path / "I" / "postings" / "meta.json").write_text("{}")
+    assert "\n  postings          unusable: " in shown()
+
+
 def test_help_and_mistakes(capsys):
     assert main([]) == 0
     assert "bm25" in capsys.readouterr().out
