@@ -37,7 +37,7 @@ def test_show_lists_the_postings(tmp_path, capsys):
         assert main(["show", where]) == 0
         return capsys.readouterr().out
 
-    assert "postings" not in shown()
+    assert "\n  postings" not in shown()
     assert main(["postings", "--index", where, "--quiet"]) == 0
     assert "\n  postings          0." in shown()
     (tmp_path / "I" / "postings" / "meta.json").write_text("{}")
