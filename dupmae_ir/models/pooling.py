@@ -121,7 +121,7 @@ def ot_max_packed(
     """
     pooled = hidden.new_empty(len(counts), weight.shape[0])
     groups = list(runs(counts))
-    chunk = chunk or max(256, min(PACKED_LOGITS // max(1, len(hidden)) // 64 * 64, 8192))
+    chunk = chunk or max(512, min(PACKED_LOGITS // max(1, len(hidden)) // 64 * 64, 8192))
     for first in range(0, weight.shape[0], chunk):
         part = slice(first, min(first + chunk, weight.shape[0]))
         logits = torch.mm(hidden, weight[part].t())
