@@ -10,6 +10,7 @@ the encoder sorts them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 from dupmae_ir.device import cpu_multiplies_bf16
 from dupmae_ir.models import pooling
 from dupmae_ir.models.masked_lm import head_of
-from dupmae_ir.models.products import Product, pick_products
+from dupmae_ir.models.products import Pieces, Product, in_pieces, pick_products, plain
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.models.screen import MOST_CANDIDATES, Screen, candidates, refine
 
@@ -66,7 +67,7 @@ class PackedRetriever:
         self.layers = [_Layer(layer, product) for layer in bert.encoder.layer]
         screens, self.head_kernel = pick_screen(dtype)
         self._screens = screens
-        self._screen: Screen | None = None
+        self._product = product
         self.screened = self.unscreened = 0
 
     def __call__(self, texts: Sequence[Sequence[int]], cls: bool = True, ot: bool = True) -> tuple[Any, Any]:
@@ -103,13 +104,24 @@ class PackedRetriever:
         counts = [int(part.sum()) for part in speaks.split(list(lengths))]
         return head_of(self.model.lm).transform(hidden[speaks]), counts
 
+    @cached_property
+    def _screen(self) -> Screen:
+        head = head_of(self.model.lm)
+        return Screen.of(head.weight, head.bias)
+
+    @cached_property
+    def _words(self) -> Pieces | Tensor:
+        """The head's projection; in pieces where the products are packed and the screen does not stand before it."""
+        weight = head_of(self.model.lm).weight
+        return weight if self._screens or self._product is plain else in_pieces(weight, self._product)
+
     def _ot(self, hidden: Tensor, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         speaking, counts = self._speaking(hidden, ids, lengths)
         return self._whole(speaking, counts)
 
     def _whole(self, speaking: Tensor, counts: Sequence[int]) -> Tensor:
         model, head = self.model, head_of(self.model.lm)
-        pooled = pooling.ot_max_packed(speaking, counts, head.weight, head.bias)
+        pooled = pooling.ot_max_packed(speaking, counts, self._words, head.bias)
         silent = ~(model.heard & (torch.tensor(counts) > 0).unsqueeze(1))
         return pooling.ACTIVATIONS[model.activation](pooled.masked_fill_(silent, 0.0))
 
@@ -123,9 +135,7 @@ class PackedRetriever:
 
     def _screened(self, speaking: Tensor, counts: Sequence[int], keep: int) -> Top | None:
         """The same by screening; None where that would save nothing."""
-        model, head = self.model, head_of(self.model.lm)
-        if self._screen is None:
-            self._screen = Screen.of(head.weight, head.bias)
+        model = self.model
         wanted = candidates(self._screen, speaking, counts, model.heard, keep)
         if int(wanted.sum()) > MOST_CANDIDATES * keep * len(counts):
             return None

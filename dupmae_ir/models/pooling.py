@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dupmae_ir.models.products import Pieces
+
 CHUNK = 2048
 """Vocabulary rows per step: the logits of a chunk stay in the processor's cache."""
 
@@ -112,19 +114,18 @@ def ot_max_plain(hidden: Tensor, speaking: Tensor, weight: Tensor, bias: Tensor 
 
 
 def ot_max_packed(
-    hidden: Tensor, counts: Sequence[int], weight: Tensor, bias: Tensor | None = None, chunk: int | None = None
+    hidden: Tensor, counts: Sequence[int], weight: Tensor | Pieces, bias: Tensor | None = None, chunk: int = 0
 ) -> Tensor:
     """:func:`ot_max` for packed tokens, forward only.
 
-    ``hidden`` (S, d): the speaking tokens of all texts end to end; ``counts``: how many each text has.
-    Returns (B, V); -inf for a text with none.
+    ``hidden`` (S, d): the speaking tokens of all texts end to end; ``counts``: how many each text has. ``weight``
+    (V, d), or what :func:`~dupmae_ir.models.products.in_pieces` made of it. Returns (B, V); -inf for a text with none.
     """
-    pooled = hidden.new_empty(len(counts), weight.shape[0])
+    pieces = _rows_of(weight, chunk or _rows_at_a_time(len(hidden))) if isinstance(weight, Tensor) else weight
+    pooled = hidden.new_empty(len(counts), pieces[-1][0].stop)
     groups = list(runs(counts))
-    chunk = chunk or max(512, min(PACKED_LOGITS // max(1, len(hidden)) // 64 * 64, 8192))
-    for first in range(0, weight.shape[0], chunk):
-        part = slice(first, min(first + chunk, weight.shape[0]))
-        logits = torch.mm(hidden, weight[part].t())
+    for part, product in pieces:
+        logits = product(hidden)
         row = 0
         for start, n, length in groups:
             out = pooled[row : row + n, part]
@@ -134,6 +135,15 @@ def ot_max_packed(
                 out.fill_(-torch.inf)
             row += n
     return pooled if bias is None else pooled.add_(bias)
+
+
+def _rows_of(weight: Tensor, chunk: int) -> Pieces:
+    parts = [slice(start, min(start + chunk, len(weight))) for start in range(0, len(weight), chunk)]
+    return [(part, lambda x, part=part: torch.mm(x, weight[part].t())) for part in parts]  # type: ignore[misc]
+
+
+def _rows_at_a_time(tokens: int) -> int:
+    return max(512, min(PACKED_LOGITS // max(1, tokens) // 64 * 64, 8192))
 
 
 def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -8,7 +8,7 @@ oneDNN cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,12 +18,18 @@ from torch.nn import functional as F
 Product = Callable[[Tensor], Tensor]
 """(T, d) -> (T, d')."""
 
+Pieces = Sequence[tuple[slice, Product]]
+"""A long weight row by row: which rows, and the product with them."""
+
+PIECE = 1024
+"""Vocabulary rows of a piece."""
+
 EXPECTED_TOKENS = 2048
 """Rows that the packed layout is chosen for; other numbers are as right."""
 
 
-def plain(weight: Tensor, bias: Tensor, gelu: bool = False) -> Product:
-    """``x W' + b``, then GELU (the exact one, as BERT has it) if wanted: W (d', d), b (d',)."""
+def plain(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Product:
+    """``x W' + b``, then GELU (the exact one, as BERT has it) if wanted: W (d', d), b (d',) or None."""
 
     def product(x: Tensor) -> Tensor:
         y = F.linear(x, weight, bias)
@@ -32,7 +38,7 @@ def plain(weight: Tensor, bias: Tensor, gelu: bool = False) -> Product:
     return product
 
 
-def packed(weight: Tensor, bias: Tensor, gelu: bool = False) -> Product:
+def packed(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Product:
     """:func:`plain` by oneDNN; only where :func:`pick_products` says so. The weight is copied."""
     ops: Any = torch.ops.mkldnn
     kernel = ops._linear_pointwise
@@ -43,6 +49,12 @@ def packed(weight: Tensor, bias: Tensor, gelu: bool = False) -> Product:
         return kernel(x, own, bias, *after)
 
     return product
+
+
+def in_pieces(weight: Tensor, product: Callable[..., Product]) -> Pieces:
+    """A (V, d) weight as products of :data:`PIECE` rows each, so that what one gives can be used up in the cache."""
+    parts = [slice(start, min(start + PIECE, len(weight))) for start in range(0, len(weight), PIECE)]
+    return [(part, product(weight[part], None)) for part in parts]
 
 
 def pick_products(dtype: torch.dtype) -> tuple[Callable[..., Product], str]:

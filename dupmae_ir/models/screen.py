@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dupmae_ir.models.pooling import ot_max_packed
+from dupmae_ir.models.products import Pieces, in_pieces, pick_products
 
 MOST_CANDIDATES = 8
 """Refine up to this many times k words of a text; beyond, float32 throughout is cheaper."""
@@ -30,12 +31,12 @@ _SUMMING = 2.0**-23  # float32, with a factor two for the order of the sum
 
 @dataclass(frozen=True)
 class Screen:
-    """The head's projection for screening: ``weight`` (V, d) and ``bias`` (V,) float32 as they are, ``coarse`` (V, d)
-    bfloat16; ``norms`` and ``residuals`` (V,) float32, the lengths of w and of w - w'."""
+    """The head's projection for screening: ``weight`` (V, d) and ``bias`` (V,) float32 as they are, ``coarse`` the
+    products with it in bfloat16; ``norms`` and ``residuals`` (V,) float32, the lengths of w and of w - w'."""
 
     weight: Tensor
     bias: Tensor
-    coarse: Tensor
+    coarse: Pieces
     norms: Tensor
     residuals: Tensor
 
@@ -44,7 +45,8 @@ class Screen:
         """From the (V, d) projection and its (V,) bias, both float32."""
         coarse = weight.to(torch.bfloat16)
         none = weight.new_zeros(len(weight)) if bias is None else bias
-        return cls(weight, none, coarse, weight.norm(dim=1), (weight - coarse.float()).norm(dim=1))
+        pieces = in_pieces(coarse, pick_products(torch.bfloat16)[0])
+        return cls(weight, none, pieces, weight.norm(dim=1), (weight - coarse.float()).norm(dim=1))
 
 
 def candidates(screen: Screen, hidden: Tensor, counts: Sequence[int], heard: Tensor, k: int) -> Tensor:
