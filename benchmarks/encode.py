@@ -227,9 +227,10 @@ def report(args: Any, seconds: dict[str, list[float]], gate: str, flops: float, 
     claim(2, "encode passages, both in bfloat16", "ours, bfloat16", "sentence-transformers, bfloat16", 3)
     claim(3, "encode passages, bfloat16 against float32", "ours, bfloat16", "pyserini, float32", 15, note=bound)
     claim(4, "encode passages, both in float32", "ours, float32", "sentence-transformers, float32", 1.8)
-    claims.append(harness.Claim(6, f"share of the machine's bfloat16 product rate, {what}", "ours, bfloat16",
-                                "the machine", share, 85, ">=", " %", gate))
-    claim(7, "[CLS] and OT over [CLS] alone", "ours, bfloat16, [CLS] alone", "ours, bfloat16", 1.3, "<=")
+    if args.shape == "base":  # by multiplications the head is 28 % on top of its layers, and 110 % of MiniLM's
+        claims.append(harness.Claim(6, f"share of the machine's bfloat16 product rate, {what}", "ours, bfloat16",
+                                    "the machine", share, 85, ">=", " %", gate))
+        claim(7, "[CLS] and OT over [CLS] alone", "ours, bfloat16, [CLS] alone", "ours, bfloat16", 1.3, "<=")
     middle = harness.middle(seconds)
     speeds = {n: args.passages / s for n, s in middle.items() if not n.startswith("product")}
     for name, speed in speeds.items():
