@@ -21,8 +21,8 @@ from dupmae_ir.io.atomic import replace_folder, sha256_file, write_json
 from dupmae_ir.models.bases import base_folder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-from pretraining_curves import make_base  # noqa: E402  (a calibrated head where the base has none)
-from stages import sample  # noqa: E402  (pairs, dev pairs, and the pool of passages)
+from pretraining_curves import make_base
+from stages import sample
 
 DONE = "data.json"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")

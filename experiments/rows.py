@@ -47,6 +47,7 @@ class Budget:
     name: str
     seeds: list[int]
     sets: list[str]
+    adapt: str  #: the set whose text a domain-adapted system goes on with
     texts: int
     queries: int
     dev_queries: int

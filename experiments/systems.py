@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,13 @@ from typing import Any
 
 from measure import Evaluator
 from prepare import base_path, prepare
-from records import Record, by_row, ranked, read_records
+from records import Record, ranked, read_records
 from rows import LAST, MODES, PARTS, Experiment, Row, commands, write_recipe
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import DupmaeError, InputError, UsageError
-from dupmae_ir.finetune.stages import run_stages
-from dupmae_ir.io.atomic import atomic_path
+from dupmae_ir.finetune.stages import STATE, run_stages
+from dupmae_ir.io.atomic import atomic_write
 from dupmae_ir.models.checkpoints import folder_digest
 from dupmae_ir.registry import lookup
 from dupmae_ir.training import read_log
@@ -56,8 +57,8 @@ class Driver:
         record = {"row": row.name, "table": row.table, "title": row.title, "seed": seed,
                   "budget": self.experiment.budget.name, **self._made(row, seed), "machine": machine()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as aside:
-            aside.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
+        with atomic_write(path) as f:
+            f.write(json.dumps(record, ensure_ascii=False) + "\n")
         return True
 
     def _made(self, row: Row, seed: int) -> Record:
@@ -85,8 +86,8 @@ class Driver:
             "model": {"folder": model.relative_to(self.home).as_posix(), "digest": folder_digest(model),
                       "half_bytes": half_bytes(model)},
             "losses": {"pretrain": log, **{s: read_json(folder / s / "training.json")["log"] for s in stages}},
-            "commands": self._words(row, seed, recipe, LAST[third]),
-            "sets": self._sets(row, model),
+            "commands": [line.replace(f"{self.home}/", "") for line in self.plan(row, seed, third)],
+            "sets": self._sets(row, model, self.experiment.sets(row)),
         }  # fmt: skip
 
     def pretrain(self, name: str, seed: int) -> Path:
@@ -95,8 +96,12 @@ class Driver:
         if after:
             self.pretrain(after, seed)
         recipe = self.pretraining_recipe(name, seed)
+        model = recipe.parent / "model"
+        if (model / "training.json").is_file() and not (recipe.parent / STATE).is_file():
+            # Killed between the end of the run and the note of it; the command refuses to overwrite.
+            shutil.rmtree(model)
         run_stages(str(recipe), str(recipe.parent), {}, self.quiet)
-        return recipe.parent / "model"
+        return model
 
     def _pretraining(self, name: str, seed: int) -> tuple[int, int, int, list[dict[str, float]]]:
         """(tokens, updates, seconds, log) of a pre-training and what it went on from."""
@@ -116,7 +121,8 @@ class Driver:
         places = {key: self.home / "pretrained" / f"{key}.seed{seed}" / "model"
                   for key in self.experiment.data["pretrained"]}
         data = self.home / "data"
-        inputs = {"text": str(data / "pretrain.jsonl"), "demo": str(data / "demo" / "corpus.jsonl"),
+        target = data / self.experiment.budget.adapt / "corpus.jsonl"
+        inputs = {"text": str(data / "pretrain.jsonl"), "target": str(target),
                   "base": str(data / "base"), "cache": str(self.home / "cache")}
         path = places[name].parent / "recipe.toml"
         return write_recipe(path, inputs, [self.experiment.pretraining(name, seed, places)])
@@ -128,31 +134,21 @@ class Driver:
         path = self.home / "rows" / f"{row.name}.seed{seed}" / "recipe.toml"
         return write_recipe(path, inputs, self.experiment.finetuning(row, seed))
 
-    def plan(self, row: Row, seed: int) -> list[str]:
-        """The command lines that make a row, every setting checked; nothing is run or looked at but other records."""
-        if row.reference or row.of:
+    def plan(self, row: Row, seed: int, third: bool = False) -> list[str]:
+        """The command lines that train a row, every setting checked; nothing is run."""
+        if row.reference or row.of or row.best:
             return []
-        source = self.placed(row.best) if row.best else row
-        start = self.home / "data" / "base"
-        lines = []
-        if source.pretrained:
-            chain = [source.pretrained]
-            while after := self.experiment.data["pretrained"][chain[0]].get("after"):
-                chain.insert(0, after)
-            for name in chain:
-                recipe = self.pretraining_recipe(name, seed)
-                lines += [" ".join(s.words) for s in commands(recipe, recipe.parent)]
+        lines, start = [], self.home / "data" / "base"
+        for name in self._chain(row.pretrained):
+            recipe = self.pretraining_recipe(name, seed)
+            lines += commands(recipe, recipe.parent)
             start = recipe.parent / "model"
-        recipe = self.row_recipe(source, seed, start)
-        return lines + [" ".join(s.words) for s in commands(recipe, recipe.parent, LAST[bool(row.best)])]
+        recipe = self.row_recipe(row, seed, start)
+        return [" ".join(step.words) for step in [*lines, *commands(recipe, recipe.parent, LAST[third])]]
 
-    def _words(self, row: Row, seed: int, recipe: Path, last: str) -> list[str]:
-        """Its commands as a reader would type them, from the folder of the experiment."""
-        lines = self.plan(row, seed) if last == LAST[False] else [
-            *self.plan(row, seed)[: -len(commands(recipe, recipe.parent, LAST[False]))],
-            *(" ".join(s.words) for s in commands(recipe, recipe.parent, last)),
-        ]
-        return [line.replace(f"{self.home}/", "") for line in lines]
+    def _chain(self, name: str) -> list[str]:
+        """A pre-training and what it goes on from, the first first."""
+        return [*self._chain(self.experiment.data["pretrained"][name].get("after", "")), name] if name else []
 
     # ---- Evaluation
 
@@ -160,15 +156,18 @@ class Driver:
         budget = self.experiment.budget
         return Evaluator(self.experiment.data["measures"], budget.settings("encode"), budget.settings("search"))
 
-    def _sets(self, row: Row, model: Path, **changes: Any) -> dict[str, Any]:
+    def _sets(
+        self, row: Row, model: Path, names: list[str], under: str = "", search: dict[str, Any] | None = None,
+        bits: int = 8,
+    ) -> dict[str, Any]:
+        """Scores of a model on sets; ``under``: searched or stored otherwise, from the index that is there."""
         evaluator, modes, parts = self._evaluator(), MODES[row.similarity], PARTS[row.similarity]
         found = {}
-        for name in self.experiment.sets(row):
-            folder = self._eval(model) / name / changes.get("under", "")
-            index = self._eval(model) / name / "index" if changes else None
+        for name in names:
+            folder = self._eval(model) / name
+            index = folder / "index" if under else None
             found[name] = evaluator.model(
-                self.home / "data" / name, folder, model, modes, parts, changes.get("search"), index,
-                changes.get("bits", 8),
+                self.home / "data" / name, folder / under, model, modes, parts, search, index, bits
             )
         return found
 
@@ -189,10 +188,9 @@ class Driver:
         source = self.experiment.rows[row.of]
         self.run(source, seed)
         kept = read_json(self.record_path(source, seed))
-        sets = self._sets(source if not row.search else Row(**{**vars(source), "table": row.table}),
-                          self.home / kept["model"]["folder"], under=row.name, search=row.search, bits=row.bits)
-        wanted = self.experiment.sets(row)
-        return {"of": row.of, "model": kept["model"], "sets": {k: v for k, v in sets.items() if k in wanted}}
+        model = self.home / kept["model"]["folder"]
+        sets = self._sets(source, model, self.experiment.sets(row), row.name, row.search, row.bits)
+        return {"of": row.of, "model": kept["model"], "sets": sets}
 
     def placed(self, place: int) -> Row:
         """The system at a place on the dev pairs. Raises :class:`InputError` while systems are missing."""
@@ -229,7 +227,7 @@ def selected(experiment: Experiment, names: list[str]) -> list[Row]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", required=True, help="smoke, cores, gpu: how much of everything")
-    parser.add_argument("--data", type=Path, required=True, help="the shared data: pretrain, pairs, sets in BEIR layout")
+    parser.add_argument("--data", type=Path, required=True, help="the shared data: pretrain, pairs, query sets")
     parser.add_argument("--output", type=Path, required=True, help="models, indexes and records go to OUTPUT/BUDGET")
     parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="these rows alone")
     parser.add_argument("--seeds", nargs="*", type=int, help="these seeds alone")
@@ -253,22 +251,13 @@ def run(args: argparse.Namespace) -> int:
     jobs = [(row, s) for row in rows for s in experiment.seeds(row) if not args.seeds or s in args.seeds]
     if args.dry_run:
         for row, seed in jobs:
-            known = not row.best or by_row_known(driver)
-            print(f"# {row.name}, seed {seed}", *(driver.plan(row, seed) if known else ["# chosen later"]), sep="\n")
+            print(f"# {row.name}, seed {seed}", *driver.plan(row, seed), sep="\n")
         return 0
     prepare(args.data, experiment.budget, experiment.base, driver.home / "data")
     for number, (row, seed) in enumerate(jobs, 1):
         state = "done" if driver.run(row, seed) else "done before"
         say(f"[{number}/{len(jobs)}] {row.name}, seed {seed}: {state}", args.quiet)
     return 0
-
-
-def by_row_known(driver: Driver) -> bool:
-    """Whether the systems are done, so that the best are known."""
-    try:
-        return bool(by_row(read_records(driver.records))) and driver.placed(1) is not None
-    except InputError:
-        return False
 
 
 if __name__ == "__main__":
