@@ -141,7 +141,10 @@ def from_mapping_loosely(kind: Any, told: Mapping[str, Any], where: str) -> Any:
 
 def write_recipe(path: Path, inputs: Mapping[str, Any], steps: list[dict[str, Any]]) -> Path:
     """A recipe as ``dupmae-ir finetune --recipe`` reads it, so that a row can be retrained without the driver."""
-    tables = [("[inputs]", inputs), *(("[[step]]", step) for step in steps)]
+    told = json.dumps(steps)
+    # An input that no step reads would make it run again when it changes. {start} is the model.
+    used = {k: v for k, v in inputs.items() if f"{{{k}}}" in told or (k == "model" and "{start}" in told)}
+    tables = [("[inputs]", used), *(("[[step]]", step) for step in steps)]
     # JSON's strings, numbers, lists and booleans are TOML's too.
     lines = [line for head, values in tables
              for line in (head, *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()), "")]
