@@ -31,7 +31,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, Any]:
     """Write ``folder`` whole or not at all: ``pretrain.jsonl``, ``pairs.jsonl``, ``dev.jsonl``, ``pool.jsonl``, a
     BEIR folder for each set, ``base``. Returns what was used: budget, file digests, counts."""
-    told = {"budget": _amounts(budget), "base": base, "data": digests(data, budget.sets)}
+    told = {"budget": _amounts(budget), "base": base, "data": digests(data, budget)}
     if (folder / DONE).is_file():
         kept = json.loads((folder / DONE).read_text(encoding="utf-8"))
         if {k: kept[k] for k in told} != told:
@@ -41,7 +41,7 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
     aside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    counts = {"texts": write_texts(data / "pretrain", aside / "pretrain.jsonl", budget.texts)}
+    counts = {"texts": write_texts(_texts(data, budget), aside / "pretrain.jsonl", budget.texts)}
     pairs = data / "pairs"
     sample(argparse.Namespace(
         pairs=pairs / "train.jsonl.gz", dev=pairs / "dev.jsonl.gz", pool=pairs / "corpus.jsonl.gz",
@@ -61,14 +61,11 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
     return {**told, "counts": counts}
 
 
-def write_texts(source: Path, target: Path, most: int, seed: int = 0) -> int:
-    """Passages of the plain texts in ``source`` as JSON lines, each with a sentence of its own as its query.
+def write_texts(files: list[Path], target: Path, most: int, seed: int = 0) -> int:
+    """Passages of plain texts as JSON lines, each with a sentence of its own as its query.
 
     ``most`` of them drawn at random, 0 = all, in a random order either way. Returns how many.
     """
-    files = sorted(source.glob("*.txt.gz"))
-    if not files:
-        raise InputError(f"{source}: no *.txt.gz to pre-train on")
     texts = [line for path in files for line in _lines(path)]
     chance = random.Random(seed)
     chance.shuffle(texts)
@@ -84,16 +81,20 @@ def pseudo_query(text: str, chance: random.Random, words: int = 24) -> str:
     return " ".join(chance.choice(sentences).split()[:words])
 
 
-def digests(data: Path, sets: list[str]) -> dict[str, str]:
+def digests(data: Path, budget: Budget) -> dict[str, str]:
     """sha256 of every file of the shared data that is used, by its path in ``data``."""
-    files = [*sorted((data / "pretrain").glob("*.txt.gz")), *sorted((data / "pairs").glob("*.gz"))]
-    for name in sets:
+    files = _texts(data, budget) + [data / "pairs" / f"{name}.jsonl.gz" for name in ("corpus", "dev", "train")]
+    for name in budget.sets:
         if name not in ("dev", "demo"):
             home = data / name
             files += [home / "corpus.jsonl", home / "queries.jsonl", home / "qrels" / "test.tsv"]
     if missing := [f for f in files if not f.is_file()]:
         raise InputError(f"{missing[0]}: no such file; --data wants the shared data's layout")
     return {f.relative_to(data).as_posix(): sha256_file(f) for f in files}
+
+
+def _texts(data: Path, budget: Budget) -> list[Path]:
+    return [data / "pretrain" / f"{name}.txt.gz" for name in sorted(budget.text)]
 
 
 def base_path(base: str) -> Path:
@@ -107,5 +108,5 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _amounts(budget: Budget) -> dict[str, Any]:
-    names = ("name", "sets", "texts", "queries", "dev_queries", "others")
+    names = ("name", "sets", "text", "texts", "queries", "dev_queries", "others")
     return {name: getattr(budget, name) for name in names}

@@ -48,7 +48,8 @@ class Budget:
     seeds: list[int]
     sets: list[str]
     adapt: str  #: the set whose text a domain-adapted system goes on with
-    texts: int
+    text: list[str]  #: files of pretrain/, without their endings
+    texts: int  #: drawn from them; 0 = all
     queries: int
     dev_queries: int
     others: int
@@ -74,7 +75,7 @@ class Experiment:
         data = read_toml(path)
         told = dict(lookup("budget", budget, data["budgets"]))
         scalars = {k: told.pop(k) for k in list(told) if not isinstance(told[k], dict)}
-        scalars.setdefault("sets", data["sets"])
+        scalars = {"sets": data["sets"], "text": data["text"], **scalars}
         made = from_mapping_loosely(Budget, {"name": budget, "steps": told, **scalars}, f"{path}: budget {budget}")
         return cls(data, made, base or str(data["base"]))
 

@@ -22,7 +22,7 @@ def write_data(folder: Path) -> Path:
 
     passages = [{"_id": f"p{n:03}", "title": "", "text": text()} for n in range(80)]
     (folder / "pretrain").mkdir(parents=True)
-    for name in ("one", "two"):
+    for name in ("textbooks", "xquad"):
         _packed(folder / "pretrain" / f"{name}.txt.gz", [f"{text(8)}. {text(8)}." for _ in range(50)])
     pairs = [{"query": " ".join(p["text"].split()[:3]), "kind": "heading",
               "positive": {"id": p["_id"], "title": "", "text": p["text"]}} for p in passages]
