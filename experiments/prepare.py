@@ -20,7 +20,7 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.io.atomic import replace_folder, sha256_file, write_json
 from dupmae_ir.models.bases import base_folder
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from pretraining_curves import make_base
 from stages import sample
 

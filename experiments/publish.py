@@ -80,7 +80,8 @@ It starts from {start}, with a masked-LM head calibrated in closed form where it
 
 ```sh
 pip install 'dupmae-ir[train]'
-python experiments/systems.py --budget {record['budget']} --data DATA --output RUNS --rows {record['row']} --seeds {record['seed']}
+python experiments/systems.py --budget {record['budget']} --data DATA --output RUNS \\
+    --rows {record['row']} --seeds {record['seed']}
 ```
 
 which runs, in `RUNS/{record['budget']}`:
@@ -100,9 +101,9 @@ Nothing of the collections below but `dev` was looked at before the model was ch
 {_scores(record, records)}
 
 ## Limits
-English only; passages up to {config.document_length} word pieces and queries up to {config.query_length} (it was trained
-on shorter ones, as the commands say). Most of the training text is about science, medicine and the social sciences. The
-weights are for trying the toolkit; for a paper, train on your data or use a released checkpoint.
+English only; passages up to {config.document_length} word pieces and queries up to {config.query_length} (it was
+trained on shorter ones, as the commands say). Most of the pairs are about science, medicine and the social sciences.
+The weights are for trying the toolkit; for a paper, train on your data or use a released checkpoint.
 
 Licence: Apache-2.0, as its starting point; the data's attributions are above.
 """
