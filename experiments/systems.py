@@ -254,10 +254,18 @@ def run(args: argparse.Namespace) -> int:
             print(f"# {row.name}, seed {seed}", *driver.plan(row, seed), sep="\n")
         return 0
     prepare(args.data, experiment.budget, experiment.base, driver.home / "data")
+    failed = []
     for number, (row, seed) in enumerate(jobs, 1):
-        state = "done" if driver.run(row, seed) else "done before"
-        say(f"[{number}/{len(jobs)}] {row.name}, seed {seed}: {state}", args.quiet)
-    return 0
+        try:
+            state = "done" if driver.run(row, seed) else "done before"
+        except DupmaeError as e:
+            # One row that cannot be made does not keep the others waiting.
+            state = f"failed: {e}"
+            failed.append(f"{row.name}, seed {seed}")
+        say(f"[{number}/{len(jobs)}] {row.name}, seed {seed}: {state}", args.quiet and "failed" not in state)
+    if failed:
+        say(f"{len(failed)} of {len(jobs)} failed: {'; '.join(failed)}; the same command tries them again")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
