@@ -53,7 +53,6 @@ class Budget:
     queries: int
     dev_queries: int
     others: int
-    light: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)  #: settings by step, ``stage``, encode, search
 
@@ -95,10 +94,6 @@ class Experiment:
 
     def seeds(self, row: Row) -> list[int]:
         return self.budget.seeds if row.table == "systems" else self.budget.seeds[:1]
-
-    def sets(self, row: Row) -> list[str]:
-        heavy = row.table in ("systems", "references", "stage3")
-        return self.budget.sets if heavy or not self.budget.light else self.budget.light
 
     def pretraining(self, name: str, seed: int, places: Mapping[str, Any]) -> dict[str, Any]:
         """The one step of a pre-training, as :func:`write_recipe` takes it."""

@@ -87,7 +87,7 @@ class Driver:
                       "half_bytes": half_bytes(model)},
             "losses": {"pretrain": log, **{s: read_json(folder / s / "training.json")["log"] for s in stages}},
             "commands": [line.replace(f"{self.home}/", "") for line in self.plan(row, seed, third)],
-            "sets": self._sets(row, model, self.experiment.sets(row)),
+            "sets": self._sets(row, model, self.experiment.budget.sets),
         }  # fmt: skip
 
     def pretrain(self, name: str, seed: int) -> Path:
@@ -181,7 +181,7 @@ class Driver:
         return {
             name: evaluator.bm25(self.home / "data" / name, folder / name) if row.reference == "bm25"
             else evaluator.mean_pooling(self.home / "data" / name, folder / name, base)
-            for name in self.experiment.sets(row)
+            for name in self.experiment.budget.sets
         }  # fmt: skip
 
     def _searched_otherwise(self, row: Row, seed: int) -> Record:
@@ -189,7 +189,7 @@ class Driver:
         self.run(source, seed)
         kept = read_json(self.record_path(source, seed))
         model = self.home / kept["model"]["folder"]
-        sets = self._sets(source, model, self.experiment.sets(row), row.name, row.search, row.bits)
+        sets = self._sets(source, model, self.experiment.budget.sets, row.name, row.search, row.bits)
         return {"of": row.of, "model": kept["model"], "sets": sets}
 
     def placed(self, place: int) -> Row:

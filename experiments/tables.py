@@ -91,10 +91,14 @@ def score_table(records: list[Record], tables: Sequence[str], control: str | Non
     """Markdown: a line per row and mode, a column per set; the best of a column bold."""
     grouped = by_row(records)
     rows = {name: found for name, found in grouped.items() if found[0]["table"] in tables or name == control}
-    if not rows:
+    if not rows.keys() - {control}:
         raise InputError(f"no record of the tables {', '.join(tables)}")
+    if control in rows:
+        # Of the control the seeds that the others have: a capped model is compared with itself.
+        seeds = {r["seed"] for name, found in rows.items() if name != control for r in found}
+        rows[control] = [r for r in rows[control] if r["seed"] in seeds] or rows[control]
     order = sorted(rows, key=lambda name: (name != control, _place(rows[name][0], tables)))
-    found = cells(rows, grouped.get(control or ""), measure)
+    found = cells(rows, rows.get(control or ""), measure)
     sets = list(dict.fromkeys(c for _, _, c in found))
     best = {c: max(cell.mean for (_, _, col), cell in found.items() if col == c) for c in sets}
     lines = [f"| {measure} | | " + " | ".join(sets) + " |", "|:--|:--|" + "--:|" * len(sets)]

@@ -68,6 +68,16 @@ def test_the_table_as_it_reads(records):
     assert "LOG1P" not in table
 
 
+def test_a_row_of_one_seed_is_compared_with_that_seed_of_the_control(records):
+    """The same model searched otherwise differs by nothing, whatever the control's other seeds score."""
+    same = {**json.loads(json.dumps(records[3])), "row": "cap-1024", "title": "CAP", "table": "caps", "of": "dupmae"}
+    lines = score_table([*records, same], ("caps", "levels"), "dupmae", "nDCG@10").splitlines()
+    dupmae, cap = (next(line for line in lines if f"| {name} | hybrid" in line) for name in ("DUPMAE", "CAP"))
+    assert dupmae.split("|")[3:] == cap.split("|")[3:]
+    assert "±" not in cap
+    assert "*" not in cap.replace("**", "")
+
+
 def test_other_queries_are_refused(records):
     records[3]["sets"]["dev"]["queries"] = ["x"] * 20
     with pytest.raises(InputError, match="other queries on dev"):
