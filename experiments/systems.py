@@ -9,6 +9,7 @@ Rows, recipe and budgets: experiments/systems.toml.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import platform
 import shutil
@@ -68,7 +69,7 @@ class Driver:
             return self._searched_otherwise(row, seed)
         if row.best:
             source = self.placed(row.best)
-            return {"from": source.name, **self._trained(source, seed, True)}
+            return {"from": source.name, "title": f"{source.title}, stage 3", **self._trained(source, seed, True)}
         return self._trained(row, seed, False)
 
     def _trained(self, row: Row, seed: int, third: bool) -> Record:
@@ -87,7 +88,7 @@ class Driver:
                       "half_bytes": half_bytes(model)},
             "losses": {"pretrain": log, **{s: read_json(folder / s / "training.json")["log"] for s in stages}},
             "commands": [line.replace(f"{self.home}/", "") for line in self.plan(row, seed, third)],
-            "sets": self._sets(row, model, self.experiment.budget.sets),
+            "sets": self._sets(row, model),
         }  # fmt: skip
 
     def pretrain(self, name: str, seed: int) -> Path:
@@ -157,13 +158,12 @@ class Driver:
         return Evaluator(self.experiment.data["measures"], budget.settings("encode"), budget.settings("search"))
 
     def _sets(
-        self, row: Row, model: Path, names: list[str], under: str = "", search: dict[str, Any] | None = None,
-        bits: int = 8,
+        self, row: Row, model: Path, under: str = "", search: dict[str, Any] | None = None, bits: int = 8
     ) -> dict[str, Any]:
-        """Scores of a model on sets; ``under``: searched or stored otherwise, from the index that is there."""
+        """Scores of a model on all sets; ``under``: searched or stored otherwise, from the index that is there."""
         evaluator, modes, parts = self._evaluator(), MODES[row.similarity], PARTS[row.similarity]
         found = {}
-        for name in names:
+        for name in self.experiment.budget.sets:
             folder = self._eval(model) / name
             index = folder / "index" if under else None
             found[name] = evaluator.model(
@@ -172,8 +172,10 @@ class Driver:
         return found
 
     def _eval(self, model: Path) -> Path:
-        # By the weights, so that a model that was trained anew is never read from an old index.
-        return self.home / "eval" / f"{model.parent.name}.{model.name}.{folder_digest(model)[:8]}"
+        # By weights and settings, so that nothing is read from an index of others.
+        made = json.dumps([folder_digest(model), *(self.experiment.budget.settings(s) for s in ("encode", "search"))])
+        digest = hashlib.sha256(made.encode()).hexdigest()
+        return self.home / "eval" / f"{model.parent.name}.{model.name}.{digest[:8]}"
 
     def _reference(self, row: Row) -> dict[str, Any]:
         evaluator, folder = self._evaluator(), self.home / "eval" / row.name
@@ -189,7 +191,7 @@ class Driver:
         self.run(source, seed)
         kept = read_json(self.record_path(source, seed))
         model = self.home / kept["model"]["folder"]
-        sets = self._sets(source, model, self.experiment.budget.sets, row.name, row.search, row.bits)
+        sets = self._sets(source, model, row.name, row.search, row.bits)
         return {"of": row.of, "model": kept["model"], "sets": sets}
 
     def placed(self, place: int) -> Row:
