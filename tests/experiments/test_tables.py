@@ -93,6 +93,16 @@ def test_a_control_of_one_mode_is_tested_against_every_mode(records):
     assert all(cell.p is not None for cell in found.values())
 
 
+def test_rows_stand_in_the_order_of_the_file(records):
+    for record in records:
+        record["place"] = {"dupmae": 0, "none": 2}.get(record["row"], 1)
+    found = [line.split("|")[1].strip() for line in score_table(records, ("systems",), "dupmae", "R@100").splitlines()]
+    assert list(dict.fromkeys(found[2:])) == ["DUPMAE", "NONE"]
+    assert [line.split("|")[1].strip() for line in cost_table(records).splitlines()[2:6]] == [
+        "DUPMAE", "BM25", "LOG1P", "NONE"
+    ]
+
+
 def test_costs(records):
     line = next(row for row in cost_table(records).splitlines() if row.startswith("| DUPMAE"))
     assert line == "| DUPMAE | 3 | 1,000 | 20 | 5 | 5 | 0.0 | 0.0 | 0.0 | 40.0 |"
