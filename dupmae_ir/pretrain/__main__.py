@@ -11,8 +11,9 @@ from dupmae_ir.pretrain.run import PretrainConfig, run
 
 PURPOSE = """
 Pre-train a retrieval encoder on plain text by masked auto-encoding: RetroMAE, DupMAE, MASTER, CoT-MAE or
-CoT-MoTE. The preset's choices are printed and stored; every one can be overruled. Interrupted, the same
-command resumes to the same numbers. With several processes: torchrun -m dupmae_ir.pretrain ...
+CoT-MoTE; or by masked words alone (mlm), to compare them with. The preset's choices are printed and stored; every
+one can be overruled. Interrupted, the same command resumes to the same numbers. With several processes:
+torchrun -m dupmae_ir.pretrain ...
 """
 EXAMPLE = """
 dupmae-ir pretrain --method dupmae --model bert-base-uncased --corpus passages.txt.gz --output models/dupmae

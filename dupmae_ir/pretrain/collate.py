@@ -108,17 +108,25 @@ class Collator:
         return self.corrupted(texts, self.hidden(texts, ratio, use), use)
 
 
-class RetroMAECollator(Collator):
-    """Batches of :class:`~dupmae_ir.models.retromae.RetroMAE`."""
+class MLMCollator(Collator):
+    """Batches of :class:`~dupmae_ir.models.plain_mlm.PlainMLM`."""
 
     def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
         return self.batch(self.padded([self.text(d) for d in draws], draws), None)
 
     def batch(self, texts: Padded, hidden: np.ndarray | None) -> dict[str, Tensor]:
+        """What the encoder reads; ``hidden`` (B, L) bool, None to draw it."""
         if hidden is None:
             hidden = self.hidden(texts, self.recipe.encoder_ratio, "encoder")
-        encoder_ids, encoder_labels = self.corrupted(texts, hidden, "encoder")
-        batch = {"encoder_ids": encoder_ids, "attention_mask": texts.mask, "encoder_labels": encoder_labels}
+        ids, labels = self.corrupted(texts, hidden, "encoder")
+        return {"encoder_ids": ids, "attention_mask": texts.mask, "encoder_labels": labels}
+
+
+class RetroMAECollator(MLMCollator):
+    """Batches of :class:`~dupmae_ir.models.retromae.RetroMAE`."""
+
+    def batch(self, texts: Padded, hidden: np.ndarray | None) -> dict[str, Tensor]:
+        batch = super().batch(texts, hidden)
         if self.recipe.decoding == "basic":
             ids, labels = self.masked(texts, self.recipe.decoder_ratio, "decoder")
             return {**batch, "decoder_ids": ids, "decoder_labels": labels}
@@ -323,7 +331,7 @@ def _named(prefix: str, masked: tuple[Tensor, Tensor], mask: Tensor | None = Non
 
 COLLATORS: dict[str, type[Collator]] = {
     "retromae": RetroMAECollator, "dupmae": DupMAECollator, "master": MASTERCollator, "cot-mae": CoTMAECollator,
-    "cot-mote": CoTMoTECollator,
+    "cot-mote": CoTMoTECollator, "mlm": MLMCollator,
 }  # fmt: skip
 
 

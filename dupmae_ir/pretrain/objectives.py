@@ -15,6 +15,7 @@ from dupmae_ir.models.cot_mote import CoTMoTE
 from dupmae_ir.models.dupmae import DupMAE
 from dupmae_ir.models.experts import save_experts
 from dupmae_ir.models.master import MASTER
+from dupmae_ir.models.plain_mlm import PlainMLM
 from dupmae_ir.models.retromae import RetroMAE
 from dupmae_ir.pretrain.recipes import Recipe
 
@@ -25,6 +26,8 @@ ENCODERS = ("lm.", "experts.")
 def build(method: str, lm: nn.Module, recipe: Recipe) -> Bottleneck:
     """The objective of ``method`` around ``lm``, with the choices of a resolved recipe."""
     r: Any = recipe
+    if method == "mlm":
+        return PlainMLM(lm)
     if method == "retromae":
         return RetroMAE(lm, r.decoding, r.decoder_layers, r.query_stream)
     if method == "dupmae":

@@ -139,6 +139,8 @@ _COT_MOTE: dict[str, Any] = {
 }  # fmt: skip
 del _COT_MOTE["decoder_ratio"]
 
+_MLM: dict[str, Any] = {**{k: v for k, v in _MASKS.items() if k != "decoder_ratio"}, **_RUN}
+
 _PRINTED = {"mask_replace": (1.0, 0.0, 0.0)}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "retromae": {"release": _RETROMAE, "paper": {**_RETROMAE, **_PRINTED}},
@@ -158,6 +160,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "cot-mae": {"release": _COT_MAE, "paper": {**_COT_MAE, **_PRINTED}},
     "cot-mote": {"release": _COT_MOTE, "paper": {**_COT_MOTE, **_PRINTED, "sparse_head": "tied"}},
+    # Nobody's paper: RetroMAE's encoder without its decoder, to tell what the decoder adds.
+    "mlm": {"release": _MLM, "paper": {**_MLM, **_PRINTED}},
 }
 """Method -> preset -> every choice that the method has."""
 

@@ -126,6 +126,7 @@ class PretrainTrainer(CheckedTrainer):
         if "loss" in logs:
             now = time.monotonic()
             tokens = float(self._reduced(self.tokens.reshape(1))[0]) * self.args.world_size
+            logs["tokens"] = round(tokens)
             logs["tokens_per_second"] = round(tokens / (now - self.clock), 1)
             self.tokens, self.clock = torch.zeros((), dtype=torch.float64), now
         super().log(logs, *args, **kwargs)

@@ -9,6 +9,7 @@ from tiny_models import tiny_config
 from dupmae_ir.models.cot_mae import CoTMAE
 from dupmae_ir.models.dupmae import DupMAE
 from dupmae_ir.models.master import MASTER, TASKS
+from dupmae_ir.models.plain_mlm import PlainMLM
 from dupmae_ir.models.retromae import RetroMAE
 from dupmae_ir.models.token_loss import token_cross_entropy
 
@@ -94,6 +95,15 @@ def test_an_enhanced_row_sees_only_what_its_mask_shows(lm, batch):
     moved = (seen[0] - seen[1]).abs().amax(-1) > 1e-12
     touched = batch["decoder_visible"][:, :, 3] & (batch["ids"][:, 3] != 7).unsqueeze(1)
     assert (moved == touched).all()
+
+
+def test_plain_mlm_is_the_masked_lms_own_loss_and_has_nothing_else(lm, batch):
+    objective = PlainMLM(lm).double()
+    loss, terms = objective(batch)
+    want = lm(batch["encoder_ids"], batch["attention_mask"], labels=batch["encoder_labels"]).loss
+    assert loss.item() == pytest.approx(want.item(), abs=1e-10)
+    assert terms["mlm"] is loss
+    assert len(list(objective.parameters())) == len(list(lm.parameters()))
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,14 @@ def test_a_text_between_its_specials(parts):
         assert mask[row].sum() == length
 
 
+def test_plain_mlm_reads_what_retromaes_encoder_reads(parts):
+    """The same draws, masks and replacements: a control that differs by the decoder alone."""
+    ours, theirs = (collator(parts, method)(draws(0, 1, 2)) for method in ("mlm", "retromae"))
+    assert set(ours) == {"encoder_ids", "attention_mask", "encoder_labels"}
+    for key, value in ours.items():
+        assert (value == theirs[key]).all(), key
+
+
 def test_batches_do_not_depend_on_company_or_order(parts):
     c = collator(parts, "dupmae")
     together, alone = c(draws(0, 1, 2)), c([Draw(1, 0, 1)])

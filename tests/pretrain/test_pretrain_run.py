@@ -17,7 +17,7 @@ from pretraining import flags, tiny_base, tiny_corpus
 from dupmae_ir.pretrain.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
-METHODS = ("retromae", "dupmae", "master", "cot-mae", "cot-mote")
+METHODS = ("retromae", "dupmae", "master", "cot-mae", "cot-mote", "mlm")
 
 
 @pytest.fixture(scope="module")

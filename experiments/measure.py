@@ -1,0 +1,172 @@
+"""A finished model on the query sets: encode, search, evaluate, with the toolkit's own commands."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rows import checked
+
+from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.run import run as encode
+from dupmae_ir.eval.evaluate import evaluate
+from dupmae_ir.index.run import Bm25Config, build
+from dupmae_ir.io.atomic import write_json
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.runs import read_run, write_run
+from dupmae_ir.io.topics import read_topics
+from dupmae_ir.search.run import SearchConfig
+from dupmae_ir.search.run import run as search
+from dupmae_ir.types import Hit
+
+LEVELS = 255
+"""Largest impact of an index: 8 bits."""
+DIGITS = 6
+"""Decimals kept of a query's value."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """How sets are searched: measures, and the budget's settings of encode and search."""
+
+    measures: Sequence[str]
+    encode: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
+
+    def model(
+        self, collection: Path, folder: Path, model: Path, modes: Sequence[str], parts: str,
+        options: dict[str, Any] | None = None, index: Path | None = None, bits: int = 8,
+    ) -> dict[str, Any]:
+        """One model on one set. ``index``: that of the same model, searched by ``options`` as it is, or, with fewer
+        ``bits``, encoded again at a scale whose largest impact is so much smaller."""
+        done = folder / "scores.json"
+        if done.is_file():
+            return dict(json.loads(done.read_text(encoding="utf-8")))
+        seconds = {}
+        extra: dict[str, Any] = {}
+        if index is not None and bits < 8:
+            scale = json.loads((index / "meta.json").read_text(encoding="utf-8"))["scale"]
+            extra["scale"] = scale * (2**bits - 1) / LEVELS
+        if index is None or bits < 8:
+            index = folder / "index"
+            started = time.perf_counter()
+            encode(checked(EncodeConfig, "encode", **{
+                "corpus": str(collection / "corpus.jsonl"), "index": str(index), "model": str(model), "parts": parts,
+                "quiet": True, **self.encode, **extra,
+            }))
+            seconds["encode"] = round(time.perf_counter() - started, 2)
+        for mode in modes:
+            started = time.perf_counter()
+            self._search(collection, index, folder / f"{mode}.trec", mode, model, options or {})
+            seconds[mode] = round(time.perf_counter() - started, 2)
+        found = self._scores(collection, {mode: folder / f"{mode}.trec" for mode in modes})
+        found |= {"index_bytes": index_bytes(index), "seconds": seconds}
+        write_json(done, found)
+        return found
+
+    def bm25(self, collection: Path, folder: Path) -> dict[str, Any]:
+        """The baseline on one set."""
+        done = folder / "scores.json"
+        if done.is_file():
+            return dict(json.loads(done.read_text(encoding="utf-8")))
+        index, corpus = folder / "index", str(collection / "corpus.jsonl")
+        build(Bm25Config(corpus=corpus, index=str(index), overwrite=True, quiet=True))
+        self._search(collection, index, folder / "bm25.trec", "bm25", None, {})
+        found = self._scores(collection, {"bm25": folder / "bm25.trec"})
+        found |= {"index_bytes": {"bm25": size_of(index)}, "seconds": {}}
+        write_json(done, found)
+        return found
+
+    def mean_pooling(self, collection: Path, folder: Path, base: Path) -> dict[str, Any]:
+        """The base as sentence-transformers uses it: unit vectors, the mean of the last hidden states."""
+        done = folder / "scores.json"
+        if done.is_file():
+            return dict(json.loads(done.read_text(encoding="utf-8")))
+        run = folder / "dense.trec"
+        documents = mean_pooled_run(collection, base, run)
+        found = self._scores(collection, {"dense": run})
+        found |= {"index_bytes": {"dense": documents}, "seconds": {}}
+        write_json(done, found)
+        return found
+
+    def _search(
+        self, collection: Path, index: Path, run: Path, mode: str, model: Path | None, options: dict[str, Any]
+    ) -> None:
+        if run.is_file():
+            return
+        run.parent.mkdir(parents=True, exist_ok=True)
+        settings: dict[str, Any] = {
+            "index": str(index), "topics": str(collection / "queries.jsonl"), "output": str(run),
+            "qrels": str(collection / "qrels" / "test.tsv"), mode: True, "quiet": True,
+        }
+        if mode != "bm25":
+            settings |= {"model": str(model), **self.search, **options}
+        search(checked(SearchConfig, "search", **settings))
+
+    def _scores(self, collection: Path, runs: dict[str, Path]) -> dict[str, Any]:
+        """``queries`` (ids), ``scores`` (mode -> measure -> mean), ``per_query`` (the same, a value a query)."""
+        qrels = read_qrels(collection / "qrels" / "test.tsv")
+        results = {mode: evaluate(qrels, read_run(path), self.measures) for mode, path in runs.items()}
+        queries = sorted(next(iter(results.values())).per_query)
+        return {
+            "queries": queries,
+            "scores": {mode: dict(r.mean) for mode, r in results.items()},
+            "per_query": {
+                mode: {m: [round(r.per_query[q][m], DIGITS) for q in queries] for m in r.mean}
+                for mode, r in results.items()
+            },
+        }  # fmt: skip
+
+
+def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000, length: int = 256) -> int:
+    """Search ``collection`` exhaustively by mean-pooled vectors of ``base``; returns the vectors' bytes."""
+    import numpy as np
+    import torch
+
+    from dupmae_ir.finetune.trainer import Teacher
+    from dupmae_ir.io.collections import read_collection
+    from dupmae_ir.models.checkpoints import load_model
+    from dupmae_ir.models.masked_lm import encoder_of
+
+    model, tokenizer, _ = load_model(base, need_ot=False)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    pool = Teacher(encoder_of(model.lm).to(device), scale=1.0)
+    length = min(length, model.lm.config.max_position_embeddings)
+
+    def vectors(texts: list[str]) -> Any:
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        out = np.zeros((len(texts), model.lm.config.hidden_size), np.float32)
+        for start in range(0, len(order), 64):
+            rows = order[start : start + 64]
+            read = tokenizer([texts[i] for i in rows], padding=True, truncation=True, max_length=length,
+                             return_tensors="pt").to(device)  # fmt: skip
+            out[rows] = pool(read["input_ids"], read["attention_mask"]).cpu().numpy()
+        return out
+
+    documents = list(read_collection(collection / "corpus.jsonl"))
+    judged = read_qrels(collection / "qrels" / "test.tsv")
+    queries = [q for q in read_topics(str(collection / "queries.jsonl")) if q.qid in judged]
+    stored = vectors([d.joined() for d in documents])
+    found = {}
+    for query, scores in zip(queries, vectors([q.text for q in queries]) @ stored.T, strict=True):
+        best = np.argsort(-scores, kind="stable")[:hits]
+        found[query.qid] = [Hit(documents[i].docid, float(scores[i])) for i in best]
+    run.parent.mkdir(parents=True, exist_ok=True)
+    write_run(run, found, "mean-pooling")
+    return int(stored.nbytes)
+
+
+def index_bytes(index: Path) -> dict[str, int]:
+    """What each way of searching reads: the vectors, the impacts in Lucene, and for hybrid both and the scorer's."""
+    parts = {name: size_of(index / name) for name in ("cls", "ot", "forward")}
+    hybrid = {"hybrid": sum(parts.values())} if parts["cls"] and parts["ot"] else {}
+    return {k: v for k, v in {"dense": parts["cls"], "impact": parts["ot"], **hybrid}.items() if v}
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in ``folder``; 0 where there is none."""
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())

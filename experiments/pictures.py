@@ -1,0 +1,130 @@
+"""Four pictures from the records: losses, effectiveness against tokens and against bytes, CLS against OT by query."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from records import Record, by_row, chosen
+
+MEASURE = "nDCG@10"
+COLOURS = {"dense": "tab:blue", "impact": "tab:orange", "hybrid": "tab:green", "bm25": "0.3"}
+
+
+def draw(records: list[Record], folder: Path) -> list[Path]:
+    """Write the pictures that the records have figures for; returns their paths."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, make in (("losses", _losses), ("tokens", _tokens), ("bytes", _bytes), ("complementarity", _halves)):
+        figure = make(records, pyplot)
+        if figure is None:
+            continue
+        figure.savefig(folder / f"{name}.png", dpi=110)
+        pyplot.close(figure)
+        written.append(folder / f"{name}.png")
+    return written
+
+
+def _panels(pyplot: Any, count: int) -> tuple[Any, list[Any]]:
+    wide = min(3, count)
+    tall = math.ceil(count / wide)
+    figure, axes = pyplot.subplots(tall, wide, figsize=(4 * wide, 3 * tall), squeeze=False, layout="constrained")
+    for axis in axes.flat[count:]:
+        axis.axis("off")
+    for axis in axes.flat:
+        axis.grid(alpha=0.3)
+    return figure, list(axes.flat)
+
+
+def _losses(records: list[Record], pyplot: Any) -> Any:
+    """Losses on held-out text while pre-training, a panel a system; their sizes differ by what they sum."""
+    shown = [r[0] for r in by_row(records).values() if r[0]["table"] == "systems" and r[0]["losses"]["pretrain"]]
+    if not shown:
+        return None
+    figure, axes = _panels(pyplot, len(shown))
+    for record, axis in zip(shown, axes, strict=False):
+        rows = [r for r in record["losses"]["pretrain"] if "eval_loss" in r]
+        terms = [k for k in rows[0] if k.startswith("eval_loss")] if rows else []
+        # A single task's loss is the sum.
+        for name in [t for t in terms if t != "eval_loss"] or terms:
+            axis.plot([r["step"] for r in rows], [r[name] for r in rows], marker=".",
+                      label=name.removeprefix("eval_loss_"))  # fmt: skip
+        axis.set_title(record["title"], fontsize=10)
+        axis.set_xlabel("updates")
+        if terms:
+            axis.legend(fontsize=7)
+    figure.suptitle("pre-training: losses on held-out text", fontsize=11)
+    return figure
+
+
+def _tokens(records: list[Record], pyplot: Any) -> Any:
+    """Hybrid effectiveness against the tokens of pre-training: DupMAE's budgets as a line, the systems as points."""
+    rows = {name: r for name, r in by_row(records).items() if "hybrid" in _modes(r[0]) and "tokens" in r[0]
+            and r[0]["table"] in ("systems", "tokens")}  # fmt: skip
+    if not rows:
+        return None
+    sets = list(next(iter(rows.values()))[0]["sets"])
+    figure, axes = _panels(pyplot, len(sets))
+    for name, axis in zip(sets, axes, strict=False):
+        line = []
+        for row, found in rows.items():
+            if name not in found[0]["sets"]:
+                continue
+            values = [r["sets"][name]["scores"]["hybrid"][MEASURE] for r in found]
+            point = found[0]["tokens"] / 1e6, math.fsum(values) / len(values)
+            if row in ("none", "dupmae-quarter", "dupmae-half", "dupmae"):
+                line.append(point)
+            axis.plot(*point, "o", color="tab:blue" if row.startswith("dupmae") else "0.5")
+            if found[0]["table"] == "systems":
+                axis.annotate(found[0]["title"], point, fontsize=6, xytext=(3, 3),
+                              textcoords="offset points")  # fmt: skip
+        axis.plot(*zip(*sorted(line), strict=True), color="tab:blue") if line else None
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("million tokens of pre-training")
+        axis.set_ylabel(MEASURE)
+    return figure
+
+
+def _bytes(records: list[Record], pyplot: Any) -> Any:
+    """Effectiveness against the bytes of the index, a panel a set."""
+    rows = [r[0] for r in by_row(records).values()]
+    sets = list(dict.fromkeys(name for r in rows for name in r["sets"]))
+    figure, axes = _panels(pyplot, len(sets))
+    for name, axis in zip(sets, axes, strict=False):
+        for mode, colour in COLOURS.items():
+            points = [(r["sets"][name]["index_bytes"][mode] / 1e6, r["sets"][name]["scores"][mode][MEASURE])
+                      for r in rows if name in r["sets"] and mode in r["sets"][name]["scores"]]  # fmt: skip
+            if points:
+                axis.plot(*zip(*points, strict=True), "o", color=colour, label=mode, markersize=4)
+        axis.set_xscale("log")
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("MB of index")
+        axis.set_ylabel(MEASURE)
+    axes[0].legend(fontsize=7)
+    return figure
+
+
+def _halves(records: list[Record], pyplot: Any) -> Any:
+    """Each query of the chosen model: what [CLS] alone finds against what OT alone finds."""
+    record = chosen(records)
+    figure, axes = _panels(pyplot, len(record["sets"]))
+    for (name, found), axis in zip(record["sets"].items(), axes, strict=False):
+        dense, impact = (found["per_query"][mode][MEASURE] for mode in ("dense", "impact"))
+        axis.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+        axis.plot(dense, impact, "o", markersize=3, alpha=0.4)
+        better = [sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((dense, impact), (impact, dense))]
+        axis.set_title(f"{name}: CLS better {better[0]}, OT better {better[1]} of {len(dense)}", fontsize=9)
+        axis.set_xlabel(f"CLS alone, {MEASURE}")
+        axis.set_ylabel(f"OT alone, {MEASURE}")
+    figure.suptitle(record["title"], fontsize=11)
+    return figure
+
+
+def _modes(record: Record) -> set[str]:
+    return {mode for found in record["sets"].values() for mode in found["scores"]}

@@ -1,0 +1,112 @@
+"""What all rows share: the text, the pairs, the query sets and the base, written once from the shared data."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rows import Budget
+
+from dupmae_ir.console import say
+from dupmae_ir.errors import InputError
+from dupmae_ir.io.atomic import replace_folder, sha256_file, write_json
+from dupmae_ir.models.bases import base_folder
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from pretraining_curves import make_base
+from stages import sample
+
+DONE = "data.json"
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+
+def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, Any]:
+    """Write ``folder`` whole or not at all: ``pretrain.jsonl``, ``pairs.jsonl``, ``dev.jsonl``, ``pool.jsonl``, a
+    BEIR folder for each set, ``base``. Returns what was used: budget, file digests, counts."""
+    told = {"budget": _amounts(budget), "base": base, "data": digests(data, budget)}
+    if (folder / DONE).is_file():
+        kept = json.loads((folder / DONE).read_text(encoding="utf-8"))
+        if {k: kept[k] for k in told} != told:
+            raise InputError(f"{folder}: was made of other data or for another budget; choose another --output")
+        return dict(kept)
+    say(f"writing text, pairs and query sets to {folder}")
+    aside = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    counts = {"texts": write_texts(_texts(data, budget), aside / "pretrain.jsonl", budget.texts)}
+    pairs = data / "pairs"
+    sample(argparse.Namespace(
+        pairs=pairs / "train.jsonl.gz", dev=pairs / "dev.jsonl.gz", pool=pairs / "corpus.jsonl.gz",
+        queries=budget.queries, dev_queries=budget.dev_queries, others=budget.others,
+    ), aside)  # fmt: skip
+    for name in budget.sets:
+        if name == "demo":
+            from dupmae_ir.demo.collection import write_beir
+
+            write_beir(aside / name)
+        elif name != "dev":
+            shutil.copytree(data / name, aside / name, copy_function=shutil.copyfile)
+    # The folder inside the package is no base to train from: everything starts from one head, calibrated on the text.
+    make_base(base, aside / "pretrain.jsonl", aside / "base")
+    write_json(aside / DONE, {**told, "counts": counts})
+    replace_folder(aside, folder)
+    return {**told, "counts": counts}
+
+
+def write_texts(files: list[Path], target: Path, most: int, seed: int = 0) -> int:
+    """Passages of plain texts as JSON lines, each with a sentence of its own as its query.
+
+    ``most`` of them drawn at random, 0 = all, in a random order either way. Returns how many.
+    """
+    texts = [line for path in files for line in _lines(path)]
+    chance = random.Random(seed)
+    chance.shuffle(texts)
+    with open(target, "w", encoding="utf-8") as f:
+        for text in texts[: most or None]:
+            f.write(json.dumps({"text": text, "queries": [pseudo_query(text, chance)]}, ensure_ascii=False) + "\n")
+    return len(texts[: most or None])
+
+
+def pseudo_query(text: str, chance: random.Random, words: int = 24) -> str:
+    """A sentence of ``text`` drawn at random, of at most so many words (the inverse cloze task's query)."""
+    sentences = [s for s in _SENTENCE.split(text) if len(s.split()) > 2] or [text]
+    return " ".join(chance.choice(sentences).split()[:words])
+
+
+def digests(data: Path, budget: Budget) -> dict[str, str]:
+    """sha256 of every file of the shared data that is used, by its path in ``data``."""
+    files = _texts(data, budget) + [data / "pairs" / f"{name}.jsonl.gz" for name in ("corpus", "dev", "train")]
+    for name in budget.sets:
+        if name not in ("dev", "demo"):
+            home = data / name
+            files += [home / "corpus.jsonl", home / "queries.jsonl", home / "qrels" / "test.tsv"]
+    if missing := [f for f in files if not f.is_file()]:
+        raise InputError(f"{missing[0]}: no such file; --data wants the shared data's layout")
+    return {f.relative_to(data).as_posix(): sha256_file(f) for f in files}
+
+
+def _texts(data: Path, budget: Budget) -> list[Path]:
+    return [data / "pretrain" / f"{name}.txt.gz" for name in sorted(budget.text)]
+
+
+def base_path(base: str) -> Path:
+    """The folder of ``base`` as its authors left it."""
+    return base_folder(base)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with gzip.open(path, "rt", encoding="utf-8") as f:
+        yield from (line.strip() for line in f if line.strip())
+
+
+def _amounts(budget: Budget) -> dict[str, Any]:
+    names = ("name", "sets", "text", "texts", "queries", "dev_queries", "others")
+    return {name: getattr(budget, name) for name in names}

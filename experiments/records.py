@@ -1,0 +1,61 @@
+"""Records of finished rows: written by systems.py, all that tables, pictures and the choice read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.errors import InputError
+
+Record = dict[str, Any]
+DEV, CHOSEN_BY = "dev", "nDCG@10"
+"""What a model is chosen by; nothing else is looked at."""
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Every ``*.json`` of ``folder``, by name. Raises :class:`InputError` where there is none or one is torn."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError:
+            raise InputError(f"{path}: not a record") from None
+    if not found:
+        raise InputError(f"{folder}: no records; run experiments/systems.py first")
+    return found
+
+
+def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Row -> its records, the first seed first; rows in the order of systems.toml."""
+    rows: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda r: (r["place"], r["seed"])):
+        rows.setdefault(record["row"], []).append(record)
+    return rows
+
+
+def dev_score(record: Record) -> float | None:
+    """Hybrid nDCG@10 on the dev pairs; None of a row without one (a half alone, a reference)."""
+    scores = record["sets"].get(DEV, {}).get("scores", {})
+    return scores["hybrid"][CHOSEN_BY] if "hybrid" in scores else None
+
+
+def ranked(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> list[str]:
+    """Rows of ``tables`` from the best on the dev pairs (mean over the seeds) to the worst, ties by name."""
+    rows = by_row(r for r in records if r["table"] in tables and dev_score(r) is not None)
+    means = {name: math.fsum(dev_score(r) or 0.0 for r in found) / len(found) for name, found in rows.items()}
+    return sorted(means, key=lambda name: (-means[name], name))
+
+
+def chosen(
+    records: Iterable[Record], tables: Sequence[str] = ("systems", "stage3", "ablations"), most_bytes: float = math.inf
+) -> Record:
+    """The record to publish: the best row on the dev pairs alone whose model has at most ``most_bytes`` in float16,
+    and of its seeds the best on the dev pairs. Rows that search another row's model otherwise have no model."""
+    fit = [r for r in records if r.get("model") and not r.get("of") and r["model"]["half_bytes"] <= most_bytes]
+    order = ranked(fit, tables)
+    if not order:
+        raise InputError("no finished row has a hybrid score on the dev pairs")
+    return max(by_row(fit)[order[0]], key=lambda r: (dev_score(r), -r["seed"]))

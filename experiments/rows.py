@@ -1,0 +1,159 @@
+"""The rows of systems.toml: what each is, and which commands make it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.config import from_mapping, read_toml
+from dupmae_ir.errors import InputError
+from dupmae_ir.finetune.stages import Step, plan
+from dupmae_ir.registry import lookup
+
+FILE = Path(__file__).with_name("systems.toml")
+MODES = {"sum": ("dense", "impact", "hybrid"), "cls": ("dense",), "ot": ("impact",)}
+"""Similarity of a row -> how its model is searched."""
+PARTS = {"sum": "cls,ot", "cls": "cls", "ot": "ot"}
+LAST = {True: "stage3", False: "stage2"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table. Of ``reference``, ``of`` and ``best`` at most one is told; a row without is trained."""
+
+    name: str
+    table: str
+    title: str
+    pretrained: str = ""  #: key of ``[pretrained]``; empty = the base as it is
+    stage: dict[str, Any] = field(default_factory=dict)  #: settings of every fine-tuning stage
+    search: dict[str, Any] = field(default_factory=dict)
+    reference: str = ""  #: bm25, or mean: the base's mean-pooled vectors
+    of: str = ""  #: the row whose finished model is searched or stored otherwise
+    bits: int = 8  #: of an impact
+    best: int = 0  #: place among the systems, on the dev pairs, of the row that gets a third stage
+
+    @property
+    def similarity(self) -> str:
+        return str(self.stage.get("similarity", "sum"))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of everything; see the end of systems.toml."""
+
+    name: str
+    seeds: list[int]
+    sets: list[str]
+    adapt: str  #: the set whose text a domain-adapted system goes on with
+    text: list[str]  #: files of pretrain/, without their endings
+    texts: int  #: drawn from them; 0 = all
+    queries: int
+    dev_queries: int
+    others: int
+    tables: list[str] = field(default_factory=list)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)  #: settings by step, ``stage``, encode, search
+
+    def settings(self, step: str) -> dict[str, Any]:
+        return dict(self.steps.get(step, {}))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """systems.toml under one budget."""
+
+    data: Mapping[str, Any]
+    budget: Budget
+    base: str  #: minilm, or a folder
+
+    @classmethod
+    def read(cls, budget: str, base: str | None = None, path: Path = FILE) -> Experiment:
+        """Raises :class:`InputError` or :class:`UnknownName` for what systems.toml does not have."""
+        data = read_toml(path)
+        told = dict(lookup("budget", budget, data["budgets"]))
+        scalars = {k: told.pop(k) for k in list(told) if not isinstance(told[k], dict)}
+        scalars = {"sets": data["sets"], "text": data["text"], **scalars}
+        made = from_mapping_loosely(Budget, {"name": budget, "steps": told, **scalars}, f"{path}: budget {budget}")
+        return cls(data, made, base or str(data["base"]))
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """All rows by name, in the file's order."""
+        return {
+            name: from_mapping_loosely(Row, {"name": name, **told}, f"row {name}")
+            for name, told in self.data["rows"].items()
+        }
+
+    @property
+    def wanted(self) -> list[Row]:
+        """The rows that the budget has room for, those that others need first."""
+        told = self.budget.tables
+        return [row for row in self.rows.values() if not told or row.table in told]
+
+    def seeds(self, row: Row) -> list[int]:
+        return self.budget.seeds if row.table == "systems" else self.budget.seeds[:1]
+
+    def pretraining(self, name: str, seed: int, places: Mapping[str, Any]) -> dict[str, Any]:
+        """The one step of a pre-training, as :func:`write_recipe` takes it."""
+        own = dict(lookup("pre-training", name, self.data["pretrained"]))
+        after, texts, updates = own.pop("after", ""), own.pop("share_of_texts", 1), own.pop("share_of_updates", 1)
+        step = {**self.data["pretrain"], **self.budget.settings("pretrain"), **own, "seed": seed}
+        step["batch_size"] = max(1, round(step["batch_size"] * texts))
+        every = int(step["log_steps"])
+        # Whole log entries, so that the log's tokens are all tokens.
+        step["steps"] = max(every, round(step["steps"] * updates / every) * every)
+        if after:
+            del step["model"]
+            step["init_from"] = str(places[after])
+        return {"name": "model", "command": "pretrain", **step, "cache": "{cache}"}
+
+    def finetuning(self, row: Row, seed: int) -> list[dict[str, Any]]:
+        """The steps of a row's fine-tuning, as :func:`write_recipe` takes them."""
+        steps = []
+        for common in self.data["step"]:
+            step = dict(common)
+            if step["command"] == "finetune":
+                step |= self.budget.settings("stage") | self.budget.settings(step["name"]) | row.stage
+                step["seed"] = seed
+            else:
+                step |= self.budget.settings(step["name"])
+            if step["command"] == "finetune.mine":
+                step["parts"] = {"sum": "hybrid", "cls": "dense", "ot": "impact"}[row.similarity]
+            if step["command"] == "finetune.cross_encoder":
+                step["seed"] = seed
+            steps.append(step)
+        return steps
+
+
+def from_mapping_loosely(kind: Any, told: Mapping[str, Any], where: str) -> Any:
+    """A dataclass of plain values; an unknown name is refused."""
+    known = set(kind.__dataclass_fields__)
+    if unknown := sorted(set(told) - known):
+        raise InputError(f"{where}: no setting named {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    return kind(**told)
+
+
+def write_recipe(path: Path, inputs: Mapping[str, Any], steps: list[dict[str, Any]]) -> Path:
+    """A recipe as ``dupmae-ir finetune --recipe`` reads it, so that a row can be retrained without the driver."""
+    told = json.dumps(steps)
+    # An input that no step reads would make it run again when it changes. {start} is the model.
+    used = {k: v for k, v in inputs.items() if f"{{{k}}}" in told or (k == "model" and "{start}" in told)}
+    tables = [("[inputs]", used), *(("[[step]]", step) for step in steps)]
+    # JSON's strings, numbers, lists and booleans are TOML's too.
+    lines = [line for head, values in tables
+             for line in (head, *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()), "")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def commands(recipe: Path, folder: Path, last: str | None = None) -> list[Step]:
+    """The recipe's steps, every setting checked; nothing is run."""
+    return plan(recipe, folder, {}, last)[0]
+
+
+def checked(kind: Any, where: str, **settings: Any) -> Any:
+    """A command's settings; raises :class:`InputError` naming ``where``."""
+    return from_mapping(kind, settings, where)

@@ -1,0 +1,193 @@
+"""Tables and pictures from the records alone.
+
+    python experiments/tables.py systems   --records experiments/records/gpu
+    python experiments/tables.py ablations caps costs choice --records ...
+    python experiments/tables.py pictures  --records ... [--pictures docs/pictures/experiments]
+
+A cell is the mean over the seeds and, with two or more, their standard deviation; `*`: the paired t-test over queries
+(their means over the seeds) against --control in the same mode, p < 0.05 after Holm's correction over the whole table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pictures import draw
+from records import DEV, Record, by_row, chosen, dev_score, ranked, read_records
+
+from dupmae_ir.errors import DupmaeError, InputError
+from dupmae_ir.eval.significance import holm, t_test
+
+TABLES = {
+    "systems": (("references", "systems", "stage3"), "none"),
+    "ablations": (("ablations", "tokens"), "dupmae"),
+    "caps": (("caps", "levels"), "dupmae"),
+}
+"""Verb -> (tables of the rows, the row they are tested against)."""
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one row scores in one mode on one set."""
+
+    mean: float
+    deviation: float | None  #: over the seeds; None of one seed
+    p: float | None = None  #: Holm's, against the control; None where there is nothing to compare
+
+    def __str__(self) -> str:
+        spread = "" if self.deviation is None else f" ± {self.deviation:.4f}"
+        return f"{self.mean:.4f}{spread}{'*' if self.p is not None and self.p < ALPHA else ''}"
+
+
+def cells(
+    rows: dict[str, list[Record]], control: list[Record] | None, measure: str
+) -> dict[tuple[str, str, str], Cell]:
+    """(row, mode, set) -> its cell."""
+    raw: dict[tuple[str, str, str], tuple[float, float | None, float | None]] = {}
+    for name, records in rows.items():
+        for collection, mode in _columns(records[0]):
+            values = [r["sets"][collection]["scores"][mode][measure] for r in records]
+            spread = statistics.stdev(values) if len(values) > 1 else None
+            mean = math.fsum(values) / len(values)
+            raw[name, mode, collection] = mean, spread, _p(records, control, collection, mode, measure)
+    tested = [key for key, (_, _, p) in raw.items() if p is not None]
+    corrected = dict(zip(tested, holm([raw[key][2] for key in tested]), strict=True))
+    return {key: Cell(mean, spread, corrected.get(key)) for key, (mean, spread, _) in raw.items()}
+
+
+def _columns(record: Record) -> list[tuple[str, str]]:
+    return [(name, mode) for name, found in record["sets"].items() for mode in found["scores"]]
+
+
+def _p(records: list[Record], control: list[Record] | None, collection: str, mode: str, measure: str) -> float | None:
+    """Uncorrected p of a row against the control, in the same mode or, where the control has but one, in that."""
+    if not control or control[0]["row"] == records[0]["row"] or collection not in control[0]["sets"]:
+        return None
+    there = control[0]["sets"][collection]["per_query"]
+    other = mode if mode in there else next(iter(there)) if len(there) == 1 else None
+    if other is None or (len(there) > 1 and records[0]["table"] == "references"):
+        return None
+    if records[0]["sets"][collection]["queries"] != control[0]["sets"][collection]["queries"]:
+        raise InputError(f"{records[0]['row']} and {control[0]['row']} have other queries on {collection}")
+    ours, theirs = per_query(records, collection, mode, measure), per_query(control, collection, other, measure)
+    return t_test(ours - theirs)
+
+
+def per_query(records: list[Record], collection: str, mode: str, measure: str) -> np.ndarray:
+    """(queries,) means over the seeds."""
+    return np.mean([r["sets"][collection]["per_query"][mode][measure] for r in records], axis=0)
+
+
+def score_table(records: list[Record], tables: Sequence[str], control: str | None, measure: str) -> str:
+    """Markdown: a line per row and mode, a column per set; the best of a column bold."""
+    grouped = by_row(records)
+    rows = {name: found for name, found in grouped.items() if found[0]["table"] in tables or name == control}
+    if not rows.keys() - {control}:
+        raise InputError(f"no record of the tables {', '.join(tables)}")
+    if control in rows:
+        # Of the control the seeds that the others have: a capped model is compared with itself.
+        seeds = {r["seed"] for name, found in rows.items() if name != control for r in found}
+        rows[control] = [r for r in rows[control] if r["seed"] in seeds] or rows[control]
+    order = sorted(rows, key=lambda name: (name != control, _place(rows[name][0], tables)))
+    found = cells(rows, rows.get(control or ""), measure)
+    sets = list(dict.fromkeys(c for _, _, c in found))
+    best = {c: max(cell.mean for (_, _, col), cell in found.items() if col == c) for c in sets}
+    lines = [f"| {measure} | | " + " | ".join(sets) + " |", "|:--|:--|" + "--:|" * len(sets)]
+    for name in order:
+        for mode in dict.fromkeys(m for n, m, _ in found if n == name):
+            shown = [found.get((name, mode, c)) for c in sets]
+            values = ["-" if cell is None else f"**{cell}**" if cell.mean == best[c] else str(cell)
+                      for cell, c in zip(shown, sets, strict=True)]
+            lines.append(f"| {rows[name][0]['title']} | {mode} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def _place(record: Record, tables: Sequence[str]) -> int:
+    return tables.index(record["table"]) if record["table"] in tables else -1
+
+
+def cost_table(records: list[Record]) -> str:
+    """Markdown: what each row read, took and stores, those left out that only search otherwise. Tokens and seconds are
+    means over the seeds."""
+    heads = ["", "seeds", "tokens", "updates", "pre-training s", "fine-tuning s", "dense MB", "impact MB", "hybrid MB",
+             "float16 MB"]  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(heads) - 1)]
+    for found in by_row(r for r in records if r["table"] != "caps").values():
+        first = found[0]
+        sizes = [f"{_bytes(first, mode) / 1e6:,.1f}" if _bytes(first, mode) else "-"
+                 for mode in ("dense", "impact", "hybrid")]
+        if "tokens" not in first:
+            lines.append(f"| {first['title']} | {len(found)} | | | | | " + " | ".join(sizes) + " | |")
+            continue
+        before = _mean(r["seconds"]["pretrain"] for r in found)
+        after = _mean(sum(r["seconds"].values()) - r["seconds"]["pretrain"] for r in found)
+        lines.append(
+            f"| {first['title']} | {len(found)} | {_mean(r['tokens'] for r in found):,.0f} | {first['updates']:,} | "
+            f"{before:,.0f} | {after:,.0f} | " + " | ".join(sizes) + f" | {first['model']['half_bytes'] / 1e6:.1f} |"
+        )
+    devices = sorted({r["machine"]["device"] for r in records})
+    return "\n".join([*lines, "", f"Index bytes are sums over {', '.join(_sets(records))}; on {', '.join(devices)}."])
+
+
+def _bytes(record: Record, mode: str) -> int:
+    return sum(found["index_bytes"].get(mode, 0) for found in record["sets"].values())
+
+
+def _sets(records: list[Record]) -> list[str]:
+    return list(dict.fromkeys(name for r in records for name in r["sets"]))
+
+
+def _mean(values: Any) -> float:
+    told = list(values)
+    return math.fsum(told) / len(told)
+
+
+def choice(records: list[Record]) -> str:
+    """Markdown: the rows in the order of the dev pairs, which alone decide, and what is chosen."""
+    tables = ("systems", "stage3", "ablations")
+    best = chosen(records)
+    grouped = by_row(records)
+    lines = [f"| | hybrid nDCG@10 on {DEV} |", "|:--|--:|"]
+    for name in ranked(records, tables):
+        lines.append(f"| {grouped[name][0]['title']} | {_mean(dev_score(r) for r in grouped[name]):.4f} |")
+    return "\n".join([*lines, "", f"Chosen: {best['title']}, seed {best['seed']} ({best['model']['folder']})."])
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="+", choices=(*TABLES, "costs", "choice", "pictures"))
+    parser.add_argument("--records", type=Path, required=True, help="folder of systems.py's records")
+    parser.add_argument("--measures", nargs="+", default=["nDCG@10", "MRR@10", "R@100"])
+    parser.add_argument("--control", help="row to test against, for example bm25 (default: the table's own)")
+    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures/experiments"))
+    args = parser.parse_args(argv)
+    try:
+        records = read_records(args.records)
+        print("\n\n".join(made for what in args.what for made in _made(what, records, args)))
+    except DupmaeError as e:
+        print(f"tables.py: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _made(what: str, records: list[Record], args: argparse.Namespace) -> list[str]:
+    if what == "pictures":
+        return [str(path) for path in draw(records, args.pictures)]
+    plain: dict[str, Callable[[list[Record]], str]] = {"costs": cost_table, "choice": choice}
+    if what in plain:
+        return [plain[what](records)]
+    tables, control = TABLES[what]
+    return [score_table(records, tables, args.control or control, m) for m in args.measures]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

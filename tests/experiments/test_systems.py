@@ -1,0 +1,150 @@
+"""The driver as it is started: a row from text to record, killed and not, and rows that need no training."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from experiment_samples import a_record, write_base, write_data
+from prepare import prepare, pseudo_query
+from rows import Experiment
+from systems import Driver, half_bytes
+
+from dupmae_ir.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMES = ("seconds",)
+
+
+def command(folder, output, *rows):
+    return [sys.executable, ROOT / "experiments" / "systems.py", "--budget", "smoke", "--data", folder / "data",
+            "--output", folder / output, "--base", folder / "tiny", "--quiet", "--rows", *rows]
+
+
+def environment():
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+
+
+def timeless(value):
+    """A record without what a clock said."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k not in TIMES and not k.endswith("per_second")
+                and k not in ("train_runtime", "seconds")}  # fmt: skip
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.fixture
+def shared(tmp_path):
+    write_data(tmp_path / "data")
+    write_base(tmp_path / "tiny")
+    return tmp_path
+
+
+def test_the_data_is_written_once_and_for_one_budget(shared):
+    experiment = Experiment.read("smoke", str(shared / "tiny"))
+    folder = shared / "out"
+    told = prepare(shared / "data", experiment.budget, experiment.base, folder)
+    assert told["counts"] == {"texts": 60}
+    rows = [json.loads(line) for line in (folder / "pretrain.jsonl").read_text().splitlines()]
+    assert len(rows) == 60
+    assert all(row["queries"][0] in row["text"] for row in rows)
+    assert len((folder / "pairs.jsonl").read_text().splitlines()) == 24
+    assert (folder / "cacm" / "qrels" / "test.tsv").is_file()
+    assert (folder / "base" / "model.safetensors").is_file()
+    before = (folder / "pretrain.jsonl").stat().st_mtime_ns
+    assert prepare(shared / "data", experiment.budget, experiment.base, folder) == told
+    assert (folder / "pretrain.jsonl").stat().st_mtime_ns == before
+    with gzip.open(shared / "data" / "pretrain" / "xquad.txt.gz", "at") as f:
+        f.write("one more line\n")
+    with pytest.raises(InputError, match="made of other data"):
+        prepare(shared / "data", experiment.budget, experiment.base, folder)
+    (shared / "data" / "pretrain" / "xquad.txt.gz").unlink()
+    with pytest.raises(InputError, match=r"xquad\.txt\.gz: no such file"):
+        prepare(shared / "data", experiment.budget, experiment.base, shared / "other")
+
+
+def test_a_pseudo_query_is_a_sentence_of_its_text():
+    chance = random.Random(0)
+    text = "The cat sat on the mat. A dog runs over it! Yes."
+    assert {pseudo_query(text, chance) for _ in range(50)} == {"The cat sat on the mat.", "A dog runs over it!"}
+    assert pseudo_query("word " * 40, chance, words=5) == "word word word word word"
+
+
+def test_half_bytes_are_what_is_published(tmp_path):
+    from dupmae_ir.models.checkpoints import load_model, save_model
+
+    folder = write_base(tmp_path / "tiny")
+    save_model(tmp_path / "half", *load_model(folder)[:2], load_model(folder)[2], half=True)
+    size = sum(p.stat().st_size for p in (tmp_path / "half").iterdir())
+    assert half_bytes(folder) == pytest.approx(size, rel=0.1)
+
+
+def test_the_third_stage_waits_for_the_systems(tmp_path):
+    driver = Driver(Experiment.read("smoke"), tmp_path, quiet=True)
+    systems = [r for r in driver.experiment.rows.values() if r.table == "systems"]
+    driver.records.mkdir()
+    for place, row in enumerate(systems):
+        with pytest.raises(InputError, match=f"first run .*{systems[-1].name}"):
+            driver.placed(1)
+        driver.record_path(row, 0).write_text(json.dumps(a_record(row.name, dev=0.3 + place / 100)))
+    assert [driver.placed(k).name for k in (1, 2)] == [systems[-1].name, systems[-2].name]
+
+
+@pytest.mark.slow
+def test_a_row_from_text_to_record_killed_and_not(shared):
+    """kill -9 in pre-training and in the first stage; the same command ends with the same record."""
+    quiet = {"env": environment(), "stdout": subprocess.DEVNULL}
+    subprocess.run(command(shared, "whole", "dupmae"), check=True, **quiet)
+    for sign in ("pretrained/*/.model.training/checkpoint-*", "rows/*/.stage1.training/checkpoint-*"):
+        victim = subprocess.Popen(command(shared, "killed", "dupmae"), start_new_session=True, **quiet)
+        while not list((shared / "killed" / "smoke").glob(sign)):
+            assert victim.poll() is None, f"it ended before {sign}"
+            time.sleep(0.02)
+        os.killpg(victim.pid, signal.SIGKILL)
+        victim.wait()
+    subprocess.run(command(shared, "killed", "dupmae"), check=True, **quiet)
+    whole, killed = (
+        json.loads((shared / name / "smoke" / "records" / "dupmae.seed0.json").read_text())
+        for name in ("whole", "killed")
+    )
+    assert timeless(whole) == timeless(killed)
+    assert whole["tokens"] > 0
+    assert (whole["updates"], set(whole["sets"])) == (4, {"dev", "cacm"})
+    for found in whole["sets"].values():
+        assert set(found["scores"]) == {"dense", "impact", "hybrid"}
+        assert len(found["per_query"]["hybrid"]["nDCG@10"]) == len(found["queries"])
+        mean = sum(found["per_query"]["hybrid"]["nDCG@10"]) / len(found["queries"])
+        assert found["scores"]["hybrid"]["nDCG@10"] == pytest.approx(mean, abs=1e-5)
+        assert found["index_bytes"]["hybrid"] > found["index_bytes"]["dense"] > 0
+    assert not any(str(shared) in line.replace(str(shared / "tiny"), "") for line in whole["commands"])
+
+
+@pytest.mark.slow
+def test_references_and_rows_without_training(shared):
+    """BM25, mean pooling, a cap and fewer bits on one model; what is done is not done again."""
+    names = ("bm25", "minilm", "cap-32", "level-4")
+    quiet = {"env": environment(), "stdout": subprocess.DEVNULL}
+    subprocess.run(command(shared, "out", *names), check=True, **quiet)
+    folder = shared / "out" / "smoke" / "records"
+    made = {p.stem.partition(".")[0]: json.loads(p.read_text()) for p in folder.iterdir()}
+    assert set(made) == {*names, "dupmae"}
+    assert set(made["bm25"]["sets"]["cacm"]["scores"]) == {"bm25"}
+    assert set(made["minilm"]["sets"]["cacm"]["scores"]) == {"dense"}
+    # Word lists of the stand-in are short: a cap of 32 terms changes nothing, fewer bits change impacts alone.
+    dupmae, cap, level = (made[name]["sets"]["cacm"]["per_query"] for name in ("dupmae", "cap-32", "level-4"))
+    assert cap == dupmae
+    assert level["dense"] == dupmae["dense"]
+    scales = [json.loads(p.read_text())["scale"] for p in sorted((shared / "out").rglob("cacm/**/meta.json"))]
+    assert max(scales) / min(scales) == pytest.approx(255 / 15)
+    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    subprocess.run(command(shared, "out", *names), check=True, **quiet)
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before

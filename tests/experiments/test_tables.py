@@ -1,0 +1,129 @@
+"""Tables and pictures from made-up records, against scipy and by hand."""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+from experiment_samples import a_record
+from tables import cells, choice, cost_table, main, score_table
+
+from dupmae_ir.errors import InputError
+
+
+def rows(*records):
+    found = {}
+    for record in records:
+        found.setdefault(record["row"], []).append(record)
+    return found
+
+
+@pytest.fixture
+def records():
+    return [*(a_record("none", s, dev=0.40 + s / 100) for s in range(3)),
+            *(a_record("dupmae", s, dev=0.50 + s / 50) for s in range(3)),
+            a_record("bm25", 0, "references", dev=0.45),
+            a_record("log1p", 0, "ablations", dev=0.48)]  # fmt: skip
+
+
+def test_means_deviations_and_holms_p(records):
+    from scipy.stats import ttest_rel
+
+    grouped = rows(*records)
+    found = cells({k: grouped[k] for k in ("none", "dupmae")}, grouped["none"], "nDCG@10")
+    cell = found["dupmae", "hybrid", "dev"]
+    assert cell.mean == pytest.approx(0.52)
+    assert cell.deviation == pytest.approx(statistics.stdev([0.50, 0.52, 0.54]))
+    assert found["none", "hybrid", "dev"].p is None
+    raw = {}
+    for collection in ("dev", "cacm"):
+        for mode in ("hybrid", "dense", "impact"):
+            ours, theirs = (
+                np.mean([r["sets"][collection]["per_query"][mode]["nDCG@10"] for r in grouped[name]], axis=0)
+                for name in ("dupmae", "none")
+            )
+            raw[mode, collection] = ttest_rel(ours, theirs).pvalue
+    reached = 0.0
+    for step, (key, p) in enumerate(sorted(raw.items(), key=lambda item: item[1])):
+        reached = max(reached, min(1.0, (len(raw) - step) * p))
+        assert found[("dupmae", *key)].p == pytest.approx(reached)
+
+
+def test_a_row_equal_to_the_control_is_not_starred(records):
+    twin = [{**json.loads(json.dumps(r)), "row": "twin", "title": "TWIN"} for r in records[:3]]
+    table = score_table([*records[:3], *twin], ("systems",), "none", "nDCG@10")
+    assert "*" not in table.replace("**", "")
+
+
+def test_the_table_as_it_reads(records):
+    table = score_table(records, ("references", "systems"), "none", "nDCG@10")
+    lines = table.splitlines()
+    assert lines[0] == "| nDCG@10 | | dev | cacm |"
+    assert lines[2].startswith("| NONE | hybrid | 0.4100 ± 0.0100 |")
+    assert "**0.5200 ± 0.0200*** |" in table
+    # One seed has no deviation, and the ablation stands elsewhere.
+    assert next(line for line in lines if "BM25 | hybrid" in line).split("|")[3].strip() == "0.4500"
+    assert "LOG1P" not in table
+
+
+def test_a_row_of_one_seed_is_compared_with_that_seed_of_the_control(records):
+    """The same model searched otherwise differs by nothing, whatever the control's other seeds score."""
+    same = {**json.loads(json.dumps(records[3])), "row": "cap-1024", "title": "CAP", "table": "caps", "of": "dupmae"}
+    lines = score_table([*records, same], ("caps", "levels"), "dupmae", "nDCG@10").splitlines()
+    dupmae, cap = (next(line for line in lines if f"| {name} | hybrid" in line) for name in ("DUPMAE", "CAP"))
+    assert dupmae.split("|")[3:] == cap.split("|")[3:]
+    assert "±" not in cap
+    assert "*" not in cap.replace("**", "")
+
+
+def test_other_queries_are_refused(records):
+    records[3]["sets"]["dev"]["queries"] = ["x"] * 20
+    with pytest.raises(InputError, match="other queries on dev"):
+        score_table(records, ("systems",), "none", "nDCG@10")
+
+
+def test_a_control_of_one_mode_is_tested_against_every_mode(records):
+    for found in records[6]["sets"].values():
+        for key in ("scores", "per_query"):
+            found[key] = {"bm25": found[key]["hybrid"]}
+    grouped = rows(*records)
+    found = cells({"dupmae": grouped["dupmae"]}, grouped["bm25"], "nDCG@10")
+    assert all(cell.p is not None for cell in found.values())
+
+
+def test_rows_stand_in_the_order_of_the_file(records):
+    for record in records:
+        record["place"] = {"dupmae": 0, "none": 2}.get(record["row"], 1)
+    found = [line.split("|")[1].strip() for line in score_table(records, ("systems",), "dupmae", "R@100").splitlines()]
+    assert list(dict.fromkeys(found[2:])) == ["DUPMAE", "NONE"]
+    assert [line.split("|")[1].strip() for line in cost_table(records).splitlines()[2:6]] == [
+        "DUPMAE", "BM25", "LOG1P", "NONE"
+    ]
+
+
+def test_costs(records):
+    line = next(row for row in cost_table(records).splitlines() if row.startswith("| DUPMAE"))
+    assert line == "| DUPMAE | 3 | 1,000 | 20 | 5 | 5 | 0.0 | 0.0 | 0.0 | 40.0 |"
+
+
+def test_the_choice_says_what_and_why(records):
+    assert choice(records).splitlines()[2] == "| DUPMAE | 0.5200 |"
+    assert "Chosen: DUPMAE, seed 2 (rows/dupmae.seed2/stage2)." in choice(records)
+
+
+def test_the_command_writes_tables_and_pictures(records, tmp_path, capsys):
+    folder = tmp_path / "records"
+    folder.mkdir()
+    for record in records:
+        (folder / f"{record['row']}.seed{record['seed']}.json").write_text(json.dumps(record))
+    told = ["systems", "ablations", "costs", "choice", "pictures"]
+    assert main([*told, "--records", str(folder), "--pictures", str(tmp_path / "p")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("| R@100 | | dev | cacm |") == 2
+    assert {p.name for p in (tmp_path / "p").iterdir()} == {
+        "losses.png", "tokens.png", "bytes.png", "complementarity.png"
+    }
+    assert main(["caps", "--records", str(tmp_path / "nothing")]) == 1
+    assert "no records" in capsys.readouterr().err
