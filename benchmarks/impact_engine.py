@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from harness import Claim, arguments, curves, in_turns, middle, report, speedup
+from harness import Claim, arguments, curves, fitted_exponent, in_turns, middle, report, speedup
 
 from dupmae_ir import pyserini
 from dupmae_ir.index.folder import IndexBuilder, IndexFolder
@@ -211,6 +211,10 @@ def main() -> None:
                     f"Pyserini {PEER}.batch_search", speedup(taken, PEER, OURS), goal, gate=GATE,
                     note=f"{speedup(taken, LUCENE, BY_ROW):.3g}x of {LUCENE}, ties by row",
                 ))  # fmt: skip
+    for name, by in rates.items():
+        if len(by) > 1 and not name.startswith(BY_ROW):
+            seconds_each = [1 / rate for rate in by.values()]
+            details[f"time of a query by {name}_exponent"] = fitted_exponent(list(by), seconds_each)
     shown = {name: (list(by), list(by.values())) for name, by in rates.items() if not name.startswith(BY_ROW)}
     title = "Impact search, one thread: queries per second"
     report("impact_engine", claims, seconds, args, details, curves(title, "documents", "queries / s", shown))

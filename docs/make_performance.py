@@ -87,7 +87,8 @@ def _rates(told: dict[str, Any]) -> str:
             rows = [[f"{row[n]:,.0f}" for n in names] for row in value]
             tables.append(_table([n.replace("_", " ") for n in names], rows))
         if key.endswith("_exponent"):
-            tables.append(f"{key.removesuffix('_exponent').capitalize()} grows with the exponent {value:.2f}.")
+            what = key.removesuffix("_exponent")
+            tables.append(f"{what[0].upper()}{what[1:]} grows as size to the power of {value:.2f}.")
     return "\n\n".join(tables)
 
 
