@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from dupmae_ir.device import cpu_multiplies_bf16
 from dupmae_ir.models import pooling
 from dupmae_ir.models.masked_lm import head_of
-from dupmae_ir.models.products import Pieces, Product, in_pieces, pick_products, plain
+from dupmae_ir.models.products import Pieces, Product, even, in_pieces, pick_products, plain
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.models.screen import MOST_CANDIDATES, Screen, candidates, refine
 
@@ -85,11 +85,11 @@ class PackedRetriever:
         e = self.embeddings
         positions = torch.cat([torch.arange(n) for n in lengths])
         words = e.word_embeddings(ids) + e.token_type_embeddings.weight[0] + e.position_embeddings(positions)
-        hidden = e.LayerNorm(words)
+        hidden = even(e.LayerNorm(words))
         groups = list(_bites(lengths))
         for layer in self.layers:
             hidden = layer(hidden, groups, self.heads)
-        return hidden
+        return hidden[: len(ids)]
 
     def _read(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, list[int], Tensor]:
         ids, lengths = torch.tensor([i for t in texts for i in t]), [len(t) for t in texts]
@@ -102,7 +102,7 @@ class PackedRetriever:
         """What the projection reads: the transformed states of the tokens that speak, and how many each text has."""
         speaks = self.model.speaks[ids]
         counts = [int(part.sum()) for part in speaks.split(list(lengths))]
-        return head_of(self.model.lm).transform(hidden[speaks]), counts
+        return head_of(self.model.lm).transform(even(hidden[speaks]))[: sum(counts)], counts
 
     @cached_property
     def _screen(self) -> Screen:
@@ -161,7 +161,7 @@ class _Layer:
         """(T, d) -> (T, d); ``groups`` are (first token, texts, tokens each)."""
         width = x.shape[1]
         qkv = self.qkv(x)
-        context = torch.empty_like(x)
+        context = torch.zeros_like(x)
         for start, n, length in groups:
             part = slice(start, start + n * length)
             context[part] = attention(qkv[part].view(n, length, 3, heads, width // heads)).reshape(n * length, width)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dupmae_ir.models.products import Pieces
+from dupmae_ir.models.products import Pieces, even
 
 CHUNK = 2048
 """Vocabulary rows per step: the logits of a chunk stay in the processor's cache."""
@@ -124,8 +124,9 @@ def ot_max_packed(
     pieces = _rows_of(weight, chunk or _rows_at_a_time(len(hidden))) if isinstance(weight, Tensor) else weight
     pooled = hidden.new_empty(len(counts), pieces[-1][0].stop)
     groups = list(runs(counts))
+    rows = even(hidden)
     for part, product in pieces:
-        logits = product(hidden)
+        logits = product(rows)
         row = 0
         for start, n, length in groups:
             out = pooled[row : row + n, part]

@@ -24,6 +24,9 @@ Pieces = Sequence[tuple[slice, Product]]
 PIECE = 1024
 """Vocabulary rows of a piece."""
 
+ROWS = 256
+"""Sizes of large batches are multiples of this."""
+
 EXPECTED_TOKENS = 2048
 """Rows that the packed layout is chosen for; other numbers are as right."""
 
@@ -49,6 +52,13 @@ def packed(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Product:
         return kernel(x, own, bias, *after)
 
     return product
+
+
+def even(x: Tensor) -> Tensor:
+    """(T, d) with rows of zeros added up to the next of few sizes: oneDNN compiles a kernel for each size it meets and
+    keeps a thousand of them, which without this were hundreds of megabytes."""
+    step = ROWS if len(x) > ROWS else 8
+    return F.pad(x, (0, 0, 0, -len(x) % step))
 
 
 def in_pieces(weight: Tensor, product: Callable[..., Product]) -> Pieces:
