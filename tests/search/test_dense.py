@@ -69,7 +69,7 @@ def test_many_queries_are_a_matrix_product_and_faiss_is_left_as_it_was(vectors: 
     together = part.top(range(3 * MANY), 40)
     for q in (0, 7, 3 * MANY - 1):
         (alone,) = part.top([q], 40)
-        assert alone.bound == pytest.approx(together[q].bound, abs=2 * part._noise(q))
+        assert alone.bound == pytest.approx(together[q].bound, abs=2 * part.noise(q))
         assert exact_top([part], 3 * MANY, np.arange(3000), 15)[q].exact
 
 
@@ -78,7 +78,7 @@ def test_faiss_stays_within_the_stated_noise(vectors: np.ndarray, queries: np.nd
     scores, rows = flat_index(vectors).search(queries, 3000)  # type: ignore[attr-defined]
     for q in range(17):
         error = np.abs(scores[q] - inner_products(queries[q], vectors, rows[q])).max()
-        assert 0 < error < part._noise(q) < 1e-3
+        assert 0 < error < part.noise(q) < 1e-3
 
 
 def test_a_complete_list_leaves_nothing_unseen(vectors: np.ndarray, queries: np.ndarray) -> None:

@@ -65,7 +65,7 @@ def test_weights_and_the_noise_of_float32_candidates(seed: int) -> None:
     world = World.draw(rng, documents=90)
     dense = world.dense()
     # As wrong as float32 may be by its own analysis: half of the promised margin either way.
-    margin = min(dense.queries(world.query_vectors)._noise(q) for q in range(3))
+    margin = min(dense.queries(world.query_vectors).noise(q) for q in range(3))
     flat = NumpyFlat(world.vectors, noise=rng.uniform(-margin / 2, margin / 2, 90))
     parts = parts_of(world, flat, dense=0.5, impact=2.0)
     for q, outcome in enumerate(exact_top(parts, 3, world.ranks, 4)):
@@ -77,7 +77,7 @@ def test_float32_candidates_may_misplace_the_first_of_many_equals() -> None:
     world = World.draw(np.random.default_rng(0), documents=300)
     world.vectors[:], world.query_vectors[:] = 0.25, 0.5
     dense = world.dense().queries(world.query_vectors)
-    low = -np.random.default_rng(1).uniform(0, dense._noise(0), 300)
+    low = -np.random.default_rng(1).uniform(0, dense.noise(0), 300)
     part = world.dense(NumpyFlat(world.vectors, noise=low)).queries(world.query_vectors)
     for outcome in exact_top([part], 3, world.ranks, 1):
         assert [d for _, d in listed(world, outcome)] == ["0"]
