@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from dupmae_ir.models.checkpoints import ModelConfig, default_model_path, save_model, silent_ids
 from dupmae_ir.models.retriever import Retriever
@@ -28,23 +28,32 @@ SHAPES = {
 """BERT-base, the embedded default model's shape, and one so small that everything around it shows."""
 
 
-def tokenizer_of_default():
-    """BERT's vocabulary, as the embedded model brings it."""
-    return AutoTokenizer.from_pretrained(default_model_path())
+FEW_WORDS = 4096
+"""Vocabulary of the tiny shape: BERT's first entries, which are its specials and most frequent words."""
+
+
+def tokenizer_of(shape: str):
+    """BERT's vocabulary, as the embedded model brings it; of the tiny shape its beginning."""
+    tokenizer = AutoTokenizer.from_pretrained(default_model_path())
+    if shape != "tiny":
+        return tokenizer
+    words = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])[:FEW_WORDS]
+    return BertTokenizerFast(vocab=dict(words), do_lower_case=True)
 
 
 @contextmanager
 def model_folder(shape: str, activation: str = "log1p", seed: int = 0) -> Iterator[Path]:
     """A folder with a model of that shape, gone afterwards. Its [CLS] part is 384 wide."""
     torch.manual_seed(seed)
-    tokenizer = tokenizer_of_default()
-    lm = BertForMaskedLM(BertConfig(**SHAPES[shape])).eval()
+    tokenizer = tokenizer_of(shape)
+    lm = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **SHAPES[shape])).eval()
     # Freshly drawn heads give nearly the same logits everywhere; spread them, so that ranks mean something.
     lm.cls.predictions.decoder.weight.data.normal_(0, 0.05)
     projection = torch.nn.Linear(lm.config.hidden_size, 384, bias=False)
     silent, quiet = silent_ids(tokenizer)
     folder = Path(tempfile.mkdtemp(prefix="dupmae-benchmark-"))
-    config = ModelConfig(activation=activation, document_length=180, query_length=32)
+    top_k = min(384, len(tokenizer) // 32)
+    config = ModelConfig(activation=activation, document_length=180, query_length=32, top_k=top_k)
     try:
         save_model(folder / "model", Retriever(lm, projection, silent, quiet, activation), tokenizer, config)
         yield folder / "model"
@@ -52,9 +61,9 @@ def model_folder(shape: str, activation: str = "log1p", seed: int = 0) -> Iterat
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def passages(n: int, seed: int = 0, mean: float = 75, longest: int = 180) -> list[str]:
+def passages(n: int, seed: int = 0, mean: float = 75, longest: int = 180, shape: str = "base") -> list[str]:
     """Texts with a log-normal number of word pieces (sigma 0.42), special tokens included."""
-    return _texts(n, seed, mean, 0.42, 16, longest)
+    return _texts(n, seed, mean, 0.42, 16, longest, shape)
 
 
 def questions(n: int, seed: int = 1) -> list[str]:
@@ -62,8 +71,10 @@ def questions(n: int, seed: int = 1) -> list[str]:
     return _texts(n, seed, 8, 0.33, 4, 24)
 
 
-def _texts(n: int, seed: int, mean: float, sigma: float, shortest: int, longest: int) -> list[str]:
+def _texts(
+    n: int, seed: int, mean: float, sigma: float, shortest: int, longest: int, shape: str = "base"
+) -> list[str]:
     rng = np.random.default_rng(seed)
-    words = np.array(sorted(w for w in tokenizer_of_default().get_vocab() if w.isascii() and w.isalpha()))
+    words = np.array(sorted(w for w in tokenizer_of(shape).get_vocab() if w.isascii() and w.isalpha()))
     lengths = rng.lognormal(math.log(mean) - sigma**2 / 2, sigma, n).round().clip(shortest, longest).astype(int)
     return [" ".join(rng.choice(words, length - 2)) for length in lengths]
