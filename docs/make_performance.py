@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from harness import PICTURES, RESULTS, Claim, figure  # noqa: E402 (found by the line above)
+
 PAGES = (ROOT / "docs" / "performance.md", ROOT / "README.md")
 HEADLINES = (1, 3, 4, 8, 9, 10, 12)
 """Rows of the table of goals whose factors the README shows, those of BERT-base."""
@@ -30,11 +32,11 @@ def records() -> list[Record]:
 def summary(found: Sequence[Record]) -> str:
     """Every claim: row, what, against whom, figure, goal."""
     lines = ["| row | what | ours | against | figure | goal | |", "|--:|:--|:--|:--|--:|--:|:--|"]
-    claims = sorted(((c, r) for r in found for c in r["claims"]), key=lambda pair: pair[0]["row"])
-    for c, record in claims:
+    for c, record in sorted(_claims(found), key=lambda pair: pair[0].row):
+        goal = f"{'≥' if c.sense == '>=' else '≤'} {c.goal:g}{c.unit}"
         lines.append(
-            f"| {c['row']} | [{c['what']}](#{record['name']}) | {c['ours']} | {c['peer']} | **{_figure(c)}** | "
-            f"{_goal(c)} | {'reached' if _reached(c) else 'missed'} |"
+            f"| {c.row} | [{c.what}](#{record['name']}) | {c.ours} | {c.peer} | **{figure(c)}** | {goal} | "
+            f"{'reached' if c.reached else 'missed'} |"
         )
     return "\n".join(lines)
 
@@ -42,11 +44,15 @@ def summary(found: Sequence[Record]) -> str:
 def headlines(found: Sequence[Record]) -> str:
     """The README's: what, against whom, how much."""
     lines = ["| what | against | figure |", "|:--|:--|--:|"]
-    claims = [c for r in found for c in r["claims"] if (c["unit"], c["sense"]) == ("x", ">=")]
-    for c in claims:
-        if c["row"] in HEADLINES and "MiniLM" not in c["what"] and "processor time" not in c["what"]:
-            lines.append(f"| {c['what']} | {c['peer']} | {_figure(c)} |")
+    for c, _ in _claims(found):
+        factor = (c.unit, c.sense) == ("x", ">=") and c.row in HEADLINES
+        if factor and "MiniLM" not in c.what and "processor time" not in c.what:
+            lines.append(f"| {c.what} | {c.peer} | {figure(c)} |")
     return "\n".join(lines)
+
+
+def _claims(found: Sequence[Record]) -> Iterator[tuple[Claim, Record]]:
+    return ((Claim(**c), record) for record in found for c in record["claims"])
 
 
 def details(found: Sequence[Record]) -> str:
@@ -70,7 +76,7 @@ def _section(record: Record) -> str:
     notes = list(dict.fromkeys(f"- {c['what']}: {c['note']}." for c in record["claims"] if c["note"]))
     if notes:
         parts.append("\n".join(notes))
-    if (ROOT / "docs" / "pictures" / "performance" / f"{record['name']}.png").is_file():
+    if (PICTURES / f"{record['name']}.png").is_file():
         parts.append(f"![{record['name']}](pictures/performance/{record['name']}.png)")
     return "\n\n".join(parts)
 
@@ -99,19 +105,6 @@ def _numbers(values: Iterable[Any]) -> bool:
 def _table(header: list[str], rows: list[list[str]]) -> str:
     lines = [header, [":--"] + ["--:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _figure(c: dict[str, Any]) -> str:
-    value = c["figure"]
-    return (f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}") + c["unit"]
-
-
-def _goal(c: dict[str, Any]) -> str:
-    return f"{'≥' if c['sense'] == '>=' else '≤'} {c['goal']:g}{c['unit']}"
-
-
-def _reached(c: dict[str, Any]) -> bool:
-    return c["figure"] >= c["goal"] if c["sense"] == ">=" else c["figure"] <= c["goal"]
 
 
 MADE: dict[str, Callable[[Sequence[Record]], str]] = {"summary": summary, "headlines": headlines, "details": details}

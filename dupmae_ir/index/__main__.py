@@ -55,10 +55,7 @@ def _bm25(argv: list[str]) -> int:
     examples = "python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25"
     config = parse(Parser("index bm25", BM25_PURPOSE, examples), Bm25Config, argv)
     summary = build(config)
-    if config.json:
-        print(json.dumps(summary))
-    say(f"{summary['index']}: {summary['documents']:,} documents", config.quiet)
-    return 0
+    return _told(config, summary, f"{summary['index']}: {summary['documents']:,} documents")
 
 
 def _dense(argv: list[str]) -> int:
@@ -68,24 +65,24 @@ def _dense(argv: list[str]) -> int:
     )
     config = parse(Parser("index dense", DENSE_PURPOSE, examples), DenseConfig, argv)
     meta = build_dense(config)
-    if config.json:
-        print(json.dumps(meta))
     settings = "".join(f", {name} {v:,} ({meta['reasons'][name]})" for name, v in meta["parameters"].items())
     size = f"{megabytes(meta['bytes'])}, {100 * meta['bytes'] / (4 * meta['dim'] * meta['documents']):.0f} % of flat"
-    say(f"{config.index}: {meta['kind']} of {meta['documents']:,} documents, {size}{settings}", config.quiet)
-    return 0
+    return _told(config, meta, f"{config.index}: {meta['kind']} of {meta['documents']:,} documents, {size}{settings}")
 
 
 def _postings(argv: list[str]) -> int:
     examples = "python -m dupmae_ir.index postings --index indexes/mine"
     config = parse(Parser("index postings", POSTINGS_PURPOSE, examples), PostingsConfig, argv)
     summary = postings(config)
+    size = megabytes(summary["bytes"])
+    return _told(config, summary, f"{summary['index']}: postings of {summary['documents']:,} documents, {size}")
+
+
+def _told(config: Bm25Config | DenseConfig | PostingsConfig, summary: dict[str, Any], sentence: str) -> int:
+    """What was built, as JSON where that is asked for, and in a sentence. The command's status."""
     if config.json:
         print(json.dumps(summary))
-    say(
-        f"{summary['index']}: postings of {summary['documents']:,} documents, {summary['bytes'] / 1e6:,.1f} MB",
-        config.quiet,
-    )
+    say(sentence, config.quiet)
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dupmae_ir.models.products import Pieces, even
+from dupmae_ir.models.products import Pieces, even, in_pieces, plain
 
 CHUNK = 2048
 """Vocabulary rows per step: the logits of a chunk stay in the processor's cache."""
@@ -121,7 +121,7 @@ def ot_max_packed(
     ``hidden`` (S, d): the speaking tokens of all texts end to end; ``counts``: how many each text has. ``weight``
     (V, d), or what :func:`~dupmae_ir.models.products.in_pieces` made of it. Returns (B, V); -inf for a text with none.
     """
-    pieces = _rows_of(weight, chunk or _rows_at_a_time(len(hidden))) if isinstance(weight, Tensor) else weight
+    pieces = in_pieces(weight, plain, chunk or _rows_at_a_time(len(hidden))) if isinstance(weight, Tensor) else weight
     pooled = hidden.new_empty(len(counts), pieces[-1][0].stop)
     groups = list(runs(counts))
     rows = even(hidden)
@@ -136,11 +136,6 @@ def ot_max_packed(
                 out.fill_(-torch.inf)
             row += n
     return pooled if bias is None else pooled.add_(bias)
-
-
-def _rows_of(weight: Tensor, chunk: int) -> Pieces:
-    parts = [slice(start, min(start + chunk, len(weight))) for start in range(0, len(weight), chunk)]
-    return [(part, lambda x, part=part: torch.mm(x, weight[part].t())) for part in parts]  # type: ignore[misc]
 
 
 def _rows_at_a_time(tokens: int) -> int:

@@ -61,9 +61,9 @@ def even(x: Tensor) -> Tensor:
     return F.pad(x, (0, 0, 0, -len(x) % step))
 
 
-def in_pieces(weight: Tensor, product: Callable[..., Product]) -> Pieces:
-    """A (V, d) weight as products of :data:`PIECE` rows each, so that what one gives can be used up in the cache."""
-    parts = [slice(start, min(start + PIECE, len(weight))) for start in range(0, len(weight), PIECE)]
+def in_pieces(weight: Tensor, product: Callable[..., Product], rows: int = PIECE) -> Pieces:
+    """A (V, d) weight as products of so many ``rows`` each, so that what one gives can be used up in the cache."""
+    parts = [slice(start, min(start + rows, len(weight))) for start in range(0, len(weight), rows)]
     return [(part, product(weight[part], None)) for part in parts]
 
 

@@ -210,24 +210,25 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(tiny_folder, mo
     assert sizes[0] < len(TEXTS), "later batches are small from the start"
 
 
+def failing(folder, monkeypatch, message):
+    """An encoder whose forward pass raises torch's own kind of error."""
+    one = TextEncoder.load(folder)
+
+    def forward(*_):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(one, "_forward", forward)
+    return one
+
+
 def test_a_single_text_that_does_not_fit_is_one_line(tiny_folder, monkeypatch):
-    one = TextEncoder.load(tiny_folder)
-
-    def no_memory(*_):
-        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
-
-    monkeypatch.setattr(one, "_forward", no_memory)
+    one = failing(tiny_folder, monkeypatch, "CUDA out of memory. Tried to allocate 2 GiB")
     with pytest.raises(DupmaeError, match="too little memory for a single text of 16 word pieces"):
         one.encode_documents(TEXTS)
 
 
 def test_other_errors_are_not_taken_for_memory(tiny_folder, monkeypatch):
-    one = TextEncoder.load(tiny_folder)
-
-    def broken(*_):
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(one, "_forward", broken)
+    one = failing(tiny_folder, monkeypatch, "shapes do not match")
     with pytest.raises(RuntimeError, match="shapes"):
         one.encode_documents(TEXTS)
 
