@@ -25,7 +25,7 @@ from dupmae_ir.models.products import Pieces, in_pieces, pick_products
 MOST_CANDIDATES = 8
 """Refine up to this many times k words of a text; beyond, float32 throughout is cheaper."""
 
-_ROUNDING = 1.01 * 2.0**-9  # half a unit in the last of bfloat16's eight bits, and what that is relative to
+_ROUNDING = 1.01 * 2.0**-8  # half a unit in the last of bfloat16's eight bits, and what that is relative to
 _SUMMING = 2.0**-23  # float32, with a factor two for the order of the sum
 
 

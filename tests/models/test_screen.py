@@ -55,6 +55,21 @@ def test_a_tighter_bound_would_lie(seed):
         assert not (needed & ~candidates(screen, hidden, counts, heard, k)).any()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_words_that_round_apart_are_not_lost(seed):
+    """Many words of nearly equal value, every other one rounded up and the rest down: the coarse order is wrong."""
+    g = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(2, 24, generator=g).bfloat16().float()
+    weight = (hidden[0] + torch.randn(4000, 24, generator=g) * 0.01).bfloat16().float()
+    # Within half a unit of the last place: both round to the same bfloat16 numbers.
+    weight *= 1 + 2.0**-9 * 0.99 * torch.tensor([1.0, -1.0]).repeat(2000).unsqueeze(1)
+    heard, screen = torch.ones(4000, dtype=torch.bool), Screen.of(weight, None)
+    exact = ot_max_packed(hidden.double(), [1, 1], weight.double())
+    for k in (10, 300):
+        needed = (exact >= exact.topk(k, dim=1).values[:, -1:]) & (exact > 0)
+        assert not (needed & ~candidates(screen, hidden, [1, 1], heard, k)).any()
+
+
 def test_few_words_are_left():
     hidden, counts, weight, bias, heard = case(0, width=256, words=5000, counts=(30, 20))
     left = candidates(Screen.of(weight, bias), hidden, counts, heard, 100).sum(1)

@@ -97,6 +97,18 @@ def test_too_many_ties_are_left_to_the_other_way(tmp_path, monkeypatch):
     assert made.scanned(3) == [None] * made.queries
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_documents_that_float32_cannot_tell_apart_are_not_lost(tmp_path, seed):
+    """Their vectors differ in the last bits alone, so the order of float32 sums is no order."""
+    made = Made(tmp_path, seed, 2000, 256, copies=1.0)
+    rng = np.random.default_rng(seed)
+    vectors = made.dense.dense.vectors * (1 + 3e-7 * rng.standard_normal((2000, 12))).astype(np.float32)
+    flat = faiss.IndexFlatIP(12)
+    flat.add(vectors)
+    made.dense = DenseIndex(flat, vectors).queries(made.dense.vectors)
+    same(made.scanned(10), made.certified(10))
+
+
 def test_what_was_not_kept_is_bounded(tmp_path):
     made = Made(tmp_path, 5, 900, 64, copies=0.0)
     for query, found in enumerate(made.scanned(10)):
