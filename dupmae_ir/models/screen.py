@@ -56,12 +56,14 @@ def candidates(screen: Screen, hidden: Tensor, counts: Sequence[int], heard: Ten
     ``heard`` (V,): words that take part.
     """
     rounded = hidden.to(torch.bfloat16)
-    lengths, residuals = rounded.float().norm(dim=1), (hidden - rounded.float()).norm(dim=1)
+    wide = rounded.float()
+    lengths, residuals = wide.norm(dim=1), wide.sub_(hidden).norm(dim=1)
+    del wide  # as large as the input, and the products come now
     longest, furthest = (_largest(x, counts).unsqueeze(1) for x in (lengths, residuals))
     found = ot_max_packed(rounded, counts, screen.coarse).float()
     width = hidden.shape[1]
-    slack = furthest * screen.norms + longest * (screen.residuals + 2 * width * _SUMMING * screen.norms)
-    slack += _ROUNDING * (found.abs() + slack) + _SUMMING * screen.bias.abs()
+    slack = (furthest * screen.norms).addcmul_(longest, screen.residuals + 2 * width * _SUMMING * screen.norms)
+    slack.mul_(1 + _ROUNDING).add_(found.abs(), alpha=_ROUNDING).add_(_SUMMING * screen.bias.abs())
     found += screen.bias
     found.masked_fill_(~heard, -torch.inf)
     low = (found - slack).topk(min(k, found.shape[1]), dim=1).values[:, -1:]
