@@ -266,8 +266,7 @@ def _base_model(config: FinetuneConfig, base: Path, passages: list[str], quiet: 
     sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
     for side in sides:
         if side.projection is None and config.cls_dim:
-            side.projection = torch.nn.Linear(side.lm.config.hidden_size, config.cls_dim, bias=False)
-            torch.nn.init.orthogonal_(side.projection.weight)
+            side.projection = _new_projection(side, tokenizer, config, passages)
     model = _split(model, config.encoder)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -275,6 +274,22 @@ def _base_model(config: FinetuneConfig, base: Path, passages: list[str], quiet: 
         elif hasattr(module, "dropout_prob"):
             module.dropout_prob = config.dropout
     return model.train().requires_grad_(True), tokenizer
+
+
+def _new_projection(side: Any, tokenizer: Any, config: FinetuneConfig, passages: list[str]) -> Any:
+    """W_cls of a base without one: what comes nearest to --teacher's vectors, without a teacher orthogonal."""
+    import torch
+
+    from dupmae_ir.models.bases import SAMPLE
+    from dupmae_ir.models.from_encoder import taught_projection
+
+    width = side.lm.config.hidden_size
+    if config.teacher is None or config.cls_dim != width:
+        projection = torch.nn.Linear(width, config.cls_dim, bias=False)
+        torch.nn.init.orthogonal_(projection.weight)
+        return projection
+    sample = random.Random(config.seed).sample(passages, min(SAMPLE, len(passages)))
+    return taught_projection(side, tokenizer, sample, _teacher(config, side), config.document_length)
 
 
 def _split(model: Any, encoder: str) -> Any:

@@ -31,11 +31,13 @@ def with_calibrated_head(
     folder: Path, passages: Sequence[str], *, cls_dim: int | None, seed: int = 0, quiet: bool = True
 ) -> tuple[Any, Any]:
     """(retriever, tokenizer) of an encoder without a masked-LM head, given one on a sample of ``passages``
-    (:mod:`dupmae_ir.models.from_encoder`)."""
+    (:mod:`dupmae_ir.models.from_encoder`). A W_cls that it has is kept."""
     from dupmae_ir.models.checkpoints import load_model
     from dupmae_ir.models.from_encoder import add_head
 
     bare, tokenizer, _ = load_model(folder, need_ot=False)
     sample = random.Random(seed).sample(passages, min(SAMPLE, len(passages)))
     say(f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet)
-    return add_head(bare.lm, tokenizer, sample, cls_dim=cls_dim), tokenizer
+    model = add_head(bare.lm, tokenizer, sample, cls_dim=cls_dim if bare.projection is None else None)
+    model.projection = model.projection if bare.projection is None else bare.projection
+    return model, tokenizer

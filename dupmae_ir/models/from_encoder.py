@@ -15,7 +15,7 @@ Everything is closed form on a sample of passages; nothing here is trained.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.errors import CheckpointError, InputError
@@ -56,8 +56,23 @@ def add_head(
         _centre_tokens(lm, batches, ot_scale)
         _silence_words(lm, batches, silence)
         if cls_dim is not None:
-            model.projection = _fit_projection(batches, cls_dim, dense_scale)
+            means = [(h * a.unsqueeze(-1)).sum(1) / a.sum(1, keepdim=True) for h, _, a in batches]
+            model.projection = _least_squares([h[:, 0] for h, _, _ in batches], means, cls_dim, dense_scale)
     return model
+
+
+def taught_projection(model: Any, tokenizer: Any, passages: Sequence[str], teacher: Any, length: int = 128) -> Any:
+    """W_cls for a retriever that has none: least squares from its [CLS] to the vectors of ``teacher``
+    ((B, L) ids and mask -> (B, d'), all of one length), on a sample of ``passages``."""
+    import torch
+
+    first, taught = [], []
+    with torch.no_grad():
+        for texts in _sorted_batches(passages):
+            b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
+            first.append(model.hidden(b["input_ids"], b["attention_mask"])[:, 0])
+            taught.append(teacher(b["input_ids"], b["attention_mask"]))
+        return _least_squares(first, taught, taught[0].shape[1], teacher.scale)
 
 
 def _linear_transform(lm: Any) -> None:
@@ -77,12 +92,15 @@ def _linear_transform(lm: Any) -> None:
 
 def _batches(model: Any, tokenizer: Any, passages: Sequence[str], length: int) -> Any:
     """(hidden (B, L, d), speaking (B, L), attention (B, L)) for the passages in order of length."""
-    ordered = sorted(passages, key=len)
-    for start in range(0, len(ordered), 32):
-        texts = ordered[start : start + 32]
+    for texts in _sorted_batches(passages):
         b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
         hidden = model.hidden(b["input_ids"], b["attention_mask"])
         yield hidden, b["attention_mask"].bool() & model.speaks[b["input_ids"]], b["attention_mask"]
+
+
+def _sorted_batches(passages: Sequence[str]) -> Iterator[list[str]]:
+    ordered = sorted(passages, key=len)
+    return (ordered[start : start + 32] for start in range(0, len(ordered), 32))
 
 
 def _centre_tokens(lm: Any, batches: list[Any], scale: float) -> None:
@@ -114,13 +132,12 @@ def _silence_words(lm: Any, batches: list[Any], silence: float) -> None:
     head.bias = head.decoder.bias
 
 
-def _fit_projection(batches: list[Any], dim: int, scale: float) -> torch.nn.Linear:
-    """Least squares [CLS] -> unit mean vector, then (for dim < d) its leading directions; times sqrt(scale)."""
+def _least_squares(states: list[Any], targets: list[Any], dim: int, scale: float) -> torch.nn.Linear:
+    """[CLS] states -> unit vectors of ``targets``, then (for dim < d) their leading directions; times sqrt(scale)."""
     import torch
 
-    first = torch.cat([h[:, 0] for h, _, _ in batches])
-    mean = torch.cat([(h * a.unsqueeze(-1)).sum(1) / a.sum(1, keepdim=True) for h, _, a in batches])
-    target = torch.nn.functional.normalize(mean, dim=1)
+    first = torch.cat(states)
+    target = torch.nn.functional.normalize(torch.cat(targets), dim=1)
     # A little ridge: a few thousand passages determine a few hundred directions only softly.
     gram = first.t() @ first + 1e-2 * len(first) * torch.eye(first.shape[1])
     weight = torch.linalg.solve(gram, first.t() @ target)

@@ -128,6 +128,44 @@ def test_a_teacher_holds_the_cls_part_near_its_vectors(folder):
     assert log[-1]["loss_anchor"] < 0.6 * log[0]["loss_anchor"]
 
 
+def test_a_new_projection_is_the_least_squares_to_the_teachers_vectors(folder):
+    """Nothing beats it on the passages it was fitted to: neither an orthogonal one nor itself, a little off."""
+    import torch
+
+    from dupmae_ir.finetune.run import _base_model, _teacher
+
+    config = FinetuneConfig(pairs=("-",), output="-", teacher=str(folder / "base"), cls_dim=24, document_length=16)
+    passages = [" ".join(random.Random(i).choices(WORDS, k=4)) for i in range(300)]
+    model, tokenizer = _base_model(config, folder / "base", passages, True)
+    read = tokenizer(passages, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        target = _teacher(config, model)(read["input_ids"], read["attention_mask"])
+        first = model.hidden(read["input_ids"], read["attention_mask"])[:, 0]
+
+    def distance(weight):
+        return (first @ weight.t() - target).square().sum(1).mean().item()
+
+    fitted = model.projection.weight.detach()
+    others = [torch.nn.init.orthogonal_(torch.empty(24, 24)), 1.1 * fitted, fitted + 0.05 * torch.randn(24, 24)]
+    assert distance(fitted) < 0.9 * min(map(distance, others))
+
+
+def test_a_head_that_is_added_leaves_a_projection_alone(folder):
+    import torch
+    from tiny_models import tiny_config, tiny_tokenizer
+    from transformers import BertModel
+
+    from dupmae_ir.models.bases import with_calibrated_head
+    from dupmae_ir.models.checkpoints import ModelConfig, save_model, silent_ids
+    from dupmae_ir.models.retriever import Retriever
+
+    tokenizer = tiny_tokenizer()
+    bare = Retriever(BertModel(tiny_config()), torch.nn.Linear(24, 5, bias=False), *silent_ids(tokenizer))
+    save_model(folder / "bare", bare, tokenizer, ModelConfig())
+    model, _ = with_calibrated_head(folder / "bare", [f"{a} {b}" for a in WORDS for b in WORDS] * 2, cls_dim=24)
+    assert torch.equal(model.projection.weight, bare.projection.weight)
+
+
 def test_a_teacher_of_another_width_is_refused(folder, capsys):
     assert command(folder, "--teacher", str(folder / "base")) == 2
     assert "24 wide" in capsys.readouterr().err
