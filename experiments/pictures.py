@@ -111,8 +111,8 @@ def _bytes(records: list[Record], pyplot: Any) -> Any:
 
 
 def _halves(records: list[Record], pyplot: Any) -> Any:
-    """Each query of the chosen model: what [CLS] alone finds against what OT alone finds."""
-    record = chosen(records)
+    """Each query of the embedded model, or of the chosen one: what [CLS] alone finds against what OT alone finds."""
+    record = next((r for r in records if r["row"] == "embedded"), None) or chosen(records)
     figure, axes = _panels(pyplot, len(record["sets"]))
     for (name, found), axis in zip(record["sets"].items(), axes, strict=False):
         dense, impact = (found["per_query"][mode][MEASURE] for mode in ("dense", "impact"))

@@ -30,7 +30,7 @@ class Row:
     pretrained: str = ""  #: key of ``[pretrained]``; empty = the base as it is
     stage: dict[str, Any] = field(default_factory=dict)  #: settings of every fine-tuning stage
     search: dict[str, Any] = field(default_factory=dict)
-    reference: str = ""  #: bm25, or mean: the base's mean-pooled vectors
+    reference: str = ""  #: bm25; mean: the base's mean-pooled vectors; embedded: the model inside the package
     of: str = ""  #: the row whose finished model is searched or stored otherwise
     bits: int = 8  #: of an impact
     best: int = 0  #: place among the systems, on the dev pairs, of the row that gets a third stage

@@ -27,7 +27,7 @@ from dupmae_ir.console import say
 from dupmae_ir.errors import DupmaeError, InputError, UsageError
 from dupmae_ir.finetune.stages import STATE, run_stages
 from dupmae_ir.io.atomic import atomic_write
-from dupmae_ir.models.checkpoints import folder_digest
+from dupmae_ir.models.checkpoints import default_model_path, folder_digest
 from dupmae_ir.registry import lookup
 from dupmae_ir.training import read_log
 
@@ -183,6 +183,8 @@ class Driver:
         return self.home / "eval" / f"{model.parent.name}.{model.name}.{digest[:8]}"
 
     def _reference(self, row: Row) -> dict[str, Any]:
+        if row.reference == "embedded":
+            return self._sets(row, default_model_path())
         evaluator, folder = self._evaluator(), self.home / "eval" / row.name
         base = base_path(self.experiment.base)
         return {

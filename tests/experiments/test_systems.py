@@ -130,8 +130,8 @@ def test_a_row_from_text_to_record_killed_and_not(shared):
 
 @pytest.mark.slow
 def test_references_and_rows_without_training(shared):
-    """BM25, mean pooling, a cap and fewer bits on one model; what is done is not done again."""
-    names = ("bm25", "minilm", "cap-32", "level-4")
+    """BM25, mean pooling, the embedded model, a cap and fewer bits on one; what is done is not done again."""
+    names = ("bm25", "minilm", "embedded", "cap-32", "level-4")
     quiet = {"env": environment(), "stdout": subprocess.DEVNULL}
     subprocess.run(command(shared, "out", *names), check=True, **quiet)
     folder = shared / "out" / "smoke" / "records"
@@ -139,6 +139,7 @@ def test_references_and_rows_without_training(shared):
     assert set(made) == {*names, "dupmae"}
     assert set(made["bm25"]["sets"]["cacm"]["scores"]) == {"bm25"}
     assert set(made["minilm"]["sets"]["cacm"]["scores"]) == {"dense"}
+    assert set(made["embedded"]["sets"]["cacm"]["scores"]) == {"dense", "impact", "hybrid"}
     # Word lists of the stand-in are short: a cap of 32 terms changes nothing, fewer bits change impacts alone.
     dupmae, cap, level = (made[name]["sets"]["cacm"]["per_query"] for name in ("dupmae", "cap-32", "level-4"))
     assert cap == dupmae
