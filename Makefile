@@ -40,10 +40,11 @@ lint: $(VENV)/.installed-dev  ## ruff
 types: $(VENV)/.installed-dev  ## mypy
 	$(RUN) -m mypy
 
-docs: $(VENV)/.installed  ## write docs/cli.md, the table of docs/reproduction.md and what benchmarks found anew
+docs: $(VENV)/.installed  ## write docs/cli.md, the table of docs/reproduction.md, what benchmarks and experiments found
 	$(RUN) docs/make_cli.py
 	$(RUN) docs/make_reproduction.py
 	$(RUN) docs/make_performance.py
+	$(RUN) docs/make_systems.py
 
 java: $(VENV)/.installed  ## compile dupmae_ir/java anew (wants a JDK 25: its javac made the class that is there)
 	javac --release 21 -g:none -cp "$$($(RUN) -c 'from dupmae_ir.pyserini import find_jar; print(find_jar())')" \

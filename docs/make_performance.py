@@ -1,18 +1,14 @@
-"""Write what docs/performance.md and the README say of benchmarks/results, or with --check say if it is up to date.
-
-Between two marks of a page stands what a function here makes of the records; all else is written by hand.
-"""
+"""Write what docs/performance.md and the README say of benchmarks/results, or with --check say if it is up to date."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from pages import ROOT, write_or_check
+
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from harness import PICTURES, RESULTS, Claim, figure  # noqa: E402 (found by the line above)
 
@@ -107,25 +103,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-MADE: dict[str, Callable[[Sequence[Record]], str]] = {"summary": summary, "headlines": headlines, "details": details}
-
-
-def page(path: Path) -> str:
-    """The page with what stands between its marks made anew."""
-    found = records()
-
-    def anew(match: re.Match[str]) -> str:
-        return f"<!-- {match[1]}: made by `make docs` -->\n\n{MADE[match[1]](found)}\n\n<!-- end of {match[1]} -->"
-
-    text = path.read_text(encoding="utf-8")
-    return re.sub(r"<!-- (\w+): made by `make docs` -->\n.*?<!-- end of \1 -->", anew, text, flags=re.S)
-
-
 if __name__ == "__main__":
-    for path in PAGES:
-        text = page(path)
-        if "--check" in sys.argv:
-            if path.read_text(encoding="utf-8") != text:
-                sys.exit(f"{path.relative_to(ROOT)} is older than benchmarks/results: make docs")
-        else:
-            path.write_text(text, encoding="utf-8")
+    found = records()
+    made = {"summary": lambda: summary(found), "headlines": lambda: headlines(found), "details": lambda: details(found)}
+    write_or_check(PAGES, made, "benchmarks/results")
