@@ -10,7 +10,7 @@ from typing import Any
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from harness import PICTURES, RESULTS, Claim, figure  # noqa: E402 (found by the line above)
+from harness import PICTURES, RESULTS, Claim, figure
 
 PAGES = (ROOT / "docs" / "performance.md", ROOT / "README.md")
 HEADLINES = (1, 3, 4, 8, 9, 10, 12)

@@ -7,8 +7,8 @@ import sys
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
-from records import Record, read_records  # noqa: E402 (found by the line above)
-from tables import TABLES, choice, cost_table, score_table  # noqa: E402
+from records import Record, read_records
+from tables import TABLES, choice, cost_table, score_table
 
 RECORDS = ROOT / "experiments" / "records"
 PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md")

@@ -117,18 +117,22 @@ def _looked_at(record: Record) -> str:
 
 
 def _data(data: dict[str, Any], sources: str) -> str:
-    """Markdown: every source of SOURCES.md with commit, attribution and licence, and what has none."""
+    """Markdown: amounts, sources, and the texts that have none."""
+    used = [Path(f).name for f in data["data"] if f.startswith("pretrain/")]
+    unknown = [name for name in used if name.partition(".")[0] not in sources]
+    counts = f"{data['counts']['texts']:,} texts to pre-train on; {data['budget']['queries']:,} query-passage pairs."
+    without = [f"Of {', '.join(f'`{n}`' for n in unknown)} no source was given."] if unknown else []
+    return "\n\n".join([counts, sources_table(sources), *without])
+
+
+def sources_table(sources: str) -> str:
+    """Markdown: every source of SOURCES.md with commit, attribution and licence, then its caveats."""
     lines = ["| GitHub repository @ commit | text and attribution | licence |", "|:--|:--|:--|"]
     for name, commit, licence, attribution in read_sources(sources):
         cells = (f"`{name}` @ {commit[:12]}", attribution, licence)
         lines.append(f"| {' | '.join(cell.replace(' | ', ', ').replace('|', ',') for cell in cells)} |")
-    used = [Path(f).name for f in data["data"] if f.startswith("pretrain/")]
-    unknown = [name for name in used if name.partition(".")[0] not in sources]
-    if unknown:
-        lines += ["", f"Of {', '.join(f'`{n}`' for n in unknown)} no source was given."]
     caveats = sources.partition("## Caveats")[2].strip()
-    counts = f"{data['counts']['texts']:,} texts to pre-train on; {data['budget']['queries']:,} query-passage pairs."
-    return "\n".join([counts, "", *lines, *(["", caveats] if caveats else [])])
+    return "\n".join([*lines, *(["", caveats] if caveats else [])])
 
 
 def read_sources(text: str) -> list[tuple[str, str, str, str]]:

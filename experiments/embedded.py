@@ -1,0 +1,133 @@
+"""The model inside the package: trained by the recipe `embedded`, stored in float16 with its card.
+
+    python experiments/embedded.py --pairs DATA/pairs/train.jsonl.gz --sources DATA/SOURCES.md --output runs/embedded
+
+Killed, it goes on. OUTPUT/model is like dupmae_ir/default_model; to ship it, put it there, measure it
+(`experiments/systems.py --budget embedded`, its records into experiments/records/embedded), and run this again: nothing
+is trained twice, and the card has the new scores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from publish import MINILM, MOST_BYTES, sources_table
+from records import Record, read_records
+from systems import read_json
+from tables import score_table
+
+from dupmae_ir.errors import DupmaeError, OutputError
+from dupmae_ir.finetune.stages import run_stages
+from dupmae_ir.io.atomic import replace_folder, write_json
+from dupmae_ir.models.checkpoints import load_model, save_model
+
+RECIPE = "embedded"
+STEPS = ("held", "stage1")
+RECORDS = Path(__file__).with_name("records") / "embedded"
+MEASURES = ("nDCG@10", "R@100")
+
+
+def train(pairs: Path, folder: Path, quiet: bool) -> dict[str, Any]:
+    """Run the recipe in ``folder``; what its steps wrote about themselves, by step."""
+    run_stages(RECIPE, str(folder), {"pairs": [str(pairs)]}, quiet)
+    return {name: read_json(folder / name / "training.json") for name in STEPS}
+
+
+def store(folder: Path, made: dict[str, Any], text: str) -> int:
+    """Write ``folder``/model anew, whole or not at all; returns its bytes."""
+    model, tokenizer, config = load_model(folder / STEPS[-1])
+    aside = folder / ".model.storing"
+    shutil.rmtree(aside, ignore_errors=True)
+    save_model(aside, model, tokenizer, config, half=True, card=text)
+    write_json(aside / "training.json", made)
+    size = sum(p.stat().st_size for p in aside.iterdir())
+    if size > MOST_BYTES:
+        raise OutputError(f"{aside}: {size / 1e6:.1f} MB, above {MOST_BYTES / 1e6:.0f} MB")
+    replace_folder(aside, folder / "model")
+    return size
+
+
+def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
+    """README.md of the folder."""
+    held, stage = (made[name] for name in STEPS)
+    minutes = (held["seconds"] + stage["seconds"]) / 60
+    batch = held["config"]["batch_size"]
+    scores = "\n\n".join(score_table(records, ("references",), "bm25", m) for m in MEASURES) if records else "Not yet."
+    return f"""# The embedded model
+
+A 6-layer, 384-wide BERT with BERT's uncased vocabulary that gives both parts of DupMAE's representation in one pass:
+a [CLS] vector of 384 numbers and weights over 30,522 word pieces. 23 million parameters, float16, trained for
+{minutes:.0f} minutes so that the toolkit works out of the box. It is not one of the papers' models, which are twelve
+layers deep and trained on MS MARCO.
+
+## How it was made
+1. **Start**: {MINILM}, which was trained to be
+   read by the mean of its tokens and has no masked-LM head.
+2. **Held**: {held['steps']} updates of {batch} pairs in which [CLS] learns to say what that mean says: the distance
+   from the start's unit vectors at length sqrt(20), and a small share of the contrastive loss.
+3. **Stage 1**: a head is calibrated in closed form (`dupmae_ir/models/from_encoder.py`, no training); then
+   {stage['steps']} updates of {stage['config']['batch_size']} pairs under the in-batch contrastive loss (Eq. 13) of
+   DupMAE's similarity (Eq. 12), [CLS] still held.
+
+There is no masked-auto-encoder pre-training in it: with what two cores can read in minutes none helped
+(docs/experiments.md).
+
+```sh
+pip install 'dupmae-ir[train]'
+dupmae-ir finetune --recipe embedded --set pairs=train.jsonl.gz --output runs/embedded
+```
+
+`experiments/embedded.py` does that and stores the result in float16; `training.json` beside this file holds the
+settings, the digest of the pairs and the losses of both steps.
+
+## Data
+Query-passage pairs made automatically from openly licensed text (headings, glossaries, review questions, FAQs), of
+which {held['config']['limit']:,} and {stage['config']['limit']:,} were drawn.
+
+{sources_table(sources)}
+
+Nothing of the collections below was trained on; `dev` are pairs of the same sources, of documents left out.
+
+## What it scores
+Titles and texts, float32, 256 word pieces a document. BM25 is Anserini's; MiniLM is the start as its authors use it;
+`demo` is the embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's correction over a
+table).
+
+{scores}
+
+## Limits
+English only; passages up to 256 word pieces and queries up to 64 (it was trained with 128 and 32). Most of the training
+text is about science, medicine and the social sciences. The weights are for trying the toolkit; for a paper, train on
+your data or use a released checkpoint.
+
+Licence: Apache-2.0, as its starting point; the data's attributions are above.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=Path, required=True, help="query-passage pairs to train on")
+    parser.add_argument("--sources", type=Path, required=True, help="SOURCES.md of the pairs, for the card")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="scores for the card")
+    parser.add_argument("--output", type=Path, required=True, help="the steps' models, and `model`")
+    parser.add_argument("--quiet", action="store_true")
+    args = parser.parse_args(argv)
+    try:
+        sources = args.sources.read_text(encoding="utf-8")
+        records = read_records(args.records) if args.records.is_dir() else []
+        made = train(args.pairs, args.output, args.quiet)
+        size = store(args.output, made, card(made, sources, records))
+    except (DupmaeError, OSError) as e:
+        print(f"embedded.py: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps({"model": str(args.output / "model"), "bytes": size}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

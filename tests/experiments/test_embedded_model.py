@@ -1,0 +1,72 @@
+"""The embedded model's script: the recipe it runs, the folder it stores, the card."""
+
+from __future__ import annotations
+
+import json
+
+import embedded as module
+import pytest
+from experiment_samples import a_record, write_base
+from test_publish import SOURCES
+
+from dupmae_ir.errors import OutputError
+from dupmae_ir.finetune.run import check
+from dupmae_ir.finetune.stages import find_recipe, plan
+from dupmae_ir.models.checkpoints import load_model
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """What the recipe leaves: two finished steps."""
+    model = write_base(tmp_path / "runs" / "stage1")
+    for name, limit in (("held", 14_400), ("stage1", 9_600)):
+        told = {"config": {"batch_size": 48, "limit": limit}, "steps": limit // 48, "seconds": 600, "log": []}
+        (model.parent / name).mkdir(exist_ok=True)
+        (model.parent / name / "training.json").write_text(json.dumps(told))
+    (tmp_path / "SOURCES.md").write_text(SOURCES)
+    return tmp_path
+
+
+def flags(folder, *more):
+    return ["--pairs", "train.jsonl.gz", "--sources", str(folder / "SOURCES.md"), "--output", str(folder / "runs"),
+            "--records", str(folder / "records"), *more]  # fmt: skip
+
+
+def test_the_recipe_has_the_steps_that_are_told_about(tmp_path):
+    steps, _ = plan(find_recipe(module.RECIPE), tmp_path, {"pairs": "train.jsonl.gz"})
+    assert tuple(step.name for step in steps) == module.STEPS
+    for step in steps:
+        check(step.config)
+    held, stage = (step.config for step in steps)
+    assert (held.similarity, stage.similarity, stage.model) == ("cls", "sum", str(tmp_path / "held"))
+
+
+def test_it_stores_float16_with_a_card_and_again_with_new_scores(trained, monkeypatch, capsys):
+    import torch
+    from safetensors.torch import load_file
+
+    asked = []
+    monkeypatch.setattr(module, "run_stages", lambda *told: asked.append(told))
+    assert module.main(flags(trained, "--quiet")) == 0
+    assert asked == [("embedded", str(trained / "runs"), {"pairs": ["train.jsonl.gz"]}, True)]
+    out = trained / "runs" / "model"
+    assert json.loads(capsys.readouterr().out)["bytes"] == sum(p.stat().st_size for p in out.iterdir())
+    assert {w.dtype for w in load_file(out / "model.safetensors").values()} == {torch.float16}
+    load_model(out)
+    assert set(json.loads((out / "training.json").read_text())) == {"held", "stage1"}
+    card = (out / "README.md").read_text()
+    for said in ("300 updates of 48 pairs", "200 updates of 48 pairs", "14,400 and 9,600", "trained for\n20 minutes",
+                 "`openstax/osbooks-astronomy` @ 0c021fb283a7", "Apache-2.0", "Not yet."):  # fmt: skip
+        assert said in card, said
+    (trained / "records").mkdir()
+    (trained / "records" / "x.json").write_text(json.dumps(a_record("embedded", table="references", dev=0.625)))
+    assert module.main(flags(trained, "--quiet")) == 0
+    assert "0.6250" in (out / "README.md").read_text()
+
+
+def test_a_model_that_is_too_large_is_not_stored(trained, monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(module, "run_stages", lambda *told: {})
+    with pytest.raises(OutputError, match="above 0 MB"):
+        module.store(trained / "runs", module.train("train.jsonl.gz", trained / "runs", True), "")
+    assert not (trained / "runs" / "model").exists()
