@@ -55,15 +55,14 @@ def store(folder: Path, made: dict[str, Any], text: str) -> int:
 def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
     """README.md of the folder."""
     held, stage = (made[name] for name in STEPS)
-    minutes = (held["seconds"] + stage["seconds"]) / 60
     batch = held["config"]["batch_size"]
     scores = "\n\n".join(score_table(records, ("references",), "bm25", m) for m in MEASURES) if records else "Not yet."
     return f"""# The embedded model
 
 A 6-layer, 384-wide BERT with BERT's uncased vocabulary that gives both parts of DupMAE's representation in one pass:
-a [CLS] vector of 384 numbers and weights over 30,522 word pieces. 23 million parameters, float16, trained for
-{minutes:.0f} minutes so that the toolkit works out of the box. It is not one of the papers' models, which are twelve
-layers deep and trained on MS MARCO.
+a [CLS] vector of 384 numbers and weights over 30,522 word pieces. 23 million parameters, float16, trained in
+about an hour of one CPU core so that the toolkit works out of the box. It is not one of the papers' models, which are
+twelve layers deep and trained on MS MARCO.
 
 ## How it was made
 1. **Start**: {MINILM}, which was trained to be
