@@ -264,9 +264,12 @@ def _base_model(config: FinetuneConfig, base: Path, passages: list[str], quiet: 
         )
         model.activation = config.activation
     sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
-    for side in sides:
-        if side.projection is None and config.cls_dim:
-            side.projection = _new_projection(side, tokenizer, config, passages)
+    without = [side for side in sides if side.projection is None]
+    if without and config.cls_dim:
+        # One for both sides: two random ones would turn queries and passages away from each other.
+        projection = _new_projection(without[-1], tokenizer, config, passages)
+        for side in without:
+            side.projection = copy.deepcopy(projection)
     model = _split(model, config.encoder)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):

@@ -150,6 +150,26 @@ def test_a_new_projection_is_the_least_squares_to_the_teachers_vectors(folder):
     assert distance(fitted) < 0.9 * min(map(distance, others))
 
 
+def test_two_encoders_start_with_one_projection(folder):
+    """Of their own each: equal, so that a question's vector can meet a passage's, and free to differ."""
+    import torch
+    from tiny_models import tiny_config, tiny_tokenizer
+    from transformers import BertForMaskedLM
+
+    from dupmae_ir.finetune.run import _base_model
+    from dupmae_ir.models.checkpoints import ModelConfig, save_model, silent_ids
+    from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+
+    tokenizer = tiny_tokenizer()
+    sides = [Retriever(BertForMaskedLM(tiny_config()), None, *silent_ids(tokenizer)) for _ in range(2)]
+    save_model(folder / "two", UntiedRetriever(*sides), tokenizer, ModelConfig())
+    config = FinetuneConfig(pairs=("-",), output="-", encoder="untied", cls_dim=8)
+    model, _ = _base_model(config, folder / "two", [], True)
+    query, document = model.query.projection, model.document.projection
+    assert torch.equal(query.weight, document.weight)
+    assert query is not document
+
+
 def test_a_head_that_is_added_leaves_a_projection_alone(folder):
     import torch
     from tiny_models import tiny_config, tiny_tokenizer
