@@ -27,8 +27,6 @@ if __name__ == "__main__":
         "headline": lambda: scores(embedded, "systems", "bm25", ("nDCG@10",)),
         "embedded": lambda: scores(embedded, "systems", "bm25"),
         "systems": lambda: scores(cores, "systems"),
-        "ablations": lambda: scores(cores, "ablations", None, ("nDCG@10",)),
-        "caps": lambda: scores(cores, "caps", None, ("nDCG@10",)),
         "costs": lambda: cost_table(cores),
         "choice": lambda: choice(cores),
     }

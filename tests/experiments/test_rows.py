@@ -17,7 +17,8 @@ from dupmae_ir.pretrain.run import _check as check_pretraining
 from dupmae_ir.search.run import SearchConfig
 from dupmae_ir.search.run import check as check_search
 
-BUDGETS = sorted(read_toml(FILE)["budgets"])
+BUDGETS = sorted(name for name, told in read_toml(FILE)["budgets"].items() if "pretrain" in told)
+"""Those that train."""
 PROMISED = {
     "bm25", "minilm", "none", "mlm", "retromae", "dupmae", "dupmae-dagger", "master", "cot-mae", "cot-mote", "cls-only",
     "ot-only", "cls-decoding", "ot-decoding", "cls-ot-384-260", "cls-full", "ot-768", "bow-1", "log1p", "first-stage3",
