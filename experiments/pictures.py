@@ -93,6 +93,8 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
 
 def _bytes(records: list[Record], pyplot: Any) -> Any:
     """Effectiveness against the bytes of the index, a panel a set."""
+    from matplotlib import ticker
+
     rows = [r[0] for r in by_row(records).values()]
     sets = list(dict.fromkeys(name for r in rows for name in r["sets"]))
     figure, axes = _panels(pyplot, len(sets))
@@ -103,6 +105,9 @@ def _bytes(records: list[Record], pyplot: Any) -> Any:
             if points:
                 axis.plot(*zip(*points, strict=True), "o", color=colour, label=mode, markersize=4)
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(ticker.NullFormatter())
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("MB of index")
         axis.set_ylabel(MEASURE)
