@@ -7,26 +7,19 @@ import sys
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
-from records import Record, read_records
-from tables import TABLES, choice, cost_table, score_table
+from records import read_records
+from tables import choice, cost_table, score_tables
 
 RECORDS = ROOT / "experiments" / "records"
 PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md")
-MEASURES = ("nDCG@10", "MRR@10", "R@100")
-
-
-def scores(records: list[Record], what: str, control: str | None = None, measures: tuple[str, ...] = MEASURES) -> str:
-    """One of tables.py's tables, for each measure."""
-    tables, usual = TABLES[what]
-    return "\n\n".join(score_table(records, tables, control or usual, m) for m in measures)
 
 
 if __name__ == "__main__":
     embedded, cores = read_records(RECORDS / "embedded"), read_records(RECORDS / "cores")
     made = {
-        "headline": lambda: scores(embedded, "systems", "bm25", ("nDCG@10",)),
-        "embedded": lambda: scores(embedded, "systems", "bm25"),
-        "systems": lambda: scores(cores, "systems"),
+        "headline": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25", ["nDCG@10"])),
+        "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
+        "systems": lambda: "\n\n".join(score_tables(cores, "systems")),
         "costs": lambda: cost_table(cores),
         "choice": lambda: choice(cores),
     }

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from publish import MINILM, MOST_BYTES, sources_table
+from publish import MINILM, sources_table, store
 from records import Record, read_records
 from systems import read_json
 from tables import score_table
 
-from dupmae_ir.errors import DupmaeError, OutputError
+from dupmae_ir.errors import DupmaeError
 from dupmae_ir.finetune.stages import run_stages
-from dupmae_ir.io.atomic import replace_folder, write_json
-from dupmae_ir.models.checkpoints import load_model, save_model
+from dupmae_ir.models.checkpoints import load_model
 
 RECIPE = "embedded"
 STEPS = ("held", "stage1")
@@ -36,20 +34,6 @@ def train(pairs: Path, folder: Path, quiet: bool) -> dict[str, Any]:
     """Run the recipe in ``folder``; what its steps wrote about themselves, by step."""
     run_stages(RECIPE, str(folder), {"pairs": [str(pairs)]}, quiet)
     return {name: read_json(folder / name / "training.json") for name in STEPS}
-
-
-def store(folder: Path, made: dict[str, Any], text: str) -> int:
-    """Write ``folder``/model anew, whole or not at all; returns its bytes."""
-    model, tokenizer, config = load_model(folder / STEPS[-1])
-    aside = folder / ".model.storing"
-    shutil.rmtree(aside, ignore_errors=True)
-    save_model(aside, model, tokenizer, config, half=True, card=text)
-    write_json(aside / "training.json", made)
-    size = sum(p.stat().st_size for p in aside.iterdir())
-    if size > MOST_BYTES:
-        raise OutputError(f"{aside}: {size / 1e6:.1f} MB, above {MOST_BYTES / 1e6:.0f} MB")
-    replace_folder(aside, folder / "model")
-    return size
 
 
 def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
@@ -120,7 +104,8 @@ def main(argv: list[str] | None = None) -> int:
         sources = args.sources.read_text(encoding="utf-8")
         records = read_records(args.records) if args.records.is_dir() else []
         made = train(args.pairs, args.output, args.quiet)
-        size = store(args.output, made, card(made, sources, records))
+        loaded = load_model(args.output / STEPS[-1])
+        size = store(loaded, args.output / "model", card(made, sources, records), made)
     except (DupmaeError, OSError) as e:
         print(f"embedded.py: {e}", file=sys.stderr)
         return 1

@@ -36,16 +36,23 @@ def publish(record: Record, runs: Path, records: list[Record], sources: str, out
     if default_model_path() in (output.resolve(), *output.resolve().parents):
         raise UsageError(f"{output} is the package's own model; publish elsewhere, look at it, then move it")
     data = json.loads((runs / "data" / "data.json").read_text(encoding="utf-8"))
-    model, tokenizer, config = load_model(runs / record["model"]["folder"])
+    loaded = load_model(runs / record["model"]["folder"])
+    text = card(record, records, data, sources, loaded[2])
+    return store(loaded, output, text, training(record, data, runs))
+
+
+def store(loaded: tuple[Any, Any, ModelConfig], output: Path, text: str, told: dict[str, Any]) -> int:
+    """Write a loaded model in float16 with its card and training.json, whole or not at all; returns its bytes.
+    Raises :class:`OutputError` above 50 MB."""
     aside = output.with_name(f".{output.name}.publishing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
-    save_model(aside, model, tokenizer, config, half=True, card=card(record, records, data, sources, config))
-    write_json(aside / "training.json", training(record, data, runs))
+    save_model(aside, *loaded, half=True, card=text)
+    write_json(aside / "training.json", told)
     size = size_of(aside)
     if size > MOST_BYTES:
         shutil.rmtree(aside)
-        raise OutputError(f"{record['row']}: {size / 1e6:.1f} MB in float16, above {MOST_BYTES / 1e6:.0f} MB")
+        raise OutputError(f"{output}: {size / 1e6:.1f} MB in float16, above {MOST_BYTES / 1e6:.0f} MB")
     replace_folder(aside, output)
     return size
 

@@ -33,6 +33,7 @@ TABLES = {
 }
 """Verb -> (tables of the rows, the row they are tested against)."""
 ALPHA = 0.05
+MEASURES = ("nDCG@10", "MRR@10", "R@100")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,14 @@ def score_table(records: list[Record], tables: Sequence[str], control: str | Non
     return "\n".join(lines)
 
 
+def score_tables(
+    records: list[Record], what: str, control: str | None = None, measures: Sequence[str] = MEASURES
+) -> list[str]:
+    """One of :data:`TABLES` for each measure, against ``control`` or its own."""
+    tables, usual = TABLES[what]
+    return [score_table(records, tables, control or usual, m) for m in measures]
+
+
 def _place(record: Record, tables: Sequence[str]) -> int:
     return tables.index(record["table"]) if record["table"] in tables else -1
 
@@ -166,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="+", choices=(*TABLES, "costs", "choice", "pictures"))
     parser.add_argument("--records", type=Path, required=True, help="folder of systems.py's records")
-    parser.add_argument("--measures", nargs="+", default=["nDCG@10", "MRR@10", "R@100"])
+    parser.add_argument("--measures", nargs="+", default=list(MEASURES))
     parser.add_argument("--control", help="row to test against, for example bm25 (default: the table's own)")
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures/experiments"))
     args = parser.parse_args(argv)
@@ -185,8 +194,7 @@ def _made(what: str, records: list[Record], args: argparse.Namespace) -> list[st
     plain: dict[str, Callable[[list[Record]], str]] = {"costs": cost_table, "choice": choice}
     if what in plain:
         return [plain[what](records)]
-    tables, control = TABLES[what]
-    return [score_table(records, tables, args.control or control, m) for m in args.measures]
+    return score_tables(records, what, args.control, args.measures)
 
 
 if __name__ == "__main__":

