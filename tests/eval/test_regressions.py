@@ -165,6 +165,21 @@ def test_another_configuration_is_stale_until_accepted(work, tmp_path, capsys):
     assert "search = {dense_weight = 0.5}" in (folder / "tiny.toml").read_text()
 
 
+def test_a_new_model_is_measured_and_stale_until_accepted(work, tmp_path, capsys):
+    weights = cases.load(RECIPES)["tiny"].accepted["hybrid"]["weights"]
+    folder = changed_recipes(tmp_path, (weights, "0" * 64), ("sum_of_impacts = 808346", "sum_of_impacts = 1"))
+    # As if downloaded: the same bytes on every machine.
+    models = folder / "models.toml"
+    models.write_text(models.read_text().replace("tiny = true", 'url = "https://host"\nfiles = ["weights"]'))
+    options = ["--output", str(work), "--recipes", str(folder), "--model", f"tiny={work / 'models/tiny'}"]
+    status, told = run_hybrid(work, capsys, *options[2:])
+    assert status == 1
+    assert "the accepted values are of other weights; look, then accept" in told
+    assert main(["accept", "tiny/hybrid", *options]) == 0
+    assert run_hybrid(work, capsys, *options[2:])[0] == 0
+    assert cases.load(folder)["tiny"].accepted["hybrid"]["weights"] == weights
+
+
 def test_better_is_not_a_pass(work, tmp_path, capsys):
     value = cases.load(RECIPES)["tiny"].accepted["dense"]["values"]["nDCG@10"]
     folder = changed_recipes(tmp_path, (repr(value), "0.01"), ("exact = true\n", ""))

@@ -166,7 +166,7 @@ def _made(case: Case, place: Place, data: Data, result: Result, accepted: Mappin
     statistics = checks.statistics(folder, case.mode)
     result = replace(result, index=statistics)
     same = dict(result.environment) == accepted.get("environment")
-    then = accepted.get("index", {}) if accepted.get("collection") == result.key["collection"] else {}
+    then = accepted.get("index", {}) if _speaks_of(accepted, case, place, result.key) else {}
     if problems := checks.index_problems(folder, statistics, result.key, data, then, same):
         return replace(result, problems=tuple(problems))
     from dupmae_ir.search.run import run as search
@@ -175,6 +175,15 @@ def _made(case: Case, place: Place, data: Data, result: Result, accepted: Mappin
     run_path(case, place).parent.mkdir(parents=True, exist_ok=True)
     found = search(search_settings)
     return _measured(case, place, data, result, found["without_hits"])
+
+
+def _speaks_of(accepted: Mapping[str, Any], case: Case, place: Place, key: Mapping[str, Any]) -> bool:
+    """Whether the accepted values are of these settings, this collection and, where they are the same everywhere, these
+    weights. Where not they are stale, and what could be accepted instead must be measured."""
+    told = {"configuration": case.configuration, "collection": key["collection"]}
+    if case.model and place.models[case.model].fixed:
+        told["weights"] = key["weights"]
+    return all(accepted.get(name) == value for name, value in told.items())
 
 
 def _measured(case: Case, place: Place, data: Data, result: Result, empty: int) -> Result:
