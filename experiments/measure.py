@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,12 @@ class Evaluator:
     ) -> dict[str, Any]:
         """One model on one set. ``index``: that of the same model, searched by ``options`` as it is, or, with fewer
         ``bits``, encoded again at a scale whose largest impact is so much smaller."""
-        done = folder / "scores.json"
-        if done.is_file():
-            return dict(json.loads(done.read_text(encoding="utf-8")))
+        return _once(folder, lambda: self._model(collection, folder, model, modes, parts, options or {}, index, bits))
+
+    def _model(
+        self, collection: Path, folder: Path, model: Path, modes: Sequence[str], parts: str, options: dict[str, Any],
+        index: Path | None, bits: int,
+    ) -> dict[str, Any]:
         seconds = {}
         extra: dict[str, Any] = {}
         if index is not None and bits < 8:
@@ -61,37 +64,30 @@ class Evaluator:
             seconds["encode"] = round(time.perf_counter() - started, 2)
         for mode in modes:
             started = time.perf_counter()
-            self._search(collection, index, folder / f"{mode}.trec", mode, model, options or {})
+            self._search(collection, index, folder / f"{mode}.trec", mode, model, options)
             seconds[mode] = round(time.perf_counter() - started, 2)
         found = self._scores(collection, {mode: folder / f"{mode}.trec" for mode in modes})
-        found |= {"index_bytes": index_bytes(index), "seconds": seconds}
-        write_json(done, found)
-        return found
+        return found | {"index_bytes": index_bytes(index), "seconds": seconds}
 
     def bm25(self, collection: Path, folder: Path) -> dict[str, Any]:
         """The baseline on one set."""
-        done = folder / "scores.json"
-        if done.is_file():
-            return dict(json.loads(done.read_text(encoding="utf-8")))
+        return _once(folder, lambda: self._bm25(collection, folder))
+
+    def _bm25(self, collection: Path, folder: Path) -> dict[str, Any]:
         index, corpus = folder / "index", str(collection / "corpus.jsonl")
         build(Bm25Config(corpus=corpus, index=str(index), overwrite=True, quiet=True))
         self._search(collection, index, folder / "bm25.trec", "bm25", None, {})
         found = self._scores(collection, {"bm25": folder / "bm25.trec"})
-        found |= {"index_bytes": {"bm25": size_of(index)}, "seconds": {}}
-        write_json(done, found)
-        return found
+        return found | {"index_bytes": {"bm25": size_of(index)}, "seconds": {}}
 
     def mean_pooling(self, collection: Path, folder: Path, base: Path) -> dict[str, Any]:
         """The base as sentence-transformers uses it: unit vectors, the mean of the last hidden states."""
-        done = folder / "scores.json"
-        if done.is_file():
-            return dict(json.loads(done.read_text(encoding="utf-8")))
-        run = folder / "dense.trec"
+        return _once(folder, lambda: self._mean_pooling(collection, folder / "dense.trec", base))
+
+    def _mean_pooling(self, collection: Path, run: Path, base: Path) -> dict[str, Any]:
         documents = mean_pooled_run(collection, base, run)
         found = self._scores(collection, {"dense": run})
-        found |= {"index_bytes": {"dense": documents}, "seconds": {}}
-        write_json(done, found)
-        return found
+        return found | {"index_bytes": {"dense": documents}, "seconds": {}}
 
     def _search(
         self, collection: Path, index: Path, run: Path, mode: str, model: Path | None, options: dict[str, Any]
@@ -120,6 +116,14 @@ class Evaluator:
                 for mode, r in results.items()
             },
         }  # fmt: skip
+
+
+def _once(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``make`` returns, kept in ``folder`` for the next time."""
+    done = folder / "scores.json"
+    if not done.is_file():
+        write_json(done, make())
+    return dict(json.loads(done.read_text(encoding="utf-8")))
 
 
 def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000, length: int = 256) -> int:

@@ -57,7 +57,7 @@ class Driver:
         say(f"{row.name}, seed {seed}", self.quiet)
         place = list(self.experiment.rows).index(row.name)
         record = {"row": row.name, "place": place, "table": row.table, "title": row.title, "seed": seed,
-                  "budget": self.experiment.budget.name, **self._made(row, seed), "machine": machine()}
+                  "budget": self.experiment.budget.name, "machine": machine(), **self._made(row, seed)}
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as f:
             f.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -220,10 +220,12 @@ def half_bytes(model: Path) -> int:
 
 
 def machine() -> dict[str, str]:
-    """What the seconds depend on."""
+    """What the seconds depend on. To be asked first: searching changes the number of threads."""
     import torch
 
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    cores = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cores
     return {"device": device, "python": platform.python_version(), "torch": torch.__version__}
 
 

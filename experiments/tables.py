@@ -143,8 +143,9 @@ def cost_table(records: list[Record]) -> str:
             f"| {first['title']} | {len(found)} | {_mean(r['tokens'] for r in found):,.0f} | {first['updates']:,} | "
             f"{before:,.0f} | {after:,.0f} | " + " | ".join(sizes) + f" | {first['model']['half_bytes'] / 1e6:.1f} |"
         )
-    devices = sorted({r["machine"]["device"] for r in records})
-    return "\n".join([*lines, "", f"Index bytes are sums over {', '.join(_sets(records))}; on {', '.join(devices)}."])
+    devices = sorted({r["machine"]["device"] for r in records if "tokens" in r})
+    told = f"Index bytes are sums over {', '.join(_sets(records))}. Trained on: {', '.join(devices)}."
+    return "\n".join([*lines, "", told])
 
 
 def _bytes(record: Record, mode: str) -> int:
