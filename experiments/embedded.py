@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from publish import MINILM, sources_table, store
+from publish import MINILM, sources_table, sources_text, store
 from records import Record, read_records
 from systems import read_json
 from tables import score_table
@@ -101,12 +101,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quiet", action="store_true")
     args = parser.parse_args(argv)
     try:
-        sources = args.sources.read_text(encoding="utf-8")
+        sources = sources_text(args.sources)
         records = read_records(args.records) if args.records.is_dir() else []
         made = train(args.pairs, args.output, args.quiet)
         loaded = load_model(args.output / STEPS[-1])
         size = store(loaded, args.output / "model", card(made, sources, records), made)
-    except (DupmaeError, OSError) as e:
+    except DupmaeError as e:
         print(f"embedded.py: {e}", file=sys.stderr)
         return 1
     print(json.dumps({"model": str(args.output / "model"), "bytes": size}))

@@ -132,6 +132,14 @@ def _data(data: dict[str, Any], sources: str) -> str:
     return "\n\n".join([counts, sources_table(sources), *without])
 
 
+def sources_text(path: Path) -> str:
+    """SOURCES.md: where every text comes from, and by which licence. Raises :class:`InputError` where it is missing."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise InputError(f"{path}: {e.strerror}; the card says where the data comes from") from None
+
+
 def sources_table(sources: str) -> str:
     """Markdown: every source of SOURCES.md with commit, attribution and licence, then its caveats."""
     lines = ["| GitHub repository @ commit | text and attribution | licence |", "|:--|:--|:--|"]
@@ -189,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         records = read_records(args.records or args.runs / "records")
         record = _named(records, args.row, args.seed) if args.row else chosen(records, most_bytes=MOST_BYTES)
-        sources = (args.data / "SOURCES.md").read_text(encoding="utf-8")
+        sources = sources_text(args.data / "SOURCES.md")
         size = publish(record, args.runs, records, sources, args.output)
     except DupmaeError as e:
         print(f"publish.py: {e}", file=sys.stderr)

@@ -118,6 +118,13 @@ def test_sources_without_a_commit_are_no_sources():
         read_sources("# Sources\n\n### a/b\n- licence: MIT\n")
 
 
+def test_data_without_its_sources_is_told(runs, tmp_path, capsys):
+    (tmp_path / "SOURCES.md").unlink()
+    assert main(told(runs)) == 1
+    assert "SOURCES.md: No such file or directory; the card says" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_shared_sources_are_read(shared_data):
     found = read_sources((shared_data / "SOURCES.md").read_text(encoding="utf-8"))
     assert len(found) >= 23
