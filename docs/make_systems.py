@@ -8,7 +8,7 @@ from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
 from records import read_records
-from tables import choice, cost_table, score_tables
+from tables import choice, cost_table, difference_table, score_tables
 
 RECORDS = ROOT / "experiments" / "records"
 PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md")
@@ -19,6 +19,7 @@ if __name__ == "__main__":
     made = {
         "headline": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25", ["nDCG@10"])),
         "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
+        "differences": lambda: difference_table(cores),
         "systems": lambda: "\n\n".join(score_tables(cores, "systems")),
         "costs": lambda: cost_table(cores),
         "choice": lambda: choice(cores),

@@ -1,4 +1,5 @@
-"""Four pictures from the records: losses, effectiveness against tokens and against bytes, CLS against OT by query."""
+"""Pictures from the records: losses, what each system gains over none, effectiveness against tokens and against bytes,
+CLS against OT by query."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from records import Record, by_row, chosen
+from records import Record, apart, by_row, chosen, interval
 
 MEASURE = "nDCG@10"
 COLOURS = {"dense": "tab:blue", "impact": "tab:orange", "hybrid": "tab:green", "bm25": "0.3"}
@@ -21,7 +22,7 @@ def draw(records: list[Record], folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, make in (("losses", _losses), ("tokens", _tokens), ("bytes", _bytes), ("complementarity", _halves)):
+    for name, make in PICTURES.items():
         figure = make(records, pyplot)
         if figure is None:
             continue
@@ -32,7 +33,7 @@ def draw(records: list[Record], folder: Path) -> list[Path]:
 
 
 def _panels(pyplot: Any, count: int) -> tuple[Any, list[Any]]:
-    wide = min(3, count)
+    wide = 2 if count == 4 else min(3, count)
     tall = math.ceil(count / wide)
     figure, axes = pyplot.subplots(tall, wide, figsize=(4 * wide, 3 * tall), squeeze=False, layout="constrained")
     for axis in axes.flat[count:]:
@@ -60,6 +61,30 @@ def _losses(records: list[Record], pyplot: Any) -> Any:
         if terms:
             axis.legend(fontsize=7)
     figure.suptitle("pre-training: losses on held-out text", fontsize=11)
+    return figure
+
+
+def _differences(records: list[Record], pyplot: Any) -> Any:
+    """What each system has more than the control, hybrid, with the intervals of tables.py differences."""
+    rows = by_row(r for r in records if r["table"] == "systems")
+    control = rows.pop("none", None)
+    if not control or not rows:
+        return None
+    sets = list(control[0]["sets"])
+    titles = [found[0]["title"] for found in rows.values()]
+    figure, axes = _panels(pyplot, len(sets))
+    for name, axis in zip(sets, axes, strict=False):
+        axis.axvline(0, color="0.3", linewidth=1)
+        for place, found in enumerate(rows.values()):
+            more = apart(found, control, name, "hybrid", MEASURE)
+            mean, (low, high) = more.mean(), interval(more)
+            axis.errorbar(mean, place, xerr=[[mean - low], [high - mean]], fmt="o", color="tab:blue", capsize=3)
+        axis.set_yticks(range(len(titles)), titles if axis.get_subplotspec().is_first_col() else [], fontsize=8)
+        axis.locator_params(axis="x", nbins=5)
+        axis.invert_yaxis()
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel(f"{MEASURE} above no pre-training")
+    figure.suptitle("hybrid, with 95 % intervals over the queries", fontsize=11)
     return figure
 
 
@@ -129,6 +154,11 @@ def _halves(records: list[Record], pyplot: Any) -> Any:
         axis.set_ylabel(f"OT alone, {MEASURE}")
     figure.suptitle(record["title"], fontsize=11)
     return figure
+
+
+PICTURES = {
+    "losses": _losses, "differences": _differences, "tokens": _tokens, "bytes": _bytes, "complementarity": _halves,
+}  # fmt: skip
 
 
 def _modes(record: Record) -> set[str]:

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dupmae_ir.errors import InputError
+from dupmae_ir.eval.significance import Interval, bootstrap_intervals
 
 Record = dict[str, Any]
 DEV, CHOSEN_BY = "dev", "nDCG@10"
@@ -40,6 +43,37 @@ def dev_score(record: Record) -> float | None:
     """Hybrid nDCG@10 on the dev pairs; None of a row without one (a half alone, a reference)."""
     scores = record["sets"].get(DEV, {}).get("scores", {})
     return scores["hybrid"][CHOSEN_BY] if "hybrid" in scores else None
+
+
+def per_query(records: Iterable[Record], collection: str, mode: str, measure: str) -> np.ndarray:
+    """(queries,) means over the seeds."""
+    return np.mean([r["sets"][collection]["per_query"][mode][measure] for r in records], axis=0)
+
+
+def facing(control: Record, collection: str, mode: str) -> str | None:
+    """The control's mode that ``mode`` is held against: the same or, where it has but one, that."""
+    there = list(control["sets"][collection]["scores"])
+    return mode if mode in there else there[0] if len(there) == 1 else None
+
+
+def apart(
+    records: list[Record], control: list[Record], collection: str, mode: str, measure: str, other: str | None = None
+) -> np.ndarray:
+    """(queries,) what a row has more than the control, in means over the seeds that both have, if there are any.
+    ``other``: the control's mode where it is not ``mode``. Raises :class:`InputError` where the queries differ."""
+    if records[0]["sets"][collection]["queries"] != control[0]["sets"][collection]["queries"]:
+        raise InputError(f"{records[0]['row']} and {control[0]['row']} have other queries on {collection}")
+    both = {r["seed"] for r in records} & {r["seed"] for r in control}
+    ours, theirs = ([r for r in rows if r["seed"] in both] or rows for rows in (records, control))
+    return per_query(ours, collection, mode, measure) - per_query(theirs, collection, other or mode, measure)
+
+
+def interval(differences: np.ndarray) -> Interval:
+    """Of their mean: 95 %, bootstrap over the queries (Efron). Raises :class:`InputError` for a single query."""
+    (found,) = bootstrap_intervals(differences[:, None])
+    if found is None:
+        raise InputError("one query has no interval")
+    return found
 
 
 def ranked(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> list[str]:

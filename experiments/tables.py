@@ -1,7 +1,7 @@
 """Tables and pictures from the records alone.
 
     python experiments/tables.py systems   --records experiments/records/gpu
-    python experiments/tables.py ablations caps costs choice --records ...
+    python experiments/tables.py differences ablations caps costs choice --records ...
     python experiments/tables.py pictures  --records ... [--pictures docs/pictures/experiments]
 
 A cell is the mean over the seeds and, with two or more, their standard deviation; `*`: the paired t-test over queries
@@ -19,9 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pictures import draw
-from records import DEV, Record, by_row, chosen, dev_score, ranked, read_records
+from records import (
+    CHOSEN_BY,
+    DEV,
+    Record,
+    apart,
+    by_row,
+    chosen,
+    dev_score,
+    facing,
+    interval,
+    ranked,
+    read_records,
+)
 
 from dupmae_ir.errors import DupmaeError, InputError
 from dupmae_ir.eval.significance import holm, t_test
@@ -73,19 +84,10 @@ def _p(records: list[Record], control: list[Record] | None, collection: str, mod
     """Uncorrected p of a row against the control, in the same mode or, where the control has but one, in that."""
     if not control or control[0]["row"] == records[0]["row"] or collection not in control[0]["sets"]:
         return None
-    there = control[0]["sets"][collection]["per_query"]
-    other = mode if mode in there else next(iter(there)) if len(there) == 1 else None
-    if other is None or (len(there) > 1 and records[0]["table"] == "references"):
+    other = facing(control[0], collection, mode)
+    if other is None or (other == mode and records[0]["table"] == "references"):
         return None
-    if records[0]["sets"][collection]["queries"] != control[0]["sets"][collection]["queries"]:
-        raise InputError(f"{records[0]['row']} and {control[0]['row']} have other queries on {collection}")
-    ours, theirs = per_query(records, collection, mode, measure), per_query(control, collection, other, measure)
-    return t_test(ours - theirs)
-
-
-def per_query(records: list[Record], collection: str, mode: str, measure: str) -> np.ndarray:
-    """(queries,) means over the seeds."""
-    return np.mean([r["sets"][collection]["per_query"][mode][measure] for r in records], axis=0)
+    return t_test(apart(records, control, collection, mode, measure, other))
 
 
 def score_table(records: list[Record], tables: Sequence[str], control: str | None, measure: str) -> str:
@@ -118,6 +120,37 @@ def score_tables(
     """One of :data:`TABLES` for each measure, against ``control`` or its own."""
     tables, usual = TABLES[what]
     return [score_table(records, tables, control or usual, m) for m in measures]
+
+
+def difference_table(records: list[Record], control: str | None = None, mode: str = "hybrid") -> str:
+    """Markdown: what each system has more than ``control`` in nDCG@10, with the interval of the difference; bold where
+    it leaves out 0. A line per system, a column per set."""
+    tables, usual = TABLES["systems"]
+    rows = by_row(records)
+    against = rows.get(control or usual)
+    sets = [c for c in against[0]["sets"] if facing(against[0], c, mode)] if against else []
+    if not against or not sets:
+        raise InputError(f"no {mode} record of {control or usual}, to hold the others against")
+    lines = [f"| {CHOSEN_BY}, {mode} | seeds | " + " | ".join(sets) + " |", "|:--|--:|" + "--:|" * len(sets)]
+    for name, found in rows.items():
+        if found[0]["table"] not in tables or name == against[0]["row"] or not _has(found[0], mode):
+            continue
+        values = [_apart(found, against, collection, mode) for collection in sets]
+        lines.append(f"| {found[0]['title']} | {len(found)} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def _has(record: Record, mode: str) -> bool:
+    return all(mode in found["scores"] for found in record["sets"].values())
+
+
+def _apart(records: list[Record], control: list[Record], collection: str, mode: str) -> str:
+    if collection not in records[0]["sets"]:
+        return "-"
+    more = apart(records, control, collection, mode, CHOSEN_BY, facing(control[0], collection, mode))
+    low, high = interval(more)
+    told = f"{more.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+    return f"**{told}**" if low > 0 or high < 0 else told
 
 
 def _place(record: Record, tables: Sequence[str]) -> int:
@@ -174,7 +207,7 @@ def choice(records: list[Record]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", choices=(*TABLES, "costs", "choice", "pictures"))
+    parser.add_argument("what", nargs="+", choices=(*TABLES, "differences", "costs", "choice", "pictures"))
     parser.add_argument("--records", type=Path, required=True, help="folder of systems.py's records")
     parser.add_argument("--measures", nargs="+", default=list(MEASURES))
     parser.add_argument("--control", help="row to test against, for example bm25 (default: the table's own)")
@@ -195,6 +228,8 @@ def _made(what: str, records: list[Record], args: argparse.Namespace) -> list[st
     plain: dict[str, Callable[[list[Record]], str]] = {"costs": cost_table, "choice": choice}
     if what in plain:
         return [plain[what](records)]
+    if what == "differences":
+        return [difference_table(records, args.control)]
     return score_tables(records, what, args.control, args.measures)
 
 
