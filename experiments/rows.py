@@ -53,7 +53,8 @@ class Budget:
     queries: int
     dev_queries: int
     others: int
-    tables: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)  #: that there is room for; empty = all
+    headline: list[str] = field(default_factory=list)  #: systems that run with every seed; empty = all
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)  #: settings by step, ``stage``, encode, search
 
     def settings(self, step: str) -> dict[str, Any]:
@@ -93,7 +94,8 @@ class Experiment:
         return [row for row in self.rows.values() if not told or row.table in told]
 
     def seeds(self, row: Row) -> list[int]:
-        return self.budget.seeds if row.table == "systems" else self.budget.seeds[:1]
+        repeated = row.table == "systems" and row.name in (self.budget.headline or [row.name])
+        return self.budget.seeds if repeated else self.budget.seeds[:1]
 
     def pretraining(self, name: str, seed: int, places: Mapping[str, Any]) -> dict[str, Any]:
         """The one step of a pre-training, as :func:`write_recipe` takes it."""

@@ -110,6 +110,13 @@ def test_seeds_reach_every_training(tmp_path):
     assert "seed2" in steps["pretrain dupmae-dagger"].init_from
 
 
+def test_a_headline_has_every_seed_and_other_systems_the_first():
+    whole = Experiment.read("gpu")
+    some = dataclasses.replace(whole, budget=dataclasses.replace(whole.budget, headline=["dupmae", "log1p"]))
+    assert [some.seeds(some.rows[name]) for name in ("dupmae", "master", "log1p")] == [[0, 1, 2], [0], [0]]
+    assert whole.seeds(whole.rows["master"]) == [0, 1, 2]
+
+
 def test_rows_that_read_others_come_last(tmp_path):
     made = driver("gpu", tmp_path)
     names = [row.name for row in selected(made.experiment, [])]
