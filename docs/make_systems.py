@@ -1,4 +1,5 @@
-"""Write what docs/experiments.md and the README say of experiments/records, or with --check say if it is up to date."""
+"""Write what docs/experiments.md, the README and the embedded model's card say of experiments/records, or with --check
+say if it is up to date."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ import sys
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
+from embedded import scores
 from records import read_records
 from tables import choice, cost_table, difference_table, score_tables
 
 RECORDS = ROOT / "experiments" / "records"
-PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md", ROOT / "dupmae_ir" / "default_model" / "README.md")
 
 
 if __name__ == "__main__":
@@ -19,6 +21,8 @@ if __name__ == "__main__":
     made = {
         "headline": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25", ["nDCG@10"])),
         "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
+        "embedded_differences": lambda: "\n\n".join(difference_table(embedded, c) for c in ("bm25", "minilm")),
+        "scores": lambda: scores(embedded),
         "differences": lambda: difference_table(cores),
         "systems": lambda: "\n\n".join(score_tables(cores, "systems")),
         "costs": lambda: cost_table(cores),

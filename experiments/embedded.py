@@ -18,7 +18,7 @@ from typing import Any
 from publish import MINILM, sources_table, sources_text, store
 from records import Record, read_records
 from systems import read_json
-from tables import score_table
+from tables import score_tables
 
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.finetune.stages import run_stages
@@ -40,7 +40,6 @@ def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
     """README.md of the folder."""
     held, stage = (made[name] for name in STEPS)
     batch = held["config"]["batch_size"]
-    scores = "\n\n".join(score_table(records, ("references",), "bm25", m) for m in MEASURES) if records else "Not yet."
     return f"""# The embedded model
 
 A 6-layer, 384-wide BERT with BERT's uncased vocabulary that gives both parts of DupMAE's representation in one pass:
@@ -81,7 +80,11 @@ Titles and texts, float32, 256 word pieces a document. BM25 is Anserini's; MiniL
 `demo` is the embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's correction over a
 table).
 
-{scores}
+<!-- scores: made by `make docs` -->
+
+{scores(records) if records else "Not yet."}
+
+<!-- end of scores -->
 
 ## Limits
 English only; passages up to 256 word pieces and queries up to 64 (it was trained with 128 and 32). Most of the training
@@ -90,6 +93,11 @@ your data or use a released checkpoint.
 
 Licence: Apache-2.0, as its starting point; the data's attributions are above.
 """
+
+
+def scores(records: list[Record]) -> str:
+    """Markdown: the model beside BM25 and its start, a table a measure. In the package's card `make docs` renews it."""
+    return "\n\n".join(score_tables(records, "systems", "bm25", MEASURES))
 
 
 def main(argv: list[str] | None = None) -> int:
