@@ -76,10 +76,21 @@ def interval(differences: np.ndarray) -> Interval:
     return found
 
 
-def ranked(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> list[str]:
-    """Rows of ``tables`` from the best on the dev pairs (mean over the seeds) to the worst, ties by name."""
+def dev_means(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> dict[str, float]:
+    """Row of ``tables`` -> hybrid nDCG@10 on the dev pairs, a mean over the seeds that all of them have, if there are
+    any: one seed may be kinder than another to every row."""
     rows = by_row(r for r in records if r["table"] in tables and dev_score(r) is not None)
-    means = {name: math.fsum(dev_score(r) or 0.0 for r in found) / len(found) for name, found in rows.items()}
+    shared = set.intersection(*({r["seed"] for r in found} for found in rows.values())) if rows else set()
+    means = {}
+    for name, found in rows.items():
+        values = [dev_score(r) or 0.0 for r in found if not shared or r["seed"] in shared]
+        means[name] = math.fsum(values) / len(values)
+    return means
+
+
+def ranked(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> list[str]:
+    """Rows of ``tables`` from the best on the dev pairs to the worst, ties by name."""
+    means = dev_means(records, tables)
     return sorted(means, key=lambda name: (-means[name], name))
 
 

@@ -27,7 +27,7 @@ from records import (
     apart,
     by_row,
     chosen,
-    dev_score,
+    dev_means,
     facing,
     interval,
     ranked,
@@ -200,8 +200,9 @@ def choice(records: list[Record]) -> str:
     best = chosen(records)
     grouped = by_row(records)
     lines = [f"| | hybrid nDCG@10 on {DEV} |", "|:--|--:|"]
+    means = dev_means(records, tables)
     for name in ranked(records, tables):
-        lines.append(f"| {grouped[name][0]['title']} | {_mean(dev_score(r) for r in grouped[name]):.4f} |")
+        lines.append(f"| {grouped[name][0]['title']} | {means[name]:.4f} |")
     return "\n".join([*lines, "", f"Chosen: {best['title']}, seed {best['seed']} ({best['model']['folder']})."])
 
 

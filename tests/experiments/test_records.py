@@ -7,13 +7,13 @@ import random
 
 import pytest
 from experiment_samples import a_record
-from records import chosen, ranked, read_records
+from records import chosen, dev_means, ranked, read_records
 
 from dupmae_ir.errors import InputError
 
 
 def samples():
-    return [a_record("good", 0, dev=0.6), a_record("good", 1, dev=0.64), a_record("fair", 0, dev=0.61),
+    return [a_record("good", 0, dev=0.6), a_record("good", 1, dev=0.64), a_record("fair", 0, dev=0.59),
             a_record("lucky", 0, dev=0.3), a_record("bm25", 0, "references", dev=0.9, model=None),
             a_record("cap-32", 0, "caps", dev=0.95, of="good")]  # fmt: skip
 
@@ -46,6 +46,17 @@ def test_the_dev_pairs_decide():
     records = samples()
     records[3]["sets"]["dev"]["scores"]["hybrid"]["nDCG@10"] = 0.99
     assert chosen(records)["row"] == "lucky"
+
+
+def test_rows_are_compared_over_the_seeds_that_all_have():
+    """A kind first seed is no merit of a row that has no other."""
+    records = [a_record("often", 0, dev=0.6), a_record("often", 1, dev=0.5), a_record("once", 0, dev=0.59)]
+    assert ranked(records) == ["often", "once"]
+    assert dev_means(records) == pytest.approx({"often": 0.6, "once": 0.59})
+    both = [*records, a_record("once", 1, dev=0.58)]
+    assert ranked(both) == ["once", "often"]
+    apart = [a_record("one", 0, dev=0.5), a_record("other", 1, dev=0.6)]
+    assert ranked(apart) == ["other", "one"]
 
 
 def test_models_that_are_too_large_are_passed_over():
