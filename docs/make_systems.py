@@ -25,6 +25,8 @@ if __name__ == "__main__":
         "scores": lambda: scores(embedded),
         "differences": lambda: difference_table(cores),
         "systems": lambda: "\n\n".join(score_tables(cores, "systems")),
+        "ablations": lambda: "\n\n".join(score_tables(cores, "ablations", measures=["nDCG@10"])),
+        "caps": lambda: "\n\n".join(score_tables(cores, "caps", measures=["nDCG@10"])),
         "costs": lambda: cost_table(cores),
         "choice": lambda: choice(cores),
     }
