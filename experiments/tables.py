@@ -131,7 +131,8 @@ def difference_table(records: list[Record], control: str | None = None, mode: st
     sets = [c for c in against[0]["sets"] if facing(against[0], c, mode)] if against else []
     if not against or not sets:
         raise InputError(f"no {mode} record of {control or usual}, to hold the others against")
-    lines = [f"| {CHOSEN_BY}: {mode} above {against[0]['title']} | seeds | " + " | ".join(sets) + " |", "|:--|--:|" + "--:|" * len(sets)]
+    head = f"| {CHOSEN_BY}: {mode} above {against[0]['title']} | seeds | "
+    lines = [head + " | ".join(sets) + " |", "|:--|--:|" + "--:|" * len(sets)]
     for name, found in rows.items():
         if found[0]["table"] not in tables or name == against[0]["row"] or not _has(found[0], mode):
             continue
