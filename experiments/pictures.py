@@ -89,11 +89,14 @@ def _differences(records: list[Record], pyplot: Any) -> Any:
 
 
 def _tokens(records: list[Record], pyplot: Any) -> Any:
-    """Hybrid effectiveness against the tokens of pre-training: DupMAE's budgets as a line, the systems as points."""
+    """Hybrid effectiveness against the tokens of pre-training: DupMAE's budgets as a line, the systems as points; all of
+    the same seeds, as a line through other seeds would show these."""
     rows = {name: r for name, r in by_row(records).items() if "hybrid" in _modes(r[0]) and "tokens" in r[0]
             and r[0]["table"] in ("systems", "tokens")}  # fmt: skip
     if not rows:
         return None
+    seeds = set.intersection(*({r["seed"] for r in found} for found in rows.values()))
+    rows = {row: [r for r in found if r["seed"] in seeds] or found for row, found in rows.items()}
     sets = list(next(iter(rows.values()))[0]["sets"])
     figure, axes = _panels(pyplot, len(sets))
     for name, axis in zip(sets, axes, strict=False):
@@ -111,6 +114,7 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
                               textcoords="offset points")  # fmt: skip
         axis.plot(*zip(*sorted(line), strict=True), color="tab:blue") if line else None
         axis.set_title(name, fontsize=10)
+        axis.margins(x=0.35)
         axis.set_xlabel("million tokens of pre-training")
         axis.set_ylabel(MEASURE)
     return figure
