@@ -89,8 +89,8 @@ def _differences(records: list[Record], pyplot: Any) -> Any:
 
 
 def _tokens(records: list[Record], pyplot: Any) -> Any:
-    """Hybrid effectiveness against the tokens of pre-training: DupMAE's budgets as a line, the systems as points; all of
-    the same seeds, as a line through other seeds would show these."""
+    """Hybrid effectiveness against the tokens of pre-training: DupMAE's budgets as a line, the systems as points. All
+    of the same seeds: a line through different ones would show these."""
     rows = {name: r for name, r in by_row(records).items() if "hybrid" in _modes(r[0]) and "tokens" in r[0]
             and r[0]["table"] in ("systems", "tokens")}  # fmt: skip
     if not rows:
