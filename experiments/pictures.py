@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from records import Record, apart, by_row, chosen, interval
+from records import Record, apart, by_row, chosen, interval, of_shared_seeds
 
 MEASURE = "nDCG@10"
 COLOURS = {"dense": "tab:blue", "impact": "tab:orange", "hybrid": "tab:green", "bm25": "0.3"}
@@ -95,8 +95,7 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
             and r[0]["table"] in ("systems", "tokens")}  # fmt: skip
     if not rows:
         return None
-    seeds = set.intersection(*({r["seed"] for r in found} for found in rows.values()))
-    rows = {row: [r for r in found if r["seed"] in seeds] or found for row, found in rows.items()}
+    rows = dict(zip(rows, of_shared_seeds(rows.values()), strict=True))
     sets = list(next(iter(rows.values()))[0]["sets"])
     figure, axes = _panels(pyplot, len(sets))
     for name, axis in zip(sets, axes, strict=False):

@@ -39,6 +39,13 @@ def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
     return rows
 
 
+def of_shared_seeds(rows: Iterable[list[Record]]) -> list[list[Record]]:
+    """Of each row the records of the seeds that all rows have; all its records where no seed is shared."""
+    told = list(rows)
+    shared = set.intersection(*({r["seed"] for r in found} for found in told)) if told else set()
+    return [[r for r in found if r["seed"] in shared] or found for found in told]
+
+
 def dev_score(record: Record) -> float | None:
     """Hybrid nDCG@10 on the dev pairs; None of a row without one (a half alone, a reference)."""
     scores = record["sets"].get(DEV, {}).get("scores", {})
@@ -63,8 +70,7 @@ def apart(
     ``other``: the control's mode where it is not ``mode``. Raises :class:`InputError` where the queries differ."""
     if records[0]["sets"][collection]["queries"] != control[0]["sets"][collection]["queries"]:
         raise InputError(f"{records[0]['row']} and {control[0]['row']} have other queries on {collection}")
-    both = {r["seed"] for r in records} & {r["seed"] for r in control}
-    ours, theirs = ([r for r in rows if r["seed"] in both] or rows for rows in (records, control))
+    ours, theirs = of_shared_seeds([records, control])
     return per_query(ours, collection, mode, measure) - per_query(theirs, collection, other or mode, measure)
 
 
@@ -80,12 +86,8 @@ def dev_means(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -
     """Row of ``tables`` -> hybrid nDCG@10 on the dev pairs, a mean over the seeds that all of them have, if there are
     any: one seed may be kinder than another to every row."""
     rows = by_row(r for r in records if r["table"] in tables and dev_score(r) is not None)
-    shared = set.intersection(*({r["seed"] for r in found} for found in rows.values())) if rows else set()
-    means = {}
-    for name, found in rows.items():
-        values = [dev_score(r) or 0.0 for r in found if not shared or r["seed"] in shared]
-        means[name] = math.fsum(values) / len(values)
-    return means
+    values = ([dev_score(r) or 0.0 for r in found] for found in of_shared_seeds(rows.values()))
+    return {name: math.fsum(of) / len(of) for name, of in zip(rows, values, strict=True)}
 
 
 def ranked(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> list[str]:

@@ -85,7 +85,8 @@ def _p(records: list[Record], control: list[Record] | None, collection: str, mod
     if not control or control[0]["row"] == records[0]["row"] or collection not in control[0]["sets"]:
         return None
     other = facing(control[0], collection, mode)
-    if other is None or (other == mode and records[0]["table"] == "references"):
+    several = len(control[0]["sets"][collection]["scores"]) > 1
+    if other is None or (several and records[0]["table"] == "references"):
         return None
     return t_test(apart(records, control, collection, mode, measure, other))
 

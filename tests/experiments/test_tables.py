@@ -94,6 +94,16 @@ def test_a_control_of_one_mode_is_tested_against_every_mode(records):
     assert all(cell.p is not None for cell in found.values())
 
 
+def test_a_reference_is_tested_against_a_control_of_the_same_only_mode(records):
+    """Two references that are searched one way, as the embedded model's [CLS] and MiniLM's mean."""
+    other = json.loads(json.dumps(records[6])) | {"row": "minilm"}
+    for found in (*records[6]["sets"].values(), *other["sets"].values()):
+        for key in ("scores", "per_query"):
+            found[key] = {"dense": found[key]["dense"]}
+    grouped = rows(records[6], other)
+    assert all(c.p is not None for c in cells({"bm25": grouped["bm25"]}, grouped["minilm"], "nDCG@10").values())
+
+
 def test_rows_stand_in_the_order_of_the_file(records):
     for record in records:
         record["place"] = {"dupmae": 0, "none": 2}.get(record["row"], 1)
