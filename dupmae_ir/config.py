@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import json
 import tomllib
 import types
 import typing
@@ -148,6 +149,19 @@ def flags(config: Any) -> list[str]:
         if not isinstance(value, bool):
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
     return required + optional
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """``--top-k was 32, is 64; ...`` over what two settings do not share; empty when they agree."""
+    names = [*before, *(n for n in now if n not in before)]
+    changed = [n for n in names if before.get(n) != now.get(n)]
+    return "; ".join(f"--{n.replace('_', '-')} was {_shown(before.get(n))}, is {_shown(now.get(n))}" for n in changed)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str) and len(value) == 64:
+        return f"{value[:12]}..."  # a digest
+    return "not given" if value is None else json.dumps(value) if isinstance(value, str | list) else str(value)
 
 
 def check_ranges(config: Any, above_zero: Iterable[str] = (), zero_or_more: Iterable[str] = ()) -> None:

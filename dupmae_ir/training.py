@@ -18,6 +18,7 @@ from safetensors.torch import load_model, save_model
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from dupmae_ir.config import differences
 from dupmae_ir.console import say
 from dupmae_ir.errors import TrainingFailed, UsageError
 from dupmae_ir.io.atomic import write_json
@@ -44,17 +45,17 @@ def same_job(path: str | Path, told: Mapping[str, Any]) -> None:
     kept = json.loads(path.read_text(encoding="utf-8"))
     if kept != told:
         raise UsageError(
-            f"{path.parent} holds the checkpoints of a run with another {', '.join(_differing(kept, told))}; give the "
-            "same flags to go on, or remove that folder to start over"
+            f"{path.parent}: training was begun with other settings ({_changed(kept, told)}); give the same flags to "
+            "go on, or remove that folder to start over"
         )
 
 
-def _differing(kept: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
-    """Names of what differs; inside ``config`` where it is there."""
-    names = [k for k in {**kept, **told} if kept.get(k) != told.get(k)]
-    if "config" in names:
-        names = [k for k in {**kept["config"], **told["config"]} if kept["config"].get(k) != told["config"].get(k)]
-    return names
+def _changed(kept: Mapping[str, Any], told: Mapping[str, Any]) -> str:
+    """What differs between two jobs: flags with their values or, where they agree, the names of files and the rest."""
+    if flags := differences(kept.get("config", kept), told.get("config", told)):
+        return flags
+    before, now = ({**job, **job.get("inputs", {}), "inputs": None} for job in (kept, told))
+    return "another " + ", ".join(k for k in {**before, **now} if before.get(k) != now.get(k))
 
 
 def _whole(checkpoint: Path) -> bool:

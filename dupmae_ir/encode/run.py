@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dupmae_ir.config import option, to_dict
+from dupmae_ir.config import differences, option, to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import DTYPES
 from dupmae_ir.encode.jsonl import JsonlFolder, jsonl_work
@@ -29,7 +29,7 @@ from dupmae_ir.encode.parts import (
     windows,
 )
 from dupmae_ir.encode.publish import check_target, encoder_record, publish_index
-from dupmae_ir.encode.work import Work, differences, recover, sweep
+from dupmae_ir.encode.work import Work, recover, sweep
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.io.atomic import disk_full
 from dupmae_ir.io.collections import STDIN, Collection, count_and_digest

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir.config import differences
 from dupmae_ir.encode.parts import Part, load_part, part_digest, save_part
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.io.atomic import write_json
@@ -129,19 +130,6 @@ def recover(target: Path) -> None:
     # Neighbours that an interrupted atomic write could not take away itself.
     for aside in Work.folder_of(target).glob(".*.tmp"):
         aside.unlink(missing_ok=True)
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """``--top-k was 32, is 64; ...`` over what two settings do not share; empty when they agree."""
-    names = [*before, *(n for n in now if n not in before)]
-    changed = [n for n in names if before.get(n) != now.get(n)]
-    return "; ".join(f"--{n.replace('_', '-')} was {_shown(before.get(n))}, is {_shown(now.get(n))}" for n in changed)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, str) and len(value) == 64:
-        return f"{value[:12]}..."  # a digest
-    return "not given" if value is None else json.dumps(value) if isinstance(value, str | list) else str(value)
 
 
 def _read_state(folder: Path) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import check_ranges, option, parse, to_dict
+from dupmae_ir.config import check_ranges, differences, option, parse, to_dict
 from dupmae_ir.console import Parser, guarded, say
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, IndexMismatch, InputError, UsageError
 
@@ -96,12 +96,12 @@ def _train(config: CrossEncoderConfig, settings: dict[str, Any], output: Path) -
 
     from dupmae_ir.finetune.mined import open_passages
     from dupmae_ir.finetune.reranker import GroupCollator, Groups, check_length, evaluate, load_reranker, separator
-    from dupmae_ir.training import last_checkpoint
+    from dupmae_ir.training import last_checkpoint, same_job
 
     if config.threads:
         torch.set_num_threads(config.threads)
     work = output.with_name(f".{output.name}.training")
-    _same_job(output, work, settings)
+    same_job(work / "job.json", settings)
     mined = _usable(config)
     set_seed(config.seed)
     model, tokenizer = load_reranker(config.model, new_head=True)
@@ -231,8 +231,6 @@ def _settings(config: CrossEncoderConfig) -> dict[str, Any]:
 
 
 def _finished(output: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    from dupmae_ir.encode.work import differences
-
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     try:
@@ -243,21 +241,6 @@ def _finished(output: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     if changed := differences(before, settings):
         raise IndexMismatch(f"{output}: trained with other settings ({changed}); name another --output, or remove it")
     return summary
-
-
-def _same_job(output: Path, work: Path, settings: dict[str, Any]) -> None:
-    """Refuse to go on from the checkpoints of another job."""
-    from dupmae_ir.encode.work import differences
-    from dupmae_ir.io.atomic import write_json
-
-    job = work / "job.json"
-    if not job.is_file():
-        write_json(job, settings)
-    elif changed := differences(json.loads(job.read_text(encoding="utf-8")), settings):
-        raise IndexMismatch(
-            f"{output}: training was begun with other settings ({changed}); run the first command again to finish it, "
-            f"or remove {work}"
-        )
 
 
 def _check(config: CrossEncoderConfig) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.encode.work import differences
+from dupmae_ir.config import differences
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.io.atomic import fsync_folder, write_json
 

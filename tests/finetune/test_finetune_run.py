@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
+from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.run import FinetuneConfig
 from dupmae_ir.models.encoder import TextEncoder
-from dupmae_ir.training import last_checkpoint
+from dupmae_ir.training import last_checkpoint, same_job
 
 WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
 
@@ -85,6 +86,23 @@ def test_a_run_cut_off_resumes_to_the_same_losses(folder, monkeypatch):
     assert command(folder, *settings, output="cut") == 0
     a, b = (TextEncoder.load(folder / n, document_length=32).encode_documents(["the cat"]) for n in ("whole", "cut"))
     assert (a.cls == b.cls).all()
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"config": {"epochs": 2.0}}, "--epochs was 1.0, is 2.0"),
+        ({"inputs": {"a.jsonl": "12", "b.jsonl": "35"}}, "another b.jsonl)"),
+        ({"steps": 9}, "another steps)"),
+    ],
+)
+def test_checkpoints_of_another_job_are_refused_by_what_differs(tmp_path, other, says):
+    job = {"config": {"epochs": 1.0}, "steps": 5, "inputs": {"a.jsonl": "12", "b.jsonl": "34"}}
+    same_job(tmp_path / "work" / "job.json", job)
+    same_job(tmp_path / "work" / "job.json", job)
+    with pytest.raises(UsageError) as refused:
+        same_job(tmp_path / "work" / "job.json", {**job, **other})
+    assert says in str(refused.value)
 
 
 def test_a_finished_model_is_not_overwritten(folder, capsys):

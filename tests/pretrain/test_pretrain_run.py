@@ -198,7 +198,7 @@ def test_another_job_does_not_go_on_from_these_checkpoints(base, corpus, tmp_pat
     assert main(flags("retromae", base, corpus, tmp_path / "out")) == 0
     assert main(flags("retromae", base, corpus, tmp_path / "out", seed=7)) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "another seed" in said
+    assert "begun with other settings (--seed was 42, is 7); give the same flags" in said
 
 
 def test_a_finished_model_is_not_overwritten(base, corpus, tmp_path, capsys):
