@@ -220,7 +220,7 @@ def half_bytes(model: Path) -> int:
 
 
 def machine() -> dict[str, str]:
-    """What the seconds depend on. To be asked first: searching changes the number of threads."""
+    """What the seconds depend on."""
     import torch
 
     threads = torch.get_num_threads()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from dupmae_ir.config import option, parse
 from dupmae_ir.console import Parser, guarded, progress, say
-from dupmae_ir.device import DTYPES, ENGINES
+from dupmae_ir.device import DTYPES, ENGINES, processors
 from dupmae_ir.errors import CheckpointError, InputError, UsageError
 from dupmae_ir.types import Document, Hit, Query
 
@@ -369,7 +369,7 @@ def _bm25(config: MineConfig, source: str, folder: Path) -> Search:
     if not index.exists():  # it appears whole or not at all
         build(Bm25Config(corpus=source, index=str(index), quiet=config.quiet))
     searcher = BM25Searcher(index, config.k1, config.b)
-    return lambda queries: searcher.search(queries, config.depth, config.threads or _processors())
+    return lambda queries: searcher.search(queries, config.depth, config.threads or processors())
 
 
 def _by_model(config: MineConfig, source: str, folder: Path) -> Search:
@@ -405,12 +405,6 @@ def _lay_out(config: MineConfig, folder: str) -> None:
     wanted = config.engine == "postings" or (config.engine == "auto" and find_spec("numba") is not None)
     if wanted and not folder_of(folder).exists():  # it appears whole or not at all
         postings(PostingsConfig(folder, config.quiet))
-
-
-def _processors() -> int:
-    import os
-
-    return os.cpu_count() or 1
 
 
 def _settings(config: MineConfig) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dupmae_ir.console import megabytes
+from dupmae_ir.device import faiss_threads
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.faiss import read_flat
 from dupmae_ir.io.atomic import atomic_write, write_json
@@ -124,8 +125,8 @@ def build_kind(folder: IndexFolder, kind: str, parameters: Parameters | None = N
     settings = {name: value for name, (value, _) in chosen.items()}
     with exclusive(data.with_name(f".{kind}.lock"), f"building {data}"):
         described.unlink(missing_ok=True)
-        faiss.omp_set_num_threads(given.threads or faiss.omp_get_max_threads())
-        with atomic_write(data, "wb", encoding=None) as f:
+        threads = given.threads or faiss.omp_get_max_threads()
+        with faiss_threads(threads), atomic_write(data, "wb", encoding=None) as f:
             error: float | None = None
             if kind == "sq8":
                 error = _write_sq8(vectors, f)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dupmae_ir.device import faiss_threads
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.dense_kinds import FLAT
 from dupmae_ir.search.hybrid import Candidates
@@ -66,11 +67,8 @@ class DensePart:
         self.threads = threads
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
-        import faiss
-
-        faiss.omp_set_num_threads(self.threads)
         wanted = min(depth, len(self.dense.vectors))
-        with as_product(len(queries)):
+        with faiss_threads(self.threads), as_product(len(queries)):
             scores, rows = self.dense.index.search(self.vectors[list(queries)], wanted)
         complete = wanted == len(self.dense.vectors)
         return [

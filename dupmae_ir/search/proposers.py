@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dupmae_ir.device import faiss_threads
 from dupmae_ir.index.dense_kinds import FLAT, DenseKind, open_kind, search_effort
 from dupmae_ir.search.dense import MANY, DenseIndex, DensePart, as_product
 from dupmae_ir.search.hybrid import Candidates
@@ -82,12 +83,10 @@ class QuantisedPart(DensePart):
         wanted = min(depth, len(self.dense.vectors))
         asked = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < wanted]
         if asked:
-            import faiss
-
-            faiss.omp_set_num_threads(self.threads)
             ahead = min(LOOKAHEAD * wanted, len(self.dense.vectors))
             scan = self._product if len(asked) >= MANY else self.dense.index.search
-            scores, rows = scan(self.vectors[asked], ahead)
+            with faiss_threads(self.threads):
+                scores, rows = scan(self.vectors[asked], ahead)
             self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(asked)})
         return [self._first(query, wanted) for query in queries]
 
@@ -141,11 +140,9 @@ class ApproximatePart(DensePart):
     dense: ApproximateIndex
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
-        import faiss
-
-        faiss.omp_set_num_threads(self.threads)
         search = self._lists if self.dense.kind == "ivf-sq8" else self._graph
-        found = search(list(queries), depth)
+        with faiss_threads(self.threads):
+            found = search(list(queries), depth)
         return [self._everything() if rows is None else Candidates(rows, np.inf, False) for rows in found]
 
     def _graph(self, queries: list[int], depth: int) -> list[np.ndarray | None]:

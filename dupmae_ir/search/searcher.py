@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from dupmae_ir.device import ENGINES, pick_engine
+from dupmae_ir.device import ENGINES, pick_engine, processors
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.index.dense_kinds import FLAT, KINDS
 from dupmae_ir.registry import lookup
@@ -127,7 +126,7 @@ class Settings:
 
     @property
     def workers(self) -> int:
-        return self.threads or os.cpu_count() or 1
+        return self.threads or processors()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import faiss
@@ -37,6 +37,12 @@ def sq8(vectors: np.ndarray) -> QuantisedIndex:
     file = io.BytesIO()
     error = dense_kinds._write_sq8(vectors, file)
     return QuantisedIndex(faiss.deserialize_index(np.frombuffer(file.getvalue(), np.uint8)), vectors, error)
+
+
+def flat(x: np.ndarray) -> faiss.IndexFlatIP:
+    index = faiss.IndexFlatIP(x.shape[1])
+    index.add(x)
+    return index
 
 
 def ivf(vectors: np.ndarray, nlist: int, nprobe: int = 0) -> ApproximateIndex:
@@ -74,6 +80,20 @@ def brute_force(x: np.ndarray, query: np.ndarray, ranks: np.ndarray, k: int) -> 
     scores = inner_products(query, x, np.arange(len(x)))
     rows = np.lexsort((ranks, -scores))[:k]
     return rows, scores[rows]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda x: DenseIndex(flat(x), x), sq8, lambda x: ivf(x, 4), hnsw], ids=["flat", "sq8", "ivf", "hnsw"]
+)
+def test_a_search_leaves_the_number_of_threads_as_it_was(
+    make: Callable[[np.ndarray], DenseIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, queries = clustered(np.random.default_rng(0), 300)
+    part, told, tell = make(x).queries(queries, threads=3), [], faiss.omp_set_num_threads
+    monkeypatch.setattr(faiss, "omp_set_num_threads", lambda threads: (told.append(threads), tell(threads)))
+    part.top([0, 1], 5)
+    assert told == [3, 1]
+    assert faiss.omp_get_max_threads() == 1
 
 
 @pytest.mark.parametrize("seed", CASES)
@@ -210,12 +230,6 @@ def test_an_approximate_part_is_asked_once() -> None:
     assert asked == [(list(range(20)), 20)]
     assert not any(o.exact for o in outcomes)
     assert {o.depths for o in outcomes} == {(64, 20)}
-
-
-def flat(x: np.ndarray) -> faiss.IndexFlatIP:
-    index = faiss.IndexFlatIP(x.shape[1])
-    index.add(x)
-    return index
 
 
 @pytest.mark.parametrize("make", [lambda x: ivf(x, 5), hnsw])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -60,8 +59,3 @@ def _processor() -> str:
         has = set(lines.get("flags", "").split())
         flags = " ".join(f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in has)
     return f"{name} ({flags})" if flags else name
-
-
-def default_threads() -> int:
-    """As many as there are processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

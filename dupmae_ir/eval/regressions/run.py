@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dupmae_ir.config import option
+from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases, work
 from dupmae_ir.eval.regressions.accept import accept
 from dupmae_ir.eval.regressions.cases import TIERS, Case, Regression
-from dupmae_ir.eval.regressions.environment import default_threads
 from dupmae_ir.eval.regressions.place import Place
 from dupmae_ir.eval.regressions.report import MeanRow, Row, means
 from dupmae_ir.eval.regressions.verdict import Status, Verdict, judge
@@ -89,7 +89,7 @@ class Regressions:
     def place(self, case: Case) -> Place:
         """Values that are exact to the bit are those of one thread: sums differ with the number of threads."""
         o = self.options
-        threads = o.threads or (default_threads() if case.tier == "full" else 1)
+        threads = o.threads or (processors() if case.tier == "full" else 1)
         return Place(
             recipes=self.folder, folder=Path(o.output), data=_path(o.collections), cache=_path(o.cache),
             mirror=o.mirror, catalogue=_path(o.catalogue), given=_given(o.model), threads=threads,
