@@ -1,4 +1,4 @@
-"""Choices made for the user come back with their reason."""
+"""What the machine has. Choices made for the user come back with their reason."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def processors() -> int:
 @contextmanager
 def faiss_threads(threads: int) -> Iterator[None]:
     """So many threads for faiss in here. The number is OpenMP's and torch's products have it too, so it is put back:
-    left behind, it would make an encoder that was told to run on one thread run on all."""
+    left behind, it would make an encoder that was told to run on one thread run on all. threadpoolctl does as much in a
+    millisecond, which is longer than a query takes."""
     import faiss
 
     before = faiss.omp_get_max_threads()

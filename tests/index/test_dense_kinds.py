@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ from dupmae_ir.index.dense_kinds import KINDS, Parameters, build_kind, choose, o
 from dupmae_ir.index.folder import IndexBuilder, IndexFolder
 
 DIM = 12
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    before = faiss.omp_get_max_threads()
-    yield
-    faiss.omp_set_num_threads(before)
 
 
 def make(folder: Path, vectors: np.ndarray) -> IndexFolder:
@@ -98,6 +90,12 @@ def test_the_same_twice_and_the_flat_index_untouched(folder: IndexFolder, kind: 
 def test_a_graph_of_several_threads_promises_nothing(folder: IndexFolder) -> None:
     assert not build_kind(folder, "hnsw-sq8", Parameters(threads=2))["repeatable"]
     assert build_kind(folder, "sq8", Parameters(threads=2))["repeatable"]
+
+
+def test_a_build_leaves_the_number_of_threads_as_it_was(folder: IndexFolder) -> None:
+    before = faiss.omp_get_max_threads()
+    build_kind(folder, "sq8", Parameters(threads=before + 1))
+    assert faiss.omp_get_max_threads() == before
 
 
 def test_automatic_settings_and_their_reasons(folder: IndexFolder) -> None:
