@@ -19,6 +19,7 @@ from dupmae_ir.console import say
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.atomic import replace_folder, sha256_file, write_json
 from dupmae_ir.models.bases import base_folder
+from dupmae_ir.models.checkpoints import load_model, save_model
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from pretraining_curves import make_base
@@ -30,7 +31,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, Any]:
     """Write ``folder`` whole or not at all: ``pretrain.jsonl``, ``pairs.jsonl``, ``dev.jsonl``, ``pool.jsonl``, a
-    BEIR folder for each set, ``base``. Returns what was used: budget, file digests, counts."""
+    BEIR folder for each set, ``base``, ``scratch``. Returns what was used: budget, file digests, counts."""
     told = {"budget": _amounts(budget), "base": base, "data": digests(data, budget)}
     if (folder / DONE).is_file():
         kept = json.loads((folder / DONE).read_text(encoding="utf-8"))
@@ -56,9 +57,21 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
             shutil.copytree(data / name, aside / name, copy_function=shutil.copyfile)
     # The folder inside the package is no base to train from: everything starts from one head, calibrated on the text.
     make_base(base, aside / "pretrain.jsonl", aside / "base")
+    write_scratch(aside / "base", aside / "scratch")
     write_json(aside / DONE, {**told, "counts": counts})
     replace_folder(aside, folder)
     return {**told, "counts": counts}
+
+
+def write_scratch(base: Path, folder: Path, seed: int = 0) -> None:
+    """``base`` with every weight drawn anew as its architecture's initialisation says, and without a W_cls."""
+    import torch
+
+    model, tokenizer, config = load_model(base)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model.lm, model.projection = type(model.lm)(model.lm.config), None
+    save_model(folder, model, tokenizer, config)
 
 
 def write_texts(files: list[Path], target: Path, most: int, seed: int = 0) -> int:

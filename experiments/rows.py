@@ -27,7 +27,8 @@ class Row:
     name: str
     table: str
     title: str
-    pretrained: str = ""  #: key of ``[pretrained]``; empty = the base as it is
+    start: str = "base"  #: what is trained, of the prepared data: base, or scratch, its shape with random weights
+    pretrained: str = ""  #: key of ``[pretrained]``; empty = no pre-training
     stage: dict[str, Any] = field(default_factory=dict)  #: settings of every fine-tuning stage
     search: dict[str, Any] = field(default_factory=dict)
     reference: str = ""  #: bm25; mean: the base's mean-pooled vectors; embedded: the model inside the package
@@ -54,7 +55,6 @@ class Budget:
     dev_queries: int
     others: int
     tables: list[str] = field(default_factory=list)  #: that there is room for; empty = all
-    headline: list[str] = field(default_factory=list)  #: systems that run with every seed; empty = all
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)  #: settings by step, ``stage``, encode, search
 
     def settings(self, step: str) -> dict[str, Any]:
@@ -94,8 +94,7 @@ class Experiment:
         return [row for row in self.rows.values() if not told or row.table in told]
 
     def seeds(self, row: Row) -> list[int]:
-        repeated = row.table == "systems" and row.name in (self.budget.headline or [row.name])
-        return self.budget.seeds if repeated else self.budget.seeds[:1]
+        return self.budget.seeds if row.table == "systems" else self.budget.seeds[:1]
 
     def pretraining(self, name: str, seed: int, places: Mapping[str, Any]) -> dict[str, Any]:
         """The one step of a pre-training, as :func:`write_recipe` takes it."""

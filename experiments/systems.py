@@ -74,7 +74,7 @@ class Driver:
         return self._trained(row, seed, False)
 
     def _trained(self, row: Row, seed: int, third: bool) -> Record:
-        start = self.pretrain(row.pretrained, seed) if row.pretrained else self.home / "data" / "base"
+        start = self.pretrain(row.pretrained, seed) if row.pretrained else self.home / "data" / row.start
         recipe = self.row_recipe(row, seed, start)
         folder = recipe.parent
         steps = run_stages(str(recipe), str(folder), {}, self.quiet, last=LAST[third])
@@ -125,7 +125,7 @@ class Driver:
         data = self.home / "data"
         target = data / self.experiment.budget.adapt / "corpus.jsonl"
         inputs = {"text": str(data / "pretrain.jsonl"), "target": str(target),
-                  "base": str(data / "base"), "cache": str(self.home / "cache")}
+                  "base": str(data / "base"), "scratch": str(data / "scratch"), "cache": str(self.home / "cache")}
         path = places[name].parent / "recipe.toml"
         return write_recipe(path, inputs, [self.experiment.pretraining(name, seed, places)])
 
@@ -140,7 +140,7 @@ class Driver:
         """The command lines that train a row, every setting checked; nothing is run."""
         if row.reference or row.of or row.best:
             return []
-        lines, start = [], self.home / "data" / "base"
+        lines, start = [], self.home / "data" / row.start
         for name in self._chain(row.pretrained):
             recipe = self.pretraining_recipe(name, seed)
             lines += commands(recipe, recipe.parent)

@@ -38,7 +38,7 @@ from dupmae_ir.errors import DupmaeError, InputError
 from dupmae_ir.eval.significance import holm, t_test
 
 TABLES = {
-    "systems": (("references", "systems", "stage3"), "none"),
+    "systems": (("references", "systems", "stage3", "scratch"), "none"),
     "ablations": (("ablations", "tokens"), "dupmae"),
     "caps": (("caps", "levels"), "dupmae"),
 }

@@ -22,7 +22,8 @@ BUDGETS = sorted(name for name, told in read_toml(FILE)["budgets"].items() if "p
 PROMISED = {
     "bm25", "minilm", "none", "mlm", "retromae", "dupmae", "dupmae-dagger", "master", "cot-mae", "cot-mote", "cls-only",
     "ot-only", "cls-decoding", "ot-decoding", "cls-ot-384-260", "cls-full", "ot-768", "bow-1", "log1p", "first-stage3",
-    "second-stage3", *(f"cap-{2**k}" for k in range(5, 11)), *(f"level-{k}" for k in range(4, 9)),
+    "second-stage3", "scratch", "scratch-dupmae",
+    *(f"cap-{2**k}" for k in range(5, 11)), *(f"level-{k}" for k in range(4, 9)),
 }  # fmt: skip
 
 
@@ -110,11 +111,12 @@ def test_seeds_reach_every_training(tmp_path):
     assert "seed2" in steps["pretrain dupmae-dagger"].init_from
 
 
-def test_a_headline_has_every_seed_and_other_systems_the_first():
-    whole = Experiment.read("gpu")
-    some = dataclasses.replace(whole, budget=dataclasses.replace(whole.budget, headline=["dupmae", "log1p"]))
-    assert [some.seeds(some.rows[name]) for name in ("dupmae", "master", "log1p")] == [[0, 1, 2], [0], [0]]
-    assert whole.seeds(whole.rows["master"]) == [0, 1, 2]
+def test_from_scratch_nothing_is_read_of_the_base(tmp_path):
+    made = driver("cores", tmp_path)
+    for name in ("scratch", "scratch-dupmae"):
+        lines = " ".join(made.plan(made.experiment.rows[name], 0))
+        assert f"{tmp_path}/data/scratch" in lines
+        assert f"{tmp_path}/data/base" not in lines
 
 
 def test_rows_that_read_others_come_last(tmp_path):

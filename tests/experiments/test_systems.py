@@ -13,12 +13,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from experiment_samples import a_record, write_base, write_data
-from prepare import prepare, pseudo_query
+from prepare import prepare, pseudo_query, write_scratch
 from rows import Experiment
 from systems import Driver, half_bytes
 
 from dupmae_ir.errors import InputError
+from dupmae_ir.models.checkpoints import folder_digest, load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMES = ("seconds",)
@@ -72,6 +74,22 @@ def test_the_data_is_written_once_and_for_one_budget(shared):
         prepare(shared / "data", experiment.budget, experiment.base, shared / "other")
 
 
+def test_the_start_from_scratch_has_the_shape_of_the_base_and_none_of_its_weights(shared):
+    state = torch.random.get_rng_state()
+    for name in ("scratch", "again"):
+        # The tiny base is itself seed 0 of its shape.
+        write_scratch(shared / "tiny", shared / name, seed=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert folder_digest(shared / "scratch") == folder_digest(shared / "again")
+    base, scratch = (load_model(shared / name)[0].lm.state_dict() for name in ("tiny", "scratch"))
+    assert {k: v.shape for k, v in base.items()} == {k: v.shape for k, v in scratch.items()}
+    # Biases and gains start at 0 and 1 wherever they start.
+    drawn = [k for k, v in scratch.items() if v.dim() == 2]
+    assert drawn
+    assert not any(torch.equal(base[k], scratch[k]) for k in drawn)
+    assert load_model(shared / "scratch")[0].projection is None
+
+
 def test_a_pseudo_query_is_a_sentence_of_its_text():
     chance = random.Random(0)
     text = "The cat sat on the mat. A dog runs over it! Yes."
@@ -80,7 +98,7 @@ def test_a_pseudo_query_is_a_sentence_of_its_text():
 
 
 def test_half_bytes_are_what_is_published(tmp_path):
-    from dupmae_ir.models.checkpoints import load_model, save_model
+    from dupmae_ir.models.checkpoints import save_model
 
     folder = write_base(tmp_path / "tiny")
     save_model(tmp_path / "half", *load_model(folder)[:2], load_model(folder)[2], half=True)
