@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     import torch
+
+
+
+class Threaded(Protocol):
+    """A command's settings that say how many threads."""
+
+    @property
+    def threads(self) -> int | None: ...
+
+
+C = TypeVar("C", bound=Threaded)
+T = TypeVar("T")
 
 CPU_BATCH = 4096
 BYTES_PER_PIECE = 1 << 17
@@ -75,6 +88,34 @@ def cpu_multiplies_bf16() -> bool:
 def processors() -> int:
     """As many as this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def torch_threads(threads: int | None) -> Iterator[None]:
+    """So many threads for torch in here; then the number it had, so that one step of a recipe does not decide for the
+    next. None and 0 leave its number alone."""
+    if not threads:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def on_its_threads(run: Callable[[C], T]) -> Callable[[C], T]:
+    """``run(config)`` with :func:`torch_threads` of ``config.threads``."""
+
+    @wraps(run)
+    def limited(config: C) -> T:
+        with torch_threads(config.threads):
+            return run(config)
+
+    return limited
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.config import differences, option, to_dict
 from dupmae_ir.console import progress, say
-from dupmae_ir.device import DTYPES
+from dupmae_ir.device import DTYPES, on_its_threads
 from dupmae_ir.encode.jsonl import JsonlFolder, jsonl_work
 from dupmae_ir.encode.parts import (
     CALIBRATION,
@@ -109,6 +109,7 @@ class EncodeConfig:
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
+@on_its_threads
 def run(config: EncodeConfig) -> dict[str, Any]:
     """Encode ``config.corpus`` into ``config.index`` and return the summary.
 
@@ -324,7 +325,7 @@ class _Run:
 def _encoder(config: EncodeConfig) -> Encoder:
     from dupmae_ir.models import load_encoder
 
-    encoder = load_encoder(
+    return load_encoder(
         config.model,
         device=config.device,
         dtype=config.dtype,
@@ -334,9 +335,6 @@ def _encoder(config: EncodeConfig) -> Encoder:
         normalize=config.normalize,
         parts=tuple(config.parts.split(",")),
     )
-    if config.threads and (torch := sys.modules.get("torch")):
-        torch.set_num_threads(config.threads)
-    return encoder
 
 
 def _shard(text: str | None) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dupmae_ir.config import check_ranges, differences, option, parse, to_dict
 from dupmae_ir.console import Parser, guarded, say
+from dupmae_ir.device import on_its_threads
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, IndexMismatch, InputError, UsageError
 
 PURPOSE = """
@@ -68,6 +69,7 @@ class CrossEncoderConfig:
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
+@on_its_threads
 def run(config: CrossEncoderConfig) -> dict[str, Any]:
     """Train, and write the model folder with ``training.json`` in it: settings, digests, losses, seconds.
 
@@ -91,15 +93,12 @@ def run(config: CrossEncoderConfig) -> dict[str, Any]:
 
 
 def _train(config: CrossEncoderConfig, settings: dict[str, Any], output: Path) -> dict[str, Any]:
-    import torch
     from transformers import set_seed
 
     from dupmae_ir.finetune.mined import open_passages
     from dupmae_ir.finetune.reranker import GroupCollator, Groups, check_length, evaluate, load_reranker, separator
     from dupmae_ir.training import last_checkpoint, same_job
 
-    if config.threads:
-        torch.set_num_threads(config.threads)
     work = output.with_name(f".{output.name}.training")
     same_job(work / "job.json", settings)
     mined = _usable(config)

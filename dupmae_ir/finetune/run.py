@@ -13,7 +13,7 @@ from typing import Any
 
 from dupmae_ir.config import check_ranges, option, to_dict
 from dupmae_ir.console import say
-from dupmae_ir.device import need_packages
+from dupmae_ir.device import need_packages, on_its_threads
 from dupmae_ir.errors import HeadMissing, UsageError
 from dupmae_ir.io.atomic import sha256_file, write_json
 from dupmae_ir.models.bases import base_folder
@@ -105,6 +105,7 @@ class FinetuneConfig:
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
+@on_its_threads
 def run(config: FinetuneConfig) -> dict[str, Any]:
     """Train, write the model folder, and ``training.json`` in it: the config, digests, losses and seconds.
 
@@ -121,8 +122,6 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
 
     from dupmae_ir.training import last_checkpoint, read_log, same_job
 
-    if config.threads:
-        torch.set_num_threads(config.threads)
     state = PartialState(cpu=config.cpu or not torch.cuda.is_available())
     quiet = config.quiet or not state.is_main_process
     set_seed(config.seed)

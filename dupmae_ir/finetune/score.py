@@ -16,7 +16,7 @@ from typing import Any
 
 from dupmae_ir.config import option, parse
 from dupmae_ir.console import Parser, guarded, progress, say
-from dupmae_ir.device import DTYPES
+from dupmae_ir.device import DTYPES, on_its_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, InputError, UsageError
 
 PURPOSE = """
@@ -53,6 +53,7 @@ class ScoreConfig:
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
+@on_its_threads
 def run(config: ScoreConfig) -> dict[str, Any]:
     """Score, write ``config.output`` and its record, and return a summary.
 
@@ -101,13 +102,9 @@ class _Teacher:
     """The cross-encoder on its device."""
 
     def __init__(self, config: ScoreConfig) -> None:
-        import torch
-
         from dupmae_ir.device import pick_device, pick_dtype
         from dupmae_ir.finetune.reranker import check_length, load_reranker, separator
 
-        if config.threads:
-            torch.set_num_threads(config.threads)
         self.config = config
         device, _ = pick_device(config.device)
         dtype, _ = pick_dtype(config.dtype, device)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dupmae_ir.config import check_ranges, option, to_dict
 from dupmae_ir.console import say
-from dupmae_ir.device import need_packages
+from dupmae_ir.device import need_packages, on_its_threads
 from dupmae_ir.errors import CheckpointError, HeadMissing, InputError, UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, made, resolve
 
@@ -77,6 +77,7 @@ class PretrainConfig(Recipe):
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
+@on_its_threads
 def run(config: PretrainConfig) -> dict[str, Any]:
     """Pre-train and write the model folder, ``training.json`` in it: choices, digests, losses and seconds.
 
@@ -94,8 +95,6 @@ def run(config: PretrainConfig) -> dict[str, Any]:
 
     from dupmae_ir.training import same_job
 
-    if config.threads:
-        torch.set_num_threads(config.threads)
     state = PartialState(cpu=config.cpu or not torch.cuda.is_available())
     quiet = config.quiet or not state.is_main_process
     with state.main_process_first():

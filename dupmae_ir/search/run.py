@@ -136,7 +136,7 @@ class SearchConfig:
         "hits without Java, much faster for whole topic sets; auto: postings where there are any", choices=ENGINES,
         group="running",
     )
-    threads: int = option(0, "for faiss, Lucene and postings; 0 is one per processor", group="running")
+    threads: int = option(0, "for all parts of a search; 0 is one per processor", group="running")
     batch_size: int = option(256, "questions encoded and searched together; no effect on scores", group="running")
     quiet: bool = option(False, "no messages", group="running")
     json: bool = option(False, "print the answer, or the summary of a run, as JSON", group="running")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from dupmae_ir.device import ENGINES, pick_engine, processors
+from dupmae_ir.device import ENGINES, pick_engine, processors, torch_threads
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.index.dense_kinds import FLAT, KINDS
 from dupmae_ir.registry import lookup
@@ -88,7 +88,7 @@ class Explanation:
 class Settings:
     """How to search, apart from what."""
 
-    threads: int = 0  #: for faiss, Lucene and postings; 0 is one per processor
+    threads: int = 0  #: for all parts of a search; 0 is one per processor, for the encoder torch's own number
     batch_size: int = 256  #: queries encoded and searched together
     query_terms: int = MOST_TERMS  #: strongest OT weights kept of a query
     dense_weight: float = 1.0  #: Eq. 12 has 1 for both
@@ -257,7 +257,7 @@ class Searcher:
         for start in range(0, len(queries), self.settings.batch_size):
             batch = queries[start : start + self.settings.batch_size]
             asked = [query for query in batch if query.text.strip()]
-            found = iter(self._batch(asked, encodings.take([query.text for query in asked]), request))
+            found = iter(self._batch(asked, self._take(encodings, [query.text for query in asked]), request))
             yield from (next(found) if query.text.strip() else _no_answer(query, request) for query in batch)
 
     def explain(self, query: str, docid: str) -> Explanation:
@@ -267,7 +267,7 @@ class Searcher:
     def explain_all(self, query: str, docids: Sequence[str]) -> list[Explanation]:
         """:meth:`explain` for several documents; the query is encoded once."""
         rows = [self._known_row(docid) for docid in docids]
-        (encoded,) = self._encodings([query]).take([query])
+        (encoded,) = self._take(self._encodings([query]), [query])
         parts, at = self._score([encoded], self.parts), np.array(rows, np.int64)
         dense, impact = (
             parts[name].scores(0, at).tolist() if name in parts else [None] * len(at) for name in ("dense", "impact")
@@ -332,6 +332,10 @@ class Searcher:
 
     def _encodings(self, texts: list[str]) -> QueryEncodings:
         return QueryEncodings(self.encoder, self.index.scale, self.settings.query_terms, texts)
+
+    def _take(self, encodings: QueryEncodings, texts: list[str]) -> list[EncodedQuery]:
+        with torch_threads(self.settings.threads):
+            return encodings.take(texts)
 
     def _score(self, queries: list[EncodedQuery], needed: Sequence[str], raw: bool = False) -> dict[str, Part]:
         """The ``needed`` parts of the score for a batch of queries, by name, the dense one first."""

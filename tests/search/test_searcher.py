@@ -117,6 +117,26 @@ def test_hybrid_is_the_sum_of_the_two_runs(searcher: Searcher, topics: list[Quer
         assert {h.docid: h.score for h in hits} == {doc: d[doc] + i.get(doc, 0.0) for doc in d}
 
 
+@pytest.mark.parametrize(("threads", "inside"), [(3, 3), (0, 2)])
+def test_questions_are_encoded_on_the_threads_of_the_search(
+    searcher: Searcher, topics: list[Query], monkeypatch: pytest.MonkeyPatch, threads: int, inside: int
+) -> None:
+    import torch
+
+    before, told, encode = torch.get_num_threads(), [], searcher.encoder.encode_queries
+    monkeypatch.setattr(
+        searcher.encoder, "encode_queries", lambda *given: (told.append(torch.get_num_threads()), encode(*given))[1]
+    )
+    other = searcher.with_settings(threads=threads)
+    torch.set_num_threads(2)
+    try:
+        other.search(topics[:2])
+        other.explain_all(topics[0].text, ["d1"])
+        assert (told, torch.get_num_threads()) == ([inside] * 2, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_batches_threads_and_company_change_nothing(searcher: Searcher, topics: list[Query], mode: str) -> None:
     whole = searcher.search(topics, 20, mode)
