@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.console import table
+from dupmae_ir.eval.regressions.environment import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -110,19 +111,9 @@ def machine() -> dict[str, Any]:
             continue
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
-        "cpu": _cpu(), "cores": os.cpu_count(), "memory_gib": round(memory), "python": platform.python_version(),
+        "cpu": processor(), "cores": os.cpu_count(), "memory_gib": round(memory), "python": platform.python_version(),
         "versions": versions,
     }
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor() or platform.machine()
-    name = next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), "?")
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
-    return f"{name} ({', '.join(f for f in ('avx2', 'avx512f', 'avx512_bf16', 'amx_bf16') if f in flags)})"
 
 
 def report(

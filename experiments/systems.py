@@ -25,6 +25,7 @@ from rows import LAST, MODES, PARTS, Experiment, Row, commands, write_recipe
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import DupmaeError, InputError, UsageError
+from dupmae_ir.eval.regressions.environment import processor
 from dupmae_ir.finetune.stages import STATE, run_stages
 from dupmae_ir.io.atomic import atomic_write
 from dupmae_ir.models.checkpoints import default_model_path, folder_digest
@@ -224,7 +225,7 @@ def machine() -> dict[str, str]:
     import torch
 
     threads = torch.get_num_threads()
-    cores = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+    cores = f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cores
     return {"device": device, "python": platform.python_version(), "torch": torch.__version__}
 

@@ -29,7 +29,7 @@ def fingerprint(threads: int) -> dict[str, Any]:
     found = {k: v for k, v in versions().items() if k not in ("java", "dupmae_ir")}
     return {
         **found, "numpy": _version("numpy"), "scipy": _version("scipy"), "pytrec_eval": _version("pytrec_eval-terrier"),
-        "system": f"{platform.system()} {platform.machine()}", "processor": _processor(), "threads": threads,
+        "system": f"{platform.system()} {platform.machine()}", "processor": processor(), "threads": threads,
     }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor() -> str:
     """The model and the instructions that libraries choose their kernels by."""
     name, flags = platform.processor() or platform.machine(), ""
     if _CPU_INFO.is_file():
