@@ -134,8 +134,8 @@ def difference_table(records: list[Record], control: str | None = None, mode: st
         raise InputError(f"no {mode} record of {control or usual}, to hold the others against")
     head = f"| {CHOSEN_BY}: {mode} above {against[0]['title']} | seeds | "
     lines = [head + " | ".join(sets) + " |", "|:--|--:|" + "--:|" * len(sets)]
-    for name, found in rows.items():
-        if found[0]["table"] not in tables or name == against[0]["row"] or not _has(found[0], mode):
+    for found in sorted(rows.values(), key=lambda found: _place(found[0], tables)):
+        if found[0]["table"] not in tables or found is against or not _has(found[0], mode):
             continue
         values = [_apart(found, against, collection, mode) for collection in sets]
         lines.append(f"| {found[0]['title']} | {len(found)} | " + " | ".join(values) + " |")
@@ -197,14 +197,16 @@ def _mean(values: Any) -> float:
 
 
 def choice(records: list[Record]) -> str:
-    """Markdown: the rows in the order of the dev pairs, which alone decide, and what is chosen."""
+    """Markdown: the rows in the order of the dev pairs, which alone decide, and what is chosen. Beside it the systems
+    over the seeds that all of them have, which decide who gets a third stage."""
     tables = ("systems", "stage3", "ablations")
     best = chosen(records)
     grouped = by_row(records)
-    lines = [f"| | hybrid nDCG@10 on {DEV} |", "|:--|--:|"]
-    means = dev_means(records, tables)
+    lines = [f"| hybrid nDCG@10 on {DEV} | all rows | the systems over their seeds |", "|:--|--:|--:|"]
+    means, systems = dev_means(records, tables), dev_means(records)
     for name in ranked(records, tables):
-        lines.append(f"| {grouped[name][0]['title']} | {means[name]:.4f} |")
+        of_seeds = f"{systems[name]:.4f}" if name in systems else "-"
+        lines.append(f"| {grouped[name][0]['title']} | {means[name]:.4f} | {of_seeds} |")
     return "\n".join([*lines, "", f"Chosen: {best['title']}, seed {best['seed']} ({best['model']['folder']})."])
 
 
