@@ -123,7 +123,8 @@ def _bytes(records: list[Record], pyplot: Any) -> Any:
     """Effectiveness against the bytes of the index, a panel a set."""
     from matplotlib import ticker
 
-    rows = [r[0] for r in by_row(records).values()]
+    # What finds nothing would press all others together.
+    rows = [r[0] for r in by_row(records).values() if r[0]["table"] != "scratch"]
     sets = list(dict.fromkeys(name for r in rows for name in r["sets"]))
     figure, axes = _panels(pyplot, len(sets))
     for name, axis in zip(sets, axes, strict=False):

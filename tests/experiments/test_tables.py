@@ -118,7 +118,9 @@ def test_differences_are_of_the_seeds_that_both_have(records):
     """DupMAE less none is 0.10, 0.11 and 0.12 on dev, by seed."""
     whole = difference_table(records).splitlines()
     assert whole[0] == "| nDCG@10: hybrid above NONE | seeds | dev | cacm |"
-    cell = whole[2].split("|")[3].strip()
+    # References before systems, as in the table of scores.
+    assert [line.split("|")[1].strip() for line in whole[2:]] == ["BM25", "DUPMAE"]
+    cell = whole[3].split("|")[3].strip()
     assert cell.startswith("**+0.110 (+0.")
     mean, low, high = (float(word) for word in re.findall(r"[+-]\d\.\d+", cell))
     assert low < mean < high
