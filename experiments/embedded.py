@@ -20,7 +20,7 @@ from records import Record, read_records
 from systems import read_json
 from tables import score_tables
 
-from dupmae_ir.errors import DupmaeError
+from dupmae_ir.console import guarded
 from dupmae_ir.finetune.stages import run_stages
 from dupmae_ir.models.checkpoints import load_model
 
@@ -108,17 +108,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="the steps' models, and `model`")
     parser.add_argument("--quiet", action="store_true")
     args = parser.parse_args(argv)
-    try:
-        sources = sources_text(args.sources)
-        records = read_records(args.records) if args.records.is_dir() else []
-        made = train(args.pairs, args.output, args.quiet)
-        loaded = load_model(args.output / STEPS[-1])
-        size = store(loaded, args.output / "model", card(made, sources, records), made)
-    except DupmaeError as e:
-        print(f"embedded.py: {e}", file=sys.stderr)
-        return 1
+    return guarded(lambda: run(args), "embedded.py")
+
+
+def run(args: argparse.Namespace) -> None:
+    sources = sources_text(args.sources)
+    records = read_records(args.records) if args.records.is_dir() else []
+    made = train(args.pairs, args.output, args.quiet)
+    loaded = load_model(args.output / STEPS[-1])
+    size = store(loaded, args.output / "model", card(made, sources, records), made)
     print(json.dumps({"model": str(args.output / "model"), "bytes": size}))
-    return 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from typing import Any
 from measure import size_of
 from records import Record, by_row, chosen, dev_score, read_records
 
-from dupmae_ir.errors import DupmaeError, InputError, OutputError, UsageError
+from dupmae_ir.console import guarded
+from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.io.atomic import replace_folder, write_json
 from dupmae_ir.models.checkpoints import ModelConfig, default_model_path, load_model, save_model
 
@@ -194,16 +195,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--row", help="publish this row instead of the chosen one")
     parser.add_argument("--seed", type=int, default=0, help="... of this seed")
     args = parser.parse_args(argv)
-    try:
-        records = read_records(args.records or args.runs / "records")
-        record = _named(records, args.row, args.seed) if args.row else chosen(records, most_bytes=MOST_BYTES)
-        sources = sources_text(args.data / "SOURCES.md")
-        size = publish(record, args.runs, records, sources, args.output)
-    except DupmaeError as e:
-        print(f"publish.py: {e}", file=sys.stderr)
-        return 1
+    return guarded(lambda: run(args), "publish.py")
+
+
+def run(args: argparse.Namespace) -> None:
+    records = read_records(args.records or args.runs / "records")
+    record = _named(records, args.row, args.seed) if args.row else chosen(records, most_bytes=MOST_BYTES)
+    sources = sources_text(args.data / "SOURCES.md")
+    size = publish(record, args.runs, records, sources, args.output)
     print(f"{args.output}: {record['title']}, seed {record['seed']}, {size / 1e6:.1f} MB")
-    return 0
 
 
 def _named(records: list[Record], row: str, seed: int) -> Record:

@@ -23,7 +23,7 @@ from prepare import base_path, prepare
 from records import Record, ranked, read_records
 from rows import LAST, MODES, PARTS, Experiment, Row, commands, write_recipe
 
-from dupmae_ir.console import say
+from dupmae_ir.console import guarded, say
 from dupmae_ir.errors import DupmaeError, InputError, UsageError
 from dupmae_ir.eval.regressions.environment import processor
 from dupmae_ir.finetune.stages import STATE, run_stages
@@ -247,11 +247,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     parser.add_argument("--quiet", action="store_true")
     args = parser.parse_args(argv)
-    try:
-        return run(args)
-    except DupmaeError as e:
-        print(f"systems.py: {e}", file=sys.stderr)
-        return 1
+    return guarded(lambda: run(args), "systems.py")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,8 @@ from records import (
     read_records,
 )
 
-from dupmae_ir.errors import DupmaeError, InputError
+from dupmae_ir.console import guarded
+from dupmae_ir.errors import InputError
 from dupmae_ir.eval.significance import holm, t_test
 
 TABLES = {
@@ -218,13 +219,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--control", help="row to test against, for example bm25 (default: the table's own)")
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures/experiments"))
     args = parser.parse_args(argv)
-    try:
-        records = read_records(args.records)
-        print("\n\n".join(made for what in args.what for made in _made(what, records, args)))
-    except DupmaeError as e:
-        print(f"tables.py: {e}", file=sys.stderr)
-        return 1
-    return 0
+    return guarded(lambda: run(args), "tables.py")
+
+
+def run(args: argparse.Namespace) -> None:
+    records = read_records(args.records)
+    print("\n\n".join(made for what in args.what for made in _made(what, records, args)))
 
 
 def _made(what: str, records: list[Record], args: argparse.Namespace) -> list[str]:

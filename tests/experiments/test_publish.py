@@ -109,7 +109,7 @@ def test_the_packages_own_model_is_never_written(runs, monkeypatch, tmp_path):
 
 
 def test_a_row_by_name(runs, capsys):
-    assert main(told(runs, "--row", "bm25")) == 1
+    assert main(told(runs, "--row", "bm25")) == 2
     assert "no such trained row" in capsys.readouterr().err
 
 
@@ -120,7 +120,7 @@ def test_sources_without_a_commit_are_no_sources():
 
 def test_data_without_its_sources_is_told(runs, tmp_path, capsys):
     (tmp_path / "SOURCES.md").unlink()
-    assert main(told(runs)) == 1
+    assert main(told(runs)) == 2
     assert "SOURCES.md: No such file or directory; the card says" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -163,5 +163,5 @@ def test_the_command_writes_tables_and_pictures(records, tmp_path, capsys):
     assert {p.name for p in (tmp_path / "p").iterdir()} == {
         "losses.png", "differences.png", "tokens.png", "bytes.png", "complementarity.png"
     }
-    assert main(["caps", "--records", str(tmp_path / "nothing")]) == 1
+    assert main(["caps", "--records", str(tmp_path / "nothing")]) == 2
     assert "no records" in capsys.readouterr().err
