@@ -99,7 +99,7 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
     sets = list(next(iter(rows.values()))[0]["sets"])
     figure, axes = _panels(pyplot, len(sets))
     for name, axis in zip(sets, axes, strict=False):
-        line = []
+        line, titles = [], []
         for row, found in rows.items():
             if name not in found[0]["sets"]:
                 continue
@@ -109,14 +109,30 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
                 line.append(point)
             axis.plot(*point, "o", color="tab:blue" if row.startswith("dupmae") else "0.5")
             if found[0]["table"] == "systems":
-                axis.annotate(found[0]["title"], point, fontsize=6, xytext=(3, 3),
-                              textcoords="offset points")  # fmt: skip
+                titles.append((*point, found[0]["title"]))
         axis.plot(*zip(*sorted(line), strict=True), color="tab:blue") if line else None
         axis.set_title(name, fontsize=10)
-        axis.margins(x=0.35)
+        axis.margins(y=0.1)
+        most = max((x for x, _, _ in titles), default=0)
+        axis.set_xlim(-0.1 * most, 1.5 * most or 1)
         axis.set_xlabel("million tokens of pre-training")
         axis.set_ylabel(MEASURE)
+        _label(axis, titles)
+    seeds = ", ".join(str(r["seed"]) for r in next(iter(rows.values())))
+    figure.suptitle(f"hybrid, seed {seeds}", fontsize=11)
     return figure
+
+
+def _label(axis: Any, titles: list[tuple[float, float, str]]) -> None:
+    """(x, y, title)s beside their points, pushed up where they would overlap."""
+    low, high = axis.get_ylim()
+    least = -math.inf
+    for x, y, title in sorted(titles, key=lambda told: told[1]):
+        least = max(y, least + (high - low) / 18)
+        axis.annotate(
+            title, (x, y), xytext=(x + 0.04 * axis.get_xlim()[1], least), fontsize=6, va="center",
+            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "0.6"},
+        )  # fmt: skip
 
 
 def _bytes(records: list[Record], pyplot: Any) -> Any:
