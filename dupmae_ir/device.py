@@ -14,6 +14,13 @@ from dupmae_ir.errors import EnvironmentProblem, UsageError
 if TYPE_CHECKING:
     import torch
 
+CPU_BATCH = 4096
+BYTES_PER_PIECE = 1 << 17
+"""Activations of one word piece in a BERT-large layer and its share of a vocabulary chunk, generously."""
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+ENGINES = ("lucene", "postings", "auto")
+"""What can find documents by their impacts."""
 
 
 class Threaded(Protocol):
@@ -25,14 +32,6 @@ class Threaded(Protocol):
 
 C = TypeVar("C", bound=Threaded)
 T = TypeVar("T")
-
-CPU_BATCH = 4096
-BYTES_PER_PIECE = 1 << 17
-"""Activations of one word piece in a BERT-large layer and its share of a vocabulary chunk, generously."""
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-ENGINES = ("lucene", "postings", "auto")
-"""What can find documents by their impacts."""
 
 
 def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
