@@ -161,8 +161,11 @@ def _bytes(records: list[Record], pyplot: Any) -> Any:
 
 
 def _halves(records: list[Record], pyplot: Any) -> Any:
-    """Each query of the embedded model, or of the chosen one: what [CLS] alone finds against what OT alone finds."""
-    record = next((r for r in records if r["row"] == "embedded"), None) or chosen(records)
+    """Each query of the chosen model, or where none was trained of the embedded one: what [CLS] alone finds against
+    what OT alone finds."""
+    embedded = next((r for r in records if r["row"] == "embedded"), None)
+    trained = any(r.get("model") for r in records)
+    record = chosen(records) if trained or embedded is None else embedded
     figure, axes = _panels(pyplot, len(record["sets"]))
     for (name, found), axis in zip(record["sets"].items(), axes, strict=False):
         dense, impact = (found["per_query"][mode][MEASURE] for mode in ("dense", "impact"))
