@@ -117,13 +117,13 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
         axis.set_xlim(-0.1 * most, 1.5 * most or 1)
         axis.set_xlabel("million tokens of pre-training")
         axis.set_ylabel(MEASURE)
-        _label(axis, titles)
+        label(axis, titles)
     seeds = ", ".join(str(r["seed"]) for r in next(iter(rows.values())))
     figure.suptitle(f"hybrid, seed {seeds}", fontsize=11)
     return figure
 
 
-def _label(axis: Any, titles: list[tuple[float, float, str]]) -> None:
+def label(axis: Any, titles: list[tuple[float, float, str]]) -> None:
     """(x, y, title)s beside their points, pushed up where they would overlap."""
     low, high = axis.get_ylim()
     least = -math.inf

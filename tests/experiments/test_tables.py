@@ -9,6 +9,7 @@ import statistics
 import numpy as np
 import pytest
 from experiment_samples import a_record
+from pictures import PICTURES, label
 from tables import cells, choice, cost_table, difference_table, main, score_table
 
 from dupmae_ir.errors import InputError
@@ -165,3 +166,30 @@ def test_the_command_writes_tables_and_pictures(records, tmp_path, capsys):
     }
     assert main(["caps", "--records", str(tmp_path / "nothing")]) == 2
     assert "no records" in capsys.readouterr().err
+
+
+@pytest.fixture
+def pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+def test_complementarity_is_of_the_chosen_model_or_of_the_embedded_one(records, pyplot):
+    embedded = {k: v for k, v in a_record("embedded", 0, "references").items() if k != "model"}
+    drawn = PICTURES["complementarity"]
+    assert drawn([embedded, *records], pyplot).get_suptitle() == "DUPMAE"
+    assert drawn([embedded], pyplot).get_suptitle() == "EMBEDDED"
+
+
+def test_titles_of_points_do_not_cover_each_other(pyplot):
+    _, axis = pyplot.subplots()
+    axis.set_ylim(0, 1)
+    label(axis, [(1.0, 0.5, "b"), (1.0, 0.5, "c"), (1.0, 0.1, "a"), (1.0, 0.51, "d")])
+    assert [(t.get_text(), round(t.get_position()[1], 3)) for t in axis.texts] == [
+        ("a", 0.1), ("b", 0.5), ("c", 0.556), ("d", 0.611)
+    ]  # fmt: skip
