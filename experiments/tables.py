@@ -180,7 +180,7 @@ def cost_table(records: list[Record]) -> str:
             f"{before:,.0f} | {after:,.0f} | " + " | ".join(sizes) + f" | {first['model']['half_bytes'] / 1e6:.1f} |"
         )
     devices = sorted({r["machine"]["device"] for r in records if "tokens" in r})
-    told = f"Index bytes are sums over {', '.join(_sets(records))}. Trained on: {', '.join(devices)}."
+    told = f"Index bytes are sums over {', '.join(_sets(records))}. Trained on: {'; '.join(devices)}."
     return "\n".join([*lines, "", told])
 
 
