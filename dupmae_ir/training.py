@@ -136,7 +136,10 @@ def _terms(logs: Mapping[str, float], prefix: str) -> str:
 
 
 class JsonLines(TrainerCallback):
-    """Every log entry, unrounded, as a line of ``log.jsonl``; on resumption what came after the checkpoint goes."""
+    """Every log entry, unrounded, as a line of ``log.jsonl``; on resumption what came after the checkpoint goes.
+
+    But for the Trainer's closing summary, which is of the last start alone: killed or not, a run has the same log.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / LOG
@@ -148,7 +151,7 @@ class JsonLines(TrainerCallback):
             self.path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
-        if logs and state.is_world_process_zero:
+        if logs and "train_runtime" not in logs and state.is_world_process_zero:
             with open(self.path, "a", encoding="utf-8") as f:
                 f.write(json.dumps({"step": state.global_step, **logs}) + "\n")
 

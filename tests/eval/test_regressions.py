@@ -180,6 +180,15 @@ def test_a_new_model_is_measured_and_stale_until_accepted(work, tmp_path, capsys
     assert cases.load(folder)["tiny"].accepted["hybrid"]["weights"] == weights
 
 
+def test_a_changed_index_is_not_accepted_before_its_old_values_are_removed(work, tmp_path, capsys):
+    folder = changed_recipes(tmp_path, ("sum_of_impacts = 808346", "sum_of_impacts = 1"))
+    status, told = run_hybrid(work, capsys, "--recipes", str(folder))
+    assert status == 1
+    assert "sum of impacts is 808,346, 1 was accepted" in told
+    assert main(["accept", "tiny/hybrid", "--output", str(work), "--recipes", str(folder)]) == 2
+    assert "if that is meant, remove [accepted.hybrid] and run it again" in capsys.readouterr().err
+
+
 def test_better_is_not_a_pass(work, tmp_path, capsys):
     value = cases.load(RECIPES)["tiny"].accepted["dense"]["values"]["nDCG@10"]
     folder = changed_recipes(tmp_path, (repr(value), "0.01"), ("exact = true\n", ""))

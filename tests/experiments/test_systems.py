@@ -23,7 +23,6 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.models.checkpoints import folder_digest, load_model
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMES = ("seconds",)
 
 
 def command(folder, output, *rows):
@@ -39,8 +38,7 @@ def environment():
 def timeless(value):
     """A record without what a clock said."""
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k not in TIMES and not k.endswith("per_second")
-                and k not in ("train_runtime", "seconds")}  # fmt: skip
+        return {k: timeless(v) for k, v in value.items() if k != "seconds" and not k.endswith("per_second")}
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 

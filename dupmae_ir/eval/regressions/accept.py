@@ -22,7 +22,8 @@ def block(case: Case, result: Result) -> dict[str, Any]:
     """What is kept of a result. Raises :class:`UsageError` for one that is no measurement."""
     if result.skipped or result.problems or result.stand_in or not result.values:
         why = result.skipped or "; ".join(result.problems) or "it ran on a look-alike collection"
-        raise UsageError(f"{case.id}: cannot be accepted: {why}")
+        meant = f"; if that is meant, remove [accepted.{case.name}] and run it again" if "was accepted" in why else ""
+        raise UsageError(f"{case.id}: cannot be accepted: {why}{meant}")
     index = {k: v for k, v in result.index.items() if v is not None and k not in ("shard", "encoder", "digest")}
     return {
         "date": date.fromisoformat(result.date[:10]).isoformat(), "configuration": case.configuration,
