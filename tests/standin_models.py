@@ -109,7 +109,7 @@ def _gpt2(home: Path) -> None:
     (home / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (home / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
     last = vocabulary["<|endoftext|>"]
-    config = GPT2Config(vocab_size=len(vocabulary), n_positions=256, n_embd=16, n_layer=1, n_head=2,
+    config = GPT2Config(vocab_size=len(vocabulary), n_positions=1024, n_embd=16, n_layer=1, n_head=2,
                         bos_token_id=last, eos_token_id=last)  # fmt: skip
     config.architectures = ["GPT2LMHeadModel"]
     _save(home, GPT2LMHeadModel(config), config, True)
