@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -90,20 +90,24 @@ def processors() -> int:
 
 
 @contextmanager
-def torch_threads(threads: int | None) -> Iterator[None]:
-    """So many threads for torch in here; then the number it had, so that one step of a recipe does not decide for the
-    next. None and 0 leave its number alone."""
-    if not threads:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+def _lent(number: Callable[[], int], tell: Callable[[int], object], threads: int) -> Iterator[None]:
+    """A library's number of threads is ``threads`` in here, then what it was."""
+    before = number()
+    tell(threads)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        tell(before)
+
+
+def torch_threads(threads: int | None) -> AbstractContextManager[None]:
+    """So many threads for torch in here; then the number it had, so that one step of a recipe does not decide for the
+    next. None and 0 leave its number alone."""
+    if not threads:
+        return nullcontext()
+    import torch
+
+    return _lent(torch.get_num_threads, torch.set_num_threads, threads)
 
 
 def on_its_threads(run: Callable[[C], T]) -> Callable[[C], T]:
@@ -117,19 +121,13 @@ def on_its_threads(run: Callable[[C], T]) -> Callable[[C], T]:
     return limited
 
 
-@contextmanager
-def faiss_threads(threads: int) -> Iterator[None]:
+def faiss_threads(threads: int) -> AbstractContextManager[None]:
     """So many threads for faiss in here. The number is OpenMP's and torch's products have it too, so it is put back:
     left behind, it would make an encoder that was told to run on one thread run on all. threadpoolctl does as much in a
     millisecond, which is longer than a query takes."""
     import faiss
 
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(threads)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
+    return _lent(faiss.omp_get_max_threads, faiss.omp_set_num_threads, threads)
 
 
 def pick_batch_tokens(device: torch.device) -> tuple[int, str]:
