@@ -21,9 +21,9 @@ class LeftToRight(Bottleneck):
         """``layers`` GPT-2 blocks that see position 0 and the last ``window`` tokens (0: all before)."""
         shape = shape_of(self.lm.config)
         self.window, self.dropout = window, shape.dropout
-        self.d_head = nn.ModuleList(CausalBlock(shape.width, shape.heads, shape.dropout) for _ in range(layers))
+        self.d_head = nn.ModuleList(CausalBlock(self.lm.config) for _ in range(layers))
         if layers:
-            self.d_head_ln_f = nn.LayerNorm(shape.width, eps=1e-5)
+            self.d_head_ln_f = nn.LayerNorm(shape.width, eps=shape.epsilon)
 
     def left_to_right(self, cls: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         """Each token of the context from those before it, [SEP] included, the first from ``cls`` (B, 1, d) alone."""

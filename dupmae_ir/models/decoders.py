@@ -83,13 +83,18 @@ class _Conv1D(nn.Module):
 class CausalBlock(nn.Module):
     """One pre-norm GPT-2 block: ``ln_1, attn.{c_attn,c_proj}, ln_2, mlp.{c_fc,c_proj}``.
 
-    ``x`` (B, L, d); ``visible`` (B, L, L) True where a row may look, the causal triangle included.
+    The released code builds its ``GPT2Config`` from BERT's configuration, so the block has BERT's exact GELU and
+    layer-norm epsilon (1e-12), not GPT-2's tanh approximation and 1e-5.
+
+    Args of ``forward``: ``x`` (B, L, d); ``visible`` (B, L, L), True where a row may attend, causal mask included.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.1) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.ln_1, self.ln_2 = nn.LayerNorm(width, eps=1e-5), nn.LayerNorm(width, eps=1e-5)
+        shape = shape_of(config)
+        width = shape.width
+        self.heads, self.dropout = shape.heads, shape.dropout
+        self.ln_1, self.ln_2 = (nn.LayerNorm(width, eps=shape.epsilon) for _ in range(2))
         self.attn = nn.ModuleDict({"c_attn": _Conv1D(width, 3 * width), "c_proj": _Conv1D(width, width)})
         self.mlp = nn.ModuleDict({"c_fc": _Conv1D(width, 4 * width), "c_proj": _Conv1D(4 * width, width)})
 
@@ -98,7 +103,7 @@ class CausalBlock(nn.Module):
         drop = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop)
         x = x + F.dropout(self.attn["c_proj"](join_heads(mixed)), self.dropout, self.training)
-        inner = F.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh")
+        inner = F.gelu(self.mlp["c_fc"](self.ln_2(x)))
         return x + F.dropout(self.mlp["c_proj"](inner), self.dropout, self.training)
 
 

@@ -39,14 +39,8 @@ def masked_lm(config):
     return BertForMaskedLM(BertConfig(**config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).double()
 
 
-LOST = "d_head.0.attn.c_attn.bias"
-"""A case may lack this weight (its name ends like GPT-2's mask buffer); then only what does not need it is exact."""
-
-
 def filled(objective, weights):
-    own = objective.double().state_dict()
-    lost = {LOST: torch.zeros_like(own[LOST])} if LOST in own else {}
-    objective.load_state_dict({**lost, **weights}, strict=True)
+    objective.double().load_state_dict(weights, strict=True)
     return objective.train()
 
 
@@ -128,8 +122,6 @@ def check_cotmae(told, weights, inputs):
     loss, terms = filled(objective, weights)(inputs)
     assert terms["mlm"].item() == pytest.approx(expected["bert_mlm_loss"], **EXACT)
     assert terms["mask_decoder"].item() == pytest.approx(expected["enc_head_mlm_loss"], **EXACT)
-    # Without the lost bias (0.1 in size) the block is a little off; tests/models/test_decoders.py shows it exact.
-    near = EXACT if LOST in weights else {"abs": 0.01}
-    assert terms["causal_decoder"].item() == pytest.approx(expected["dec_head_casual_loss"], **near)
-    assert loss.item() == pytest.approx(expected["loss"], **near)
+    assert terms["causal_decoder"].item() == pytest.approx(expected["dec_head_casual_loss"], **EXACT)
+    assert loss.item() == pytest.approx(expected["loss"], **EXACT)
     check_gradients(objective, loss, expected.get("grad_norm", {}))

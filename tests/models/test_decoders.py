@@ -31,17 +31,20 @@ def test_a_decoder_layer_is_a_bert_layer_where_query_and_context_are_one(still):
     torch.testing.assert_close(ours(x, x, mask.unsqueeze(1)), want, rtol=1e-9, atol=1e-9)
 
 
-def test_a_causal_block_is_a_gpt2_block():
+def test_a_causal_block_is_a_gpt2_block_with_bert_settings(still):
     from transformers import GPT2Config
     from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
     torch.manual_seed(0)
-    config = GPT2Config(n_embd=24, n_head=3, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0)
+    config = GPT2Config(
+        n_embd=24, n_head=still.num_attention_heads, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0,
+        activation_function=still.hidden_act, layer_norm_epsilon=still.layer_norm_eps,
+    )
     config._attn_implementation = "eager"
     theirs = GPT2Block(config, layer_idx=0).double().eval()
     for p in theirs.parameters():
         torch.nn.init.normal_(p, std=0.3)
-    ours = CausalBlock(24, 3, dropout=0.0).double()
+    ours = CausalBlock(still).double()
     kept = ours.state_dict().keys()
     ours.load_state_dict({k: v for k, v in theirs.state_dict().items() if k in kept})
     x = torch.randn(2, 6, 24, dtype=torch.float64)
