@@ -34,8 +34,9 @@ test: $(VENV)/.installed-dev  ## the tests, in a few minutes
 test-all: $(VENV)/.installed-dev  ## the slow tests too
 	$(RUN) -m pytest -m ''
 
-lint: $(VENV)/.installed-dev  ## ruff
+lint: $(VENV)/.installed-dev  ## ruff: rules and formatting
 	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
 
 types: $(VENV)/.installed-dev  ## mypy
 	$(RUN) -m mypy

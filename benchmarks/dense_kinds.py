@@ -102,8 +102,13 @@ def bytes_read(folder: IndexFolder, queries: np.ndarray, k: int) -> dict[str, fl
         exact_top([Refined(dense.queries(queries[i : i + 1], 1), counted)], 1, np.arange(folder.documents), k)
     flat = 4 * dense.vectors.size
     read = (counted.passes * dense.vectors.size + counted.refined * 4 * dense.vectors.shape[1]) / len(queries)
-    return {"flat": flat, "sq8": read, "percent": 100 * read / flat, "passes": counted.passes / len(queries),
-            "refined": counted.refined / len(queries)}  # fmt: skip
+    return {
+        "flat": flat,
+        "sq8": read,
+        "percent": 100 * read / flat,
+        "passes": counted.passes / len(queries),
+        "refined": counted.refined / len(queries),
+    }
 
 
 def deepest(name: str, k: int) -> int:
@@ -166,15 +171,21 @@ def measure(vectors: np.ndarray, queries: np.ndarray, args: argparse.Namespace) 
         seconds = harness.in_turns(work, args.repeats, quiet=True)
         alone = dict.fromkeys(work, len(queries)) | {n: min(args.single, len(queries)) for n in work if "one by" in n}
         rates = {name: alone[name] / took for name, took in harness.middle(seconds).items()}
-        recalls = {name: recall(rows_of(top(dense, queries, k, deepest(name, k))), true)
-                   for name, dense in approximate.items()}
+        recalls = {
+            name: recall(rows_of(top(dense, queries, k, deepest(name, k))), true) for name, dense in approximate.items()
+        }
         one_look = top(open_dense(folder, "sq8"), queries, k, depth)
         codes = open_kind(folder, "sq8").index.search(queries, k)[1]
         defaults = {kind: recall(rows_of(top(open_dense(folder, kind), queries, k)), true) for kind in KINDS}
         details = {
-            "documents": len(vectors), "dim": int(vectors.shape[1]), "queries": len(queries), "k": k,
-            "built": {kind: {n: m[n] for n in ("bytes", "parameters", "reasons", "error", "seconds")}
-                      for kind, m in built.items()},
+            "documents": len(vectors),
+            "dim": int(vectors.shape[1]),
+            "queries": len(queries),
+            "k": k,
+            "built": {
+                kind: {n: m[n] for n in ("bytes", "parameters", "reasons", "error", "seconds")}
+                for kind, m in built.items()
+            },
             "bytes": bytes_read(folder, queries, k),
             "certified": sum(o.exact for o in small),
             "depth": {str(p): float(np.percentile([o.depths[0] for o in small], p)) for p in (50, 90, 99, 100)},
@@ -182,14 +193,16 @@ def measure(vectors: np.ndarray, queries: np.ndarray, args: argparse.Namespace) 
                 SQ8: recall(rows_of(small), true),
                 f"sq8 + refine, one look {depth} deep": recall(rows_of(one_look), true),
                 "sq8 alone": recall(codes, true),
-                **{f"{kind}, automatic settings": r for kind, r in defaults.items()}, **recalls,
+                **{f"{kind}, automatic settings": r for kind, r in defaults.items()},
+                **recalls,
             },
             "queries_per_second": {name: round(rate, 1) for name, rate in rates.items()},
             "speedup": {
-                name: harness.speedup(seconds, f"{PEER}, {how}", name) for name in work
+                name: harness.speedup(seconds, f"{PEER}, {how}", name)
+                for name in work
                 if (how := name.rsplit(", ", 1)[1]) and not name.startswith(PEER)
             },
-        }  # fmt: skip
+        }
     return details, seconds
 
 
@@ -216,8 +229,10 @@ def show(details: dict[str, Any]) -> None:
     print(f"{'':<34} {'R@' + str(details['k']):>7} {'batch q/s':>10} {'one by one':>11}")
     for name in (PEER, SQ8, *(n for n in details["recall"] if n.startswith(("ivf-sq8 n", "hnsw-sq8 e")))):
         rate = details["queries_per_second"]
-        print(f"{name:<34} {details['recall'].get(name, 1.0):>7.4f} {rate[name + ', batch']:>10,.0f} "
-              f"{rate[name + ', one by one']:>11,.0f}")
+        print(
+            f"{name:<34} {details['recall'].get(name, 1.0):>7.4f} {rate[name + ', batch']:>10,.0f} "
+            f"{rate[name + ', one by one']:>11,.0f}"
+        )
     print({n: round(r, 4) for n, r in details["recall"].items() if not n.startswith(("ivf-sq8 n", "hnsw-sq8 e"))})
     print({n: round(v, 2) for n, v in details["bytes"].items()}, "depth", details["depth"])
     show_batches(details)
@@ -258,15 +273,34 @@ def main() -> None:
         details["real"], _ = measure(*real(args), args)
         details["real"]["name"] = Path(args.index).name
         show(details["real"])
-    same = (f"rows, order and scores of all {details['queries']} sq8 lists equal the flat index's certified lists, "
-            f"and all are certified")  # fmt: skip
+    same = (
+        f"rows, order and scores of all {details['queries']} sq8 lists equal the flat index's certified lists, "
+        f"and all are certified"
+    )
     ours = "sq8 codes propose, float32 vectors refine, certified"
     claims = [
-        harness.Claim(13, "dense, fewer bytes: R@100 against the flat index", ours, PEER, details["recall"][SQ8],
-                      0.995, unit="", gate=same),
-        harness.Claim(13, "dense, fewer bytes: read per question, codes and refinement", ours, PEER,
-                      details["bytes"]["percent"], 30, sense="<=", unit="%", gate=same),
-    ]  # fmt: skip
+        harness.Claim(
+            13,
+            "dense, fewer bytes: R@100 against the flat index",
+            ours,
+            PEER,
+            details["recall"][SQ8],
+            0.995,
+            unit="",
+            gate=same,
+        ),
+        harness.Claim(
+            13,
+            "dense, fewer bytes: read per question, codes and refinement",
+            ours,
+            PEER,
+            details["bytes"]["percent"],
+            30,
+            sense="<=",
+            unit="%",
+            gate=same,
+        ),
+    ]
     harness.report("dense_kinds", claims, seconds, args, details, curves(details))
 
 

@@ -69,8 +69,14 @@ def measure(collection: Path, folder: Path, model: str | None, dtype: str | None
         caps[cap] = evaluate(qrels, read_run(run), ["nDCG@10"]).mean["nDCG@10"]
     meta = json.loads((folder / "index/meta.json").read_text())
     return {
-        "documents": meta["documents"], "queries": len(qrels), "encode_seconds": round(seconds, 1), "scores": scores,
-        "caps": caps, "postings": meta["postings"], "scale": meta["scale"], "clipped": meta["clipped"],
+        "documents": meta["documents"],
+        "queries": len(qrels),
+        "encode_seconds": round(seconds, 1),
+        "scores": scores,
+        "caps": caps,
+        "postings": meta["postings"],
+        "scale": meta["scale"],
+        "clipped": meta["clipped"],
         "oracle": against_brute_force(folder, topics, qrels, model, dtype),
     }
 
@@ -111,7 +117,9 @@ def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | Non
         same_order += [opened.docids[i] for i in best] == [h.docid for h in hits]
     reports = [json.loads(line) for line in (folder / "hybrid.report.jsonl").read_text().splitlines()]
     return {
-        "queries": len(queries), "same_order": same_order, "worst_relative_difference": worst,
+        "queries": len(queries),
+        "same_order": same_order,
+        "worst_relative_difference": worst,
         "certified": sum(r["exact"] for r in reports),
     }
 

@@ -188,8 +188,10 @@ def main() -> None:
         gate = check(folder, texts, encoders)
         print(gate, flush=True)
         work: dict[str, Any] = {n: lambda e=e: e.encode_documents(texts) for n, e in encoders.items()}
-        st = {"float32": sentence_transformers(folder, torch.float32),
-              "bfloat16": sentence_transformers(folder, torch.bfloat16)}
+        st = {
+            "float32": sentence_transformers(folder, torch.float32),
+            "bfloat16": sentence_transformers(folder, torch.bfloat16),
+        }
         work |= {f"sentence-transformers, {n}": lambda e=e: e(texts) for n, e in st.items()}
         pyserini = pyserini_encoders(folder)
         work["pyserini, float32"] = lambda: pyserini(texts)
@@ -222,23 +224,50 @@ def report(args: Any, seconds: dict[str, list[float]], gate: str, flops: float, 
             found = harness.speedup(seconds, peer, ours)
             claims.append(harness.Claim(row, f"{text}, {what}", ours, peer, found, goal, sense, "x", gate, note))
 
-    claim(1, "encode passages, bfloat16 against float32", "ours, bfloat16", "sentence-transformers, float32", 10,
-          note=bound)
+    claim(
+        1,
+        "encode passages, bfloat16 against float32",
+        "ours, bfloat16",
+        "sentence-transformers, float32",
+        10,
+        note=bound,
+    )
     claim(2, "encode passages, both in bfloat16", "ours, bfloat16", "sentence-transformers, bfloat16", 3)
     claim(3, "encode passages, bfloat16 against float32", "ours, bfloat16", "pyserini, float32", 15, note=bound)
     claim(4, "encode passages, both in float32", "ours, float32", "sentence-transformers, float32", 1.8)
     if args.shape == "base":  # by multiplications the head is 28 % on top of its layers, and 110 % of MiniLM's
-        claims.append(harness.Claim(6, f"share of the machine's bfloat16 product rate, {what}", "ours, bfloat16",
-                                    "the machine", share, 85, ">=", " %", gate))
+        claims.append(
+            harness.Claim(
+                6,
+                f"share of the machine's bfloat16 product rate, {what}",
+                "ours, bfloat16",
+                "the machine",
+                share,
+                85,
+                ">=",
+                " %",
+                gate,
+            )
+        )
         claim(7, "[CLS] and OT over [CLS] alone", "ours, bfloat16, [CLS] alone", "ours, bfloat16", 1.3, "<=")
     middle = harness.middle(seconds)
     speeds = {n: args.passages / s for n, s in middle.items() if not n.startswith("product")}
     for name, speed in speeds.items():
         print(f"{name:<36} {speed:8.1f} documents/s")
     harness.report(
-        "encode" if args.shape == "base" else f"encode_{args.shape}", claims, seconds, args,
-        {"documents_per_second": speeds, "product_gflops": rates, "share_of_product_rate": share, "threads":
-         args.threads, "passages": args.passages, "shape": args.shape, "running": running},
+        "encode" if args.shape == "base" else f"encode_{args.shape}",
+        claims,
+        seconds,
+        args,
+        {
+            "documents_per_second": speeds,
+            "product_gflops": rates,
+            "share_of_product_rate": share,
+            "threads": args.threads,
+            "passages": args.passages,
+            "shape": args.shape,
+            "running": running,
+        },
         harness.bars(f"Passages with both parts, {what}, {args.threads} threads", "documents/s", speeds, tuple(OURS)),
     )
 

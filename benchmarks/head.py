@@ -86,7 +86,10 @@ def ours(x: Inputs) -> tuple[Tensor, Tensor]:
 
 
 FORMS: dict[str, Callable[[Inputs], tuple[Tensor, Tensor]]] = {
-    "released": released, "splade": splade, "chunked": chunked, "ours": ours,
+    "released": released,
+    "splade": splade,
+    "chunked": chunked,
+    "ours": ours,
 }
 
 
@@ -98,8 +101,10 @@ def check(x: Inputs) -> str:
     off = float((found["ours"][1] - found["released"][1]).abs().max())
     assert off < 1e-5, off
     left = candidates(x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K).sum(1)
-    return (f"the same {TOP_K} words in all forms for {TEXTS} of {TEXTS} texts, weights to {off:.1e}; "
-            f"{int(left.float().mean())} words a text refined")
+    return (
+        f"the same {TOP_K} words in all forms for {TEXTS} of {TEXTS} texts, weights to {off:.1e}; "
+        f"{int(left.float().mean())} words a text refined"
+    )
 
 
 def peak(form: str, width: int) -> float:
@@ -156,18 +161,40 @@ def report(args: Any, seconds: dict[str, list[float]], memory: dict[str, float],
     padded = TEXTS * LONGEST / sum(x.counts)
     what = f"OT head, d = {args.width}"
     claims = [
-        harness.Claim(5, f"{what}: time", "ours", "released", harness.speedup(seconds, "released", "ours"), 15,
-                      gate=gate, note=f"of it {padded:.1f}x is padding; the rest is the rate of bfloat16 products over "
-                      "float32's on this processor and passes over the logits saved"),
-        harness.Claim(5, f"{what}: peak memory", "ours", "released", memory["released"] / max(memory["ours"], 0.1), 40,
-                      gate="each form in a process of its own"),
+        harness.Claim(
+            5,
+            f"{what}: time",
+            "ours",
+            "released",
+            harness.speedup(seconds, "released", "ours"),
+            15,
+            gate=gate,
+            note=f"of it {padded:.1f}x is padding; the rest is the rate of bfloat16 products over "
+            "float32's on this processor and passes over the logits saved",
+        ),
+        harness.Claim(
+            5,
+            f"{what}: peak memory",
+            "ours",
+            "released",
+            memory["released"] / max(memory["ours"], 0.1),
+            40,
+            gate="each form in a process of its own",
+        ),
     ]
     speeds = {form: TEXTS / s for form, s in harness.middle(seconds).items()}
     harness.report(
-        "head", claims, seconds, args,
+        "head",
+        claims,
+        seconds,
+        args,
         {"megabytes": memory, "texts_per_second": speeds, "threads": args.threads, "width": args.width},
-        harness.bars(f"The vocabulary head alone, d = {args.width}, {args.threads} threads", "texts/s", speeds,
-                     ("ours", "chunked")),
+        harness.bars(
+            f"The vocabulary head alone, d = {args.width}, {args.threads} threads",
+            "texts/s",
+            speeds,
+            ("ours", "chunked"),
+        ),
     )
 
 

@@ -70,8 +70,16 @@ class Inputs:
         masked[attention == 0] = every[attention == 0] = -100
         bow = torch.zeros(batch, words, device=device, dtype=dtype).scatter_(1, ids, 1.0)
         bow /= bow.sum(1, keepdim=True)
-        return cls(normal(batch, length, width), normal(batch, length, width), normal(words, width, std=0.05),
-                   normal(words, std=0.05), masked, every, attention, bow)
+        return cls(
+            normal(batch, length, width),
+            normal(batch, length, width),
+            normal(words, width, std=0.05),
+            normal(words, std=0.05),
+            masked,
+            every,
+            attention,
+            bow,
+        )
 
     @property
     def leaves(self) -> dict[str, Tensor]:
@@ -187,8 +195,15 @@ def _shown(row: dict[str, Any]) -> list[str]:
 
     losses = [f"{row[form]['loss']:.6f}" if row[form] else "-" for form in FORMS]
     ratio = f"{row['ratio']:.1f}" if "ratio" in row else "-"
-    return [row["head"], str(row["length"]), megabytes("plain"), megabytes("ours"), ratio, *losses,
-            f"{row['gradient_difference']:.0e}"]
+    return [
+        row["head"],
+        str(row["length"]),
+        megabytes("plain"),
+        megabytes("ours"),
+        ratio,
+        *losses,
+        f"{row['gradient_difference']:.0e}",
+    ]
 
 
 def main() -> int:

@@ -116,8 +116,10 @@ def check(searcher: Searcher, encoder: Ready, topics: list[Query], some: int = 1
         assert [hit.docid for hit in answer.hits] == [index.docids[r] for r in best]
         assert np.allclose([hit.score for hit in answer.hits], scores[best], rtol=1e-9, atol=1e-9)
     depths = [a.report.depth_impact for a in answers if a.report]
-    return (f"{len(answers)} of {len(answers)} lists certified, {some} equal to brute force over all documents; "
-            f"depth of lists: median {int(np.median(depths)):,}, longest {max(depths):,}")
+    return (
+        f"{len(answers)} of {len(answers)} lists certified, {some} equal to brute force over all documents; "
+        f"depth of lists: median {int(np.median(depths)):,}, longest {max(depths):,}"
+    )
 
 
 def pyserini_fusion(index: IndexFolder, encoder: Ready, count: int, threads: int) -> Any:
@@ -170,19 +172,41 @@ def main() -> None:
     slower = max(("dense", "impact"), key=lambda mode: harness.middle(seconds)[mode])
     what = f"hybrid, exact top 1,000, {args.documents:,} documents"
     claims = [
-        harness.Claim(12, what, "hybrid", f"the slower half ({slower})", harness.speedup(seconds, "hybrid", slower),
-                      1.2, "<=", gate=gate),
-        harness.Claim(12, what, "hybrid", "pyserini, two runs fused",
-                      harness.speedup(seconds, "pyserini, two runs fused", "hybrid"), 20,
-                      gate=gate + "; the peer's lists are not the same: it guesses what one list misses",
-                      note="on one thread a third of ours is the float32 product with all vectors, a third the making "
-                      "of Hit objects, a sixth their scores in float64, a tenth the postings (cProfile)"),
+        harness.Claim(
+            12,
+            what,
+            "hybrid",
+            f"the slower half ({slower})",
+            harness.speedup(seconds, "hybrid", slower),
+            1.2,
+            "<=",
+            gate=gate,
+        ),
+        harness.Claim(
+            12,
+            what,
+            "hybrid",
+            "pyserini, two runs fused",
+            harness.speedup(seconds, "pyserini, two runs fused", "hybrid"),
+            20,
+            gate=gate + "; the peer's lists are not the same: it guesses what one list misses",
+            note="on one thread a third of ours is the float32 product with all vectors, a third the making "
+            "of Hit objects, a sixth their scores in float64, a tenth the postings (cProfile)",
+        ),
     ]
     speeds = {name: args.queries / s for name, s in harness.middle(seconds).items()}
     harness.report(
-        "hybrid", claims, seconds, args, {"questions_per_second": speeds, "threads": args.threads},
-        harness.bars(f"A thousand hits of {args.documents:,} documents, {args.threads} threads", "questions/s", speeds,
-                     ("hybrid", "dense", "impact", "hybrid, Lucene")),
+        "hybrid",
+        claims,
+        seconds,
+        args,
+        {"questions_per_second": speeds, "threads": args.threads},
+        harness.bars(
+            f"A thousand hits of {args.documents:,} documents, {args.threads} threads",
+            "questions/s",
+            speeds,
+            ("hybrid", "dense", "impact", "hybrid, Lucene"),
+        ),
     )
 
 

@@ -35,9 +35,13 @@ VOCABULARY, TOPICS, TOPIC_TERMS = 28_000, 2_000, 300
 BATCH = 5_000
 """Documents drawn at a time; each batch has a seed of its own, so memory does not grow with the collection."""
 GOALS = {
-    (1000, 100_000): 50.0, (1000, 1_000_000): 10.0, (1000, 8_800_000): 1.0,
-    (10, 100_000): 10.0, (10, 1_000_000): 3.0, (10, 8_800_000): 1.0,
-}  # fmt: skip
+    (1000, 100_000): 50.0,
+    (1000, 1_000_000): 10.0,
+    (1000, 8_800_000): 1.0,
+    (10, 100_000): 10.0,
+    (10, 1_000_000): 3.0,
+    (10, 8_800_000): 1.0,
+}
 ROWS = {1000: 10, 10: 11}
 PEER, LUCENE = "LuceneImpactSearcher", "ImpactSearcher (ours, Lucene)"
 OURS, BY_ROW = "postings", "postings, ties by row"
@@ -195,9 +199,12 @@ def main() -> None:
         queries = args.queries if documents < 500_000 else -(-args.queries // 5)
         contest = Contest(Path(args.work), documents, queries)
         details[f"{documents:,} documents"] = told = {
-            "queries": queries, "terms_per_query": round(float(np.mean([len(q) for q in contest.queries])), 1),
-            "postings": contest.index.meta["postings"], "bytes_per_posting": contest.sizes(), "building": contest.took,
-        }  # fmt: skip
+            "queries": queries,
+            "terms_per_query": round(float(np.mean([len(q) for q in contest.queries])), 1),
+            "postings": contest.index.meta["postings"],
+            "bytes_per_posting": contest.sizes(),
+            "building": contest.took,
+        }
         for k in ROWS:
             contest.gate(k)
             taken = in_turns(contest.variants(k), args.repeats, warm=2)
@@ -206,11 +213,18 @@ def main() -> None:
             for name, middling in middle(taken).items():
                 rates.setdefault(f"{name}, k={k}", {})[documents] = queries / middling
             if goal := GOALS.get((k, documents)):
-                claims.append(Claim(
-                    ROWS[k], f"{queries} queries, {documents:,} documents, k={k}, per core", f"{OURS}, ties by docid",
-                    f"Pyserini {PEER}.batch_search", speedup(taken, PEER, OURS), goal, gate=GATE,
-                    note=f"{speedup(taken, LUCENE, BY_ROW):.3g}x of {LUCENE}, ties by row",
-                ))  # fmt: skip
+                claims.append(
+                    Claim(
+                        ROWS[k],
+                        f"{queries} queries, {documents:,} documents, k={k}, per core",
+                        f"{OURS}, ties by docid",
+                        f"Pyserini {PEER}.batch_search",
+                        speedup(taken, PEER, OURS),
+                        goal,
+                        gate=GATE,
+                        note=f"{speedup(taken, LUCENE, BY_ROW):.3g}x of {LUCENE}, ties by row",
+                    )
+                )
     for name, by in rates.items():
         if len(by) > 1 and not name.startswith(BY_ROW):
             seconds_each = [1 / rate for rate in by.values()]

@@ -86,11 +86,23 @@ class Builders:
 
     def anserini(self) -> None:
         start = time.process_time()
-        pyserini.autoclass("io.anserini.index.IndexCollection").main([
-            "-collection", "JsonVectorCollection", "-input", str(self.folder / "json"),
-            "-index", str(self.place(PEER)), "-generator", "DefaultLuceneDocumentGenerator", "-threads", "1",
-            "-impact", "-pretokenized", "-optimize",
-        ])  # fmt: skip
+        pyserini.autoclass("io.anserini.index.IndexCollection").main(
+            [
+                "-collection",
+                "JsonVectorCollection",
+                "-input",
+                str(self.folder / "json"),
+                "-index",
+                str(self.place(PEER)),
+                "-generator",
+                "DefaultLuceneDocumentGenerator",
+                "-threads",
+                "1",
+                "-impact",
+                "-pretokenized",
+                "-optimize",
+            ]
+        )
         self.cpu.setdefault(PEER, []).append(time.process_time() - start)
 
     def ours(self, name: str = OURS, impacts: sp.csr_matrix | None = None, feed: bool = True) -> Path:
@@ -183,10 +195,17 @@ def compare(impacts: sp.csr_matrix, terms: list[str], repeats: int) -> dict[str,
     for n, taken in middle(seconds).items():
         print(f"{n:<28} {taken:8.3f} s  {1e9 * taken / impacts.nnz:8.0f} ns a posting  {sizes[n]:.3f} bytes a posting")
     return {
-        "documents": impacts.shape[0], "postings": int(impacts.nnz), "mean_impact": float(impacts.data.mean()),
-        "peer_json_bytes": json_bytes, "seconds": seconds, "processor_seconds": cpu, "gate": gate, "bytes": sizes,
-        "entropy": entropy(impacts), "strings_speedup": speedup(seconds, PEER, STRINGS),
-    }  # fmt: skip
+        "documents": impacts.shape[0],
+        "postings": int(impacts.nnz),
+        "mean_impact": float(impacts.data.mean()),
+        "peer_json_bytes": json_bytes,
+        "seconds": seconds,
+        "processor_seconds": cpu,
+        "gate": gate,
+        "bytes": sizes,
+        "entropy": entropy(impacts),
+        "strings_speedup": speedup(seconds, PEER, STRINGS),
+    }
 
 
 def drawn_again(impacts: sp.csr_matrix, terms: list[str], rows: int) -> dict[str, Any]:
@@ -195,28 +214,38 @@ def drawn_again(impacts: sp.csr_matrix, terms: list[str], rows: int) -> dict[str
     with tempfile.TemporaryDirectory() as name:
         builders = Builders(Path(name), more, terms)
         builders.ours()
-        return {"documents": rows, "postings": int(more.nnz), "bytes": {OURS: builders.bytes_a_posting(OURS)},
-                "entropy": entropy(more), "gate": ""}
+        return {
+            "documents": rows,
+            "postings": int(more.nnz),
+            "bytes": {OURS: builders.bytes_a_posting(OURS)},
+            "entropy": entropy(more),
+            "gate": "",
+        }
 
 
 def _claims(what: str, found: dict[str, Any]) -> list[Claim]:
     def faster(by: str, seconds: dict[str, list[float]]) -> Claim:
-        return Claim(9, f"build impact postings, {by}: {what}", OURS, PEER, speedup(seconds, PEER, OURS), 8.0,
-                     gate=found["gate"])
+        return Claim(
+            9, f"build impact postings, {by}: {what}", OURS, PEER, speedup(seconds, PEER, OURS), 8.0, gate=found["gate"]
+        )
 
     return [
-        faster("one thread", found["seconds"]), faster("processor time", found["processor_seconds"]),
+        faster("one thread", found["seconds"]),
+        faster("processor time", found["processor_seconds"]),
         _bytes_claim(what, found),
-    ]  # fmt: skip
+    ]
 
 
 def _bytes_claim(what: str, found: dict[str, Any]) -> Claim:
     e = found["entropy"]
-    note = (f"entropy {e['gap_bits']:.2f} bits of gap + {e['impact_bits']:.2f} of impact = {e['bytes']:.2f} bytes; "
-            "Lucene spends the bits of a block's largest gap on each of its 128, and whole bytes (2.6 to 2.9) on each "
-            "posting of a term's last, incomplete block")
-    return Claim(9, f"bytes a posting: {what}", OURS, PEER, found["bytes"][OURS], 2.0, "<=", " bytes", found["gate"],
-                 note)
+    note = (
+        f"entropy {e['gap_bits']:.2f} bits of gap + {e['impact_bits']:.2f} of impact = {e['bytes']:.2f} bytes; "
+        "Lucene spends the bits of a block's largest gap on each of its 128, and whole bytes (2.6 to 2.9) on each "
+        "posting of a term's last, incomplete block"
+    )
+    return Claim(
+        9, f"bytes a posting: {what}", OURS, PEER, found["bytes"][OURS], 2.0, "<=", " bytes", found["gate"], note
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -247,8 +276,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     seconds = {f"{way}: {name}": taken for name, one in timed.items() for way, taken in one["seconds"].items()}
     rates = {
         f"{way}: {name}": one["documents"] / s
-        for name, one in timed.items() for way, s in middle(one["seconds"]).items()
-    }  # fmt: skip
+        for name, one in timed.items()
+        for way, s in middle(one["seconds"]).items()
+    }
     details = {name: {k: v for k, v in one.items() if k not in ("seconds", "gate")} for name, one in found.items()}
     ours = [name for name in rates if not name.startswith(PEER)]
     picture = bars("Building impact postings on one thread", "documents per second", rates, ours)

@@ -90,12 +90,17 @@ def measure(length: int, repeats: int, batch: int = 64) -> dict[str, float]:
     packed = masking.position_masks(continues, lengths, RATIO, seeds, bits=True)
     inner = slice(1, -1)
     return {
-        "length": length, "released_ms": 1e3 * statistics.median(theirs), "ours_ms": 1e3 * statistics.median(ours),
-        "ratio": statistics.median(a / b for a, b in zip(theirs, ours, strict=True)), "goal": GOALS.get(length, 0),
-        "released_bytes": lists[0].nbytes, "bool_bytes": visible[0].nbytes, "bits_bytes": packed[0].nbytes,
+        "length": length,
+        "released_ms": 1e3 * statistics.median(theirs),
+        "ours_ms": 1e3 * statistics.median(ours),
+        "ratio": statistics.median(a / b for a, b in zip(theirs, ours, strict=True)),
+        "goal": GOALS.get(length, 0),
+        "released_bytes": lists[0].nbytes,
+        "bool_bytes": visible[0].nbytes,
+        "bits_bytes": packed[0].nbytes,
         "released_hidden": 1 - float(torch.stack(lists)[:, :, inner].float().mean()),
         "ours_hidden": 1 - float(visible[:, :, inner].mean()),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -106,13 +111,17 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure(length, args.repeats) for length in args.lengths]
-    print(f"{'tokens':>6} {'released ms':>12} {'ours ms':>8} {'ratio (goal)':>14}  "
-          f"{'int64 / bool / bits bytes':>26}  hidden")
+    print(
+        f"{'tokens':>6} {'released ms':>12} {'ours ms':>8} {'ratio (goal)':>14}  "
+        f"{'int64 / bool / bits bytes':>26}  hidden"
+    )
     for r in rows:
         size = f"{r['released_bytes']:,} / {r['bool_bytes']:,} / {r['bits_bytes']:,}"
         ratio = f"{r['ratio']:.0f}x ({r['goal'] or '-'})"
-        print(f"{r['length']:>6} {r['released_ms']:>12.2f} {r['ours_ms']:>8.4f} {ratio:>14}  {size:>26}  "
-              f"{r['released_hidden']:.3f} / {r['ours_hidden']:.3f}")
+        print(
+            f"{r['length']:>6} {r['released_ms']:>12.2f} {r['ours_ms']:>8.4f} {ratio:>14}  {size:>26}  "
+            f"{r['released_hidden']:.3f} / {r['ours_hidden']:.3f}"
+        )
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(rows, f, indent=2)

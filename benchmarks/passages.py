@@ -71,9 +71,7 @@ def questions(n: int, seed: int = 1) -> list[str]:
     return _texts(n, seed, 8, 0.33, 4, 24)
 
 
-def _texts(
-    n: int, seed: int, mean: float, sigma: float, shortest: int, longest: int, shape: str = "base"
-) -> list[str]:
+def _texts(n: int, seed: int, mean: float, sigma: float, shortest: int, longest: int, shape: str = "base") -> list[str]:
     rng = np.random.default_rng(seed)
     words = np.array(sorted(w for w in tokenizer_of(shape).get_vocab() if w.isascii() and w.isalpha()))
     lengths = rng.lognormal(math.log(mean) - sigma**2 / 2, sigma, n).round().clip(shortest, longest).astype(int)

@@ -60,12 +60,34 @@ def make_base(name: str, corpus: Path, folder: Path) -> None:
 def command(method: str, corpus: Path, args: argparse.Namespace) -> list[str]:
     """One run's command line."""
     words = [
-        "--method", method, "--model", str(args.output / "base"), "--corpus", str(corpus),
-        "--output", str(args.output / method),
-        "--length", str(args.length), "--batch-size", str(args.batch_size), "--steps", str(args.steps),
-        "--accumulate", "1", "--learning-rate", str(args.learning_rate), "--held-out", "512", "--log-steps", "10",
-        "--eval-steps", str(args.look), "--save-steps", str(args.look), "--bf16",
-    ]  # fmt: skip
+        "--method",
+        method,
+        "--model",
+        str(args.output / "base"),
+        "--corpus",
+        str(corpus),
+        "--output",
+        str(args.output / method),
+        "--length",
+        str(args.length),
+        "--batch-size",
+        str(args.batch_size),
+        "--steps",
+        str(args.steps),
+        "--accumulate",
+        "1",
+        "--learning-rate",
+        str(args.learning_rate),
+        "--held-out",
+        "512",
+        "--log-steps",
+        "10",
+        "--eval-steps",
+        str(args.look),
+        "--save-steps",
+        str(args.look),
+        "--bf16",
+    ]
     return [*words, *OWN.get(method, []), *(["--threads", str(args.threads)] if args.threads else [])]
 
 
@@ -78,8 +100,10 @@ def table(folders: list[Path]) -> str:
         choices = record["choices"]
         tokens = f"{record['steps'] * choices['batch_size'] * choices['length'] / 1e3:,.0f} k at most"
         for name in first:
-            lines.append(f"| {folder.name} | {name.removeprefix('loss_')} | {first[name]:.3f} | {last[name]:.3f} | "
-                         f"{record['steps']:,} | {tokens} |")
+            lines.append(
+                f"| {folder.name} | {name.removeprefix('loss_')} | {first[name]:.3f} | {last[name]:.3f} | "
+                f"{record['steps']:,} | {tokens} |"
+            )
     return "\n".join(lines)
 
 

@@ -51,8 +51,10 @@ def check(folder: Path, texts: list[str], encoders: dict[str, TextEncoder]) -> s
             shared.append(len(np.intersect1d(found["bfloat16"][row].indices, words[0].numpy())) / CAP)
     assert off < 1e-5, off
     assert np.mean(shared) > 0.9
-    return f"float32: the plain form's words for {len(texts)} questions, weights to {off:.1e}; bfloat16 " \
-           f"keeps {np.mean(shared):.1%} of the words"
+    return (
+        f"float32: the plain form's words for {len(texts)} questions, weights to {off:.1e}; bfloat16 "
+        f"keeps {np.mean(shared):.1%} of the words"
+    )
 
 
 def _weights_read(encoder: TextEncoder) -> int:
@@ -94,18 +96,33 @@ def main() -> None:
     what = {"base": "BERT-base", "minilm": "MiniLM", "tiny": "tiny"}[args.shape]
     peer = "pyserini SpladeQueryEncoder"
     claims = [
-        harness.Claim(8, f"encode questions, {text}, {what}", name, peer, harness.speedup(seconds, peer, name), 5,
-                      gate=gate, note=bound if text == "batch 1" else "")
+        harness.Claim(
+            8,
+            f"encode questions, {text}, {what}",
+            name,
+            peer,
+            harness.speedup(seconds, peer, name),
+            5,
+            gate=gate,
+            note=bound if text == "batch 1" else "",
+        )
         for text, name in (("batch 1", "ours, bfloat16, one by one"), ("batch 32", "ours, bfloat16, batch of 32"))
     ]
     speeds = {n: args.questions / s for n, s in harness.middle(seconds).items()}
     for name, speed in speeds.items():
         print(f"{name:<36} {speed:8.1f} questions/s")
     harness.report(
-        "queries" if args.shape == "base" else f"queries_{args.shape}", claims, seconds, args,
+        "queries" if args.shape == "base" else f"queries_{args.shape}",
+        claims,
+        seconds,
+        args,
         {"questions_per_second": speeds, "threads": args.threads, "shape": args.shape},
-        harness.bars(f"Questions, {what}, {args.threads} threads", "questions/s", speeds,
-                     tuple(n for n in speeds if n.startswith("ours"))),
+        harness.bars(
+            f"Questions, {what}, {args.threads} threads",
+            "questions/s",
+            speeds,
+            tuple(n for n in speeds if n.startswith("ours")),
+        ),
     )
 
 

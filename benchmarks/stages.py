@@ -30,8 +30,14 @@ from dupmae_ir.io.runs import read_run
 RECIPE = Path(__file__).with_name("stages.toml")
 MODELS = ("base", "stage1", "stage2", "teacher", "stage3", "stage1_cls", "stage1_ot")
 SYSTEMS = {"stage1_cls": ("dense",), "stage1_ot": ("impact",), "teacher": ("hybrid",)}
-BEFORE = {"stage1": "base", "stage2": "stage1", "stage3": "stage2", "stage1_cls": "stage1", "stage1_ot": "stage1",
-          "teacher": "stage2"}  # fmt: skip
+BEFORE = {
+    "stage1": "base",
+    "stage2": "stage1",
+    "stage3": "stage2",
+    "stage1_cls": "stage1",
+    "stage1_ot": "stage1",
+    "teacher": "stage2",
+}
 LENGTH = 128
 """Word pieces of a document, in every row."""
 RERANKED = 20
@@ -100,11 +106,32 @@ def runs_of(model: str, collection: Path, args: argparse.Namespace) -> dict[str,
             rerank(args.output / "teacher", runs_of("stage2", collection, args)["hybrid"], collection, run)
         elif not run.is_file():
             common = ("--corpus", collection / "corpus.jsonl", "--index", folder / "index")
-            call("encode", *common, "--model", args.output / model, "--dtype", "bfloat16", "--document-length",
-                 LENGTH, "--quiet")
-            call("search", "--index", folder / "index", "--model", args.output / model, "--topics",
-                 collection / "queries.jsonl", "--qrels", collection / "qrels/test.tsv", f"--{system}", "--output", run,
-                 "--quiet")
+            call(
+                "encode",
+                *common,
+                "--model",
+                args.output / model,
+                "--dtype",
+                "bfloat16",
+                "--document-length",
+                LENGTH,
+                "--quiet",
+            )
+            call(
+                "search",
+                "--index",
+                folder / "index",
+                "--model",
+                args.output / model,
+                "--topics",
+                collection / "queries.jsonl",
+                "--qrels",
+                collection / "qrels/test.tsv",
+                f"--{system}",
+                "--output",
+                run,
+                "--quiet",
+            )
         found[system] = run
     return found
 
@@ -173,8 +200,12 @@ def main() -> None:
         sample(args, data)
     if not (args.output / "base" / "config.json").is_file():
         make_base(data / "pool.jsonl", args.output / "base")
-    inputs = {"pairs": data / "pairs.jsonl", "dev": data / "dev.jsonl", "collection": data / "pool.jsonl",
-              "model": args.output / "base"}  # fmt: skip
+    inputs = {
+        "pairs": data / "pairs.jsonl",
+        "dev": data / "dev.jsonl",
+        "collection": data / "pool.jsonl",
+        "model": args.output / "base",
+    }
     settings = [w for k, v in inputs.items() for w in ("--set", f"{k}={v}")]
     call("finetune", "--recipe", RECIPE, "--output", args.output, *settings)
     print(table([data / "dev", *args.collections], args))

@@ -29,8 +29,12 @@ from dupmae_ir.io.atomic import atomic_write
 PEER = "import pyserini.search.lucene"
 QUERY = "count how often each word occurs in a list"
 HELP, ENCODE_HELP, DOCTOR, FIRST, SEARCH = (
-    "dupmae-ir --help", "encode --help", "doctor, to its last line", "doctor, to its first finding", "search --query",
-)  # fmt: skip
+    "dupmae-ir --help",
+    "encode --help",
+    "doctor, to its last line",
+    "doctor, to its first finding",
+    "search --query",
+)
 
 
 class Commands:
@@ -42,8 +46,11 @@ class Commands:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.ours = {**os.environ, "PYTHONPATH": path}
         self.stock = {
-            **self.ours, "JAVA_HOME": str(java.home), "JVM_PATH": str(java.library), "OPENAI_API_KEY": "unused",
-        }  # fmt: skip
+            **self.ours,
+            "JAVA_HOME": str(java.home),
+            "JVM_PATH": str(java.library),
+            "OPENAI_API_KEY": "unused",
+        }
         self.index = folder / "index"
         self.first: list[float] = []
         self._make_index(folder / "corpus.jsonl", documents)
@@ -80,8 +87,12 @@ class Commands:
         """All of it; the time to the first finding is kept aside."""
         start = time.perf_counter()
         with subprocess.Popen(
-            [sys.executable, "-m", "dupmae_ir.doctor"], env=self.ours, cwd=self.index.parent, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
+            [sys.executable, "-m", "dupmae_ir.doctor"],
+            env=self.ours,
+            cwd=self.index.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         ) as child:
             assert child.stdout is not None
             line = child.stdout.readline()
@@ -98,9 +109,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder), args.documents)
         variants: dict[str, Callable[[], None]] = {
-            PEER: commands.peer, HELP: commands.help, ENCODE_HELP: commands.encode_help, SEARCH: commands.search,
+            PEER: commands.peer,
+            HELP: commands.help,
+            ENCODE_HELP: commands.encode_help,
+            SEARCH: commands.search,
             DOCTOR: commands.doctor,
-        }  # fmt: skip
+        }
         seconds = in_turns(variants, args.repeats)
     seconds[FIRST] = commands.first[-args.repeats :]
 
@@ -110,15 +124,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         return Claim(14, f"start-up of {name}", name, PEER, share, goal, "<=", "x", gate, note)
 
     claims = [
-        claim(HELP, 0.15), claim(ENCODE_HELP, 0.15), claim(FIRST, 0.15),
+        claim(HELP, 0.15),
+        claim(ENCODE_HELP, 0.15),
+        claim(FIRST, 0.15),
         claim(SEARCH, 1.3, "most of it is importing torch and transformers' modelling code"),
-    ]  # fmt: skip
+    ]
     total = 1 / speedup(seconds, PEER, DOCTOR)
     print(f"doctor's nine checks, {DOCTOR}: {total:.2f}x of the peer; one of them is that very import")
     taken = middle(seconds)
     details = {"java": commands.java, "documents": args.documents, "doctor_total_ratio": round(total, 3)}
-    picture = bars("Start-up, seconds (less is better)", "seconds", dict(sorted(taken.items(), key=lambda p: -p[1])),
-                   [name for name in taken if name != PEER])
+    picture = bars(
+        "Start-up, seconds (less is better)",
+        "seconds",
+        dict(sorted(taken.items(), key=lambda p: -p[1])),
+        [name for name in taken if name != PEER],
+    )
     report("startup", claims, seconds, args, details, picture)
 
 

@@ -1,6 +1,6 @@
 """Pages of which a part is made from data: what stands between two marks is written anew, all else by hand.
 
-    <!-- NAME: made by `make docs` --> ... <!-- end of NAME -->
+<!-- NAME: made by `make docs` --> ... <!-- end of NAME -->
 """
 
 from __future__ import annotations

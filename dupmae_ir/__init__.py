@@ -11,12 +11,25 @@ from typing import Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "Document": "types", "Query": "types", "Hit": "types", "Run": "types", "Qrels": "types",
-    "Representation": "types", "Encoder": "types", "EncoderSettings": "types", "DupmaeError": "errors",
-    "load_encoder": "models", "IndexFolder": "index.folder", "Searcher": "search", "evaluate": "eval.evaluate",
-    "read_collection": "io.collections", "read_topics": "io.topics", "read_qrels": "io.qrels",
-    "read_run": "io.runs", "write_run": "io.runs",
-}  # fmt: skip
+    "Document": "types",
+    "Query": "types",
+    "Hit": "types",
+    "Run": "types",
+    "Qrels": "types",
+    "Representation": "types",
+    "Encoder": "types",
+    "EncoderSettings": "types",
+    "DupmaeError": "errors",
+    "load_encoder": "models",
+    "IndexFolder": "index.folder",
+    "Searcher": "search",
+    "evaluate": "eval.evaluate",
+    "read_collection": "io.collections",
+    "read_topics": "io.topics",
+    "read_qrels": "io.qrels",
+    "read_run": "io.runs",
+    "write_run": "io.runs",
+}
 __all__ = sorted(_NAMES)
 
 

@@ -41,7 +41,12 @@ def option(
     ``flag`` overrides the name derived from the field (``batch_tokens`` -> ``--batch-tokens``).
     """
     metadata = {
-        "help": help, "group": group, "choices": choices, "metavar": metavar, "flag": flag, "positional": positional,
+        "help": help,
+        "group": group,
+        "choices": choices,
+        "metavar": metavar,
+        "flag": flag,
+        "positional": positional,
     }
     return field(default=default, metadata=metadata)
 

@@ -81,13 +81,16 @@ def dispatch(
     if verb in ("-h", "--help"):
         width = max(map(len, verbs)) + 2
         lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
-        print(f"usage: dupmae-ir {command} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{_indent(examples)}\n\n"
-              f"dupmae-ir {command} COMMAND --help says more; each takes --quiet.")  # fmt: skip
+        print(
+            f"usage: dupmae-ir {command} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{_indent(examples)}\n\n"
+            f"dupmae-ir {command} COMMAND --help says more; each takes --quiet."
+        )
         return 0
     if verb not in verbs:
         known = ", ".join(verbs)
-        print(f"dupmae-ir {command}: no command named {verb!r}; there are {known}.{suggest(verb, verbs)}",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"dupmae-ir {command}: no command named {verb!r}; there are {known}.{suggest(verb, verbs)}", file=sys.stderr
+        )
         return 2
     return guarded(lambda: verbs[verb][1](rest), f"dupmae-ir {command} {verb}")
 
@@ -110,8 +113,14 @@ def progress(
 
     off = quiet or not sys.stderr.isatty()
     bar = tqdm(
-        total=total, desc=description, unit=f" {unit}", initial=initial, disable=off,
-        dynamic_ncols=True, smoothing=0.05, mininterval=0.2,
+        total=total,
+        desc=description,
+        unit=f" {unit}",
+        initial=initial,
+        disable=off,
+        dynamic_ncols=True,
+        smoothing=0.05,
+        mininterval=0.2,
     )
     with bar:
         yield bar

@@ -29,9 +29,19 @@ PROBLEM with the command that fixes it. Exit status 1 when something is broken t
 """
 EXAMPLES = "python -m dupmae_ir.doctor"
 PACKAGES = (
-    "pyserini", "torch", "transformers", "faiss-cpu", "pytrec_eval-terrier", "beir", "jsonlines", "numpy", "scipy",
-    "safetensors", "tqdm", "pyjnius",
-)  # fmt: skip
+    "pyserini",
+    "torch",
+    "transformers",
+    "faiss-cpu",
+    "pytrec_eval-terrier",
+    "beir",
+    "jsonlines",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "tqdm",
+    "pyjnius",
+)
 TIMEOUT = 180
 """Seconds after which a check counts as hanging."""
 

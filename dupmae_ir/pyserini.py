@@ -264,7 +264,8 @@ def _already_running(started_at: str | None) -> Java:
         where = re.findall(r'File "([^"]+)", line (\d+)', started_at or "")
         outside = [f"{f}:{n}" for f, n in where if "jnius" not in f and not f.startswith("<")]
         raise EnvironmentProblem(
-            "this process already runs a JVM without Anserini" + (f" (started at {outside[-1]})" if outside else "")
+            "this process already runs a JVM without Anserini"
+            + (f" (started at {outside[-1]})" if outside else "")
             + "; call dupmae_ir.pyserini.start_jvm() before anything else imports jnius"
         ) from None
     _hush()

@@ -24,9 +24,7 @@ _WORD = re.compile(r"\w+")
 class HashingEncoder:
     """See the module's text. ``dim`` and ``vocabulary`` are the widths of the two parts; None leaves one out."""
 
-    def __init__(
-        self, dim: int | None = 16, vocabulary: int | None = 512, seed: int = 0, **settings: Any
-    ) -> None:
+    def __init__(self, dim: int | None = 16, vocabulary: int | None = 512, seed: int = 0, **settings: Any) -> None:
         self.name = "testing:hashing"
         self.dim = dim
         self.width = vocabulary or 512

@@ -50,10 +50,10 @@ twelve layers deep and trained on MS MARCO.
 ## How it was made
 1. **Start**: {MINILM}, which was trained to be
    read by the mean of its tokens and has no masked-LM head.
-2. **Held**: {held['steps']} updates of {batch} pairs in which [CLS] learns to say what that mean says: the distance
+2. **Held**: {held["steps"]} updates of {batch} pairs in which [CLS] learns to say what that mean says: the distance
    from the start's unit vectors at length sqrt(20), and a small share of the contrastive loss.
 3. **Stage 1**: a head is calibrated in closed form (`dupmae_ir/models/from_encoder.py`, no training); then
-   {stage['steps']} updates of {stage['config']['batch_size']} pairs under the in-batch contrastive loss (Eq. 13) of
+   {stage["steps"]} updates of {stage["config"]["batch_size"]} pairs under the in-batch contrastive loss (Eq. 13) of
    DupMAE's similarity (Eq. 12), [CLS] still held.
 
 There is no masked-auto-encoder pre-training in it: with what two cores can read in minutes none helped
@@ -69,7 +69,7 @@ settings, the digest of the pairs and the losses of both steps.
 
 ## Data
 Query-passage pairs made automatically from openly licensed text (headings, glossaries, review questions, FAQs), of
-which {held['config']['limit']:,} and {stage['config']['limit']:,} were drawn.
+which {held["config"]["limit"]:,} and {stage["config"]["limit"]:,} were drawn.
 
 {sources_table(sources)}
 

@@ -38,16 +38,30 @@ class Evaluator:
     search: dict[str, Any] = field(default_factory=dict)
 
     def model(
-        self, collection: Path, folder: Path, model: Path, modes: Sequence[str], parts: str,
-        options: dict[str, Any] | None = None, index: Path | None = None, bits: int = 8,
+        self,
+        collection: Path,
+        folder: Path,
+        model: Path,
+        modes: Sequence[str],
+        parts: str,
+        options: dict[str, Any] | None = None,
+        index: Path | None = None,
+        bits: int = 8,
     ) -> dict[str, Any]:
         """One model on one set. ``index``: that of the same model, searched by ``options`` as it is, or, with fewer
         ``bits``, encoded again at a scale whose largest impact is so much smaller."""
         return _once(folder, lambda: self._model(collection, folder, model, modes, parts, options or {}, index, bits))
 
     def _model(
-        self, collection: Path, folder: Path, model: Path, modes: Sequence[str], parts: str, options: dict[str, Any],
-        index: Path | None, bits: int,
+        self,
+        collection: Path,
+        folder: Path,
+        model: Path,
+        modes: Sequence[str],
+        parts: str,
+        options: dict[str, Any],
+        index: Path | None,
+        bits: int,
     ) -> dict[str, Any]:
         seconds = {}
         extra: dict[str, Any] = {}
@@ -57,10 +71,21 @@ class Evaluator:
         if index is None or bits < 8:
             index = folder / "index"
             started = time.perf_counter()
-            encode(checked(EncodeConfig, "encode", **{
-                "corpus": str(collection / "corpus.jsonl"), "index": str(index), "model": str(model), "parts": parts,
-                "quiet": True, **self.encode, **extra,
-            }))
+            encode(
+                checked(
+                    EncodeConfig,
+                    "encode",
+                    **{
+                        "corpus": str(collection / "corpus.jsonl"),
+                        "index": str(index),
+                        "model": str(model),
+                        "parts": parts,
+                        "quiet": True,
+                        **self.encode,
+                        **extra,
+                    },
+                )
+            )
             seconds["encode"] = round(time.perf_counter() - started, 2)
         for mode in modes:
             started = time.perf_counter()
@@ -96,8 +121,12 @@ class Evaluator:
             return
         run.parent.mkdir(parents=True, exist_ok=True)
         settings: dict[str, Any] = {
-            "index": str(index), "topics": str(collection / "queries.jsonl"), "output": str(run),
-            "qrels": str(collection / "qrels" / "test.tsv"), mode: True, "quiet": True,
+            "index": str(index),
+            "topics": str(collection / "queries.jsonl"),
+            "output": str(run),
+            "qrels": str(collection / "qrels" / "test.tsv"),
+            mode: True,
+            "quiet": True,
         }
         if mode != "bm25":
             settings |= {"model": str(model), **self.search, **options}
@@ -115,7 +144,7 @@ class Evaluator:
                 mode: {m: [round(r.per_query[q][m], DIGITS) for q in queries] for m in r.mean}
                 for mode, r in results.items()
             },
-        }  # fmt: skip
+        }
 
 
 def _once(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -146,8 +175,9 @@ def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000, l
         out = np.zeros((len(texts), model.lm.config.hidden_size), np.float32)
         for start in range(0, len(order), 64):
             rows = order[start : start + 64]
-            read = tokenizer([texts[i] for i in rows], padding=True, truncation=True, max_length=length,
-                             return_tensors="pt").to(device)  # fmt: skip
+            read = tokenizer(
+                [texts[i] for i in rows], padding=True, truncation=True, max_length=length, return_tensors="pt"
+            ).to(device)
             out[rows] = pool(read["input_ids"], read["attention_mask"]).cpu().numpy()
         return out
 

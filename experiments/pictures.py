@@ -54,8 +54,9 @@ def _losses(records: list[Record], pyplot: Any) -> Any:
         terms = [k for k in rows[0] if k.startswith("eval_loss")] if rows else []
         # A single task's loss is the sum.
         for name in [t for t in terms if t != "eval_loss"] or terms:
-            axis.plot([r["step"] for r in rows], [r[name] for r in rows], marker=".",
-                      label=name.removeprefix("eval_loss_"))  # fmt: skip
+            axis.plot(
+                [r["step"] for r in rows], [r[name] for r in rows], marker=".", label=name.removeprefix("eval_loss_")
+            )
         axis.set_title(record["title"], fontsize=10)
         axis.set_xlabel("updates")
         if terms:
@@ -91,8 +92,11 @@ def _differences(records: list[Record], pyplot: Any) -> Any:
 def _tokens(records: list[Record], pyplot: Any) -> Any:
     """Hybrid effectiveness against the tokens of pre-training: DupMAE's budgets as a line, the systems as points. All
     of the same seeds: a line through different ones would show these."""
-    rows = {name: r for name, r in by_row(records).items() if "hybrid" in _modes(r[0]) and "tokens" in r[0]
-            and r[0]["table"] in ("systems", "tokens")}  # fmt: skip
+    rows = {
+        name: r
+        for name, r in by_row(records).items()
+        if "hybrid" in _modes(r[0]) and "tokens" in r[0] and r[0]["table"] in ("systems", "tokens")
+    }
     if not rows:
         return None
     rows = dict(zip(rows, of_shared_seeds(rows.values()), strict=True))
@@ -130,9 +134,13 @@ def label(axis: Any, titles: list[tuple[float, float, str]]) -> None:
     for x, y, title in sorted(titles, key=lambda told: told[1]):
         least = max(y, least + (high - low) / 18)
         axis.annotate(
-            title, (x, y), xytext=(x + 0.04 * axis.get_xlim()[1], least), fontsize=6, va="center",
+            title,
+            (x, y),
+            xytext=(x + 0.04 * axis.get_xlim()[1], least),
+            fontsize=6,
+            va="center",
             arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "0.6"},
-        )  # fmt: skip
+        )
 
 
 def _bytes(records: list[Record], pyplot: Any) -> Any:
@@ -145,8 +153,11 @@ def _bytes(records: list[Record], pyplot: Any) -> Any:
     figure, axes = _panels(pyplot, len(sets))
     for name, axis in zip(sets, axes, strict=False):
         for mode, colour in COLOURS.items():
-            points = [(r["sets"][name]["index_bytes"][mode] / 1e6, r["sets"][name]["scores"][mode][MEASURE])
-                      for r in rows if name in r["sets"] and mode in r["sets"][name]["scores"]]  # fmt: skip
+            points = [
+                (r["sets"][name]["index_bytes"][mode] / 1e6, r["sets"][name]["scores"][mode][MEASURE])
+                for r in rows
+                if name in r["sets"] and mode in r["sets"][name]["scores"]
+            ]
             if points:
                 axis.plot(*zip(*points, strict=True), "o", color=colour, label=mode, markersize=4)
         axis.set_xscale("log")
@@ -180,8 +191,12 @@ def _halves(records: list[Record], pyplot: Any) -> Any:
 
 
 PICTURES = {
-    "losses": _losses, "differences": _differences, "tokens": _tokens, "bytes": _bytes, "complementarity": _halves,
-}  # fmt: skip
+    "losses": _losses,
+    "differences": _differences,
+    "tokens": _tokens,
+    "bytes": _bytes,
+    "complementarity": _halves,
+}
 
 
 def _modes(record: Record) -> set[str]:

@@ -44,10 +44,17 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
     aside.mkdir(parents=True)
     counts = {"texts": write_texts(_texts(data, budget), aside / "pretrain.jsonl", budget.texts)}
     pairs = data / "pairs"
-    sample(argparse.Namespace(
-        pairs=pairs / "train.jsonl.gz", dev=pairs / "dev.jsonl.gz", pool=pairs / "corpus.jsonl.gz",
-        queries=budget.queries, dev_queries=budget.dev_queries, others=budget.others,
-    ), aside)  # fmt: skip
+    sample(
+        argparse.Namespace(
+            pairs=pairs / "train.jsonl.gz",
+            dev=pairs / "dev.jsonl.gz",
+            pool=pairs / "corpus.jsonl.gz",
+            queries=budget.queries,
+            dev_queries=budget.dev_queries,
+            others=budget.others,
+        ),
+        aside,
+    )
     for name in budget.sets:
         if name == "demo":
             from dupmae_ir.demo.collection import write_beir

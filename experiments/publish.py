@@ -62,37 +62,42 @@ def training(record: Record, data: dict[str, Any], runs: Path) -> dict[str, Any]
     """What made the model: commands, digests of the data, and what the last stage wrote about itself."""
     last = json.loads((runs / record["model"]["folder"] / "training.json").read_text(encoding="utf-8"))
     return {
-        "row": record["row"], "seed": record["seed"], "budget": data["budget"], "commands": record["commands"],
-        "tokens": record["tokens"], "updates": record["updates"], "seconds": record["seconds"],
-        "machine": record["machine"], "data": data["data"], **last,
-    }  # fmt: skip
+        "row": record["row"],
+        "seed": record["seed"],
+        "budget": data["budget"],
+        "commands": record["commands"],
+        "tokens": record["tokens"],
+        "updates": record["updates"],
+        "seconds": record["seconds"],
+        "machine": record["machine"],
+        "data": data["data"],
+        **last,
+    }
 
 
-def card(
-    record: Record, records: list[Record], data: dict[str, Any], sources: str, config: ModelConfig
-) -> str:
+def card(record: Record, records: list[Record], data: dict[str, Any], sources: str, config: ModelConfig) -> str:
     """README.md of the folder, from the records and SOURCES.md."""
     start = MINILM if data["base"] == "minilm" else f"the model `{Path(data['base']).name}`"
     commands = "\n".join("dupmae-ir " + line.removeprefix("dupmae_ir.") for line in record["commands"])
     seconds = sum(record["seconds"].values())
     return f"""# The embedded model
 
-{record['title']}: [CLS] vectors and weights over the vocabulary in one pass, float16. Chosen on the dev pairs alone
+{record["title"]}: [CLS] vectors and weights over the vocabulary in one pass, float16. Chosen on the dev pairs alone
 (hybrid nDCG@10 {dev_score(record):.4f}) among the rows of `experiments/systems.toml` under the budget
-`{record['budget']}`. It is not one of the papers' models, which are larger and trained on MS MARCO.
+`{record["budget"]}`. It is not one of the papers' models, which are larger and trained on MS MARCO.
 
 ## How it was made
 It starts from {start}, with a masked-LM head calibrated in closed form where it has none. Pre-training read
-{record['tokens']:,} tokens in {record['updates']:,} updates; all of the training took {seconds:,} s
-({record['machine']['device']}).
+{record["tokens"]:,} tokens in {record["updates"]:,} updates; all of the training took {seconds:,} s
+({record["machine"]["device"]}).
 
 ```sh
 pip install 'dupmae-ir[train]'
-python experiments/systems.py --budget {record['budget']} --data DATA --output RUNS \\
-    --rows {record['row']} --seeds {record['seed']}
+python experiments/systems.py --budget {record["budget"]} --data DATA --output RUNS \\
+    --rows {record["row"]} --seeds {record["seed"]}
 ```
 
-which runs, in `RUNS/{record['budget']}`:
+which runs, in `RUNS/{record["budget"]}`:
 
 ```sh
 {commands}

@@ -143,8 +143,11 @@ def write_recipe(path: Path, inputs: Mapping[str, Any], steps: list[dict[str, An
     used = {k: v for k, v in inputs.items() if f"{{{k}}}" in told or (k == "model" and "{start}" in told)}
     tables = [("[inputs]", used), *(("[[step]]", step) for step in steps)]
     # JSON's strings, numbers, lists and booleans are TOML's too.
-    lines = [line for head, values in tables
-             for line in (head, *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()), "")]
+    lines = [
+        line
+        for head, values in tables
+        for line in (head, *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()), "")
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines), encoding="utf-8")
     return path

@@ -57,8 +57,16 @@ class Driver:
             return False
         say(f"{row.name}, seed {seed}", self.quiet)
         place = list(self.experiment.rows).index(row.name)
-        record = {"row": row.name, "place": place, "table": row.table, "title": row.title, "seed": seed,
-                  "budget": self.experiment.budget.name, "machine": machine(), **self._made(row, seed)}
+        record = {
+            "row": row.name,
+            "place": place,
+            "table": row.table,
+            "title": row.title,
+            "seed": seed,
+            "budget": self.experiment.budget.name,
+            "machine": machine(),
+            **self._made(row, seed),
+        }
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as f:
             f.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -84,14 +92,20 @@ class Driver:
         tokens, updates, pretrained_in, log = self._pretraining(row.pretrained, seed)
         stages = [name for name in steps if (folder / name / "training.json").is_file() and name.startswith("stage")]
         return {
-            "similarity": row.similarity, "adapted": self._adapted(row), "tokens": tokens, "updates": updates,
+            "similarity": row.similarity,
+            "adapted": self._adapted(row),
+            "tokens": tokens,
+            "updates": updates,
             "seconds": {"pretrain": pretrained_in, **seconds},
-            "model": {"folder": model.relative_to(self.home).as_posix(), "digest": folder_digest(model),
-                      "half_bytes": half_bytes(model)},
+            "model": {
+                "folder": model.relative_to(self.home).as_posix(),
+                "digest": folder_digest(model),
+                "half_bytes": half_bytes(model),
+            },
             "losses": {"pretrain": log, **{s: read_json(folder / s / "training.json")["log"] for s in stages}},
             "commands": [line.replace(f"{self.home}/", "") for line in self.plan(row, seed, third)],
             "sets": self._sets(row, model),
-        }  # fmt: skip
+        }
 
     def pretrain(self, name: str, seed: int) -> Path:
         """The model folder of a pre-training, made where it is not there, with those it goes on from."""
@@ -121,19 +135,31 @@ class Driver:
     # ---- Recipes
 
     def pretraining_recipe(self, name: str, seed: int) -> Path:
-        places = {key: self.home / "pretrained" / f"{key}.seed{seed}" / "model"
-                  for key in self.experiment.data["pretrained"]}
+        places = {
+            key: self.home / "pretrained" / f"{key}.seed{seed}" / "model" for key in self.experiment.data["pretrained"]
+        }
         data = self.home / "data"
         target = data / self.experiment.budget.adapt / "corpus.jsonl"
-        inputs = {"text": str(data / "pretrain.jsonl"), "target": str(target),
-                  "base": str(data / "base"), "scratch": str(data / "scratch"), "cache": str(self.home / "cache")}
+        inputs = {
+            "text": str(data / "pretrain.jsonl"),
+            "target": str(target),
+            "base": str(data / "base"),
+            "scratch": str(data / "scratch"),
+            "cache": str(self.home / "cache"),
+        }
         path = places[name].parent / "recipe.toml"
         return write_recipe(path, inputs, [self.experiment.pretraining(name, seed, places)])
 
     def row_recipe(self, row: Row, seed: int, start: Path) -> Path:
         data = self.home / "data"
-        inputs = {"model": str(start), "base_name": self.experiment.base, "teacher_base": self.experiment.base,
-                  "pairs": str(data / "pairs.jsonl"), "dev": str(data / "dev.jsonl"), "pool": str(data / "pool.jsonl")}
+        inputs = {
+            "model": str(start),
+            "base_name": self.experiment.base,
+            "teacher_base": self.experiment.base,
+            "pairs": str(data / "pairs.jsonl"),
+            "dev": str(data / "dev.jsonl"),
+            "pool": str(data / "pool.jsonl"),
+        }
         path = self.home / "rows" / f"{row.name}.seed{seed}" / "recipe.toml"
         return write_recipe(path, inputs, self.experiment.finetuning(row, seed))
 
@@ -189,10 +215,11 @@ class Driver:
         evaluator, folder = self._evaluator(), self.home / "eval" / row.name
         base = base_path(self.experiment.base)
         return {
-            name: evaluator.bm25(self.home / "data" / name, folder / name) if row.reference == "bm25"
+            name: evaluator.bm25(self.home / "data" / name, folder / name)
+            if row.reference == "bm25"
             else evaluator.mean_pooling(self.home / "data" / name, folder / name, base)
             for name in self.experiment.budget.sets
-        }  # fmt: skip
+        }
 
     def _searched_otherwise(self, row: Row, seed: int) -> Record:
         source = self.experiment.rows[row.of]

@@ -20,19 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pictures import draw
-from records import (
-    CHOSEN_BY,
-    DEV,
-    Record,
-    apart,
-    by_row,
-    chosen,
-    dev_means,
-    facing,
-    interval,
-    ranked,
-    read_records,
-)
+from records import CHOSEN_BY, DEV, Record, apart, by_row, chosen, dev_means, facing, interval, ranked, read_records
 
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError
@@ -110,8 +98,10 @@ def score_table(records: list[Record], tables: Sequence[str], control: str | Non
     for name in order:
         for mode in dict.fromkeys(m for n, m, _ in found if n == name):
             shown = [found.get((name, mode, c)) for c in sets]
-            values = ["-" if cell is None else f"**{cell}**" if cell.mean == best[c] else str(cell)
-                      for cell, c in zip(shown, sets, strict=True)]
+            values = [
+                "-" if cell is None else f"**{cell}**" if cell.mean == best[c] else str(cell)
+                for cell, c in zip(shown, sets, strict=True)
+            ]
             lines.append(f"| {rows[name][0]['title']} | {mode} | " + " | ".join(values) + " |")
     return "\n".join(lines)
 
@@ -163,13 +153,25 @@ def _place(record: Record, tables: Sequence[str]) -> int:
 def cost_table(records: list[Record]) -> str:
     """Markdown: what each row read, took and stores, those left out that only search otherwise. Tokens and seconds are
     means over the seeds."""
-    heads = ["", "seeds", "tokens", "updates", "pre-training s", "fine-tuning s", "dense MB", "impact MB", "hybrid MB",
-             "float16 MB"]  # fmt: skip
+    heads = [
+        "",
+        "seeds",
+        "tokens",
+        "updates",
+        "pre-training s",
+        "fine-tuning s",
+        "dense MB",
+        "impact MB",
+        "hybrid MB",
+        "float16 MB",
+    ]
     lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(heads) - 1)]
     for found in by_row(r for r in records if r["table"] != "caps").values():
         first = found[0]
-        sizes = [f"{_bytes(first, mode) / 1e6:,.1f}" if _bytes(first, mode) else "-"
-                 for mode in ("dense", "impact", "hybrid")]
+        sizes = [
+            f"{_bytes(first, mode) / 1e6:,.1f}" if _bytes(first, mode) else "-"
+            for mode in ("dense", "impact", "hybrid")
+        ]
         if "tokens" not in first:
             lines.append(f"| {first['title']} | {len(found)} | | | | | " + " | ".join(sizes) + " | |")
             continue

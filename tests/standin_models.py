@@ -43,8 +43,10 @@ def write_models(folder: Path, text: str) -> None:
     torch.manual_seed(7)
     words = [word for word, _ in Counter(text.lower().split()).most_common(WORDS) if word.isalpha()]
     makers = {
-        "electra-base": lambda home: _electra(home, words), "gpt2": _gpt2, "doc2query-t5": lambda home: _t5(home, text),
-    }  # fmt: skip
+        "electra-base": lambda home: _electra(home, words),
+        "gpt2": _gpt2,
+        "doc2query-t5": lambda home: _t5(home, text),
+    }
     for name, told in read_toml(MODELS).items():
         if not isinstance(told, dict) or "files" not in told:
             continue
@@ -68,9 +70,14 @@ def _bert_tokenizer(home: Path, words: list[str]) -> int:
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", model_max_length=512,
-    )  # fmt: skip
+        tokenizer_object=made,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=512,
+    )
     tokenizer.save_pretrained(home)
     (home / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     return len(pieces)
@@ -109,8 +116,15 @@ def _gpt2(home: Path) -> None:
     (home / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (home / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
     last = vocabulary["<|endoftext|>"]
-    config = GPT2Config(vocab_size=len(vocabulary), n_positions=1024, n_embd=16, n_layer=1, n_head=2,
-                        bos_token_id=last, eos_token_id=last)  # fmt: skip
+    config = GPT2Config(
+        vocab_size=len(vocabulary),
+        n_positions=1024,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=last,
+        eos_token_id=last,
+    )
     config.architectures = ["GPT2LMHeadModel"]
     _save(home, GPT2LMHeadModel(config), config, True)
 
@@ -121,9 +135,16 @@ def _t5(home: Path, text: str) -> None:
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text.splitlines()), model_writer=model, vocab_size=120, pad_id=0, eos_id=1, unk_id=2,
-        bos_id=-1, hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(text.splitlines()),
+        model_writer=model,
+        vocab_size=120,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
     (home / "spiece.model").write_bytes(model.getvalue())
     (home / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "model_max_length": 256}))
     special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -162,8 +183,10 @@ def write_training(folder: Path, passages: list[tuple[str, str]], documents: lis
             served(folder, files["msmarco-doc-train-judgements"]["url"]).write_bytes(gzip.compress(judged.encode()))
     rows = [
         {
-            "question": question, "answers": [text.split()[0]],
-            "positive_ctxs": [{"title": "T", "text": text, "passage_id": docid}], "negative_ctxs": [],
+            "question": question,
+            "answers": [text.split()[0]],
+            "positive_ctxs": [{"title": "T", "text": text, "passage_id": docid}],
+            "negative_ctxs": [],
             "hard_negative_ctxs": [{"title": "T", "text": other, "passage_id": d} for d, other in passages[-3:]],
         }
         for _, (docid, question, text) in zip(range(QUERIES), _questions(passages), strict=False)

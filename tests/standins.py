@@ -156,11 +156,11 @@ def _as_questions(one: StandIn) -> None:
     for number, qid in enumerate(queries):
         draw = random.Random(f"answer {qid}")
         answers = [f"{_noise_word(draw).capitalize()} {_noise_word(draw).capitalize()}" for _ in range(2)]
-        answers[1] += "'s \"own\""  # what the csv layout has to quote
+        answers[1] += '\'s "own"'  # what the csv layout has to quote
         one.answers[str(number)] = answers
         for docid in qrels[qid]:
             title, text = one.documents[docid]
-            one.documents[docid] = title, f"{text} {draw.choice(answers)}, \"said\" so."
+            one.documents[docid] = title, f'{text} {draw.choice(answers)}, "said" so.'
     one.queries["test"] = {str(number): text for number, text in enumerate(queries.values())}
     one.qrels["test"] = {}
 

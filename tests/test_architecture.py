@@ -124,11 +124,15 @@ def test_no_file_does_what_it_must_not():
 @pytest.mark.parametrize(
     "code",
     [
-        "try: pass\nexcept: pass", "import pickle", "from pickle import loads", "torch.load(f)",
+        "try: pass\nexcept: pass",
+        "import pickle",
+        "from pickle import loads",
+        "torch.load(f)",
         "torch.load(f, weights_only=False)",
-        "M.from_pretrained(x, trust_remote_code=True)", "np.load(f, allow_pickle=yes)",
+        "M.from_pretrained(x, trust_remote_code=True)",
+        "np.load(f, allow_pickle=yes)",
     ],
-)  # fmt: skip
+)
 def test_the_check_itself_finds_it(code):
     assert len(list(forbidden(ast.parse(code)))) == 1
 
@@ -174,9 +178,14 @@ print(json.dumps(list(sys.modules)), file=sys.stderr)
 
 def exporting() -> list[str]:
     """Modules that promise names."""
-    return sorted(m for m, tree in TREES.items() for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign)
-                  for t in (n.targets if isinstance(n, ast.Assign) else [n.target])
-                  if isinstance(t, ast.Name) and t.id == "__all__")  # fmt: skip
+    return sorted(
+        m
+        for m, tree in TREES.items()
+        for n in tree.body
+        if isinstance(n, ast.Assign | ast.AnnAssign)
+        for t in (n.targets if isinstance(n, ast.Assign) else [n.target])
+        if isinstance(t, ast.Name) and t.id == "__all__"
+    )
 
 
 def test_exported_names_exist():

@@ -32,10 +32,15 @@ def test_the_flags_of_a_config_give_it_back(sample):
 
 @pytest.mark.parametrize(
     ("data", "says"),
-    [({"pth": "x"}, "Did you mean 'path'?"), ({"path": 3}, "wants str"), ({"rate": 1.0}, "missing path"),
-     ({"path": "x", "many": 3}, "wants a list"), ({"path": "x", "on": 1}, "wants bool"),
-     ({"path": "x", "name": "c"}, "use one of a, b")],
-)  # fmt: skip
+    [
+        ({"pth": "x"}, "Did you mean 'path'?"),
+        ({"path": 3}, "wants str"),
+        ({"rate": 1.0}, "missing path"),
+        ({"path": "x", "many": 3}, "wants a list"),
+        ({"path": "x", "on": 1}, "wants bool"),
+        ({"path": "x", "name": "c"}, "use one of a, b"),
+    ],
+)
 def test_a_wrong_recipe_is_one_line(data, says):
     with pytest.raises((InputError, UsageError)) as e:
         from_mapping(Sample, data, "r.toml")

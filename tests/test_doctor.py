@@ -21,8 +21,11 @@ def test_quick_checks_pass_here(monkeypatch, capsys):
     assert main([]) == 0
     out = capsys.readouterr().out
     assert [line.split()[:2] for line in out.splitlines() if line.startswith("OK")] == [
-        ["OK", "python"], ["OK", "packages"], ["OK", "java"], ["OK", "trec_eval"],
-    ]  # fmt: skip
+        ["OK", "python"],
+        ["OK", "packages"],
+        ["OK", "java"],
+        ["OK", "trec_eval"],
+    ]
     assert out.endswith("\nAll is well.\n")
 
 

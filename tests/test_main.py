@@ -63,7 +63,11 @@ def test_nothing_heavy_is_imported_for_a_help_page():
 def test_front_door_folders_work_from_anywhere(verb, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, str(ROOT / verb), "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        [sys.executable, str(ROOT / verb), "--help"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr

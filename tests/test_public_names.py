@@ -10,10 +10,25 @@ import pytest
 import dupmae_ir
 
 PROMISED = [
-    "Document", "DupmaeError", "Encoder", "EncoderSettings", "Hit", "IndexFolder", "Qrels", "Query", "Representation",
-    "Run", "Searcher", "evaluate", "load_encoder", "read_collection", "read_qrels", "read_run", "read_topics",
+    "Document",
+    "DupmaeError",
+    "Encoder",
+    "EncoderSettings",
+    "Hit",
+    "IndexFolder",
+    "Qrels",
+    "Query",
+    "Representation",
+    "Run",
+    "Searcher",
+    "evaluate",
+    "load_encoder",
+    "read_collection",
+    "read_qrels",
+    "read_run",
+    "read_topics",
     "write_run",
-]  # fmt: skip
+]
 
 
 def test_the_names_are_those_promised():

@@ -5,8 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 WORDS = [
-    "the", "cat", "sat", "on", "mat", "dog", "runs", "fast", "over", "lazy", "quick", "brown", "fox", "jumps", "heap",
-    "queue", "sorts", "list", "tree", "graph",
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "mat",
+    "dog",
+    "runs",
+    "fast",
+    "over",
+    "lazy",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "heap",
+    "queue",
+    "sorts",
+    "list",
+    "tree",
+    "graph",
 ]
 
 
@@ -22,8 +40,13 @@ def tiny_tokenizer() -> Any:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", vocab.index("[CLS]")), ("[SEP]", vocab.index("[SEP]"))]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=t, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", model_max_length=64,
+        tokenizer_object=t,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
     )
 
 
@@ -31,7 +54,13 @@ def tiny_config(**changes: Any) -> Any:
     from transformers import BertConfig
 
     settings = {
-        "vocab_size": 29, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 48,
-        "max_position_embeddings": 64, "initializer_range": 0.4, "pad_token_id": 0,
+        "vocab_size": 29,
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.4,
+        "pad_token_id": 0,
     }
     return BertConfig(**{**settings, **changes})

@@ -11,7 +11,25 @@ from dupmae_ir.collections.sources import licence_message
 from dupmae_ir.errors import Licensed, WrongCollection
 
 __all__ = [
-    "Catalogue", "Collection", "GROUPS", "Licensed", "Manifest", "Place", "Ready", "Test", "WrongCollection",
-    "expand", "find", "get", "licence_message", "load", "mean_over", "names", "problems", "qrels_digest", "ready",
-    "state", "topics_digest",
-]  # fmt: skip
+    "Catalogue",
+    "Collection",
+    "GROUPS",
+    "Licensed",
+    "Manifest",
+    "Place",
+    "Ready",
+    "Test",
+    "WrongCollection",
+    "expand",
+    "find",
+    "get",
+    "licence_message",
+    "load",
+    "mean_over",
+    "names",
+    "problems",
+    "qrels_digest",
+    "ready",
+    "state",
+    "topics_digest",
+]

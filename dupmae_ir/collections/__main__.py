@@ -58,9 +58,12 @@ class _Where:
         None, "cache folder (default: $DUPMAE_IR_CACHE, else ~/.cache/dupmae_ir)", group="where", metavar="FOLDER"
     )
     catalogue: str | None = option(
-        None, "a TOML file laid over the built-in catalogue (default: $DUPMAE_IR_CATALOGUE); what is made with it is "
-        "marked a stand-in and kept apart", group="where", metavar="FILE",
-    )  # fmt: skip
+        None,
+        "a TOML file laid over the built-in catalogue (default: $DUPMAE_IR_CATALOGUE); what is made with it is "
+        "marked a stand-in and kept apart",
+        group="where",
+        metavar="FILE",
+    )
     json: bool = option(False, "print as JSON", group="output")
     quiet: bool = option(False, "no messages", group="output")
 
@@ -76,7 +79,7 @@ class ShowConfig(_Where):
 
     name: str = option(
         help=f"a collection, or {LOCAL}FOLDER in BEIR's layout", group="what", metavar="NAME", positional=True
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +90,11 @@ class GetConfig(_Where):
         help=f"collections or groups ({', '.join(GROUPS)})", group="what", metavar="NAME", positional=True
     )
     mirror: str | None = option(
-        None, "a server with MIRROR/host/path of every address (default: $DUPMAE_IR_MIRROR)", group="where",
+        None,
+        "a server with MIRROR/host/path of every address (default: $DUPMAE_IR_MIRROR)",
+        group="where",
         metavar="URL",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +111,12 @@ def list_all(config: ListConfig) -> int:
     if config.json:
         print(json.dumps(rows, ensure_ascii=False))
         return 0
-    print(table(
-        [[r["name"], _count(r["documents"]), " ".join(r["tests"]), r["state"]] for r in rows],
-        ["collection", "documents", "tests", "state"],
-    ))  # fmt: skip
+    print(
+        table(
+            [[r["name"], _count(r["documents"]), " ".join(r["tests"]), r["state"]] for r in rows],
+            ["collection", "documents", "tests", "state"],
+        )
+    )
     groups = "; ".join(f"{name} ({len(expand(name, config.catalogue))})" for name in GROUPS)
     say(textwrap.fill(f"groups: {groups}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False), config.quiet)
     say(f"any other folder in BEIR's layout is {LOCAL}FOLDER", config.quiet)

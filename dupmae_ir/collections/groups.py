@@ -10,17 +10,43 @@ from dupmae_ir.collections.catalogue import LOCAL, load
 from dupmae_ir.registry import lookup
 
 _FORUMS = (
-    "android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats", "tex", "unix",
-    "webmasters", "wordpress",
-)  # fmt: skip
+    "android",
+    "english",
+    "gaming",
+    "gis",
+    "mathematica",
+    "physics",
+    "programmers",
+    "stats",
+    "tex",
+    "unix",
+    "webmasters",
+    "wordpress",
+)
 _CQADUPSTACK = tuple(f"beir-cqadupstack-{forum}" for forum in _FORUMS)
 _BEIR_18 = tuple(
     f"beir-{name}"
     for name in (
-        "trec-covid", "bioasq", "nfcorpus", "nq", "hotpotqa", "fiqa", "signal1m", "trec-news", "robust04", "arguana",
-        "webis-touche2020", "cqadupstack", "quora", "dbpedia-entity", "scidocs", "fever", "climate-fever", "scifact",
+        "trec-covid",
+        "bioasq",
+        "nfcorpus",
+        "nq",
+        "hotpotqa",
+        "fiqa",
+        "signal1m",
+        "trec-news",
+        "robust04",
+        "arguana",
+        "webis-touche2020",
+        "cqadupstack",
+        "quora",
+        "dbpedia-entity",
+        "scidocs",
+        "fever",
+        "climate-fever",
+        "scifact",
     )
-)  # fmt: skip
+)
 _LICENSED = ("beir-bioasq", "beir-signal1m", "beir-trec-news", "beir-robust04")
 _PUBLIC = tuple(name for name in _BEIR_18 if name not in _LICENSED)
 

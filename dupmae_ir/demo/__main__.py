@@ -35,9 +35,7 @@ def _main(argv: list[str] | None) -> int:
 
 def _page(results: dict[str, Any]) -> str:
     """The results as they are read: one table, three answers."""
-    rows = [
-        [system, *(f"{results['table'][system][m]:.4f}" for m in (*MEASURES, *KINDS))] for system in SYSTEMS
-    ]
+    rows = [[system, *(f"{results['table'][system][m]:.4f}" for m in (*MEASURES, *KINDS))] for system in SYSTEMS]
     lines = [
         "",
         f"{results['queries']} questions on {results['documents']:,} documents "
@@ -48,9 +46,12 @@ def _page(results: dict[str, Any]) -> str:
     lines += ["", "Of each kind, the first question that hybrid answers among its first three hits and BM25 does not:"]
     for example in results["examples"]:
         lines += ["", *_example(example)]
-    lines += ["", f"done in {results['seconds']:.0f} s; everything lies in {results['folder']}. Ask it yourself:",
-              f"  dupmae-ir search --index {results['folder']}/index "
-              f"--corpus {results['folder']}/collection --query \"how do I ...\""]
+    lines += [
+        "",
+        f"done in {results['seconds']:.0f} s; everything lies in {results['folder']}. Ask it yourself:",
+        f"  dupmae-ir search --index {results['folder']}/index "
+        f'--corpus {results["folder"]}/collection --query "how do I ..."',
+    ]
     return "\n".join(lines)
 
 

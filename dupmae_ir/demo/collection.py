@@ -30,10 +30,34 @@ if TYPE_CHECKING:
     from dupmae_ir.types import Document
 
 SKIPPED = {
-    "antigravity", "this", "idlelib", "turtledemo", "turtle", "tkinter", "lib2to3", "test", "pydoc_data", "distutils",
-    "ensurepip", "encodings", "nt", "posix", "posixpath", "ntpath", "genericpath", "sre_compile", "sre_parse",
-    "sre_constants", "nturl2path", "pyexpat", "xxsubtype", "xxlimited", "xxlimited_35", "rlcompleter", "msilib",
-}  # fmt: skip
+    "antigravity",
+    "this",
+    "idlelib",
+    "turtledemo",
+    "turtle",
+    "tkinter",
+    "lib2to3",
+    "test",
+    "pydoc_data",
+    "distutils",
+    "ensurepip",
+    "encodings",
+    "nt",
+    "posix",
+    "posixpath",
+    "ntpath",
+    "genericpath",
+    "sre_compile",
+    "sre_parse",
+    "sre_constants",
+    "nturl2path",
+    "pyexpat",
+    "xxsubtype",
+    "xxlimited",
+    "xxlimited_35",
+    "rlcompleter",
+    "msilib",
+}
 """Side effects, no documentation of their own, or the same under a name that nobody writes."""
 
 ALIASES = ("os.path",)
@@ -178,8 +202,14 @@ def _members(module: ModuleType) -> Iterable[tuple[str, Any]]:
 
 
 def _is_described(raw: Any) -> bool:
-    return inspect.isroutine(raw) or isinstance(raw, property | classmethod | staticmethod) or (
-        inspect.isdatadescriptor(raw) and not inspect.isgetsetdescriptor(raw) and not inspect.ismemberdescriptor(raw)
+    return (
+        inspect.isroutine(raw)
+        or isinstance(raw, property | classmethod | staticmethod)
+        or (
+            inspect.isdatadescriptor(raw)
+            and not inspect.isgetsetdescriptor(raw)
+            and not inspect.ismemberdescriptor(raw)
+        )
     )
 
 

@@ -23,10 +23,12 @@ MEASURES = ("nDCG@10", "MRR@10", "R@100")
 class DemoConfig:
     """Everything that ``python -m dupmae_ir.demo`` can be told."""
 
-    output: str = option("runs/demo", "folder for the collection, the indexes and the runs", group="output",
-                         metavar="FOLDER")
-    model: str | None = option(None, "model folder; without it, the embedded default model", group="what",
-                               metavar="FOLDER")
+    output: str = option(
+        "runs/demo", "folder for the collection, the indexes and the runs", group="output", metavar="FOLDER"
+    )
+    model: str | None = option(
+        None, "model folder; without it, the embedded default model", group="what", metavar="FOLDER"
+    )
     dtype: str | None = option(None, "arithmetic, as for encode; without it, float32", group="running")
     overwrite: bool = option(False, "encode again even when the index is complete", group="running")
     quiet: bool = option(False, "print the results only", group="output")
@@ -44,9 +46,12 @@ def run(config: DemoConfig) -> dict[str, Any]:
         _search(folder, system, config)
     scores = _evaluate(folder, config)
     return {
-        **counts, "table": scores, "examples": _examples(folder), "folder": str(folder),
+        **counts,
+        "table": scores,
+        "examples": _examples(folder),
+        "folder": str(folder),
         "seconds": round(time.perf_counter() - started, 1),
-    }  # fmt: skip
+    }
 
 
 def _collection(target: Path, config: DemoConfig) -> dict[str, int]:
@@ -61,9 +66,13 @@ def _encode(folder: Path, config: DemoConfig) -> None:
     from dupmae_ir.encode.run import EncodeConfig, run
 
     settings = EncodeConfig(
-        corpus=str(folder / "collection" / "corpus.jsonl"), index=str(folder / "index"), model=config.model,
-        dtype=config.dtype, overwrite=config.overwrite, quiet=config.quiet,
-    )  # fmt: skip
+        corpus=str(folder / "collection" / "corpus.jsonl"),
+        index=str(folder / "index"),
+        model=config.model,
+        dtype=config.dtype,
+        overwrite=config.overwrite,
+        quiet=config.quiet,
+    )
     _show("encode", settings, config)
     summary = run(settings)
     say(f"  {summary['documents']:,} documents {summary['status']}", config.quiet)
@@ -74,9 +83,11 @@ def _bm25_index(folder: Path, config: DemoConfig) -> None:
 
     # Made anew each time: the collection is the interpreter's own, and another Python's must not linger.
     settings = Bm25Config(
-        corpus=str(folder / "collection" / "corpus.jsonl"), index=str(folder / "bm25"), overwrite=True,
+        corpus=str(folder / "collection" / "corpus.jsonl"),
+        index=str(folder / "bm25"),
+        overwrite=True,
         quiet=config.quiet,
-    )  # fmt: skip
+    )
     _show("index bm25", settings, config)
     build(settings)
 
@@ -86,9 +97,12 @@ def _search(folder: Path, system: str, config: DemoConfig) -> None:
 
     how: dict[str, Any] = {system: True}
     settings = SearchConfig(
-        index=str(folder / ("bm25" if system == "bm25" else "index")), output=str(folder / f"{system}.trec"),
-        topics=str(folder / "collection" / "queries.jsonl"), quiet=config.quiet, **how,
-    )  # fmt: skip
+        index=str(folder / ("bm25" if system == "bm25" else "index")),
+        output=str(folder / f"{system}.trec"),
+        topics=str(folder / "collection" / "queries.jsonl"),
+        quiet=config.quiet,
+        **how,
+    )
     _show("search", settings, config)
     summary = run(settings)
     if "certified" in summary:
@@ -138,15 +152,25 @@ def _examples(folder: Path) -> list[dict[str, Any]]:
         hits = runs["hybrid"][question.qid][:3]
         reasons = searcher.explain_all(question.text, [h.docid for h in hits])
         answers = qrels[question.qid]
-        shown.append({
-            "qid": question.qid, "kind": kind, "query": question.text,
-            "ranks": {s: _rank(runs[s].get(question.qid, []), answers) for s in SYSTEMS},
-            "hits": [
-                {"docid": why.docid, "score": why.score, "dense": why.dense, "impact": why.impact,
-                 "grade": answers.get(why.docid), "terms": [asdict(t) for t in why.terms[:4]]}
-                for why in reasons
-            ],
-        })
+        shown.append(
+            {
+                "qid": question.qid,
+                "kind": kind,
+                "query": question.text,
+                "ranks": {s: _rank(runs[s].get(question.qid, []), answers) for s in SYSTEMS},
+                "hits": [
+                    {
+                        "docid": why.docid,
+                        "score": why.score,
+                        "dense": why.dense,
+                        "impact": why.impact,
+                        "grade": answers.get(why.docid),
+                        "terms": [asdict(t) for t in why.terms[:4]],
+                    }
+                    for why in reasons
+                ],
+            }
+        )
     return shown
 
 

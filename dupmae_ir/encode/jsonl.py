@@ -75,9 +75,7 @@ def vectors_of(part: Part, terms: Sequence[str] | None) -> dict[str, Iterator[An
 def impact_dicts(impacts: Any, terms: Sequence[str]) -> Iterator[dict[str, int]]:
     """Rows of an integer CSR as ``{term: impact}`` with Python's own integers, which Java insists on."""
     for start, end in zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True):
-        yield {
-            terms[t]: int(i) for t, i in zip(impacts.indices[start:end], impacts.data[start:end], strict=True)
-        }
+        yield {terms[t]: int(i) for t, i in zip(impacts.indices[start:end], impacts.data[start:end], strict=True)}
 
 
 def line_of(document: Document, vector: Any) -> str:

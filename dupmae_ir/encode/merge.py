@@ -39,7 +39,7 @@ class MergeConfig:
     """Everything that ``python -m dupmae_ir.encode.merge`` can be told."""
 
     shards: tuple[str, ...] = option(
-        help="index folders made with --shard, in any order, or quoted patterns", positional=True, metavar="SHARD",
+        help="index folders made with --shard, in any order, or quoted patterns", positional=True, metavar="SHARD"
     )
     index: str = option(help="index folder to make", metavar="FOLDER")
     overwrite: bool = option(False, "replace an older index")
@@ -115,9 +115,14 @@ def _merge(config: MergeConfig, shards: list[IndexFolder], target: Path) -> dict
     total = sum(len(s.docids) for s in shards)
     with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
         meta = publish_index(
-            interleaved(shards, first["settings"]["window"]), target.with_name(f".{target.name}.merging"), target,
-            dim=shards[0].dim, terms=shards[0].terms if shards[0].has_ot else None, scale=shards[0].scale,
-            describe=lambda: _describe(config, shards), on_documents=bar.update,
+            interleaved(shards, first["settings"]["window"]),
+            target.with_name(f".{target.name}.merging"),
+            target,
+            dim=shards[0].dim,
+            terms=shards[0].terms if shards[0].has_ot else None,
+            scale=shards[0].scale,
+            describe=lambda: _describe(config, shards),
+            on_documents=bar.update,
         )
     shown = ("documents", "empty_documents", "parts", "scale", "postings", "clipped", "digest")
     return {"index": config.index, "shards": [str(s.path) for s in shards], **{k: meta.get(k) for k in shown}}

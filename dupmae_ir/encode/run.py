@@ -20,14 +20,7 @@ from dupmae_ir.config import differences, option, to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import DTYPES, on_its_threads
 from dupmae_ir.encode.jsonl import JsonlFolder, jsonl_work
-from dupmae_ir.encode.parts import (
-    CALIBRATION,
-    HEADROOM,
-    calibrated_scale,
-    documents_digest,
-    quantised,
-    windows,
-)
+from dupmae_ir.encode.parts import CALIBRATION, HEADROOM, calibrated_scale, documents_digest, quantised, windows
 from dupmae_ir.encode.publish import check_target, encoder_record, publish_index
 from dupmae_ir.encode.work import Work, recover, sweep
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
@@ -49,58 +42,70 @@ class EncodeConfig:
 
     corpus: str = option(
         help="collection: BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, a folder of them, or - for "
-        "standard input", group="what", metavar="PATH",
+        "standard input",
+        group="what",
+        metavar="PATH",
     )
     index: str = option(help="index folder to make", group="what", metavar="FOLDER")
     model: str | None = option(
         None, "model folder; without it, the embedded default model", group="what", metavar="FOLDER"
     )
     parts: str = option(
-        "cls,ot", "what to encode: cls (dense vectors), ot (impacts) or both, cls,ot, in one pass", group="what",
+        "cls,ot", "what to encode: cls (dense vectors), ot (impacts) or both, cls,ot, in one pass", group="what"
     )
     jsonl: str | None = option(
-        None, "also write Pyserini's representation files (JsonVectorCollection) into this folder", group="what",
+        None,
+        "also write Pyserini's representation files (JsonVectorCollection) into this folder",
+        group="what",
         metavar="FOLDER",
     )
     fields: tuple[str, ...] = option(
-        (), "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
-        "'title' becomes the title, '_' is ignored, the rest is the text", group="reading", metavar="NAME",
+        (),
+        "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
+        "'title' becomes the title, '_' is ignored, the rest is the text",
+        group="reading",
+        metavar="NAME",
     )
     docid_field: str | None = option(
         None, "JSON key of the id, if not id, _id or docid", group="reading", metavar="NAME"
     )
     delimiter: str = option("\\n", "what splits 'contents' into --fields (\\n and \\t are understood)", group="reading")
     document_length: int | None = option(
-        None, "word pieces kept of each document, special tokens included; without it, the model's own",
+        None,
+        "word pieces kept of each document, special tokens included; without it, the model's own",
         group="encoding",
     )
     top_k: int | None = option(
         None, "strongest impacts kept of each document; without it, the model's own", group="encoding"
     )
     activation: str | None = option(
-        None, "relu or log1p of the logits; without it, the model's own", group="encoding", choices=("relu", "log1p"),
+        None, "relu or log1p of the logits; without it, the model's own", group="encoding", choices=("relu", "log1p")
     )
     title_separator: str | None = option(
-        None, "between title and text: a blank or [SEP]; without it, the model's own", group="encoding",
+        None,
+        "between title and text: a blank or [SEP]; without it, the model's own",
+        group="encoding",
         choices=tuple(SEPARATORS),
     )
     normalize: bool | None = option(
         None, "dense vectors of unit length (SimLM), or not; without it, the model's own", group="encoding"
     )
     scale: float | None = option(
-        None, f"impact = round(weight x scale), at most 255; without it, the model's own, else calibrated on the first "
-        f"{CALIBRATION} documents", group="encoding",
+        None,
+        f"impact = round(weight x scale), at most 255; without it, the model's own, else calibrated on the first "
+        f"{CALIBRATION} documents",
+        group="encoding",
     )
     dtype: str | None = option(
         None, "arithmetic; without it, float32, auto is the fastest here", group="encoding", choices=DTYPES
     )
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="running", metavar="NAME")
     threads: int | None = option(None, "CPU threads; without it, torch's choice", group="running")
-    window: int = option(
-        1024, "documents encoded between two saves, and sorted by length together", group="running"
-    )
+    window: int = option(1024, "documents encoded between two saves, and sorted by length together", group="running")
     shard: str | None = option(
-        None, "encode only part i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge", group="running",
+        None,
+        "encode only part i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge",
+        group="running",
         metavar="I/N",
     )
     overwrite: bool = option(False, "replace an older index, once the new one is complete", group="running")
@@ -289,9 +294,14 @@ class _Run:
         total = self.encoded + self.resumed
         with progress("index", "documents", total=total, quiet=self.config.quiet) as bar:
             return publish_index(
-                work.parts(), work.folder / "index", self.target,
-                dim=self.encoder.dim, terms=self.encoder.terms, scale=work.scale,
-                describe=lambda: self._describe(work), on_documents=bar.update,
+                work.parts(),
+                work.folder / "index",
+                self.target,
+                dim=self.encoder.dim,
+                terms=self.encoder.terms,
+                scale=work.scale,
+                describe=lambda: self._describe(work),
+                on_documents=bar.update,
             )
 
     def _describe(self, work: Work) -> dict[str, Any]:
@@ -309,7 +319,15 @@ class _Run:
 
     def _summary(self, meta: dict[str, Any], status: str) -> dict[str, Any]:
         shown = (
-            "documents", "empty_documents", "parts", "dim", "scale", "scale_source", "postings", "clipped", "digest"
+            "documents",
+            "empty_documents",
+            "parts",
+            "dim",
+            "scale",
+            "scale_source",
+            "postings",
+            "clipped",
+            "digest",
         )
         return {
             "index": str(self.config.index),

@@ -1,7 +1,7 @@
 """Evaluation: trec_eval's own values under ir_measures' names.
 
-    from dupmae_ir.eval import evaluate
-    evaluate(qrels, run, ["nDCG@10", "R@100"]).mean
+from dupmae_ir.eval import evaluate
+evaluate(qrels, run, ["nDCG@10", "R@100"]).mean
 """
 
 from dupmae_ir.eval.evaluate import Counts, Evaluation, evaluate

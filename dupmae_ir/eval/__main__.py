@@ -47,58 +47,73 @@ class EvalConfig:
 
     runs: tuple[str, ...] = option(
         help="run files: TREC (qid Q0 docid rank score tag) or MS MARCO (qid docid rank), plain or .gz",
-        group="input", metavar="RUN", positional=True,
-    )  # fmt: skip
+        group="input",
+        metavar="RUN",
+        positional=True,
+    )
     qrels: str = option(
         help="judgements: TREC (qid 0 docid grade) or BEIR tsv, plain or .gz, or a BEIR folder",
-        group="input", metavar="PATH",
-    )  # fmt: skip
+        group="input",
+        metavar="PATH",
+    )
     split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
     measures: tuple[str, ...] = option(
         ("nDCG@10", "MRR@10", "R@100", "MAP"),
         "what to compute: ir_measures' names (listed below) or trec_eval's (ndcg_cut.10)",
-        group="what counts", flag="-m", metavar="MEASURE",
-    )  # fmt: skip
+        group="what counts",
+        flag="-m",
+        metavar="MEASURE",
+    )
     rel_level: int = option(
         1, "smallest grade that is relevant, where a measure does not say (rel=N)", group="what counts"
-    )  # fmt: skip
+    )
     complete: bool = option(
         True,
         "average over all judged queries, one without hits as 0, as trec_eval -c (default); --no-complete: only over "
         "those with hits",
         group="what counts",
-    )  # fmt: skip
+    )
     remove_unjudged: bool = option(False, "drop hits without a judgement first, as Pyserini does", group="what counts")
     baseline: str | None = option(
-        None, "compare the other runs with this one: its file or its name in the table", group="comparison",
+        None,
+        "compare the other runs with this one: its file or its name in the table",
+        group="comparison",
         metavar="RUN",
-    )  # fmt: skip
+    )
     test: str = option(
-        "both", "significance tests: Student's paired t (marked †), paired permutation (marked ‡)", group="comparison",
+        "both",
+        "significance tests: Student's paired t (marked †), paired permutation (marked ‡)",
+        group="comparison",
         choices=tuple(TESTS),
-    )  # fmt: skip
+    )
     alpha: float = option(0.05, "error accepted; intervals are of level 1 - alpha", group="comparison")
     seed: int = option(0, "of the permutations and resamples", group="comparison")
     resamples: int = option(
-        PERMUTATIONS, f"sign flips drawn by a permutation test; with at most {EXACT} queries that differ all are tried",
+        PERMUTATIONS,
+        f"sign flips drawn by a permutation test; with at most {EXACT} queries that differ all are tried",
         group="comparison",
-    )  # fmt: skip
+    )
     moved: int = option(5, "queries to name that moved most", group="comparison")
     parts: tuple[str, ...] = option(
-        (), "HTML: which runs are [CLS] (dense), OT (impact) and their sum (hybrid), to show how they complement "
-        "each other", group="comparison", metavar="RUN",
-    )  # fmt: skip
+        (),
+        "HTML: which runs are [CLS] (dense), OT (impact) and their sum (hybrid), to show how they complement "
+        "each other",
+        group="comparison",
+        metavar="RUN",
+    )
     topics: str | None = option(
         None, "HTML: the topics, to show the words of the queries that moved", group="comparison", metavar="FILE"
-    )  # fmt: skip
+    )
     format: str = option("table", "how to print", group="output", choices=_FORMATS)
     report: str | None = option(
         None, "also write a self-contained HTML page with tables and figures", group="output", metavar="FILE.html"
-    )  # fmt: skip
+    )
     per_query: str | None = option(
-        None, "also write the values of each query, tab-separated; - prints them instead (json: includes them)",
-        group="output", metavar="FILE",
-    )  # fmt: skip
+        None,
+        "also write the values of each query, tab-separated; - prints them instead (json: includes them)",
+        group="output",
+        metavar="FILE",
+    )
     json: bool = option(False, "the same as --format json", group="output")
     quiet: bool = option(False, "no remarks on standard error", group="output")
 

@@ -50,7 +50,9 @@ class AnswersConfig:
     run: str = option(help="run file", group="what", metavar="FILE")
     answers: str = option(
         help='JSON lines of {"_id": question, "answers": [...]}, or DPR\'s question<tab>[\'answer\', ...] lines '
-        "(nq-test.qa.csv), whose ids are their numbers from 0", group="what", metavar="FILE",
+        "(nq-test.qa.csv), whose ids are their numbers from 0",
+        group="what",
+        metavar="FILE",
     )
     corpus: str = option(
         help="the collection that was searched, DPR's psgs_w100.tsv.gz for instance", group="what", metavar="PATH"
@@ -64,8 +66,13 @@ class AnswersConfig:
 
 
 def accuracy(
-    run: Mapping[str, Sequence[Hit]], answers: str | Path | None, corpus: str | Path, depths: Iterable[int],
-    *, regex: bool = False, quiet: bool = True,
+    run: Mapping[str, Sequence[Hit]],
+    answers: str | Path | None,
+    corpus: str | Path,
+    depths: Iterable[int],
+    *,
+    regex: bool = False,
+    quiet: bool = True,
 ) -> dict[str, dict[str, float]]:
     """``Acc@k`` -> question id -> 1 if one of its first k passages answers it, else 0. Questions without hits count 0.
 
@@ -79,8 +86,13 @@ def accuracy(
 
 
 def first_ranks(
-    run: Mapping[str, Sequence[Hit]], answers: Mapping[str, Sequence[str]], corpus: str | Path, depth: int,
-    *, regex: bool = False, quiet: bool = True,
+    run: Mapping[str, Sequence[Hit]],
+    answers: Mapping[str, Sequence[str]],
+    corpus: str | Path,
+    depth: int,
+    *,
+    regex: bool = False,
+    quiet: bool = True,
 ) -> dict[str, int | None]:
     """Question id -> rank (from 1) of the first of its ``depth`` passages that answers it; None if none does."""
     from dupmae_ir.io.collections import read_collection
@@ -199,14 +211,18 @@ def run(config: AnswersConfig) -> dict[str, Any]:
         raise UsageError(f"-k {' '.join(map(str, config.k))}: depths are at least 1")
     answers, hits = read_answers(config.answers), read_run(config.run)
     if not answers.keys() & hits.keys():
-        raise UsageError(f"{config.run} and {config.answers} share no question: {next(iter(hits))!r} and "
-                         f"{next(iter(answers))!r} are ids of different sets")
+        raise UsageError(
+            f"{config.run} and {config.answers} share no question: {next(iter(hits))!r} and "
+            f"{next(iter(answers))!r} are ids of different sets"
+        )
     ranks = first_ranks(hits, answers, config.corpus, max(config.k), regex=config.regex, quiet=config.quiet)
     reached = {k: sum(rank is not None and rank <= k for rank in ranks.values()) for k in sorted(set(config.k))}
     return {
-        "accuracy": {f"Acc@{k}": count / len(ranks) for k, count in reached.items()}, "questions": len(ranks),
+        "accuracy": {f"Acc@{k}": count / len(ranks) for k, count in reached.items()},
+        "questions": len(ranks),
         "without_answers": sum(not a for a in answers.values()),
-        "without_hits": sum(not hits.get(q) for q in answers), "only_in_run": len(hits.keys() - answers.keys()),
+        "without_hits": sum(not hits.get(q) for q in answers),
+        "only_in_run": len(hits.keys() - answers.keys()),
         "first": ranks,
     }
 
@@ -219,8 +235,11 @@ def _main(argv: list[str] | None) -> int:
     config = parse(Parser("eval.answers", PURPOSE, EXAMPLE), AnswersConfig, argv)
     found = run(config)
     _write(config, json.dumps(found, ensure_ascii=False) if config.json else _text(config, found))
-    say(f"{found['questions']} questions; {found['without_answers']} without an answer and {found['without_hits']} "
-        "without hits count as not answered", config.quiet)
+    say(
+        f"{found['questions']} questions; {found['without_answers']} without an answer and {found['without_hits']} "
+        "without hits count as not answered",
+        config.quiet,
+    )
     if others := found["only_in_run"]:
         say(f"note: {others} questions of {config.run} are not in {config.answers} and do not count", config.quiet)
     return 0

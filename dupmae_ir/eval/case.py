@@ -36,21 +36,25 @@ class CaseConfig:
     index: str = option(help="index folder with both parts", group="what", metavar="FOLDER")
     query: str | None = option(None, "the words of one query", group="what", metavar="TEXT")
     topics: str | None = option(None, "or topics, of which --qid chooses", group="what", metavar="FILE")
-    qid: tuple[str, ...] = option((), "queries of --topics; with --query, whose judgements are meant", group="what",
-                                  metavar="QID")
-    qrels: str | None = option(None, "judgements (TREC, BEIR, or a BEIR folder), to say where the answers stand",
-                               group="what", metavar="PATH")
+    qid: tuple[str, ...] = option(
+        (), "queries of --topics; with --query, whose judgements are meant", group="what", metavar="QID"
+    )
+    qrels: str | None = option(
+        None, "judgements (TREC, BEIR, or a BEIR folder), to say where the answers stand", group="what", metavar="PATH"
+    )
     split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="what", metavar="SPLIT")
-    corpus: str | None = option(None, "the collection, to show titles and texts (read once through)", group="what",
-                                metavar="PATH")
+    corpus: str | None = option(
+        None, "the collection, to show titles and texts (read once through)", group="what", metavar="PATH"
+    )
     rel_level: int = option(1, "smallest grade of an answer", group="how")
     within: int = option(10, "ranks within which an answer counts as found", group="how")
     depth: int = option(1000, "length of the lists in which ranks are looked up", group="how")
     hits: int = option(3, "documents shown of each list; the first answer within --within is always shown", group="how")
     terms: int = option(6, "matched terms shown of a document, strongest first", group="how")
     remove_query: bool = option(False, "leave out the document whose id is the topic's (ArguAna, Quora)", group="how")
-    model: str | None = option(None, "model folder (default: the one the index names)", group="query encoder",
-                               metavar="FOLDER")
+    model: str | None = option(
+        None, "model folder (default: the one the index names)", group="query encoder", metavar="FOLDER"
+    )
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="query encoder", metavar="NAME")
     format: str = option("text", "how to write", group="output", choices=tuple(FORMATS))
     output: str | None = option(None, "file to write instead of printing", group="output", metavar="FILE")
@@ -120,19 +124,28 @@ def _case(
     wanted = list(dict.fromkeys([*answers, *(docid for found in shown.values() for docid in found)]))
     documents = {
         why.docid: Shown(
-            docid=why.docid, grade=grades.get(why.docid),
+            docid=why.docid,
+            grade=grades.get(why.docid),
             ranks={mode: places[mode].get(why.docid) for mode in LISTS},
-            score=why.score, dense=why.dense or 0.0, impact=why.impact or 0.0,
-            matched=len(why.terms), terms=tuple(why.terms[: config.terms]),
+            score=why.score,
+            dense=why.dense or 0.0,
+            impact=why.impact or 0.0,
+            matched=len(why.terms),
+            terms=tuple(why.terms[: config.terms]),
         )
         for why in searcher.explain_all(query.text, wanted)
-    }  # fmt: skip
+    }
     return Case(
-        qid=query.qid, query=query.text, judged=bool(grades), within=config.within, depth=config.depth,
+        qid=query.qid,
+        query=query.text,
+        judged=bool(grades),
+        within=config.within,
+        depth=config.depth,
         answers=tuple(sorted(answers, key=lambda d: (-grades[d], documents[d].ranks["hybrid"] or sys.maxsize, d))),
         absent=tuple(docid for docid in relevant if docid not in documents),
-        lists={mode: tuple(found) for mode, found in shown.items()}, documents=documents,
-    )  # fmt: skip
+        lists={mode: tuple(found) for mode, found in shown.items()},
+        documents=documents,
+    )
 
 
 def _to_show(docids: list[str], answers: set[str], config: CaseConfig) -> list[str]:

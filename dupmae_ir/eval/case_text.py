@@ -128,8 +128,11 @@ def as_json(cases: Sequence[Case]) -> str:
 
 
 FORMATS: dict[str, Callable[[Sequence[Case]], str]] = {
-    "text": as_text, "markdown": as_markdown, "html": as_html, "json": as_json,
-}  # fmt: skip
+    "text": as_text,
+    "markdown": as_markdown,
+    "html": as_html,
+    "json": as_json,
+}
 
 
 def _text_lines(case: Case) -> list[str]:
@@ -156,10 +159,16 @@ def _answers_header() -> list[str]:
 
 def _answers(case: Case) -> list[list[str]]:
     return [
-        [docid, str(s.grade), *(_rank(s.ranks[mode], case.depth) for mode in LISTS), f"{s.dense:.2f}",
-         f"{s.impact:.2f}", f"{s.score:.2f}"]
+        [
+            docid,
+            str(s.grade),
+            *(_rank(s.ranks[mode], case.depth) for mode in LISTS),
+            f"{s.dense:.2f}",
+            f"{s.impact:.2f}",
+            f"{s.score:.2f}",
+        ]
         for docid, s in ((docid, case.documents[docid]) for docid in case.answers[:MOST_ANSWERS])
-    ]  # fmt: skip
+    ]
 
 
 def _left_out(case: Case) -> list[str]:

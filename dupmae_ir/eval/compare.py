@@ -160,8 +160,10 @@ def _apart(
     found = {}
     for column, measure in enumerate(measures):
         permutation = permutations[column]
-        p = {"t": t_test(differences[:, column]) if "t" in settings.tests else None,
-             "permutation": permutation.p if permutation else None}  # fmt: skip
+        p = {
+            "t": t_test(differences[:, column]) if "t" in settings.tests else None,
+            "permutation": permutation.p if permutation else None,
+        }
         rows = zip(qids, before[:, column].tolist(), after[:, column].tolist(), strict=True)
         found[measure] = Difference(
             changes=tuple(Change(*row) for row in rows),

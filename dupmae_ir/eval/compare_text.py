@@ -14,8 +14,10 @@ def legend(comparison: Comparison) -> list[str]:
     """What the marks mean and how intervals and p values were found."""
     s, runs = comparison.settings, len(comparison.runs)
     holm = f"Holm-corrected over {runs} runs" if runs > 1 else "one comparison, nothing to correct"
-    marks = [f"{MARKS[t]} differs from {comparison.baseline}: {TEST_NAMES[t]}, two-sided, p < {s.alpha:g} "
-             f"({holm})" for t in s.tests]  # fmt: skip
+    marks = [
+        f"{MARKS[t]} differs from {comparison.baseline}: {TEST_NAMES[t]}, two-sided, p < {s.alpha:g} ({holm})"
+        for t in s.tests
+    ]
     how = f"{100 * s.level:g} % intervals: percentile bootstrap over queries, {BOOTSTRAPS:,} resamples, seed {s.seed}"
     return [*marks, how, *([_how_permuted(comparison)] if "permutation" in s.tests else [])]
 
@@ -30,11 +32,17 @@ def header(comparison: Comparison) -> list[str]:
 def rows(comparison: Comparison) -> list[list[str]]:
     """One row for each compared run and measure; p values are the corrected ones."""
     return [
-        [run, measure, signed(d.mean), interval_text(d.interval), *(p_text(p) for p in d.corrected.values()),
-         f"{d.wins}/{d.ties}/{d.losses}"]
+        [
+            run,
+            measure,
+            signed(d.mean),
+            interval_text(d.interval),
+            *(p_text(p) for p in d.corrected.values()),
+            f"{d.wins}/{d.ties}/{d.losses}",
+        ]
         for run, measures in comparison.runs.items()
         for measure, d in measures.items()
-    ]  # fmt: skip
+    ]
 
 
 def signed(value: float) -> str:
@@ -82,25 +90,34 @@ def comparison_dict(comparison: Comparison) -> dict[str, Any]:
     s = comparison.settings
     runs = {
         run: {
-            m: _difference_dict(d)
-            | {"moved": [asdict(c) | {"difference": c.difference} for c in d.moved(s.moved)]}
+            m: _difference_dict(d) | {"moved": [asdict(c) | {"difference": c.difference} for c in d.moved(s.moved)]}
             for m, d in measures.items()
         }
         for run, measures in comparison.runs.items()
     }
     return {
-        "baseline": comparison.baseline, "tests": list(s.tests), "correction": "holm", "alpha": s.alpha,
-        "interval": {"method": "percentile bootstrap", "level": s.level, "resamples": BOOTSTRAPS}, "seed": s.seed,
+        "baseline": comparison.baseline,
+        "tests": list(s.tests),
+        "correction": "holm",
+        "alpha": s.alpha,
+        "interval": {"method": "percentile bootstrap", "level": s.level, "resamples": BOOTSTRAPS},
+        "seed": s.seed,
         "runs": runs,
-    }  # fmt: skip
+    }
 
 
 def _difference_dict(d: Difference) -> dict[str, Any]:
     return {
-        "queries": len(d.changes), "difference": d.mean, "interval": d.interval, "wins": d.wins, "ties": d.ties,
-        "losses": d.losses, "p": d.p, "p_holm": d.corrected,
+        "queries": len(d.changes),
+        "difference": d.mean,
+        "interval": d.interval,
+        "wins": d.wins,
+        "ties": d.ties,
+        "losses": d.losses,
+        "p": d.p,
+        "p_holm": d.corrected,
         "permutation": d.permutation._asdict() if d.permutation else None,
-    }  # fmt: skip
+    }
 
 
 def csv_columns(difference: Difference | None, tests: Iterable[str]) -> dict[str, Any]:

@@ -66,8 +66,9 @@ def _comparison(comparison: Comparison, texts: Mapping[str, str]) -> list[str]:
     measure = comparison.measures[0]
     rows = [[esc(cell) for cell in row] for row in compare_text.rows(comparison)]
     caption = f"Mean differences from {comparison.baseline}; p values after Holm's correction"
-    drawn = [figure(_bars(comparison, run, measure), _bars_caption(comparison, run, measure))
-             for run in comparison.runs]  # fmt: skip
+    drawn = [
+        figure(_bars(comparison, run, measure), _bars_caption(comparison, run, measure)) for run in comparison.runs
+    ]
     return [
         f"<h2>Compared with {esc(comparison.baseline)}</h2>",
         table(caption, compare_text.header(comparison), rows),
@@ -131,8 +132,10 @@ def _parts(report: Report, extra: Figures) -> list[str]:
 def _scatter(report: Report, parts: tuple[str, ...], measure: str) -> str:
     cls, ot, hybrid = (report.runs[name].per_query for name in parts)
     groups: dict[str, list[tuple[float, float]]] = {
-        "sum as good as the better, or better": [], "sum between the two": [], "sum worse than both": [],
-    }  # fmt: skip
+        "sum as good as the better, or better": [],
+        "sum between the two": [],
+        "sum worse than both": [],
+    }
     at_least, between, below = groups.values()
     for qid in cls.keys() & ot.keys() & hybrid.keys():
         x, y, z = (of[qid][measure] for of in (cls, ot, hybrid))

@@ -25,8 +25,9 @@ svg text { fill: var(--ink); } svg .tick { fill: var(--soft); }
 .gain, .loss { shape-rendering: crispEdges; } .gain { fill: var(--c0); } .loss { fill: var(--c1); }
 .line { fill: none; stroke-width: 1.8; } .mark { fill-opacity: .45; stroke-width: 1; }
 .d1 { stroke-dasharray: 7 3; } .d2 { stroke-dasharray: 2 2; } .d3 { stroke-dasharray: 9 3 2 3; }
-""" + "\n".join(f".c{n}.line, .c{n}.mark {{ stroke: var(--c{n}); }} .c{n}.mark {{ fill: var(--c{n}); }}"
-                for n in range(6))  # fmt: skip
+""" + "\n".join(
+    f".c{n}.line, .c{n}.mark {{ stroke: var(--c{n}); }} .c{n}.mark {{ fill: var(--c{n}); }}" for n in range(6)
+)
 LAYOUT = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1400px; padding: 1rem clamp(.75rem, 3vw, 2.5rem) 3rem; background: var(--paper);
@@ -85,23 +86,30 @@ def table(
 ) -> str:
     """A table that scrolls sideways where it does not fit. ``caption`` and ``header`` are text, cells are HTML, the
     first of a row its heading. ``words``: columns of prose, wrapped; ``strong``: the row to tint, by its first cell."""
+
     def cell(column: int, content: str) -> str:
         if column == 0:
             return f'<th scope="row">{content}</th>'
         return f'<td class="words">{content}</td>' if column in words else f"<td>{content}</td>"
 
-    heads = "".join(f'<th scope="col"{" class=words" if n in words else ""}>{esc(name)}</th>'
-                    for n, name in enumerate(header))  # fmt: skip
+    heads = "".join(
+        f'<th scope="col"{" class=words" if n in words else ""}>{esc(name)}</th>' for n, name in enumerate(header)
+    )
     body = [
         f"<tr{' class=baseline' if strong and row[0] == strong else ''}>"
         f"{''.join(cell(n, content) for n, content in enumerate(row))}</tr>"
         for row in rows
     ]
-    return "\n".join([
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{esc(caption)}">',
-        f"<table><caption><span>{esc(caption)}</span></caption>", f"<thead><tr>{heads}</tr></thead>",
-        "<tbody>", *body, "</tbody></table></div>",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<div class="scroll" role="region" tabindex="0" aria-label="{esc(caption)}">',
+            f"<table><caption><span>{esc(caption)}</span></caption>",
+            f"<thead><tr>{heads}</tr></thead>",
+            "<tbody>",
+            *body,
+            "</tbody></table></div>",
+        ]
+    )
 
 
 def figure(svg: str, caption: str) -> str:

@@ -91,8 +91,10 @@ def curves(series: Mapping[str, Sequence[float]], x_name: str, y_name: str, titl
         path = " ".join(f"{'L' if n else 'M'}{px:.1f} {py:.1f}" for n, (px, py) in enumerate(points))
         parts.append(f'<path class="line {_colour(number)} d{number % 4}" d="{path}"/>')
     ends = "; ".join(f"{name} reaches {values[-1]:.4f} at {len(values)}" for name, values in series.items())
-    keys = [(name, lambda px, py, n=n: f'<path class="line {_colour(n)} d{n % 4}" d="M{px} {py}h18"/>')
-            for n, name in enumerate(series)]  # fmt: skip
+    keys = [
+        (name, lambda px, py, n=n: f'<path class="line {_colour(n)} d{n % 4}" d="M{px} {py}h18"/>')
+        for n, name in enumerate(series)
+    ]
     return _svg(title, f"{y_name} over {x_name}: {ends}.", [*_grid(x, y), *parts], keys)
 
 

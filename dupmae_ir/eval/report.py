@@ -78,8 +78,10 @@ def as_markdown(report: Report) -> str:
 
 def as_latex(report: Report) -> str:
     """A booktabs table, the best of each column bold; the rest as comments, and the legend below the table."""
-    rows = [[_tex(name), *(_bold(c, r"\textbf{{{}}}") + _tex_marks(c.marks) for c in row)]
-            for name, row in cells(report).items()]  # fmt: skip
+    rows = [
+        [_tex(name), *(_bold(c, r"\textbf{{{}}}") + _tex_marks(c.marks) for c in row)]
+        for name, row in cells(report).items()
+    ]
     header = " & ".join(["Run", *(_tex(str(m)) for m in report.measures)])
     notes = [f"% {line}" for line in (headline(report), *coverage(report))]
     if report.comparison:

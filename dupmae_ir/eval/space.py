@@ -43,22 +43,27 @@ class SpaceConfig:
     queries: str = option(help="topics file, or a name that Pyserini knows", group="what", metavar="FILE")
     passages: str = option(help="collection: JSON lines, tsv, .gz of these, or a folder", group="what", metavar="PATH")
     qrels: str | None = option(
-        None, "judgements that pair a query with its first best passage; without them the n-th query goes with the "
-        "n-th passage", group="what", metavar="PATH",
-    )  # fmt: skip
+        None,
+        "judgements that pair a query with its first best passage; without them the n-th query goes with the "
+        "n-th passage",
+        group="what",
+        metavar="PATH",
+    )
     split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="what", metavar="SPLIT")
     model: str | None = option(None, "model folder (default: the embedded model)", group="model", metavar="FOLDER")
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="model", metavar="NAME")
-    dtype: str | None = option(None, "arithmetic: float32, bfloat16, float16 or auto (default: float32)",
-                               group="model", metavar="NAME")
+    dtype: str | None = option(
+        None, "arithmetic: float32, bfloat16, float16 or auto (default: float32)", group="model", metavar="NAME"
+    )
     pairs: int = option(400, "query-passage pairs of one draw", group="how")
-    draws: int = option(10, "random draws whose divergences are averaged; each has other pairs where there are enough",
-                        group="how")
-    perplexity: float = option(30.0, "of t-SNE: how many neighbours count, less than the number of points",
-                               group="how")
+    draws: int = option(
+        10, "random draws whose divergences are averaged; each has other pairs where there are enough", group="how"
+    )
+    perplexity: float = option(30.0, "of t-SNE: how many neighbours count, less than the number of points", group="how")
     seed: int = option(0, "of the draws and of t-SNE", group="how")
-    output: str | None = option(None, "picture of the first draw: .html page or .svg (default: numbers only)",
-                                group="output", metavar="FILE")
+    output: str | None = option(
+        None, "picture of the first draw: .html page or .svg (default: numbers only)", group="output", metavar="FILE"
+    )
     json: bool = option(False, "print the numbers as JSON", group="output")
     quiet: bool = option(False, "no messages", group="output")
 
@@ -171,8 +176,11 @@ def _paired(config: SpaceConfig) -> tuple[list[str], list[str]]:
         found = list(zip((topic.text for topic in topics), passages, strict=True))
     else:
         judged = read_qrels(config.qrels, config.split)
-        best = {qid: max(grades, key=lambda docid: grades[docid]) for qid, grades in judged.items()
-                if max(grades.values()) > 0}  # fmt: skip
+        best = {
+            qid: max(grades, key=lambda docid: grades[docid])
+            for qid, grades in judged.items()
+            if max(grades.values()) > 0
+        }
         wanted = set(best.values())
         texts = {d.docid: d.joined() for d in read_collection(config.passages) if d.docid in wanted}
         found = [(t.text, texts[best[t.qid]]) for t in topics if best.get(t.qid) in texts]
@@ -220,8 +228,11 @@ def _write_picture(space: Space, config: SpaceConfig) -> None:
         header = ["divergence", "average", "deviation"]
         about = f"{space.model}: {_counted(space)} of {config.queries} and {config.passages}"
         below = "CoT-MoTE Eq. 14-19, in nats; average and standard deviation of the draws"
-        body = [f"<p>{page.esc(about)}</p>", page.figures([page.figure(svg, caption)]),
-                page.table(below, header, _rows(space))]  # fmt: skip
+        body = [
+            f"<p>{page.esc(about)}</p>",
+            page.figures([page.figure(svg, caption)]),
+            page.table(below, header, _rows(space)),
+        ]
         text = page.page("Queries and passages in one space", body) + "\n"
     with atomic_write(config.output) as file:
         file.write(text)
@@ -255,9 +266,9 @@ def _rows(space: Space) -> list[list[str]]:
 def _text(space: Space) -> str:
     from dupmae_ir.console import table
 
-    return "\n".join([
-        f"{space.model}: {_counted(space)}", "", table(_rows(space), ["divergence", "average", "deviation"]),
-    ])  # fmt: skip
+    return "\n".join(
+        [f"{space.model}: {_counted(space)}", "", table(_rows(space), ["divergence", "average", "deviation"])]
+    )
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -41,8 +41,10 @@ USES: dict[str, tuple[str, ...]] = {
 }
 """Which of the options that not all formats have a format knows."""
 NEEDS: dict[str, tuple[str, ...]] = {
-    "msmarco-qrels": ("queries", "collection"), "st-hard-negatives": ("queries", "collection"), "titles": ("titles",),
-}  # fmt: skip
+    "msmarco-qrels": ("queries", "collection"),
+    "st-hard-negatives": ("queries", "collection"),
+    "titles": ("titles",),
+}
 SHOWN = 3  #: examples that are named of everything left out
 
 
@@ -54,8 +56,9 @@ class ConvertConfig:
         help="what the input is: judgements (MS MARCO's, or any); MS MARCO's triples, of ids (with --queries and "
         "--collection) or of texts; DPR's arrays (NQ, TriviaQA); a BEIR folder; sentence-transformers' negatives of MS "
         "MARCO; Tevatron's lines; query<TAB>passage; or a collection that wants --titles",
-        group="input", choices=tuple(USES),
-    )  # fmt: skip
+        group="input",
+        choices=tuple(USES),
+    )
     input: str = option(help="the file (for beir the folder), gzipped or not", group="input", metavar="PATH")
     output: str = option(help="JSON lines to write, .jsonl or .jsonl.gz", group="output", metavar="FILE")
     queries: str | None = option(None, "texts of the queries, where the input has ids", group="input", metavar="FILE")
@@ -64,8 +67,11 @@ class ConvertConfig:
         None, "id<TAB>title lines, for passages that come without, as MS MARCO's", group="input", metavar="FILE"
     )
     scores: str | None = option(
-        None, "a teacher's scores, lines of qid, pid and score or JSON, written to OUTPUT.scores.jsonl as finetune "
-        "--scores wants them", group="input", metavar="FILE",
+        None,
+        "a teacher's scores, lines of qid, pid and score or JSON, written to OUTPUT.scores.jsonl as finetune "
+        "--scores wants them",
+        group="input",
+        metavar="FILE",
     )
     split: str = option("train", "of a BEIR folder's judgements", group="input")
     systems: tuple[str, ...] = option(
@@ -74,9 +80,11 @@ class ConvertConfig:
     positives: int = option(0, "at most so many of each query, in their order; 0 keeps all", group="output")
     negatives: int = option(0, "... and so many negatives, hard ones first; 0 keeps all", group="output")
     unknown: str = option(
-        "refuse", "ids without a text and passages without a score: end with an error, or skip and count them",
-        group="input", choices=("refuse", "skip"),
-    )  # fmt: skip
+        "refuse",
+        "ids without a text and passages without a score: end with an error, or skip and count them",
+        group="input",
+        choices=("refuse", "skip"),
+    )
     kind: str = option("", "noted on every pair, for finetune --cap", group="output")
     quiet: bool = option(False, "no progress, only errors", group="output")
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
@@ -304,10 +312,14 @@ class _Mined(_Conversion):
             for what, count in (("queries", 1), ("positives", len(positives)), ("negatives", len(negatives))):
                 self.tally.add(what, count)
             yield {
-                "qid": row.qid, "query": row.query, "positives": [_plain(p) for p in positives],
-                "negatives": negatives, "scores": [0.0] * len(negatives),
-                "ranks": list(range(1, len(negatives) + 1)), "dropped": {},
-            }  # fmt: skip
+                "qid": row.qid,
+                "query": row.query,
+                "positives": [_plain(p) for p in positives],
+                "negatives": negatives,
+                "scores": [0.0] * len(negatives),
+                "ranks": list(range(1, len(negatives) + 1)),
+                "dropped": {},
+            }
 
     def finish(self, counts: Mapping[str, int]) -> None:
         """Write the record. Older lines go first: lines that are there always have their own record."""
@@ -318,16 +330,24 @@ class _Mined(_Conversion):
         config = self.config
         files = {n: getattr(config, n) for n in ("input", "queries", "scores")}
         settings = {
-            "format": config.format, "systems": list(config.systems), "positives": config.positives,
-            "negatives": config.negatives, "unknown": config.unknown,
+            "format": config.format,
+            "systems": list(config.systems),
+            "positives": config.positives,
+            "negatives": config.negatives,
+            "unknown": config.unknown,
             **{n: sha256_file(path) if path else None for n, path in files.items()},
-        }  # fmt: skip
+        }
         Path(config.output).unlink(missing_ok=True)
-        write_json(meta_path(config.output), {
-            "collection": config.collection, "pool": False,
-            "collection_digest": inputs_digest(i.sha256 for i in self.passages.inputs),
-            "settings": settings, "counts": counts,
-        })  # fmt: skip
+        write_json(
+            meta_path(config.output),
+            {
+                "collection": config.collection,
+                "pool": False,
+                "collection_digest": inputs_digest(i.sha256 for i in self.passages.inputs),
+                "settings": settings,
+                "counts": counts,
+            },
+        )
 
     @cached_property
     def keys(self) -> Any:

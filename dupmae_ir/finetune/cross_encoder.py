@@ -37,7 +37,9 @@ class CrossEncoderConfig:
     mined: str = option(help="file of dupmae-ir finetune.mine", group="input", metavar="FILE")
     model: str = option(
         help="base model folder, or minilm: a sequence classifier of one or two labels goes on from its head, any "
-        "other encoder gets a new one", group="input", metavar="FOLDER",
+        "other encoder gets a new one",
+        group="input",
+        metavar="FOLDER",
     )
     output: str = option(help="folder of the trained model; checkpoints lie beside it until it is done", group="output")
     collection: str | None = option(
@@ -48,7 +50,9 @@ class CrossEncoderConfig:
     group_size: int = option(16, "passages per query: one positive, the others negatives", group="training")
     length: int = option(192, "word pieces kept of query and passage together", group="model")
     title_separator: str = option(
-        "space", "between title and text: a blank, the model's separator, or a colon", group="model",
+        "space",
+        "between title and text: a blank, the model's separator, or a colon",
+        group="model",
         choices=("space", "sep", "colon"),
     )
     batch_size: int = option(8, "queries per forward pass", group="training")
@@ -125,16 +129,23 @@ def _train(config: CrossEncoderConfig, settings: dict[str, Any], output: Path) -
     if not trainer.is_world_process_zero():
         return {}
     summary = {
-        "queries": len(training), "updates": trainer.state.max_steps, "seconds": round(time.time() - started),
+        "queries": len(training),
+        "updates": trainer.state.max_steps,
+        "seconds": round(time.time() - started),
         "held_out": {"queries": len(held), "before": before, "after": after} if held else None,
     }
     return _finish(config, settings, model, tokenizer, work, output, summary)
 
 
 def _finish(
-    config: CrossEncoderConfig, settings: dict[str, Any], model: Any, tokenizer: Any, work: Path, output: Path,
+    config: CrossEncoderConfig,
+    settings: dict[str, Any],
+    model: Any,
+    tokenizer: Any,
+    work: Path,
+    output: Path,
     summary: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The model folder, whole or not at all; then the checkpoints go."""
     from dupmae_ir.io.atomic import replace_folder, write_json
     from dupmae_ir.models.checkpoints import quiet_transformers
@@ -151,9 +162,11 @@ def _finish(
     for path in aside.iterdir():
         path.chmod(0o644)
     record = {
-        "settings": settings, "inputs": {"mined": Path(config.mined).name, "model": Path(config.model).name},
-        "summary": summary, "log": log,
-    }  # fmt: skip
+        "settings": settings,
+        "inputs": {"mined": Path(config.mined).name, "model": Path(config.model).name},
+        "summary": summary,
+        "log": log,
+    }
     write_json(aside / RECORD, record)
     replace_folder(aside, output)
     shutil.rmtree(work, ignore_errors=True)
@@ -184,13 +197,26 @@ def _trainer(config: CrossEncoderConfig, model: Any, tokenizer: Any, groups: Any
     per_update = config.batch_size * config.accumulate * processes
     steps = max(1, round(config.epochs * len(groups) / per_update))
     arguments = TrainingArguments(
-        output_dir=str(work), per_device_train_batch_size=config.batch_size, max_steps=steps,
-        gradient_accumulation_steps=config.accumulate, learning_rate=config.learning_rate,
-        warmup_steps=round(config.warmup * steps), lr_scheduler_type="linear", weight_decay=config.weight_decay,
-        max_grad_norm=config.clip, bf16=config.bf16, logging_steps=config.log_steps, logging_nan_inf_filter=False,
-        save_steps=config.save_steps, save_total_limit=2, remove_unused_columns=False, report_to=[], seed=config.seed,
-        disable_tqdm=True, use_cpu=on_cpu,
-    )  # fmt: skip
+        output_dir=str(work),
+        per_device_train_batch_size=config.batch_size,
+        max_steps=steps,
+        gradient_accumulation_steps=config.accumulate,
+        learning_rate=config.learning_rate,
+        warmup_steps=round(config.warmup * steps),
+        lr_scheduler_type="linear",
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.clip,
+        bf16=config.bf16,
+        logging_steps=config.log_steps,
+        logging_nan_inf_filter=False,
+        save_steps=config.save_steps,
+        save_total_limit=2,
+        remove_unused_columns=False,
+        report_to=[],
+        seed=config.seed,
+        disable_tqdm=True,
+        use_cpu=on_cpu,
+    )
     if config.checkpointing:
         # The name that transformers 5 has for it, or the one of 4.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
@@ -246,9 +272,10 @@ def _check(config: CrossEncoderConfig) -> None:
     import importlib.util
 
     check_ranges(
-        config, above_zero=("epochs", "learning_rate", "clip", "batch_size", "accumulate", "log_steps", "save_steps"),
+        config,
+        above_zero=("epochs", "learning_rate", "clip", "batch_size", "accumulate", "log_steps", "save_steps"),
         zero_or_more=("limit", "held_out", "weight_decay", "warmup", "threads", "seed"),
-    )  # fmt: skip
+    )
     if config.group_size < 2:
         raise UsageError(f"--group-size {config.group_size}: wants one positive and at least one negative")
     if config.warmup > 1:

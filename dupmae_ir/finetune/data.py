@@ -104,9 +104,9 @@ def _from_json(line: str, where: str) -> Pair:
     except ValueError as e:
         raise InputError(f"{where}: not valid JSON: {e}") from None
     if not isinstance(row, dict) or not isinstance(row.get("query"), str) or not row["query"].strip():
-        raise InputError(f"{where}: wants an object with a non-empty \"query\" and a \"positive\"")
+        raise InputError(f'{where}: wants an object with a non-empty "query" and a "positive"')
     if "positive" not in row:
-        raise InputError(f"{where}: has no \"positive\"")
+        raise InputError(f'{where}: has no "positive"')
     negatives = tuple(_passage(d, where) for d in row.get("negatives", ()))
     return Pair(row["query"], _passage(row["positive"], where), negatives, str(row.get("kind", "")))
 
@@ -118,7 +118,7 @@ def _passage(value: Any, where: str) -> Document:
         passage = Document(str(value.get("id", "")), value["text"], value.get("title") or "")
         if passage.joined().strip():
             return passage
-    raise InputError(f"{where}: a passage is a non-empty text or an object with \"text\" (and \"title\", \"id\")")
+    raise InputError(f'{where}: a passage is a non-empty text or an object with "text" (and "title", "id")')
 
 
 def _from_tsv(line: str, where: str) -> Pair:

@@ -62,9 +62,15 @@ class MinedExamples:
     how many queries are not here, having no negative."""
 
     def __init__(
-        self, mined: Sequence[Mined], passages: Any, negatives: int, top: int, seed: int = 0,
-        scores: Mapping[str, Mapping[str, float]] | None = None, left_out: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        mined: Sequence[Mined],
+        passages: Any,
+        negatives: int,
+        top: int,
+        seed: int = 0,
+        scores: Mapping[str, Mapping[str, float]] | None = None,
+        left_out: int = 0,
+    ) -> None:
         self.mined, self.passages, self.negatives, self.top, self.seed = mined, passages, negatives, top, seed
         self.scores, self.left_out = scores, left_out
 
@@ -87,7 +93,11 @@ def _chance(seed: int, draw: Draw) -> random.Random:
 
 
 def mined_examples(
-    path: str | Path, negatives: int, top: int, seed: int, scores: str | Path | None = None,
+    path: str | Path,
+    negatives: int,
+    top: int,
+    seed: int,
+    scores: str | Path | None = None,
     collection: str | Path | None = None,
 ) -> MinedExamples:
     """Examples from files, checked as a whole before anything is trained.
@@ -146,13 +156,15 @@ class ExampleCollator:
         queries = self.tokens([e.query for e in examples], self.query_length)
         passages = self.tokens([d.joined(self.separator) for d in documents], self.document_length)
         batch = {
-            "query_ids": queries["input_ids"], "query_mask": queries["attention_mask"],
-            "document_ids": passages["input_ids"], "document_mask": passages["attention_mask"],
+            "query_ids": queries["input_ids"],
+            "query_mask": queries["attention_mask"],
+            "document_ids": passages["input_ids"],
+            "document_mask": passages["attention_mask"],
             "query_keys": torch.tensor([_key(text_key(Document("", e.query))) for e in examples]),
             "document_keys": torch.tensor([_key(text_key(d)) for d in documents]),
             "answers": _padded([sorted(map(_key, e.answers)) for e in examples], ABSENT),
             "group": self._groups(examples),
-        }  # fmt: skip
+        }
         if examples[0].scores:
             batch["taught"] = _padded([list(e.scores) for e in examples], 0.0)
         return batch

@@ -62,8 +62,9 @@ def tevatron(path: str | Path) -> Iterator[Row]:
 
 def _passages(row: Mapping[str, Any], key: str, where: str) -> tuple[Document, ...]:
     passages = row.get(key) or []
-    if not isinstance(passages, list) or not all(isinstance(p, dict) and isinstance(p.get("text"), str)
-                                                 for p in passages):  # fmt: skip
+    if not isinstance(passages, list) or not all(
+        isinstance(p, dict) and isinstance(p.get("text"), str) for p in passages
+    ):
         raise InputError(f'{where}: "{key}" wants a list of objects with "text" (and "title")')
     return tuple(Document(_docid(p), p["text"], p.get("title") or "") for p in passages)
 
@@ -175,9 +176,7 @@ def _scored(path: str | Path) -> Iterator[tuple[str, str, dict[str, float]]]:
             qid, scores = cells[0], {cells[1]: cells[2]}
         else:
             raise InputError(f"{where}: {len(cells)} column(s) where qid, pid and score are wanted")
-        yield (
-            _id(qid, "qid", where), where, {_id(d, "pid", where): _score(s, where) for d, s in scores.items()}
-        )  # fmt: skip
+        yield (_id(qid, "qid", where), where, {_id(d, "pid", where): _score(s, where) for d, s in scores.items()})
 
 
 def _score(value: Any, where: str) -> float:

@@ -26,9 +26,7 @@ def contrastive(
     return F.cross_entropy(scores / temperature, target)
 
 
-def distillation(
-    scores: Tensor, taught: Tensor, there: Tensor, kind: str = "kl", temperature: float = 1.0
-) -> Tensor:
+def distillation(scores: Tensor, taught: Tensor, there: Tensor, kind: str = "kl", temperature: float = 1.0) -> Tensor:
     """The teacher's opinion of {d+} and D- (DupMAE Eq. 15), for ``scores`` and ``taught`` (Q, 1 + N), positive first,
     ``there`` (Q, 1 + N) False where a query has fewer negatives.
 

@@ -53,20 +53,23 @@ class MineConfig:
     )
     split: str = option("train", "of a BEIR folder's judgements", group="what")
     collection: str | None = option(
-        None, "what is searched, as encode reads it; without it, the passages of the pairs, written to "
-        "OUTPUT.passages.jsonl", group="what", metavar="PATH",
+        None,
+        "what is searched, as encode reads it; without it, the passages of the pairs, written to OUTPUT.passages.jsonl",
+        group="what",
+        metavar="PATH",
     )
     unknown: str = option(
-        "refuse", "positives that the collection lacks: end with an error, or skip and count them", group="what",
+        "refuse",
+        "positives that the collection lacks: end with an error, or skip and count them",
+        group="what",
         choices=("refuse", "skip"),
     )
     depth: int = option(200, "hits of each query that are looked at", group="negatives")
     skip_top: int = option(0, "... but not the first so many, which may be unjudged answers", group="negatives")
-    negatives: int = option(0, "draw so many of each list; 0 = keep all, for the trainer to draw from",
-                            group="negatives")
-    remove_query: bool = option(
-        False, "drop the document whose id is the topic's (ArguAna, Quora)", group="negatives"
+    negatives: int = option(
+        0, "draw so many of each list; 0 = keep all, for the trainer to draw from", group="negatives"
     )
+    remove_query: bool = option(False, "drop the document whose id is the topic's (ArguAna, Quora)", group="negatives")
     seed: int = option(0, "of the draw", group="negatives")
     model: str | None = option(None, "model folder for --by model", group="search", metavar="FOLDER")
     parts: str = option("hybrid", "what of the model to search by", group="search", choices=tuple(PARTS))
@@ -78,8 +81,11 @@ class MineConfig:
     k1: float = option(0.9, "BM25: saturation of term counts", group="search")
     b: float = option(0.4, "BM25: length normalisation, 0 to 1", group="search")
     engine: str = option(
-        "lucene", "what finds passages by their impacts; postings are made when asked for, and by auto where numba is "
-        "installed: the same negatives, much faster", group="running", choices=ENGINES,
+        "lucene",
+        "what finds passages by their impacts; postings are made when asked for, and by auto where numba is "
+        "installed: the same negatives, much faster",
+        group="running",
+        choices=ENGINES,
     )
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="running", metavar="NAME")
     threads: int = option(0, "CPU threads; 0 is one per processor", group="running")
@@ -172,8 +178,11 @@ class _Mining:
         if growing.done < len(questions):
             self._search(source, questions, keys, growing)
         meta: dict[str, Any] = {
-            "collection": pool.name if pool else config.collection, "pool": pool is not None,
-            "collection_digest": self.collection_digest, "settings": self.settings, "counts": self._counts(growing),
+            "collection": pool.name if pool else config.collection,
+            "pool": pool is not None,
+            "collection_digest": self.collection_digest,
+            "settings": self.settings,
+            "counts": self._counts(growing),
         }
         growing.finish(meta)
         self._report(meta["counts"])
@@ -235,8 +244,10 @@ class _Mining:
         if not kept:
             raise InputError(f"{config.qrels or config.pairs[0]}: no query has a positive; nothing to mine")
         self.counts |= {
-            "queries": len(kept), "positives": sum(len(q.positives) for q in kept),
-            "unknown_positives": len(unknown), "queries_without_positive": len(bare),
+            "queries": len(kept),
+            "positives": sum(len(q.positives) for q in kept),
+            "unknown_positives": len(unknown),
+            "queries_without_positive": len(bare),
         }
         return kept
 
@@ -290,7 +301,8 @@ class _Mining:
         say(
             f"{self.config.output}: {c['negatives']} negatives of {c['queries']} queries; dropped "
             f"{c['dropped_positive_id']} positives, {c['dropped_positive_text']} copies of positives and "
-            f"{c['dropped_duplicate']} duplicates", self.config.quiet,
+            f"{c['dropped_duplicate']} duplicates",
+            self.config.quiet,
         )
         if bare := counts["queries_without_negative"]:
             what = counted(counts["without_negative"], "query has no negative", "queries have no negative", bare)
@@ -316,8 +328,9 @@ def _judged(config: MineConfig, counts: dict[str, int]) -> list[Question]:
     counts["judged_without_topic"] = len(absent)
     return [
         Question(t.qid, t.text, {d: None for d, grade in qrels[t.qid].items() if grade > 0})
-        for t in topics if t.qid in qrels
-    ]  # fmt: skip
+        for t in topics
+        if t.qid in qrels
+    ]
 
 
 def _paired(config: MineConfig, counts: dict[str, int]) -> list[Question]:
@@ -378,10 +391,19 @@ def _by_model(config: MineConfig, source: str, folder: Path) -> Search:
     from dupmae_ir.search.searcher import Searcher
 
     index = str(folder / "index")
-    encode(EncodeConfig(
-        corpus=source, index=index, model=config.model, parts=PARTS[config.parts], device=config.device,
-        document_length=config.document_length, dtype=config.dtype, threads=config.threads or None, quiet=config.quiet,
-    ))  # fmt: skip
+    encode(
+        EncodeConfig(
+            corpus=source,
+            index=index,
+            model=config.model,
+            parts=PARTS[config.parts],
+            device=config.device,
+            document_length=config.document_length,
+            dtype=config.dtype,
+            threads=config.threads or None,
+            quiet=config.quiet,
+        )
+    )
     if config.parts != "dense":
         _lay_out(config, index)
     searcher = Searcher.open(
@@ -414,16 +436,22 @@ def _settings(config: MineConfig) -> dict[str, Any]:
 
     by_model = config.by == "model"
     return {
-        "pairs": _files(config.pairs), "topics": _files([config.topics]), "qrels": _files([config.qrels]),
+        "pairs": _files(config.pairs),
+        "topics": _files([config.topics]),
+        "qrels": _files([config.qrels]),
         "split": config.split if config.topics else None,
         "collection": inputs_digest(d for _, d in count_and_digest(config.collection)) if config.collection else None,
-        "unknown": config.unknown, "by": config.by, "depth": config.depth, "skip_top": config.skip_top,
-        "negatives": config.negatives, "seed": config.seed if config.negatives else None,
+        "unknown": config.unknown,
+        "by": config.by,
+        "depth": config.depth,
+        "skip_top": config.skip_top,
+        "negatives": config.negatives,
+        "seed": config.seed if config.negatives else None,
         "remove_query": config.remove_query,
         "model": _model_digest(config.model) if by_model else None,
         **{n: getattr(config, n) if by_model else None for n in ("parts", "document_length", "query_length", "dtype")},
         **{n: None if by_model else getattr(config, n) for n in ("k1", "b")},
-    }  # fmt: skip
+    }
 
 
 def _files(paths: Iterable[str | None]) -> str | None:

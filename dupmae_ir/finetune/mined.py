@@ -255,8 +255,12 @@ def _mined(line: str, where: str, known: dict[str, str]) -> Mined:
     if not positives:
         raise InputError(f"{where}: query {qid!r} has no positive")
     return Mined(
-        qid, query, positives, tuple(known.setdefault(d, d) for d in negatives),
-        np.array(scores, np.float32), np.array(ranks, np.int32),
+        qid,
+        query,
+        positives,
+        tuple(known.setdefault(d, d) for d in negatives),
+        np.array(scores, np.float32),
+        np.array(ranks, np.int32),
     )
 
 

@@ -109,7 +109,11 @@ def like_lengths(lengths: Sequence[int], group_cost: int = GROUP_COST) -> list[l
 
 
 def batch_loss(
-    queries: Parts, documents: Parts, batch: dict[str, Tensor], objective: Objective, warmth: float = 1.0,
+    queries: Parts,
+    documents: Parts,
+    batch: dict[str, Tensor],
+    objective: Objective,
+    warmth: float = 1.0,
     anchors: Sequence[Tensor] = (),
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """(loss, its terms without weights). ``warmth`` in [0, 1] scales the regulariser; ``anchors`` are the teacher's
@@ -120,7 +124,11 @@ def batch_loss(
 
 
 def _batch_loss(
-    queries: Parts, documents: Parts, batch: dict[str, Tensor], objective: Objective, warmth: float,
+    queries: Parts,
+    documents: Parts,
+    batch: dict[str, Tensor],
+    objective: Objective,
+    warmth: float,
     anchors: Sequence[Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     cut_queries = _cut(queries[1], objective.query_top_k)

@@ -209,14 +209,25 @@ class RerankerTrainer(CheckedTrainer):
     """Trainer for :func:`listwise` on :class:`Draws`. Resumed, it goes on to the same numbers."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, groups: Groups, draws: Draws, length: int, arguments: TrainingArguments,
+        self,
+        model: Any,
+        tokenizer: Any,
+        groups: Groups,
+        draws: Draws,
+        length: int,
+        arguments: TrainingArguments,
         quiet: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.draws = draws
         super().__init__(
-            quiet, tensorboard=False, model=model, args=arguments, train_dataset=groups,
-            data_collator=GroupCollator(tokenizer, length), processing_class=tokenizer,
-        )  # fmt: skip
+            quiet,
+            tensorboard=False,
+            model=model,
+            args=arguments,
+            train_dataset=groups,
+            data_collator=GroupCollator(tokenizer, length),
+            processing_class=tokenizer,
+        )
         # The loss is a mean over the batch's queries, so accumulation has to divide it.
         self.model_accepts_loss_kwargs = False
 

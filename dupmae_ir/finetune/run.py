@@ -44,28 +44,37 @@ class FinetuneConfig:
     limit: int = option(0, "use only so many queries, drawn at random; 0 = all", group="input")
     similarity: str = option("sum", "Eq. 12, or one of its halves", group="model", choices=("sum", "cls", "ot"))
     encoder: str = option(
-        "tied", "one encoder; one for queries and another for documents; or two feed-forward experts on one attention "
-        "(CoT-MoTE)", group="model", choices=("tied", "untied", "mote"),
+        "tied",
+        "one encoder; one for queries and another for documents; or two feed-forward experts on one attention "
+        "(CoT-MoTE)",
+        group="model",
+        choices=("tied", "untied", "mote"),
     )
     cls_dim: int = option(384, "width of the [CLS] projection where the base has none; 0 = none", group="model")
     top_k: int = option(384, "OT weights kept per document, in training as at search time; 0 = all", group="model")
-    train_top_k: bool = option(True, "cut documents to --top-k while training too, not at search time alone",
-                               group="model")
+    train_top_k: bool = option(
+        True, "cut documents to --top-k while training too, not at search time alone", group="model"
+    )
     query_top_k: int = option(0, "OT weights kept per query while training; 0 = all", group="model")
     activation: str = option("relu", "of the OT weights", group="model", choices=("relu", "log1p", "none"))
     query_length: int = option(32, "word pieces kept per query", group="model")
     document_length: int = option(128, "word pieces kept per passage while training", group="model")
     negatives: int = option(7, "hard negatives per query, of --mined or of the pairs' own", group="negatives")
     sample_from_top: int = option(200, "drawn anew every epoch from so many best-ranked ones", group="negatives")
-    group_size: int = option(8, "neighbouring passages drawn together as hard negatives; 1 = random batches "
-                             "(always with --mined)", group="negatives")
+    group_size: int = option(
+        8,
+        "neighbouring passages drawn together as hard negatives; 1 = random batches (always with --mined)",
+        group="negatives",
+    )
     contrastive_weight: float | None = option(
         None, "of the softmax over all passages of the batch, Eq. 13-14 (default: 1, with --distill 0)", group="loss"
     )
     temperature: float = option(1.0, "divides the similarity", group="loss")
     distill: str | None = option(
-        None, "learn the teacher's opinion of a query's own passages (Eq. 15): KL divergence; the same as the released "
-        "code averages it; cross-entropy with soft labels; squared difference of margins", group="loss",
+        None,
+        "learn the teacher's opinion of a query's own passages (Eq. 15): KL divergence; the same as the released "
+        "code averages it; cross-entropy with soft labels; squared difference of margins",
+        group="loss",
         choices=("kl", "kl-mean", "soft-ce", "margin-mse"),
     )
     teacher_temperature: float = option(1.0, "divides the teacher's scores", group="loss")
@@ -79,14 +88,18 @@ class FinetuneConfig:
         0.0, "share of the updates until it has its full weight, growing quadratically", group="loss"
     )
     teacher: str | None = option(
-        None, "sentence encoder (folder, or minilm) whose mean-pooled unit vectors the [CLS] part is held to",
+        None,
+        "sentence encoder (folder, or minilm) whose mean-pooled unit vectors the [CLS] part is held to",
         group="loss",
     )
     anchor_weight: float = option(3.0, "weight of the distance from --teacher's vectors", group="loss")
     batch_size: int = option(48, "queries per step and process", group="training")
     accumulate: int = option(1, "batches added up before an update", group="training")
-    grad_cache: int = option(0, "encode so many texts at a time and keep no graph of the others: large batches in "
-                             "small memory; 0 = off", group="training")
+    grad_cache: int = option(
+        0,
+        "encode so many texts at a time and keep no graph of the others: large batches in small memory; 0 = off",
+        group="training",
+    )
     epochs: float = option(1.0, "passes over the queries, unless --steps is given", group="training")
     steps: int = option(0, "updates; 0 = by --epochs", group="training")
     learning_rate: float = option(2e-5, "peak, linear warm-up and decay", group="training")
@@ -185,15 +198,39 @@ def check(config: FinetuneConfig) -> None:
     check_ranges(
         config,
         above_zero=(
-            "epochs", "learning_rate", "temperature", "teacher_temperature", "head_lr_factor", "batch_size",
-            "group_size", "accumulate", "sample_from_top", "log_steps", "save_steps", "eval_steps",
+            "epochs",
+            "learning_rate",
+            "temperature",
+            "teacher_temperature",
+            "head_lr_factor",
+            "batch_size",
+            "group_size",
+            "accumulate",
+            "sample_from_top",
+            "log_steps",
+            "save_steps",
+            "eval_steps",
         ),
         zero_or_more=(
-            "part_weight", "query_flops", "document_flops", "anchor_weight", "warmup", "dropout", "limit", "cls_dim",
-            "threads", "negatives", "top_k", "query_top_k", "grad_cache", "steps", "weight_decay", "regularizer_warmup",
+            "part_weight",
+            "query_flops",
+            "document_flops",
+            "anchor_weight",
+            "warmup",
+            "dropout",
+            "limit",
+            "cls_dim",
+            "threads",
+            "negatives",
+            "top_k",
+            "query_top_k",
+            "grad_cache",
+            "steps",
+            "weight_decay",
+            "regularizer_warmup",
             "seed",
         ),
-    )  # fmt: skip
+    )
     if config.contrastive_weight is not None and config.contrastive_weight < 0:
         raise UsageError(f"--contrastive-weight must be 0 or more, got {config.contrastive_weight:g}")
     if config.contrastive_weight == 0 and not config.distill:
@@ -301,8 +338,10 @@ def _split(model: Any, encoder: str) -> Any:
 
     if not isinstance(model, Retriever):
         if encoder == "tied":
-            raise UsageError("the base has one encoder for queries and another for documents; say --encoder untied, "
-                             "or mote for experts")
+            raise UsageError(
+                "the base has one encoder for queries and another for documents; say --encoder untied, "
+                "or mote for experts"
+            )
         return _shared_again(model) if encoder == "mote" else model
     if encoder == "tied":
         return model
@@ -325,16 +364,28 @@ def _shared_again(model: Any) -> Any:
 def _stored(config: FinetuneConfig, base: Path, tokenizer: Any) -> Any:
     from dupmae_ir.models.checkpoints import ModelConfig, read_config
 
-    told = {"method": "cot-mote" if config.encoder == "mote" else "dupmae", "activation": config.activation,
-            "top_k": config.top_k or len(tokenizer), "query_length": config.query_length,
-            "document_length": config.document_length, "impact_scale": None}  # fmt: skip
+    told = {
+        "method": "cot-mote" if config.encoder == "mote" else "dupmae",
+        "activation": config.activation,
+        "top_k": config.top_k or len(tokenizer),
+        "query_length": config.query_length,
+        "document_length": config.document_length,
+        "impact_scale": None,
+    }
     return ModelConfig(**{**read_config(base).__dict__, **told})
 
 
 def _trainer(
-    config: FinetuneConfig, retriever: Any, tokenizer: Any, stored: Any, examples: Any, topical: Any, steps: int,
-    work: Path, quiet: bool,
-) -> Any:  # fmt: skip
+    config: FinetuneConfig,
+    retriever: Any,
+    tokenizer: Any,
+    stored: Any,
+    examples: Any,
+    topical: Any,
+    steps: int,
+    work: Path,
+    quiet: bool,
+) -> Any:
     import torch
     from accelerate import PartialState
     from transformers import TrainingArguments
@@ -349,22 +400,46 @@ def _trainer(
     cpu = config.cpu or not torch.cuda.is_available()
     processes = PartialState().num_processes
     arguments = TrainingArguments(
-        output_dir=str(work), per_device_train_batch_size=config.batch_size, max_steps=steps,
-        gradient_accumulation_steps=config.accumulate, learning_rate=config.learning_rate,
-        warmup_steps=round(config.warmup * steps), lr_scheduler_type="linear", max_grad_norm=1.0,
-        weight_decay=config.weight_decay, bf16=config.bf16, logging_steps=config.log_steps,
-        save_steps=config.save_steps, save_total_limit=2, eval_steps=config.eval_steps,
-        eval_strategy="steps" if dev else "no", logging_nan_inf_filter=False, remove_unused_columns=False,
-        report_to=[], seed=config.seed, disable_tqdm=True, use_cpu=cpu,
-        ddp_backend="gloo" if cpu and processes > 1 else None, ddp_find_unused_parameters=True,
-    )  # fmt: skip
+        output_dir=str(work),
+        per_device_train_batch_size=config.batch_size,
+        max_steps=steps,
+        gradient_accumulation_steps=config.accumulate,
+        learning_rate=config.learning_rate,
+        warmup_steps=round(config.warmup * steps),
+        lr_scheduler_type="linear",
+        max_grad_norm=1.0,
+        weight_decay=config.weight_decay,
+        bf16=config.bf16,
+        logging_steps=config.log_steps,
+        save_steps=config.save_steps,
+        save_total_limit=2,
+        eval_steps=config.eval_steps,
+        eval_strategy="steps" if dev else "no",
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        report_to=[],
+        seed=config.seed,
+        disable_tqdm=True,
+        use_cpu=cpu,
+        ddp_backend="gloo" if cpu and processes > 1 else None,
+        ddp_find_unused_parameters=True,
+    )
     batches = Batches(topical, steps * config.accumulate * processes)
     collator = ExampleCollator(tokenizer, config.query_length, config.document_length, stored.title_separator)
     return PairTrainer(
-        BiEncoder(retriever, objective.uses), examples, batches, collator, arguments, objective,
-        config.head_lr_factor, config.grad_cache, round(config.regularizer_warmup * steps), _teacher(config, retriever),
-        dev, quiet,
-    )  # fmt: skip
+        BiEncoder(retriever, objective.uses),
+        examples,
+        batches,
+        collator,
+        arguments,
+        objective,
+        config.head_lr_factor,
+        config.grad_cache,
+        round(config.regularizer_warmup * steps),
+        _teacher(config, retriever),
+        dev,
+        quiet,
+    )
 
 
 def _objective(config: FinetuneConfig) -> Any:
@@ -374,13 +449,20 @@ def _objective(config: FinetuneConfig) -> Any:
     if contrastive is None:
         contrastive = 0.0 if config.distill else 1.0
     return Objective(
-        similarity=config.similarity, top_k=config.top_k, train_top_k=config.train_top_k,
-        query_top_k=config.query_top_k, temperature=config.temperature, contrastive_weight=contrastive,
-        distill=config.distill, teacher_temperature=config.teacher_temperature,
+        similarity=config.similarity,
+        top_k=config.top_k,
+        train_top_k=config.train_top_k,
+        query_top_k=config.query_top_k,
+        temperature=config.temperature,
+        contrastive_weight=contrastive,
+        distill=config.distill,
+        teacher_temperature=config.teacher_temperature,
         part_weight=config.part_weight * contrastive if config.similarity == "sum" else 0.0,
-        regularizer=config.regularizer, query_weight=config.query_flops, document_weight=config.document_flops,
+        regularizer=config.regularizer,
+        query_weight=config.query_flops,
+        document_weight=config.document_flops,
         anchor_weight=config.anchor_weight if config.teacher else 0.0,
-    )  # fmt: skip
+    )
 
 
 def _teacher(config: FinetuneConfig, retriever: Any) -> Any:
@@ -430,8 +512,12 @@ def _publish(output: Path, retriever: Any, tokenizer: Any, stored: Any, record: 
     aside = output.with_name(f".{output.name}.done")
     shutil.rmtree(aside, ignore_errors=True)
     # Trained on short texts for speed; read at the usual lengths.
-    save_model(aside, retriever, tokenizer, replace(stored, document_length=max(256, stored.document_length),
-                                                    query_length=max(64, stored.query_length)))
+    save_model(
+        aside,
+        retriever,
+        tokenizer,
+        replace(stored, document_length=max(256, stored.document_length), query_length=max(64, stored.query_length)),
+    )
     write_json(aside / RECORD, record)
     replace_folder(aside, output)
     shutil.rmtree(work, ignore_errors=True)

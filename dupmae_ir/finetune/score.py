@@ -42,7 +42,9 @@ class ScoreConfig:
     )
     length: int = option(192, "word pieces kept of query and passage together", group="model")
     title_separator: str = option(
-        "space", "between title and text: a blank, the model's separator, or a colon", group="model",
+        "space",
+        "between title and text: a blank, the model's separator, or a colon",
+        group="model",
         choices=("space", "sep", "colon"),
     )
     dtype: str = option("float32", "arithmetic", group="model", choices=DTYPES)
@@ -93,9 +95,12 @@ def _score(config: ScoreConfig, settings: dict[str, Any], target: Path) -> dict[
     growing.finish({"settings": settings, "counts": counts})
     say(f"{config.output}: {total:,} pairs of {len(mined):,} queries in {seconds:,.0f} s", config.quiet)
     return {
-        "output": config.output, "status": "scored", "seconds": round(seconds, 1),
-        "pairs_per_second": round((total - done) / max(seconds, 1e-9), 1), **counts,
-    }  # fmt: skip
+        "output": config.output,
+        "status": "scored",
+        "seconds": round(seconds, 1),
+        "pairs_per_second": round((total - done) / max(seconds, 1e-9), 1),
+        **counts,
+    }
 
 
 class _Teacher:
@@ -120,9 +125,7 @@ class _Teacher:
         documents = [[*m.positives, *(passages[d] for d in m.negatives)] for m in window]
         queries = [m.query for m, found in zip(window, documents, strict=True) for _ in found]
         texts = [d.joined(self.separator) for found in documents for d in found]
-        scores = score_pairs(
-            self.model, self.tokenizer, queries, texts, self.config.length, self.config.batch_tokens
-        )
+        scores = score_pairs(self.model, self.tokenizer, queries, texts, self.config.length, self.config.batch_tokens)
         if not scores.isfinite().all():
             raise DupmaeError(f"{self.config.model} gives scores that are not finite; try --dtype float32")
         values = iter(scores.tolist())
@@ -148,10 +151,13 @@ def _settings(config: ScoreConfig) -> dict[str, Any]:
         raise CheckpointError(f"{config.model}: no such model folder; nothing is downloaded")
     dtype, _ = pick_dtype(config.dtype, pick_device(config.device)[0])
     return {
-        "mined": sha256_file(config.mined), "model": folder_digest(config.model), "length": config.length,
-        "title_separator": config.title_separator, "dtype": str(dtype).removeprefix("torch."),
+        "mined": sha256_file(config.mined),
+        "model": folder_digest(config.model),
+        "length": config.length,
+        "title_separator": config.title_separator,
+        "dtype": str(dtype).removeprefix("torch."),
         "batch_tokens": config.batch_tokens,
-    }  # fmt: skip
+    }
 
 
 def _check(config: ScoreConfig) -> None:

@@ -108,7 +108,11 @@ def plan(
 
 
 def run_stages(
-    recipe: str, output: str, given: Mapping[str, Any], quiet: bool = False, dry_run: bool = False,
+    recipe: str,
+    output: str,
+    given: Mapping[str, Any],
+    quiet: bool = False,
+    dry_run: bool = False,
     last: str | None = None,
 ) -> dict[str, Any]:
     """Run what is not done yet, in order, as far as ``last``; the same call goes on after any end. Returns the

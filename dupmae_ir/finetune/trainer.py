@@ -48,23 +48,40 @@ class PairTrainer(CheckedTrainer):
     """
 
     def __init__(
-        self, model: BiEncoder, examples: Any, batches: Batches, collator: ExampleCollator,
-        arguments: TrainingArguments, objective: Objective, head_lr_factor: float = 1.0, chunk: int = 0,
-        warm_steps: int = 0, teacher: Teacher | None = None, dev: Sequence[Pair] = (), quiet: bool = False,
+        self,
+        model: BiEncoder,
+        examples: Any,
+        batches: Batches,
+        collator: ExampleCollator,
+        arguments: TrainingArguments,
+        objective: Objective,
+        head_lr_factor: float = 1.0,
+        chunk: int = 0,
+        warm_steps: int = 0,
+        teacher: Teacher | None = None,
+        dev: Sequence[Pair] = (),
+        quiet: bool = False,
         tensorboard: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.objective, self.batches, self.head_lr_factor = objective, batches, head_lr_factor
         self.chunk, self.warm_steps, self.teacher, self.dev = chunk, warm_steps, teacher, list(dev)
         super().__init__(
-            quiet, tensorboard, model=model, args=arguments, train_dataset=_Examples(examples),
-            eval_dataset=_Examples(dev), data_collator=collator,
-        )  # fmt: skip
+            quiet,
+            tensorboard,
+            model=model,
+            args=arguments,
+            train_dataset=_Examples(examples),
+            eval_dataset=_Examples(dev),
+            data_collator=collator,
+        )
 
     def get_train_dataloader(self) -> DataLoader:
         loader: Any = DataLoader(
-            self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator,
+            self.train_dataset,
+            batch_sampler=self.batches,
+            collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
-        )  # fmt: skip
+        )
         return self.accelerator.prepare(loader)
 
     def create_optimizer(self, *_: Any) -> Any:
@@ -93,7 +110,11 @@ class PairTrainer(CheckedTrainer):
         inputs = self._prepare_inputs(inputs)
         share = 1 / self.current_gradient_accumulation_steps
         return cached_step(
-            model, inputs, self.chunk, lambda parts: self._loss(parts, inputs)[0] * share, self.accelerator.backward,
+            model,
+            inputs,
+            self.chunk,
+            lambda parts: self._loss(parts, inputs)[0] * share,
+            self.accelerator.backward,
             self.compute_loss_context_manager,
         )
 
@@ -144,8 +165,12 @@ class _Examples(Dataset):
 
 
 def cached_step(
-    model: Any, batch: dict[str, Tensor], chunk: int, loss_of: Callable[[dict[str, Parts]], Tensor],
-    backward: Callable[[Tensor], None], precision: Callable[[], Any] = contextlib.nullcontext,
+    model: Any,
+    batch: dict[str, Tensor],
+    chunk: int,
+    loss_of: Callable[[dict[str, Parts]], Tensor],
+    backward: Callable[[Tensor], None],
+    precision: Callable[[], Any] = contextlib.nullcontext,
 ) -> Tensor:
     """GradCache (Gao et al. 2021): the gradient of a large batch with the graph of one chunk in memory.
 
@@ -173,8 +198,11 @@ def cached_step(
         with apart:
             with state.again(), precision():
                 again = model(ids, mask, side)
-            pushed = [(v * g[rows].to(v.dtype)).sum() for v, g in zip(again, slopes[side], strict=True)
-                      if v is not None and g is not None]
+            pushed = [
+                (v * g[rows].to(v.dtype)).sum()
+                for v, g in zip(again, slopes[side], strict=True)
+                if v is not None and g is not None
+            ]
             torch.stack(pushed).sum().backward()
     return loss.detach()
 
@@ -246,7 +274,8 @@ def gathered(
 
     return (
         (queries_of_all(queries[0]), queries_of_all(queries[1])),
-        (documents_of_all(documents[0]), documents_of_all(documents[1])), {**rest, "document_keys": keys},
+        (documents_of_all(documents[0]), documents_of_all(documents[1])),
+        {**rest, "document_keys": keys},
     )
 
 

@@ -93,8 +93,10 @@ def choose(kind: str, documents: int, given: Parameters) -> dict[str, Chosen]:
         raise UsageError(f"--nlist {given.nlist:,} is more than the {documents:,} documents; name fewer, or none")
     if given.m == 1:
         raise UsageError("--m must be at least 2: one neighbour makes no graph")
-    return {name: Chosen(value, "given") if (value := getattr(given, name)) else _automatic(name, documents)
-            for name in mine}  # fmt: skip
+    return {
+        name: Chosen(value, "given") if (value := getattr(given, name)) else _automatic(name, documents)
+        for name in mine
+    }
 
 
 def search_effort(meta: dict[str, Any]) -> Chosen | None:
@@ -203,8 +205,13 @@ def _files(folder: Path, kind: str) -> tuple[Path, Path]:
 
 
 def _stale(meta: Any, folder: IndexFolder, kind: str) -> str | None:
-    wanted = {"format": FORMAT, "kind": kind, "digest": folder.meta["digest"],
-              "documents": folder.documents, "dim": folder.dim}  # fmt: skip
+    wanted = {
+        "format": FORMAT,
+        "kind": kind,
+        "digest": folder.meta["digest"],
+        "documents": folder.documents,
+        "dim": folder.dim,
+    }
     found = {name: meta.get(name) for name in wanted} if isinstance(meta, dict) else {}
     if found == wanted and {"parameters", "error", "bytes"} <= meta.keys():
         return None

@@ -26,8 +26,23 @@ _LOW = (1 << 32) - 1
 
 @njit(nogil=True, cache=True)
 def search(  # type: ignore[no-untyped-def]
-    starts, pointers, maxima, rows, impacts, columns, column_starts, dense, window, documents,
-    query_starts, terms, weights, ranks, k, keys, counts,
+    starts,
+    pointers,
+    maxima,
+    rows,
+    impacts,
+    columns,
+    column_starts,
+    dense,
+    window,
+    documents,
+    query_starts,
+    terms,
+    weights,
+    ranks,
+    k,
+    keys,
+    counts,
 ):
     """The best rows of some queries, unsorted: ``counts[q]`` keys in ``keys[q]``, the ``k`` best among them.
 
@@ -56,8 +71,18 @@ def search(  # type: ignore[no-untyped-def]
             if bound <= floors[q]:
                 continue
             _accumulate(
-                query_starts[q], query_starts[q + 1], terms, weights, columns[w], pointers[w], window_rows,
-                window_impacts, dense, column_starts[w], some, sums,
+                query_starts[q],
+                query_starts[q + 1],
+                terms,
+                weights,
+                columns[w],
+                pointers[w],
+                window_rows,
+                window_impacts,
+                dense,
+                column_starts[w],
+                some,
+                sums,
             )
             counts[q], floors[q] = _collect(
                 sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], scratch, histogram
@@ -66,8 +91,28 @@ def search(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def search_sum(  # type: ignore[no-untyped-def]
-    w, starts, pointers, columns, column_starts, rows, impacts, dense, window, documents,
-    query_starts, terms, weights, unit, others, k, slacks, kept_rows, kept_sums, kept_totals, counts, floors,
+    w,
+    starts,
+    pointers,
+    columns,
+    column_starts,
+    rows,
+    impacts,
+    dense,
+    window,
+    documents,
+    query_starts,
+    terms,
+    weights,
+    unit,
+    others,
+    k,
+    slacks,
+    kept_rows,
+    kept_sums,
+    kept_totals,
+    counts,
+    floors,
 ):
     """One window of a search for the best sums of impacts and another score; the arrays are those of :func:`search`.
 
@@ -86,8 +131,18 @@ def search_sum(  # type: ignore[no-untyped-def]
         if counts[q] < 0:
             continue
         _accumulate(
-            query_starts[q], query_starts[q + 1], terms, weights, columns[w], pointers[w], window_rows, window_impacts,
-            dense, column_starts[w], some, sums,
+            query_starts[q],
+            query_starts[q + 1],
+            terms,
+            weights,
+            columns[w],
+            pointers[w],
+            window_rows,
+            window_impacts,
+            dense,
+            column_starts[w],
+            some,
+            sums,
         )
         totals = others[q, :some]
         for i in range(some):
@@ -144,7 +199,7 @@ def _collect_totals(totals, sums, first, k, slack, rows, own, kept, count, floor
 
 @njit(nogil=True, cache=True)
 def _accumulate(  # type: ignore[no-untyped-def]
-    of, to, terms, weights, columns, pointers, window_rows, window_impacts, dense, column_start, some, sums,
+    of, to, terms, weights, columns, pointers, window_rows, window_impacts, dense, column_start, some, sums
 ):
     """Add one query's impacts in one window: its terms are those from ``of`` to ``to``."""
     waiting = np.int64(-1)  # a column that is added together with the next one

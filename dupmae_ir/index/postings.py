@@ -38,9 +38,15 @@ from dupmae_ir.index.forward import Forward, NpyWriter, mapped
 
 FORMAT = 1
 FILES: dict[str, type] = {
-    "starts": np.int64, "pointers": np.uint32, "maxima": np.uint8, "rows": np.uint16, "impacts": np.uint8,
-    "columns": np.uint16, "column_starts": np.int64, "dense": np.uint8,
-}  # fmt: skip
+    "starts": np.int64,
+    "pointers": np.uint32,
+    "maxima": np.uint8,
+    "rows": np.uint16,
+    "impacts": np.uint8,
+    "columns": np.uint16,
+    "column_starts": np.int64,
+    "dense": np.uint8,
+}
 WINDOW = 1 << 16
 """Rows of a window. An accumulator of them is 256 KB; smaller ones measured slower, for each term starts anew."""
 DENSE = 8
@@ -135,9 +141,15 @@ def write_postings(
             if tick:
                 tick(last - first)
     meta = {
-        "format": FORMAT, "documents": len(forward), "postings": len(forward.terms), "vocabulary": forward.vocabulary,
-        "window": window, "sparse": out["rows"].count, "dense": out["dense"].count, "digest": digest,
-    }  # fmt: skip
+        "format": FORMAT,
+        "documents": len(forward),
+        "postings": len(forward.terms),
+        "vocabulary": forward.vocabulary,
+        "window": window,
+        "sparse": out["rows"].count,
+        "dense": out["dense"].count,
+        "digest": digest,
+    }
     (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
@@ -162,9 +174,13 @@ def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
         dense[column, rows[here]] = impacts[here]
     sparse = np.repeat(columns == 0, counts)
     return {
-        "pointers": np.concatenate(([0], np.cumsum(np.where(columns == 0, counts, 0)))), "maxima": maxima,
-        "rows": rows[sparse], "impacts": impacts[sparse], "columns": columns, "dense": dense.ravel(),
-    }  # fmt: skip
+        "pointers": np.concatenate(([0], np.cumsum(np.where(columns == 0, counts, 0)))),
+        "maxima": maxima,
+        "rows": rows[sparse],
+        "impacts": impacts[sparse],
+        "columns": columns,
+        "dense": dense.ravel(),
+    }
 
 
 class _Queries(NamedTuple):
@@ -197,10 +213,15 @@ class PostingsSearcher:
     def _opened(self) -> dict[str, np.ndarray]:
         windows, vocabulary = -(-self.documents // self.window), int(self.meta["vocabulary"])
         lengths = {
-            "starts": windows + 1, "pointers": windows * (vocabulary + 1), "maxima": windows * vocabulary,
-            "rows": self.meta["sparse"], "impacts": self.meta["sparse"], "columns": windows * vocabulary,
-            "column_starts": windows + 1, "dense": self.meta["dense"],
-        }  # fmt: skip
+            "starts": windows + 1,
+            "pointers": windows * (vocabulary + 1),
+            "maxima": windows * vocabulary,
+            "rows": self.meta["sparse"],
+            "impacts": self.meta["sparse"],
+            "columns": windows * vocabulary,
+            "column_starts": windows + 1,
+            "dense": self.meta["dense"],
+        }
         files = {}
         for name, kind in FILES.items():
             path = self.folder / f"{name}.npy"
@@ -269,15 +290,34 @@ class PostingsSearcher:
         keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
         f = self._files
         kernels.search(
-            f["starts"], f["pointers"], f["maxima"], f["rows"], f["impacts"], f["columns"], f["column_starts"],
-            f["dense"], self.window, self.documents,
-            queries.starts, queries.terms, queries.weights, ranks, k, keys, counts,
-        )  # fmt: skip
+            f["starts"],
+            f["pointers"],
+            f["maxima"],
+            f["rows"],
+            f["impacts"],
+            f["columns"],
+            f["column_starts"],
+            f["dense"],
+            self.window,
+            self.documents,
+            queries.starts,
+            queries.terms,
+            queries.weights,
+            ranks,
+            k,
+            keys,
+            counts,
+        )
         rows_of = self._rows_by_docid if by_docid else None
         return [_ranked(keys[q, :found], k, rows_of) for q, found in enumerate(counts.tolist())]
 
     def best_sums(
-        self, queries: Sequence[dict[str, int]], others: Others, unit: float, slacks: np.ndarray, k: int,
+        self,
+        queries: Sequence[dict[str, int]],
+        others: Others,
+        unit: float,
+        slacks: np.ndarray,
+        k: int,
         threads: int = 1,
     ) -> list[tuple[np.ndarray, np.ndarray] | None]:
         """Every row that can be among the ``k`` best by another score plus ``unit`` times the impacts' integer sum, for
@@ -301,10 +341,29 @@ class PostingsSearcher:
 
         def one(share: slice, group: _Queries, w: int, scores: np.ndarray) -> None:
             kernels.search_sum(
-                w, f["starts"], f["pointers"], f["columns"], f["column_starts"], f["rows"], f["impacts"], f["dense"],
-                self.window, self.documents, group.starts, group.terms, group.weights, unit, scores[share], k,
-                slacks[share], rows[share], sums[share], totals[share], counts[share], floors[share],
-            )  # fmt: skip
+                w,
+                f["starts"],
+                f["pointers"],
+                f["columns"],
+                f["column_starts"],
+                f["rows"],
+                f["impacts"],
+                f["dense"],
+                self.window,
+                self.documents,
+                group.starts,
+                group.terms,
+                group.weights,
+                unit,
+                scores[share],
+                k,
+                slacks[share],
+                rows[share],
+                sums[share],
+                totals[share],
+                counts[share],
+                floors[share],
+            )
 
         with ThreadPoolExecutor(len(groups)) as pool:
             for w, first in enumerate(range(0, self.documents, self.window)):
@@ -367,9 +426,11 @@ def _read_meta(folder: Path, index: Index) -> dict[str, Any]:
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise IndexMismatch(f"{folder}: postings of another format than {FORMAT}; {again}")
     wanted = {
-        "documents": index.documents, "postings": index.meta["postings"], "vocabulary": len(index.terms),
+        "documents": index.documents,
+        "postings": index.meta["postings"],
+        "vocabulary": len(index.terms),
         "digest": index.meta["digest"],
-    }  # fmt: skip
+    }
     if differing := [name for name, value in wanted.items() if meta.get(name) != value]:
         raise IndexMismatch(f"{folder} was made of another index ({', '.join(differing)} differ); {again}")
     numbers = [meta.get(name) for name in ("window", "sparse", "dense")]

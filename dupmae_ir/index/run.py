@@ -20,13 +20,16 @@ class Bm25Config:
 
     corpus: str = option(
         help="collection: BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, a folder of them, or - for "
-        "standard input", metavar="PATH",
-    )  # fmt: skip
+        "standard input",
+        metavar="PATH",
+    )
     index: str = option(help="index folder to make", metavar="FOLDER")
     fields: tuple[str, ...] = option(
-        (), "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
-        "'_' is ignored", metavar="NAME",
-    )  # fmt: skip
+        (),
+        "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
+        "'_' is ignored",
+        metavar="NAME",
+    )
     docid_field: str | None = option(None, "JSON key of the id, if not id, _id or docid", metavar="NAME")
     delimiter: str = option("\\n", "what splits 'contents' into --fields (\\n and \\t are understood)", metavar="TEXT")
     heap: str | None = option(None, "memory for Java, as 4g; a quarter of the machine's if not given", metavar="SIZE")
@@ -114,9 +117,7 @@ def postings(config: PostingsConfig) -> dict[str, Any]:
     with progress("postings", "documents", index.documents, config.quiet) as bar:
         folder = export_postings(index, tick=bar.update)
     size = sum(file.stat().st_size for file in folder.iterdir())
-    return {
-        "index": config.index, "documents": index.documents, "postings": index.meta["postings"], "bytes": size,
-    }
+    return {"index": config.index, "documents": index.documents, "postings": index.meta["postings"], "bytes": size}
 
 
 def show(config: ShowConfig) -> dict[str, Any]:

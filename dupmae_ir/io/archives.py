@@ -198,9 +198,17 @@ def _damage_is_one_line(archive: Path) -> Iterator[None]:
     try:
         yield
     except (
-        zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, EOFError, ValueError, IndexError,
-        OverflowError, MemoryError, NotImplementedError,
-    ) as e:  # fmt: skip
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        struct.error,
+        EOFError,
+        ValueError,
+        IndexError,
+        OverflowError,
+        MemoryError,
+        NotImplementedError,
+    ) as e:
         raise _damaged(archive, str(e)) from None
     except OSError as e:
         if e.errno not in (None, errno.EINVAL):  # gzip's own; a jump to before the file's beginning

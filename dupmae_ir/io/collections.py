@@ -45,7 +45,12 @@ _UNUSABLE = ("Cc", "Cs")  #: Unicode's control characters and halves of pairs; j
 _IGNORED = "_"  #: in ``fields``: a column that is not read
 _TSV_LAYOUTS = {2: ("text",), 4: (_IGNORED, "title", "text")}
 _HEADER_NAMES = {
-    "text": "text", "contents": "text", "body": "text", "passage": "text", "title": "title", "url": _IGNORED,
+    "text": "text",
+    "contents": "text",
+    "body": "text",
+    "passage": "text",
+    "title": "title",
+    "url": _IGNORED,
 }
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"

@@ -253,8 +253,7 @@ def folder_digest(folder: str | Path) -> str:
 def _deciding(folder: Path) -> list[Path]:
     suffixes = {".safetensors", ".bin", ".json", ".txt", ".model"}
     return sorted(
-        p for p in folder.iterdir()
-        if (p.suffix in suffixes and p.name != "training.json") or p.name == released.POOLER
+        p for p in folder.iterdir() if (p.suffix in suffixes and p.name != "training.json") or p.name == released.POOLER
     )
 
 
@@ -332,8 +331,9 @@ def _refuse_reranker(folder: Path) -> None:
     except (ValueError, AttributeError):
         return  # transformers will say what is wrong with it
     if any(str(name).endswith("ForSequenceClassification") for name in made):
-        raise CheckpointError(f"{folder}: is a reranker ({made[0]}), which makes scores of pairs and no vectors; "
-                              "use it as a teacher")
+        raise CheckpointError(
+            f"{folder}: is a reranker ({made[0]}), which makes scores of pairs and no vectors; use it as a teacher"
+        )
 
 
 def _load_projection(folder: Path, hidden: int) -> Any:

@@ -54,9 +54,12 @@ class CoTMAE(LeftToRight):
         cls = hidden[:, :1]
         if len(self.c_head):
             terms["mask_decoder"] = self.decode(
-                self.c_head, cls, batch["enc_head_input_ids"], batch["enc_head_attention_mask"],
+                self.c_head,
+                cls,
+                batch["enc_head_input_ids"],
+                batch["enc_head_attention_mask"],
                 batch["enc_head_labels"],
-            )  # fmt: skip
+            )
         if len(self.d_head):
             context = batch["dec_head_input_ids"], batch["dec_head_attention_mask"]
             terms["causal_decoder"] = self.left_to_right(cls, *context)

@@ -34,9 +34,17 @@ class CoTMoTE(LeftToRight):
     """
 
     def __init__(
-        self, lm: nn.Module, decode: str = "both", sparse_head: str = "mlm", spr_to_hidden: str = "embeddings",
-        window: int = 0, layers: int = 1, shared_norm: bool = False, experts: str = "ffn", switched: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        lm: nn.Module,
+        decode: str = "both",
+        sparse_head: str = "mlm",
+        spr_to_hidden: str = "embeddings",
+        window: int = 0,
+        layers: int = 1,
+        shared_norm: bool = False,
+        experts: str = "ffn",
+        switched: bool = False,
+    ) -> None:
         super().__init__(lm.passage if isinstance(lm, Experts) else lm)
         known = (("den", "spr", "both"), ("mlm", "tied"), ("embeddings", "linear"), EXPERTS)
         for value, names in zip((decode, sparse_head, spr_to_hidden, experts), known, strict=True):
@@ -62,7 +70,7 @@ class CoTMoTE(LeftToRight):
         terms: Terms = {
             "mlm_passage": self.predict(passage, batch["labels"], self.experts.of(of_passages)),
             "mlm_query": self.predict(query, batch["query_labels"], self.experts.of(of_queries)),
-        }  # fmt: skip
+        }
         context = batch["dec_head_input_ids"], batch["dec_head_attention_mask"]
         if self.decode_from in ("den", "both"):
             terms["causal_den"] = self.left_to_right(passage[:, :1], *context)

@@ -20,8 +20,14 @@ class DupMAE(RetroMAE):
     """
 
     def __init__(
-        self, lm: nn.Module, bow_weight: float = 0.1, head: str = "mlm", query_stream: str = "embedded",
-        decoding: str = "enhanced", layers: int = 1, decoder_weight: float = 1.0,
+        self,
+        lm: nn.Module,
+        bow_weight: float = 0.1,
+        head: str = "mlm",
+        query_stream: str = "embedded",
+        decoding: str = "enhanced",
+        layers: int = 1,
+        decoder_weight: float = 1.0,
     ) -> None:
         super().__init__(lm, decoding, layers, query_stream)
         if head not in ("mlm", "tied", "linear"):

@@ -37,8 +37,15 @@ class TextEncoder:
     """
 
     def __init__(
-        self, name: str, digest: str, model: Any, tokenizer: Any, settings: EncoderSettings,
-        parts: tuple[str, ...], device: torch.device, dtype: torch.dtype,
+        self,
+        name: str,
+        digest: str,
+        model: Any,
+        tokenizer: Any,
+        settings: EncoderSettings,
+        parts: tuple[str, ...],
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self.name = name
         self.digest = digest
@@ -160,8 +167,12 @@ class TextEncoder:
         if not len(texts):
             return []
         out = self.tokenizer(
-            list(texts), truncation=True, max_length=length, padding=False,
-            return_attention_mask=False, return_token_type_ids=False,
+            list(texts),
+            truncation=True,
+            max_length=length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
         )
         return out["input_ids"]
 

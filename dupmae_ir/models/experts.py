@@ -26,8 +26,11 @@ TextType = Literal["query", "passage"]
 FOLDERS: dict[TextType, str] = {"query": UNTIED["query"], "passage": UNTIED["document"]}
 
 # The feed-forward part of a block, by family: its modules, and the LayerNorm that ends it.
-_FEED_FORWARD = {"BertLayer": ("intermediate", "output"), "RobertaLayer": ("intermediate", "output"),
-                 "TransformerBlock": ("ffn", "output_layer_norm")}  # fmt: skip
+_FEED_FORWARD = {
+    "BertLayer": ("intermediate", "output"),
+    "RobertaLayer": ("intermediate", "output"),
+    "TransformerBlock": ("ffn", "output_layer_norm"),
+}
 _NORM = {"BertLayer": "output.LayerNorm", "RobertaLayer": "output.LayerNorm", "TransformerBlock": "output_layer_norm"}
 
 

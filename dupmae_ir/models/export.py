@@ -99,13 +99,21 @@ def _dense(model: Retriever, tokenizer: Any, length: int) -> list[Module]:
     width = int(model.lm.config.hidden_size)
     modules = [
         ("Transformer", _transformer(encoder_of(model.lm), tokenizer, length)),
-        ("Pooling", _settings({"word_embedding_dimension": width, "pooling_mode_cls_token": True,
-                               "pooling_mode_mean_tokens": False})),
-    ]  # fmt: skip
+        (
+            "Pooling",
+            _settings(
+                {"word_embedding_dimension": width, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+            ),
+        ),
+    ]
     if model.projection is not None:
         layer = model.projection
-        settings = {"in_features": width, "out_features": layer.out_features, "bias": layer.bias is not None,
-                    "activation_function": "torch.nn.modules.linear.Identity"}  # fmt: skip
+        settings = {
+            "in_features": width,
+            "out_features": layer.out_features,
+            "bias": layer.bias is not None,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
         state = {f"linear.{name}": value for name, value in layer.state_dict().items()}
         modules.append(("Dense", _settings(settings, state)))
     if model.normalize:
@@ -129,13 +137,17 @@ def _sparse(model: Retriever, tokenizer: Any, config: ModelConfig, length: int) 
     weights = torch.ones(width, 1)
     weights[quiet] = 0.0
     mute = {"vocab": terms, "word_weights": {terms[i]: 0.0 for i in quiet}, "unknown_word_weight": 1.0}
-    pooling: Module = ("Pooling", _settings({
-        "word_embedding_dimension": width, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False,
-    }))  # fmt: skip
+    pooling: Module = (
+        "Pooling",
+        _settings(
+            {"word_embedding_dimension": width, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}
+        ),
+    )
     if config.activation == "log1p":
-        pooling = ("SpladePooling", _settings({
-            "pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width,
-        }))  # fmt: skip
+        pooling = (
+            "SpladePooling",
+            _settings({"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width}),
+        )
     return [
         ("MLMTransformer", _transformer(_unheard(model.lm, silent), tokenizer, length)),
         ("WordWeights", _settings(mute, {"emb_layer.weight": weights})),

@@ -28,8 +28,15 @@ LINEAR_ARM = 12.0
 
 
 def add_head(
-    encoder: Any, tokenizer: Any, passages: Sequence[str], *, cls_dim: int | None = 384, dense_scale: float = 20.0,
-    ot_scale: float = 0.3, silence: float = 2.5, length: int = 128,
+    encoder: Any,
+    tokenizer: Any,
+    passages: Sequence[str],
+    *,
+    cls_dim: int | None = 384,
+    dense_scale: float = 20.0,
+    ot_scale: float = 0.3,
+    silence: float = 2.5,
+    length: int = 128,
 ) -> Any:
     """A :class:`~dupmae_ir.models.retriever.Retriever` around a BERT ``encoder`` (a ``BertModel``), on ``passages``.
 

@@ -89,13 +89,23 @@ def shape_of(config: Any) -> Shape:
     """The :class:`Shape` of a BERT, RoBERTa or DistilBERT configuration."""
     if hasattr(config, "hidden_dim"):
         return Shape(
-            config.dim, config.n_heads, config.hidden_dim, config.dropout, config.attention_dropout, 1e-12,
+            config.dim,
+            config.n_heads,
+            config.hidden_dim,
+            config.dropout,
+            config.attention_dropout,
+            1e-12,
             config.initializer_range,
-        )  # fmt: skip
+        )
     return Shape(
-        config.hidden_size, config.num_attention_heads, config.intermediate_size, config.hidden_dropout_prob,
-        config.attention_probs_dropout_prob, config.layer_norm_eps, config.initializer_range,
-    )  # fmt: skip
+        config.hidden_size,
+        config.num_attention_heads,
+        config.intermediate_size,
+        config.hidden_dropout_prob,
+        config.attention_probs_dropout_prob,
+        config.layer_norm_eps,
+        config.initializer_range,
+    )
 
 
 def _layout(model: Any) -> tuple[nn.Module, Head | None]:
@@ -103,6 +113,7 @@ def _layout(model: Any) -> tuple[nn.Module, Head | None]:
         p = model.cls.predictions
         return model.bert, Head(p.transform, p.decoder.weight, p.decoder.bias)
     if hasattr(model, "distilbert") and hasattr(model, "vocab_projector"):
+
         def distil(h: Tensor) -> Tensor:
             return model.vocab_layer_norm(model.activation(model.vocab_transform(h)))
 

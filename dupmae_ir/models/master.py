@@ -13,10 +13,12 @@ continuation, neighbouring passage, complementary mask."""
 
 # Task -> (prefix of its decoder's inputs, attention mask of those inputs).
 _INPUTS = {
-    "mkp": ("decoder", "attention_mask"), "doc2query": ("query", "query_attention_mask"),
-    "gpt2": ("gpt", "gpt_attention_mask"), "npr": ("next_decoder", "next_decoder_attention_mask"),
+    "mkp": ("decoder", "attention_mask"),
+    "doc2query": ("query", "query_attention_mask"),
+    "gpt2": ("gpt", "gpt_attention_mask"),
+    "npr": ("next_decoder", "next_decoder_attention_mask"),
     "cmp": ("overlap_decoder", "attention_mask"),
-}  # fmt: skip
+}
 
 
 class MASTER(Bottleneck):
@@ -28,7 +30,11 @@ class MASTER(Bottleneck):
     """
 
     def __init__(
-        self, lm: nn.Module, tasks: tuple[str, ...] = tuple(TASKS), layers: int = 2, encoder_losses: str = "all",
+        self,
+        lm: nn.Module,
+        tasks: tuple[str, ...] = tuple(TASKS),
+        layers: int = 2,
+        encoder_losses: str = "all",
         shared_decoder: bool = False,
     ) -> None:
         super().__init__(lm)
@@ -50,14 +56,22 @@ class MASTER(Bottleneck):
         led_by = dict.fromkeys(self.tasks, passage)
         if "npr" in self.tasks:
             led_by["npr"] = self._read(
-                batch, "next_encoder_input_ids", "next_encoder_attention_mask", "next_encoder_labels", terms,
+                batch,
+                "next_encoder_input_ids",
+                "next_encoder_attention_mask",
+                "next_encoder_labels",
+                terms,
                 "mlm_neighbour",
-            )  # fmt: skip
+            )
         if "cmp" in self.tasks:
             led_by["cmp"] = self._read(
-                batch, "overlap_encoder_input_ids", "attention_mask", "overlap_encoder_labels", terms,
+                batch,
+                "overlap_encoder_input_ids",
+                "attention_mask",
+                "overlap_encoder_labels",
+                terms,
                 "mlm_complementary",
-            )  # fmt: skip
+            )
         for task in self.tasks:
             prefix, mask = _INPUTS[task]
             ids, labels = batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"]

@@ -28,8 +28,13 @@ class Retriever(nn.Module):
     speaks: Tensor
 
     def __init__(
-        self, lm: nn.Module, projection: nn.Linear | None, silent: list[int], quiet: list[int],
-        activation: str = "relu", normalize: bool = False,
+        self,
+        lm: nn.Module,
+        projection: nn.Linear | None,
+        silent: list[int],
+        quiet: list[int],
+        activation: str = "relu",
+        normalize: bool = False,
     ) -> None:
         super().__init__()
         self.lm: Any = lm
@@ -81,10 +86,7 @@ class Retriever(nn.Module):
     ) -> tuple[Tensor | None, Tensor | None]:
         """(B, L) ids and mask -> ([CLS] part (B, d') or None, OT part (B, V) or None) from one encoder pass."""
         hidden = self.hidden(input_ids, attention_mask)
-        return (
-            self.cls_part(hidden) if cls else None,
-            self.ot_part(hidden, input_ids, attention_mask) if ot else None,
-        )
+        return (self.cls_part(hidden) if cls else None, self.ot_part(hidden, input_ids, attention_mask) if ot else None)
 
 
 class UntiedRetriever(nn.Module):

@@ -17,9 +17,7 @@ class RetroMAE(Bottleneck):
     LayerNorm and dropout as DupMAE's code does; both papers write Eq. 4 (Eq. 2 of DupMAE) alike.
     """
 
-    def __init__(
-        self, lm: nn.Module, decoding: str = "enhanced", layers: int = 1, query_stream: str = "raw"
-    ) -> None:
+    def __init__(self, lm: nn.Module, decoding: str = "enhanced", layers: int = 1, query_stream: str = "raw") -> None:
         super().__init__(lm)
         if decoding not in ("enhanced", "basic") or query_stream not in ("raw", "embedded"):
             raise ValueError(f"decoding {decoding!r} or query stream {query_stream!r} is not known")
@@ -60,6 +58,4 @@ class RetroMAE(Bottleneck):
         return position_rows(self.lm, ids.shape[1]).unsqueeze(0) + cls
 
     def _basic(self, cls: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        return self.decode(
-            self.c_head, cls, batch["decoder_ids"], batch["attention_mask"], batch["decoder_labels"]
-        )
+        return self.decode(self.c_head, cls, batch["decoder_ids"], batch["attention_mask"], batch["decoder_labels"])

@@ -54,7 +54,8 @@ class AugmentConfig(WriterConfig):
 
     corpus: str = option(
         help="text file (a passage a line), JSON lines, TSV, BEIR folder, or a folder of such files; .gz of any",
-        group="input", metavar="TEXT",
+        group="input",
+        metavar="TEXT",
     )
     output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")
     window: int = option(256, "texts read between two saves, and sorted by length together", group="machine")
@@ -84,7 +85,9 @@ def run(config: AugmentConfig) -> dict[str, Any]:
         _join(config.corpus, field, corpus, work, output)
         work.unlink()
     return {
-        "output": str(output), "texts": corpus.rows, "written_about": corpus.asked,
+        "output": str(output),
+        "texts": corpus.rows,
+        "written_about": corpus.asked,
         "seconds": round(time.monotonic() - started, 1),
     }
 
@@ -179,7 +182,10 @@ def _decisive(config: AugmentConfig, corpus: _Corpus, writer: Writer) -> dict[st
     """Whatever decides what is written, by flag; batch size and device do so by rounding only."""
     names = ("task", "top_k", "top_p", "temperature", "max_new_tokens", "max_input", "seed", "window")
     return {
-        "corpus": corpus.digest, "model": writer.digest, "dtype": writer.dtype, "per_text": config.copies,
+        "corpus": corpus.digest,
+        "model": writer.digest,
+        "dtype": writer.dtype,
+        "per_text": config.copies,
         **{n: getattr(config, n) for n in names},
     }
 
@@ -198,8 +204,10 @@ def _resumed(work: Path, settings: Mapping[str, Any], restart: bool) -> Iterator
         if not whole:
             file.write(_line(settings))
         elif changed := _changes(json.loads(file.readline()), settings):
-            raise UsageError(f"{work}: unfinished work was begun otherwise ({changed}); run the first command again "
-                             "to finish it, or add --restart to throw it away")
+            raise UsageError(
+                f"{work}: unfinished work was begun otherwise ({changed}); run the first command again "
+                "to finish it, or add --restart to throw it away"
+            )
         yield file
 
 

@@ -50,8 +50,13 @@ class Collator:
     masks per row travel as bits."""
 
     def __init__(
-        self, corpora: Sequence[Corpus], vocabulary: Vocabulary, recipe: Recipe, seed: int = 0,
-        counts: Sequence[WordCounts] = (), bits: bool = False,
+        self,
+        corpora: Sequence[Corpus],
+        vocabulary: Vocabulary,
+        recipe: Recipe,
+        seed: int = 0,
+        counts: Sequence[WordCounts] = (),
+        bits: bool = False,
     ) -> None:
         self.corpora, self.vocabulary, self.recipe, self.seed = corpora, vocabulary, recipe, seed
         self.counts, self.bits = counts, bits
@@ -98,7 +103,11 @@ class Collator:
         """(ids with the hidden ones replaced, labels: the original id where hidden)."""
         shares = tuple(self.recipe.mask_replace or ())
         ids, labels = masking.corrupt(
-            texts.ids, hidden, self.seeds(texts.numbers, f"replace {use}"), self.vocabulary.mask, self.vocabulary.size,
+            texts.ids,
+            hidden,
+            self.seeds(texts.numbers, f"replace {use}"),
+            self.vocabulary.mask,
+            self.vocabulary.size,
             replace=shares,
         )
         return torch.from_numpy(ids), torch.from_numpy(labels)
@@ -132,13 +141,18 @@ class RetroMAECollator(MLMCollator):
             return {**batch, "decoder_ids": ids, "decoder_labels": labels}
         assert self.recipe.decoder_ratio is not None
         visible = masking.position_masks(
-            texts.continues, texts.lengths, self.recipe.decoder_ratio, self.seeds(texts.numbers, "decoder"),
+            texts.continues,
+            texts.lengths,
+            self.recipe.decoder_ratio,
+            self.seeds(texts.numbers, "decoder"),
             bits=self.bits,
         )
         return {
-            **batch, "ids": torch.from_numpy(texts.ids), "decoder_visible": torch.from_numpy(visible),
+            **batch,
+            "ids": torch.from_numpy(texts.ids),
+            "decoder_visible": torch.from_numpy(visible),
             "decoder_labels": torch.from_numpy(self._all_but_specials(texts)),
-        }  # fmt: skip
+        }
 
     @staticmethod
     def _all_but_specials(texts: Padded) -> np.ndarray:
@@ -156,9 +170,11 @@ class DupMAECollator(RetroMAECollator):
         hidden = self.hidden(texts, self.recipe.encoder_ratio, "encoder")
         ids, weights = self._bags(texts)
         return {
-            **self.batch(texts, hidden), "bow_ids": torch.from_numpy(ids), "bow_weights": torch.from_numpy(weights),
+            **self.batch(texts, hidden),
+            "bow_ids": torch.from_numpy(ids),
+            "bow_weights": torch.from_numpy(weights),
             "speaking": self._speaking(texts, hidden),
-        }  # fmt: skip
+        }
 
     def _bags(self, texts: Padded) -> tuple[np.ndarray, np.ndarray]:
         """(B, W) distinct ids and their weights, 0 as padding (DupMAE Eq. 8; 1 / tokens as released)."""
@@ -193,9 +209,12 @@ class MASTERCollator(Collator):
         ids, labels = self.masked(texts, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": texts.mask, "labels": labels}
         makers: dict[str, Callable[[Padded, Sequence[Draw]], dict[str, Tensor]]] = {
-            "mkp": self._keywords, "cmp": self._complementary, "npr": self._neighbours, "doc2query": self._queries,
+            "mkp": self._keywords,
+            "cmp": self._complementary,
+            "npr": self._neighbours,
+            "doc2query": self._queries,
             "gpt2": self._continuations,
-        }  # fmt: skip
+        }
         for task in self.recipe.tasks or ():
             batch |= makers[task](texts, draws)
         return batch
@@ -211,7 +230,7 @@ class MASTERCollator(Collator):
         return {
             **_named("overlap_encoder", self.corrupted(texts, hidden, "cmp encoder")),
             **_named("overlap_decoder", self.corrupted(texts, rest, "cmp decoder")),
-        }  # fmt: skip
+        }
 
     def _neighbours(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
         """[CLS] of one passage helps decode the next (MASTER Eq. 6)."""
@@ -222,7 +241,7 @@ class MASTERCollator(Collator):
         return {
             **_named("next_encoder", self.masked(first, self.recipe.encoder_ratio, "npr encoder"), first.mask),
             **_named("next_decoder", self.corrupted(second, hidden, "npr decoder"), second.mask),
-        }  # fmt: skip
+        }
 
     def _pair(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
         corpus, text = self.corpora[draw.corpus], self.text(draw)
@@ -330,9 +349,13 @@ def _named(prefix: str, masked: tuple[Tensor, Tensor], mask: Tensor | None = Non
 
 
 COLLATORS: dict[str, type[Collator]] = {
-    "retromae": RetroMAECollator, "dupmae": DupMAECollator, "master": MASTERCollator, "cot-mae": CoTMAECollator,
-    "cot-mote": CoTMoTECollator, "mlm": MLMCollator,
-}  # fmt: skip
+    "retromae": RetroMAECollator,
+    "dupmae": DupMAECollator,
+    "master": MASTERCollator,
+    "cot-mae": CoTMAECollator,
+    "cot-mote": CoTMoTECollator,
+    "mlm": MLMCollator,
+}
 
 
 def usable(corpus: Corpus, method: str, recipe: Recipe) -> np.ndarray:

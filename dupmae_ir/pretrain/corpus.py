@@ -114,11 +114,11 @@ def _from_json_lines(path: Path) -> Iterator[Text]:
 def _from_row(row: Any, where: str) -> Text | None:
     """The document of one row, or None where it has no text."""
     if not isinstance(row, dict):
-        raise InputError(f"{where}: wants one JSON object a line with \"text\" or \"contents\"")
+        raise InputError(f'{where}: wants one JSON object a line with "text" or "contents"')
     value = row.get("text", row.get("contents"))
     if value is None:
         there = ", ".join(sorted(row)[:8])
-        raise InputError(f"{where}: no text: wants \"text\" or \"contents\", has {there}")
+        raise InputError(f'{where}: no text: wants "text" or "contents", has {there}')
     passages = [p.strip() for p in _strings(value, "text", where) if p.strip()]
     title = row.get("title")
     if isinstance(title, str) and title.strip():
@@ -134,7 +134,7 @@ def _from_row(row: Any, where: str) -> Text | None:
 def _strings(value: Any, key: str, where: str) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
-        raise InputError(f"{where}: \"{key}\" is neither a text nor a list of texts")
+        raise InputError(f'{where}: "{key}" is neither a text nor a list of texts')
     return strings
 
 

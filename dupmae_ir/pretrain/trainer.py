@@ -77,23 +77,36 @@ class PretrainTrainer(CheckedTrainer):
     :meth:`evaluate`, always with the same masks."""
 
     def __init__(
-        self, objective: Any, collator: Collator, batches: Batches, arguments: TrainingArguments,
-        held_out: Sequence[Draw] = (), quiet: bool = False, tensorboard: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        objective: Any,
+        collator: Collator,
+        batches: Batches,
+        arguments: TrainingArguments,
+        held_out: Sequence[Draw] = (),
+        quiet: bool = False,
+        tensorboard: bool = True,
+    ) -> None:
         self.batches, self.held_out = batches, list(held_out)
         self.tokens = torch.zeros((), dtype=torch.float64)
         self.clock = time.monotonic()
         super().__init__(
-            quiet, tensorboard, model=objective, args=arguments,
-            train_dataset=_Draws(batches.count * batches.batch_size), eval_dataset=_Draws(len(self.held_out)),
+            quiet,
+            tensorboard,
+            model=objective,
+            args=arguments,
+            train_dataset=_Draws(batches.count * batches.batch_size),
+            eval_dataset=_Draws(len(self.held_out)),
             data_collator=collator,
-        )  # fmt: skip
+        )
 
     def get_train_dataloader(self) -> DataLoader:
         loader: Any = DataLoader(
-            self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers, pin_memory=torch.cuda.is_available(),
-        )  # fmt: skip
+            self.train_dataset,
+            batch_sampler=self.batches,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=torch.cuda.is_available(),
+        )
         return self.accelerator.prepare(loader)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:

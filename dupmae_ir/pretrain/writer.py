@@ -31,8 +31,9 @@ class WriterConfig:
     download: bool = option(False, "fetch a model that is no folder from the Hugging Face hub", group="input")
     per_text: int = option(0, "texts written about each text; 0 = 5 queries or 1 continuation", group="drawing")
     top_k: int = option(10, "likeliest tokens to draw from, as docT5query does; 0 = all", group="drawing")
-    top_p: float = option(1.0, "draw from the likeliest tokens that have this share of the probability",
-                          group="drawing")
+    top_p: float = option(
+        1.0, "draw from the likeliest tokens that have this share of the probability", group="drawing"
+    )
     temperature: float = option(1.0, "above 1 flattens, below 1 sharpens; 0 = the likeliest token", group="drawing")
     max_new_tokens: int = option(64, "tokens written at most", group="drawing")
     max_input: int = option(
@@ -72,8 +73,10 @@ class Writer:
         kind = tf.AutoModelForSeq2SeqLM if config.task == "queries" else tf.AutoModelForCausalLM
         model, found = source(kind, dtype=dtype, output_loading_info=True)
         if lost := sorted(found["missing_keys"]):
-            raise CheckpointError(f"{config.model}: {len(lost)} weights are missing (first: {lost[0]}), so it cannot "
-                                  "write; name the whole model")
+            raise CheckpointError(
+                f"{config.model}: {len(lost)} weights are missing (first: {lost[0]}), so it cannot "
+                "write; name the whole model"
+            )
         return cls(model.to(device).eval(), _tokenizer(source, config), config, source.digest())
 
     def __call__(self, prompts: list[str], done: Callable[[int], object] = lambda _: None) -> list[list[str]]:
@@ -96,8 +99,10 @@ class Writer:
             with _hushed(), torch.inference_mode():
                 ids = self._generated(prompts, draw)
         except torch.OutOfMemoryError:
-            raise EnvironmentProblem(f"the device's memory is full; run the same command with a --batch-size below "
-                                     f"{self.config.batch_size}, finished windows are kept") from None
+            raise EnvironmentProblem(
+                f"the device's memory is full; run the same command with a --batch-size below "
+                f"{self.config.batch_size}, finished windows are kept"
+            ) from None
         if draw.broken:
             raise EnvironmentProblem(f"{self.config.model} gives no numbers (NaN) in this dtype; use --dtype float32")
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -120,8 +125,13 @@ class Writer:
         else:
             given["input_ids"] = read["input_ids"].repeat_interleave(self.config.copies, 0)
         ids = self.model.generate(
-            **given, logits_processor=[draw], do_sample=False, num_beams=1, num_return_sequences=1,
-            max_new_tokens=self.config.max_new_tokens, pad_token_id=self.tokenizer.pad_token_id,
+            **given,
+            logits_processor=[draw],
+            do_sample=False,
+            num_beams=1,
+            num_return_sequences=1,
+            max_new_tokens=self.config.max_new_tokens,
+            pad_token_id=self.tokenizer.pad_token_id,
         )
         return ids if self.config.task == "queries" else ids[:, read["input_ids"].shape[1] :]
 
@@ -212,8 +222,10 @@ class _Source:
             elif self.download:
                 why = f"could not be fetched: {' '.join(str(e).split())[:200]}"
             else:
-                why = ("no such folder, nor a model of that name in the Hugging Face cache; name a model's folder, "
-                       "or with a network add --download")
+                why = (
+                    "no such folder, nor a model of that name in the Hugging Face cache; name a model's folder, "
+                    "or with a network add --download"
+                )
             raise CheckpointError(f"{self.name}: {why}") from None
 
     def digest(self) -> str:
@@ -233,8 +245,10 @@ def _tokenizer(source: _Source, config: WriterConfig) -> Any:
     tokenizer = source(AutoTokenizer, padding_side=side, truncation_side=side)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
-            raise CheckpointError(f"{config.model}: the tokenizer has neither a padding nor an end token; set one: "
-                                  "tokenizer.pad_token = ..., then tokenizer.save_pretrained(FOLDER)")
+            raise CheckpointError(
+                f"{config.model}: the tokenizer has neither a padding nor an end token; set one: "
+                "tokenizer.pad_token = ..., then tokenizer.save_pretrained(FOLDER)"
+            )
         # Padding is masked out, so any token may stand there.
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -268,7 +282,7 @@ def _check_kind(settings: Any, config: WriterConfig) -> None:
     most = getattr(settings, "max_position_embeddings", None)
     lengths = (config.max_input, config.max_new_tokens)
     if most and (max(lengths) if config.task == "queries" else sum(lengths)) > most:
-        raise UsageError(f"{config.model} has {most} positions, too few for --max-input {lengths[0]} "
-                         f"{'or' if config.task == 'queries' else 'and'} --max-new-tokens {lengths[1]}; lower them")
-
-
+        raise UsageError(
+            f"{config.model} has {most} positions, too few for --max-input {lengths[0]} "
+            f"{'or' if config.task == 'queries' else 'and'} --max-new-tokens {lengths[1]}; lower them"
+        )

@@ -6,9 +6,17 @@ import importlib
 from typing import Any
 
 _NAMES = {
-    "Searcher": "searcher", "Settings": "searcher", "Answer": "searcher", "Report": "searcher",
-    "Explanation": "searcher", "TermShare": "searcher", "Fusion": "fusion", "rrf": "fusion",
-    "interpolate": "fusion", "pyserini_hybrid": "fusion", "SearchConfig": "run",
+    "Searcher": "searcher",
+    "Settings": "searcher",
+    "Answer": "searcher",
+    "Report": "searcher",
+    "Explanation": "searcher",
+    "TermShare": "searcher",
+    "Fusion": "fusion",
+    "rrf": "fusion",
+    "interpolate": "fusion",
+    "pyserini_hybrid": "fusion",
+    "SearchConfig": "run",
 }
 __all__ = sorted(_NAMES)
 

@@ -73,9 +73,7 @@ class DensePart:
         complete = wanted == len(self.dense.vectors)
         return [
             Candidates(
-                rows[i].astype(np.int64),
-                -np.inf if complete else float(scores[i, -1]) + self.noise(query),
-                complete,
+                rows[i].astype(np.int64), -np.inf if complete else float(scores[i, -1]) + self.noise(query), complete
             )
             for i, query in enumerate(queries)
         ]

@@ -85,7 +85,11 @@ def rrf(lists: Sequence[list[Hit]], rrf_k: int = RRF_K) -> list[Hit]:
 
 
 def interpolate(
-    first: list[Hit], second: list[Hit], alpha: float = 0.5, normalize: bool = False, missing: str = "zero",
+    first: list[Hit],
+    second: list[Hit],
+    alpha: float = 0.5,
+    normalize: bool = False,
+    missing: str = "zero",
     exact: tuple[Exact, Exact] | None = None,
 ) -> list[Hit]:
     """``alpha * first + (1 - alpha) * second``.
@@ -157,7 +161,9 @@ class FusionConfig:
 
     runs: tuple[str, ...] = option(
         help="run files, TREC or MS MARCO format; for interpolation and pyserini two: dense first, impact second",
-        positional=True, group="input and output", metavar="RUN",
+        positional=True,
+        group="input and output",
+        metavar="RUN",
     )
     output: str = option(help="run file to write", group="input and output", metavar="FILE")
     format: str = option("trec", "format of the output", choices=("trec", "msmarco"), group="input and output")
@@ -166,8 +172,10 @@ class FusionConfig:
     method: str = option("rrf", "how to join", choices=METHODS, group="fusion")
     rrf_k: int = option(RRF_K, "rrf: added to every rank", group="fusion")
     alpha: float | None = option(
-        None, "interpolation: weight of the first run, 1 - alpha of the second (default: 0.5); "
-        "pyserini: weight of the second run (default: 0.1)", group="fusion",
+        None,
+        "interpolation: weight of the first run, 1 - alpha of the second (default: 0.5); "
+        "pyserini: weight of the second run (default: 0.1)",
+        group="fusion",
     )
     normalize: bool = option(False, "bring the scores of each list to one range first", group="fusion")
     missing: str = option(
@@ -188,9 +196,7 @@ def run(config: FusionConfig) -> int:
         raise UsageError("fusion needs two or more run files")
     if config.method != "rrf" and len(config.runs) != 2:
         raise UsageError(f"{config.method} joins exactly two runs, got {len(config.runs)}; rrf joins any number")
-    fusion = Fusion(
-        config.method, config.rrf_k, config.alpha, config.normalize, config.missing, config.weight_on_dense
-    )
+    fusion = Fusion(config.method, config.rrf_k, config.alpha, config.normalize, config.missing, config.weight_on_dense)
     runs = [read_run(path) for path in config.runs]
     qids = list(dict.fromkeys(qid for r in runs for qid in r))
     lists = {qid: [list(r.get(qid, [])) for r in runs] for qid in qids}

@@ -146,8 +146,13 @@ def _everything(documents: int) -> Candidates:
 
 
 def _judge(
-    parts: Sequence[Part], query: int, found: list[Candidates], ranks: np.ndarray, k: int,
-    excluded: int | None, floor: float,
+    parts: Sequence[Part],
+    query: int,
+    found: list[Candidates],
+    ranks: np.ndarray,
+    k: int,
+    excluded: int | None,
+    floor: float,
 ) -> Outcome:
     rows = found[0].rows if len(found) == 1 else np.unique(np.concatenate([f.rows for f in found]))
     # A part that has shown every document bounds the sum, too: there is nothing unseen.

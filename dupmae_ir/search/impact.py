@@ -61,7 +61,11 @@ class ImpactIndex:
     """
 
     def __init__(
-        self, open_postings: Callable[[], Postings], forward: Forward, terms: Sequence[str], scale: float,
+        self,
+        open_postings: Callable[[], Postings],
+        forward: Forward,
+        terms: Sequence[str],
+        scale: float,
         documents: int,
     ) -> None:
         self._open_postings = open_postings

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from dupmae_ir.index.folder import IndexFolder
 
 COMPARED = {
-    "query_length": "--query-length", "activation": None, "dtype": "--dtype", "impact_scale": None, "normalize": None,
+    "query_length": "--query-length",
+    "activation": None,
+    "dtype": "--dtype",
+    "impact_scale": None,
+    "normalize": None,
 }
 """Settings that queries share with the documents of an index, and the flag that changes one on purpose."""
 
@@ -74,7 +78,8 @@ def check_encoder(index: IndexFolder, encoder: Encoder, given: frozenset[str] = 
         if part in index.meta["parts"] and not makes:
             raise IndexMismatch(f"{index.path} holds the {part} part but {encoder.name} makes none; load it whole")
     for what, there_is, wanted in (
-        ("dimensions of [CLS]", encoder.dim, index.dim), ("terms", _length(encoder.terms), _length(index.terms)),
+        ("dimensions of [CLS]", encoder.dim, index.dim),
+        ("terms", _length(encoder.terms), _length(index.terms)),
     ):
         if there_is and wanted and there_is != wanted:
             raise IndexMismatch(f"{index.path} has {wanted} {what} but {encoder.name} has {there_is}; use another")

@@ -27,8 +27,10 @@ class SearchConfig:
 
     index: str = option(help="index folder", group="what", metavar="FOLDER")
     topics: str | None = option(
-        None, "questions: qid<tab>text, JSON lines (BEIR's queries.jsonl), .gz of these, or a name that Pyserini knows",
-        group="what", metavar="FILE",
+        None,
+        "questions: qid<tab>text, JSON lines (BEIR's queries.jsonl), .gz of these, or a name that Pyserini knows",
+        group="what",
+        metavar="FILE",
     )
     query: str | None = option(None, "one question, answered on standard output", group="what", metavar="TEXT")
     hits: int | None = option(
@@ -36,7 +38,8 @@ class SearchConfig:
     )
 
     hybrid: bool = option(
-        False, "the exact sum of both inner products (DupMAE Eq. 12); the default where the index has both parts",
+        False,
+        "the exact sum of both inner products (DupMAE Eq. 12); the default where the index has both parts",
         group="how: one of",
     )
     dense: bool = option(False, "inner products of the [CLS] vectors alone", group="how: one of")
@@ -55,40 +58,49 @@ class SearchConfig:
         False, "leave out the document whose id is the topic's (ArguAna, Quora)", group="with --topics"
     )
     max_passage: bool = option(
-        False, "ids are DOCUMENT#PASSAGE (encode.segment): each document counts as its best passage",
+        False,
+        "ids are DOCUMENT#PASSAGE (encode.segment): each document counts as its best passage",
         group="with --topics",
     )
     passage_hits: int | None = option(
         None, "--max-passage: passages looked at (default: ten times --hits)", group="with --topics"
     )
     report: str | None = option(
-        None, "JSON lines to write, one per topic: is the list certified exact, how deep it looked, what the bound was",
-        group="with --topics", metavar="FILE",
+        None,
+        "JSON lines to write, one per topic: is the list certified exact, how deep it looked, what the bound was",
+        group="with --topics",
+        metavar="FILE",
     )
 
     explain: str | None = option(
         None, "instead of searching, say why this document scores what it scores", group="with --query", metavar="DOCID"
     )
     corpus: str | None = option(
-        None, "the collection, to show titles and texts of the answers (read once through)", group="with --query",
+        None,
+        "the collection, to show titles and texts of the answers (read once through)",
+        group="with --query",
         metavar="PATH",
     )
     terms: int = option(5, "matched terms shown per answer, strongest first", group="with --query")
 
     raw_impacts: bool = option(
-        False, "--impact: print integer sums; otherwise they are divided by the squared scale of the index",
+        False,
+        "--impact: print integer sums; otherwise they are divided by the squared scale of the index",
         group="scores",
     )
     dense_weight: float = option(1.0, "--hybrid: factor of the dense share", group="scores")
     impact_weight: float = option(1.0, "--hybrid: factor of the impact share", group="scores")
     max_depth: int = option(
-        0, "longest candidate list; 0 is as long as it takes to certify. A topic that needs more is reported",
+        0,
+        "longest candidate list; 0 is as long as it takes to certify. A topic that needs more is reported",
         group="scores",
     )
     dense_index: str = option(
-        "flat", "what proposes dense candidates: flat, or sq8, ivf-sq8 or hnsw-sq8 of 'dupmae-ir index dense'. Scores "
+        "flat",
+        "what proposes dense candidates: flat, or sq8, ivf-sq8 or hnsw-sq8 of 'dupmae-ir index dense'. Scores "
         "are the same, and with sq8 the lists, too; the other two may miss documents and certify nothing",
-        group="dense index", metavar="KIND",
+        group="dense index",
+        metavar="KIND",
     )
     nprobe: int = option(0, "ivf-sq8: lists looked at (0: 1/16 of them, at least 64)", group="dense index")
     ef_search: int = option(
@@ -98,26 +110,35 @@ class SearchConfig:
     b: float = option(0.4, "--bm25: length normalisation, 0 to 1", group="scores")
 
     fusion: str | None = option(
-        None, "join a dense and an impact list instead of summing: by reciprocal ranks, by interpolating scores, or "
+        None,
+        "join a dense and an impact list instead of summing: by reciprocal ranks, by interpolating scores, or "
         "with the arithmetic of Pyserini's HybridSearcher (on integer impacts, as there)",
-        choices=("rrf", "interpolation", "pyserini"), group="fusion",
+        choices=("rrf", "interpolation", "pyserini"),
+        group="fusion",
     )
     fusion_depth: int | None = option(None, "documents taken from each list (default: --hits)", group="fusion")
     rrf_k: int = option(60, "rrf: added to every rank", group="fusion")
     alpha: float | None = option(
-        None, "interpolation: alpha x dense + (1 - alpha) x impact (default: 0.5); pyserini: dense + alpha x impact "
-        "(default: 0.1)", group="fusion",
+        None,
+        "interpolation: alpha x dense + (1 - alpha) x impact (default: 0.5); pyserini: dense + alpha x impact "
+        "(default: 0.1)",
+        group="fusion",
     )
     normalize: bool = option(False, "bring both lists to one range first", group="fusion")
     missing: str = option(
-        "zero", "interpolation: what a document scores in a list that lacks it: nothing, the list's lowest, or its "
-        "true score; rrf adds nothing, pyserini takes the lowest", choices=("zero", "min", "exact"), group="fusion",
+        "zero",
+        "interpolation: what a document scores in a list that lacks it: nothing, the list's lowest, or its "
+        "true score; rrf adds nothing, pyserini takes the lowest",
+        choices=("zero", "min", "exact"),
+        group="fusion",
     )
     weight_on_dense: bool = option(False, "pyserini: impact + alpha x dense", group="fusion")
 
     model: str | None = option(
-        None, "model folder (default: the one the index names; another is refused unless its weights are the same)",
-        group="query encoder", metavar="FOLDER",
+        None,
+        "model folder (default: the one the index names; another is refused unless its weights are the same)",
+        group="query encoder",
+        metavar="FOLDER",
     )
     query_length: int | None = option(
         None, "word pieces per question, [CLS] and [SEP] included (default: the index's)", group="query encoder"
@@ -127,13 +148,17 @@ class SearchConfig:
     )
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="query encoder", metavar="NAME")
     dtype: str | None = option(
-        None, "arithmetic: float32, bfloat16, float16 or auto (default: the index's)", group="query encoder",
+        None,
+        "arithmetic: float32, bfloat16, float16 or auto (default: the index's)",
+        group="query encoder",
         metavar="NAME",
     )
 
     engine: str = option(
-        "lucene", "what finds documents by their impacts: lucene; postings, as 'index postings' writes them: the same "
-        "hits without Java, much faster for whole topic sets; auto: postings where there are any", choices=ENGINES,
+        "lucene",
+        "what finds documents by their impacts: lucene; postings, as 'index postings' writes them: the same "
+        "hits without Java, much faster for whole topic sets; auto: postings where there are any",
+        choices=ENGINES,
         group="running",
     )
     threads: int = option(0, "for all parts of a search; 0 is one per processor", group="running")
@@ -179,8 +204,9 @@ def check(config: SearchConfig) -> None:
             if getattr(config, name) != _DEFAULTS[name]:
                 raise UsageError(f"--{name.replace('_', '-')} belongs to {owner}")
     if config.passage_hits is not None and config.passage_hits < (config.hits or 1000):
-        raise UsageError(f"--passage-hits {config.passage_hits}: wants at least as many passages as documents, "
-                         f"{config.hits or 1000}")
+        raise UsageError(
+            f"--passage-hits {config.passage_hits}: wants at least as many passages as documents, {config.hits or 1000}"
+        )
     if config.output and config.report and Path(config.output).absolute() == Path(config.report).absolute():
         raise UsageError("--output and --report name the same file")
     for path in (config.output, config.report):
@@ -191,8 +217,11 @@ def check(config: SearchConfig) -> None:
 def _owners(config: SearchConfig) -> list[tuple[bool, str, tuple[str, ...]]]:
     """(does it apply, to what, the settings that mean something only then)."""
     return [
-        (config.topics is not None, "--topics", ("output", "format", "tag", "qrels", "remove_query", "max_passage",
-                                                  "report")),
+        (
+            config.topics is not None,
+            "--topics",
+            ("output", "format", "tag", "qrels", "remove_query", "max_passage", "report"),
+        ),
         (config.max_passage, "--max-passage", ("passage_hits",)),
         (config.query is not None, "--query", ("explain", "corpus", "terms")),
         (config.fusion is not None, "--fusion", _FUSION),
@@ -240,10 +269,20 @@ def _ours(config: SearchConfig) -> _Engine:
         )
     _hint_at_bm25(Path(config.index))
     searcher = Searcher.open(
-        config.index, config.model, device=config.device, dtype=config.dtype, query_length=config.query_length,
-        threads=config.threads, batch_size=config.batch_size, query_terms=config.query_terms,
-        dense_weight=config.dense_weight, impact_weight=config.impact_weight, max_depth=config.max_depth,
-        dense_index=config.dense_index, nprobe=config.nprobe, ef_search=config.ef_search,
+        config.index,
+        config.model,
+        device=config.device,
+        dtype=config.dtype,
+        query_length=config.query_length,
+        threads=config.threads,
+        batch_size=config.batch_size,
+        query_terms=config.query_terms,
+        dense_weight=config.dense_weight,
+        impact_weight=config.impact_weight,
+        max_depth=config.max_depth,
+        dense_index=config.dense_index,
+        nprobe=config.nprobe,
+        ef_search=config.ef_search,
         engine=config.engine,
     )
     mode = config.mode or searcher.mode
@@ -260,7 +299,12 @@ def _ours(config: SearchConfig) -> _Engine:
 
     def answers(topics: Sequence[Query], hits: int) -> Iterator[Any]:
         return searcher.answers(
-            topics, hits, mode, remove_query=config.remove_query, raw_impacts=config.raw_impacts, fusion=fusion,
+            topics,
+            hits,
+            mode,
+            remove_query=config.remove_query,
+            raw_impacts=config.raw_impacts,
+            fusion=fusion,
             fusion_depth=config.fusion_depth,
         )
 
@@ -316,8 +360,13 @@ def _run_file(config: SearchConfig) -> dict[str, Any]:
                 report.write(json.dumps(dataclasses.asdict(answer.report), ensure_ascii=False) + "\n")
             bar.update()
     return {
-        "output": config.output, "index": config.index, "mode": engine.name, **_chosen(engine), "topics": len(topics),
-        **({"dense_index": engine.dense} if engine.dense else {}), **count.summary(),
+        "output": config.output,
+        "index": config.index,
+        "mode": engine.name,
+        **_chosen(engine),
+        "topics": len(topics),
+        **({"dense_index": engine.dense} if engine.dense else {}),
+        **count.summary(),
         "seconds": round(time.perf_counter() - started, 3),
     }
 
@@ -410,7 +459,9 @@ def _answer(config: SearchConfig, text: str) -> dict[str, Any]:
     shares = engine.searcher.explain_all(text, [hit.docid for hit in hits]) if engine.searcher else [None] * len(hits)
     documents = find_documents(config.corpus, {hit.docid for hit in hits})
     return {
-        "query": text, "index": config.index, "mode": "explain" if config.explain is not None else engine.name,
+        "query": text,
+        "index": config.index,
+        "mode": "explain" if config.explain is not None else engine.name,
         **_chosen(engine),
         "documents": engine.searcher.index.documents if engine.searcher else None,
         "weights": [config.dense_weight, config.impact_weight],
@@ -421,7 +472,7 @@ def _answer(config: SearchConfig, text: str) -> dict[str, Any]:
             _shown(config, rank, hit, why, documents.get(hit.docid))
             for rank, (hit, why) in enumerate(zip(hits, shares, strict=True), start=1)
         ],
-    }  # fmt: skip
+    }
 
 
 def _shown(config: SearchConfig, rank: int, hit: Hit, why: Any, document: Document | None) -> dict[str, Any]:
@@ -429,7 +480,9 @@ def _shown(config: SearchConfig, rank: int, hit: Hit, why: Any, document: Docume
     if why is not None:
         terms = why.terms if config.explain is not None else why.terms[: config.terms]
         shown |= {
-            "dense": why.dense, "impact": why.impact, "matched_terms": len(why.terms),
+            "dense": why.dense,
+            "impact": why.impact,
+            "matched_terms": len(why.terms),
             "terms": [dataclasses.asdict(term) for term in terms],
         }
     if config.corpus is not None:

@@ -33,8 +33,14 @@ _BLOCK = 4096
 
 
 def scanned_top(
-    dense: DensePart, impact: ImpactPart, postings: PostingsSearcher, weights: tuple[float, float], ranks: np.ndarray,
-    k: int, excluded: Sequence[int | None], threads: int,
+    dense: DensePart,
+    impact: ImpactPart,
+    postings: PostingsSearcher,
+    weights: tuple[float, float],
+    ranks: np.ndarray,
+    k: int,
+    excluded: Sequence[int | None],
+    threads: int,
 ) -> list[Outcome | None]:
     """The ``k`` best documents of each query by ``weights[0]`` dense + ``weights[1]`` impact score; the arguments are
     those of :func:`~dupmae_ir.search.hybrid.exact_top`. None for a query of whose documents too many tie."""
@@ -74,7 +80,11 @@ def scanned_top(
 
 
 def summed_top(
-    impact: ImpactPart, postings: PostingsSearcher, ranks: np.ndarray, k: int, excluded: Sequence[int | None],
+    impact: ImpactPart,
+    postings: PostingsSearcher,
+    ranks: np.ndarray,
+    k: int,
+    excluded: Sequence[int | None],
     threads: int,
 ) -> list[Outcome]:
     """The ``k`` best documents of each query by impacts alone: the postings' own sums are the exact scores, and their
@@ -90,9 +100,7 @@ def summed_top(
     return outcomes
 
 
-def _slack(
-    dense: DensePart, impact: ImpactPart, query: int, weights: tuple[float, float], unit: float
-) -> float:
+def _slack(dense: DensePart, impact: ImpactPart, query: int, weights: tuple[float, float], unit: float) -> float:
     """How far a float32 sum can be from the true one: the product's rounding, and a few units in the last place of the
     largest number on the way."""
     length = float(np.linalg.norm(dense.vectors[query].astype(np.float64)))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 MODES = {"dense": ("cls",), "impact": ("ot",), "hybrid": ("cls", "ot")}
 """What each mode needs from the index."""
 
+
 @dataclass(frozen=True)
 class Report:
     """What one query's list rests on; a line of ``--report``. Depths are None for a part that was not searched."""
@@ -215,7 +216,11 @@ class Searcher:
         return {answer.query.qid: answer.hits for answer in self.answers(queries, hits, mode, **options)}
 
     def batch_search(
-        self, queries: Sequence[str], qids: Sequence[str], k: int = 10, threads: int | None = None,
+        self,
+        queries: Sequence[str],
+        qids: Sequence[str],
+        k: int = 10,
+        threads: int | None = None,
         mode: str | None = None,
     ) -> dict[str, list[Hit]]:
         """As Pyserini's searchers have it: texts and their ids in two lists. ``threads`` None keeps the setting."""
@@ -362,14 +367,17 @@ class Searcher:
             parts = {name: Weighted(part, weights[name]) for name, part in parts.items()}
         return self._ranked(asked, parts, request.hits, skip)
 
-    def _ranked(
-        self, asked: list[Query], parts: dict[str, Part], hits: int, skip: list[int | None]
-    ) -> list[Answer]:
+    def _ranked(self, asked: list[Query], parts: dict[str, Part], hits: int, skip: list[int | None]) -> list[Answer]:
         """The best documents by the sum of ``parts``. A document without a matching term is no hit of impacts alone."""
         floor = 0.0 if set(parts) == {"impact"} else -np.inf
         outcomes = exact_top(
-            list(parts.values()), len(asked), self.index.docid_rank, hits,
-            excluded=skip, floor=floor, max_depth=self.settings.max_depth,
+            list(parts.values()),
+            len(asked),
+            self.index.docid_rank,
+            hits,
+            excluded=skip,
+            floor=floor,
+            max_depth=self.settings.max_depth,
         )
         return [Answer(q, self._hits(o), _report(q, o, list(parts))) for q, o in zip(asked, outcomes, strict=True)]
 
@@ -393,7 +401,8 @@ class Searcher:
             return None
         answers = [
             Answer(query, self._hits(found), _report(query, found, list(parts)))
-            for query, found in zip(asked, outcomes, strict=True) if found is not None
+            for query, found in zip(asked, outcomes, strict=True)
+            if found is not None
         ]
         return answers if len(answers) == len(asked) else None
 

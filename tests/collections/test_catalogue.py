@@ -24,9 +24,7 @@ JUDGED_ELSEWHERE = {"beir-trec-covid": 66334, "beir-webis-touche2020": 932}
 def test_every_collection_is_there():
     assert len(ALL) == 3 + 2 + 17 + 12 + 1
     assert {c.family for c in ALL} == set(FAMILIES) - {"local"}
-    assert [c.name for c in ALL if c.licensed] == [
-        "beir-bioasq", "beir-signal1m", "beir-trec-news", "beir-robust04"
-    ]  # fmt: skip
+    assert [c.name for c in ALL if c.licensed] == ["beir-bioasq", "beir-signal1m", "beir-trec-news", "beir-robust04"]
 
 
 @pytest.mark.parametrize("collection", ALL, ids=lambda c: c.name)
@@ -107,9 +105,9 @@ def test_scifact_beside_the_checkout_is_the_catalogues(shared_data, tmp_path):
     facts, expected = ready.manifest, find("beir-scifact")
     assert facts.documents == expected.documents
     assert facts.tests["test"] == {
-        key: getattr(expected.tests["test"], key) for key in
-        ("queries", "judgements", "topics_digest", "qrels_digest", "dangling")
-    }  # fmt: skip
+        key: getattr(expected.tests["test"], key)
+        for key in ("queries", "judgements", "topics_digest", "qrels_digest", "dangling")
+    }
 
 
 def test_digests_see_what_changes_a_number_and_nothing_else():
@@ -139,7 +137,7 @@ def test_an_overlay_replaces_only_what_it_names(tmp_path, monkeypatch):
         tmp_path,
         '[beir-scifact]\ndocuments = 7\nsources.archive.md5 = ""\ntests.test.qrels_digest = "ab"\n'
         '[shared.beir]\ntests.test.measures = ["R@5"]\n[addresses]\nbeir = "https://example.org"\n',
-    )  # fmt: skip
+    )
     mine, real = find("beir-scifact", path), find("beir-scifact")
     assert (mine.documents, mine.title, mine.tests["test"].queries) == (7, real.title, 300)
     assert mine.sources["archive"].url == "https://example.org/scifact.zip"

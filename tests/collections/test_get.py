@@ -48,8 +48,9 @@ def holds(one: Ready, what: StandIn, documents: list[Document]) -> None:
     assert sorted(read_collection(one.corpus)) == sorted(documents)
     assert {q.qid: q.text for q in read_topics(one.queries)} == {
         qid: " ".join(text.split()) if "\t" in text else text.strip()
-        for queries in what.queries.values() for qid, text in queries.items()
-    }  # fmt: skip
+        for queries in what.queries.values()
+        for qid, text in queries.items()
+    }
     for test, qrels in what.qrels.items():
         assert read_qrels(one.qrels(test)) == qrels
     assert one.manifest.stand_in
@@ -296,8 +297,7 @@ def started(name: str, where: dict, stop: str = "") -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    "stop",
-    ["sources:unpack", "convert:_linked", "prepare:measure", "prepare:replace_folder", "prepare:discard"],
+    "stop", ["sources:unpack", "convert:_linked", "prepare:measure", "prepare:replace_folder", "prepare:discard"]
 )
 def test_killed_on_the_way_and_run_again(stop, where):
     process = started("beir-cqadupstack-gis", where, stop)

@@ -30,10 +30,24 @@ def test_about_five_thousand_distinct_texts(documents):
 
 @pytest.mark.parametrize(
     "name",
-    ["os.path.join", "str.split", "open", "json.dumps", "asyncio.sleep", "functools.wraps", "random.randint",
-     "concurrent.futures.ThreadPoolExecutor", "argparse.ArgumentParser.add_argument", "KeyError", "pathlib.Path.mkdir",
-     "pathlib.Path.exists", "pathlib.Path.cwd", "pathlib.PurePath.suffix", "pathlib.PurePath.relative_to"],
-)  # fmt: skip
+    [
+        "os.path.join",
+        "str.split",
+        "open",
+        "json.dumps",
+        "asyncio.sleep",
+        "functools.wraps",
+        "random.randint",
+        "concurrent.futures.ThreadPoolExecutor",
+        "argparse.ArgumentParser.add_argument",
+        "KeyError",
+        "pathlib.Path.mkdir",
+        "pathlib.Path.exists",
+        "pathlib.Path.cwd",
+        "pathlib.PurePath.suffix",
+        "pathlib.PurePath.relative_to",
+    ],
+)
 def test_objects_stand_under_the_name_people_write(documents, name):
     assert name in {d.docid for d in documents}
 
@@ -73,9 +87,11 @@ def test_it_is_the_same_whatever_the_hash_seed():
     digests = set()
     for seed in ("1", "4242"):
         done = subprocess.run(
-            [sys.executable, "-c", collection._CHILD, str(Path(collection.__file__).parents[2])], check=True,
-            capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed},
-        )  # fmt: skip
+            [sys.executable, "-c", collection._CHILD, str(Path(collection.__file__).parents[2])],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
         digests.add(hashlib.sha256(done.stdout).hexdigest())
     assert len(digests) == 1
 

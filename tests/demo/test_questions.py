@@ -46,8 +46,9 @@ def test_lexical_questions_name_their_answer_and_paraphrases_do_not(questions):
     for kind in ("lexical", "paraphrase"):
         named = [
             any(words(name.rpartition(".")[2]) & words(q.text) for name, grade in q.answers.items() if grade == 2)
-            for q in questions if q.kind == kind
-        ]  # fmt: skip
+            for q in questions
+            if q.kind == kind
+        ]
         shares[kind] = sum(named) / len(named)
     assert shares["lexical"] > 0.8
     assert shares["paraphrase"] < 0.25

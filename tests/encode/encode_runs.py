@@ -46,8 +46,12 @@ def start(corpus: Any, index: Any, *more: Any, delay: float = 0.0) -> subprocess
     """The command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", _SLOW.format(delay=delay), *arguments(corpus, index, *more)],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
     )
 
 

@@ -30,8 +30,19 @@ def test_merged_shards_are_the_unsharded_index(tmp_path, encode, capsys, documen
     assert merge(capsys, tmp_path / "I.*", "--index", tmp_path / "I")[0] == 0
     assert content(tmp_path / "I") == content(tmp_path / "whole")
     one, other = meta(tmp_path / "I"), meta(tmp_path / "whole")
-    for key in ("digest", "documents", "empty_documents", "postings", "sum_of_impacts", "clipped", "dropped", "scale",
-                "encoder", "inputs", "settings"):
+    for key in (
+        "digest",
+        "documents",
+        "empty_documents",
+        "postings",
+        "sum_of_impacts",
+        "clipped",
+        "dropped",
+        "scale",
+        "encoder",
+        "inputs",
+        "settings",
+    ):
         assert one[key] == other[key], key
     # So the unsharded command knows it as its own.
     assert "already complete" in encode(corpus, tmp_path / "I", *settings)[1]
@@ -80,7 +91,7 @@ def test_gaps_and_duplicates_are_refused(three, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (lambda m: {"settings": {**m["settings"], "model": "other"}}, '--model was '),
+        (lambda m: {"settings": {**m["settings"], "model": "other"}}, "--model was "),
         (lambda m: {"settings": {**m["settings"], "document_length": 9}}, "--document-length was 64, is 9"),
         (lambda m: {"settings": {**m["settings"], "window": 50}}, "--window was 100, is 50"),
         (lambda m: {"shard": {**m["shard"], "of": 4}}, "shards of 3 and of 4"),

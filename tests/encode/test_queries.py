@@ -44,7 +44,8 @@ def test_the_files_hold_the_encoders_own_vectors(encoded):
 def test_only_the_parts_there_are(tmp_path):
     encoder = DupmaeQueryEncoder("testing:hashing", parts=("cls",))
     assert [f.rsplit("/", 1)[1] for f in write_queries(encoder, TOPICS, tmp_path)["files"]] == [
-        "topics.tsv", "embedding.pkl"
+        "topics.tsv",
+        "embedding.pkl",
     ]
 
 
@@ -85,8 +86,20 @@ def test_stock_commands_give_the_exact_scores(encoded, tmp_path):
     texts = [" ".join(q.text.split()) for q in TOPICS]
 
     stock(
-        "pyserini.search.lucene", "--impact", "--index", index / "ot", "--topics", queries / "topics.tsv",
-        "--encoder", queries / "queries.jsonl", "--min-idf", -1, "--hits", 700, "--output", tmp_path / "impact.trec",
+        "pyserini.search.lucene",
+        "--impact",
+        "--index",
+        index / "ot",
+        "--topics",
+        queries / "topics.tsv",
+        "--encoder",
+        queries / "queries.jsonl",
+        "--min-idf",
+        -1,
+        "--hits",
+        700,
+        "--output",
+        tmp_path / "impact.trec",
     )
     expected = {}
     for query, vector in zip(TOPICS, encoder.impact.encode_batch(texts), strict=True):
@@ -98,8 +111,17 @@ def test_stock_commands_give_the_exact_scores(encoded, tmp_path):
     assert {k: round(v) for k, v in got.items()} == expected
 
     stock(
-        "pyserini.search.faiss", "--index", index / "cls", "--topics", queries / "topics.tsv",
-        "--encoded-queries", queries, "--hits", 700, "--output", tmp_path / "dense.trec",
+        "pyserini.search.faiss",
+        "--index",
+        index / "cls",
+        "--topics",
+        queries / "topics.tsv",
+        "--encoded-queries",
+        queries,
+        "--hits",
+        700,
+        "--output",
+        tmp_path / "dense.trec",
     )
     got = read(tmp_path / "dense.trec")
     scores = folder.vectors @ encoder.dense.encode_batch(texts).T

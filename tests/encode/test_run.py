@@ -231,9 +231,10 @@ def test_representation_files_are_pyserinis(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I", "--jsonl", tmp_path / "J", "--window", 300)[0] == 0
     assert encode(corpus, tmp_path / "I", "--window", 300)[0] == 0
     shutil.rmtree(tmp_path / "J")
-    assert "does not hold its representation files" in encode(
-        corpus, tmp_path / "I", "--jsonl", tmp_path / "J", "--window", 300
-    )[1]
+    assert (
+        "does not hold its representation files"
+        in encode(corpus, tmp_path / "I", "--jsonl", tmp_path / "J", "--window", 300)[1]
+    )
 
 
 def test_representation_files_survive_an_interruption(corpus, tmp_path, encode, stop_after, monkeypatch):

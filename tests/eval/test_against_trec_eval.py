@@ -19,11 +19,28 @@ LEVELS = [
     f"{name}(rel={level}){cutoff}"
     for level in (1, 2)
     for name, cutoff in [
-        ("AP", ""), ("AP", "@100"), ("RR", ""), ("RR", "@10"), ("RR", "@3"), ("R", "@5"), ("R", "@100"), ("P", "@1"),
-        ("P", "@10"), ("Success", "@5"), ("Rprec", ""), ("Bpref", ""), ("infAP", ""), ("IPrec", "@0.1"),
-        ("IPrec", "@0.75"), ("SetP", ""), ("SetR", ""), ("SetF", ""), ("SetAP", ""), ("NumRet", ""),
+        ("AP", ""),
+        ("AP", "@100"),
+        ("RR", ""),
+        ("RR", "@10"),
+        ("RR", "@3"),
+        ("R", "@5"),
+        ("R", "@100"),
+        ("P", "@1"),
+        ("P", "@10"),
+        ("Success", "@5"),
+        ("Rprec", ""),
+        ("Bpref", ""),
+        ("infAP", ""),
+        ("IPrec", "@0.1"),
+        ("IPrec", "@0.75"),
+        ("SetP", ""),
+        ("SetR", ""),
+        ("SetF", ""),
+        ("SetAP", ""),
+        ("NumRet", ""),
     ]
-]  # fmt: skip
+]
 MEASURES = parse_measures(["nDCG", "nDCG@1", "nDCG@10", "nDCG@100", "NumRet", "NumRel", "NumQ", *LEVELS])
 
 

@@ -112,8 +112,12 @@ def files(tmp_path):
     corpus = tmp_path / "psgs.tsv.gz"
     corpus.write_bytes(gzip.compress(b"id\ttext\ttitle\n1\tthe red fox\tBlue\n2\ta blue whale\tFish\n3\tnothing\tX\n"))
     run = tmp_path / "run.trec"
-    run.write_text("".join(f"{q} Q0 {d} {r} {9 - r} t\n" for q, d, r in
-                           [("0", "1", 1), ("0", "2", 2), ("0", "3", 3), ("1", "3", 1), ("1", "1", 2)]))  # fmt: skip
+    run.write_text(
+        "".join(
+            f"{q} Q0 {d} {r} {9 - r} t\n"
+            for q, d, r in [("0", "1", 1), ("0", "2", 2), ("0", "3", 3), ("1", "3", 1), ("1", "1", 2)]
+        )
+    )
     answers = tmp_path / "answers.jsonl"
     rows = [{"_id": "0", "answers": ["blue"]}, {"_id": "1", "answers": ["green"]}, {"_id": "2", "answers": ["red"]}]
     answers.write_text("".join(json.dumps(r) + "\n" for r in rows))
@@ -126,8 +130,11 @@ def test_accuracy_by_hand(files):
     run, answers, corpus = files
     # Question 0: "Blue" in a title does not count, "blue" in the second text does; 1 never; 2 has no hits.
     found = accuracy(read_run(run), answers, corpus, (1, 2, 3))
-    assert found == {"Acc@1": {"0": 0, "1": 0, "2": 0}, "Acc@2": {"0": 1, "1": 0, "2": 0},
-                     "Acc@3": {"0": 1, "1": 0, "2": 0}}  # fmt: skip
+    assert found == {
+        "Acc@1": {"0": 0, "1": 0, "2": 0},
+        "Acc@2": {"0": 1, "1": 0, "2": 0},
+        "Acc@3": {"0": 1, "1": 0, "2": 0},
+    }
 
 
 def test_the_command(files, capsys):
@@ -165,8 +172,11 @@ def test_questions_of_the_run_alone_do_not_count(files, capsys):
 
 
 ROWS = [
-    ("who asked", ["a", "b's"]), ('the "plot"', ['say "x"', "it's"]), ("when", ["1990"]), ("O'Neill", ["Destiny 's"]),
-]  # fmt: skip
+    ("who asked", ["a", "b's"]),
+    ('the "plot"', ['say "x"', "it's"]),
+    ("when", ["1990"]),
+    ("O'Neill", ["Destiny 's"]),
+]
 
 
 def test_dprs_own_files(tmp_path):

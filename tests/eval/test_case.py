@@ -57,8 +57,11 @@ def test_ranks_and_shares_are_those_of_a_search(home):
     for docid, shown in case.documents.items():
         why = searcher.explain(QUERIES["q1"], docid)
         assert (shown.score, shown.dense, shown.impact, shown.matched) == (
-            why.score, why.dense, why.impact, len(why.terms),
-        )  # fmt: skip
+            why.score,
+            why.dense,
+            why.impact,
+            len(why.terms),
+        )
         assert shown.score == pytest.approx(shown.dense + shown.impact)
         assert list(shown.terms) == why.terms[:6]
         assert (shown.title, shown.text) == DOCUMENTS[docid]

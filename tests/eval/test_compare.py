@@ -86,8 +86,10 @@ def test_the_queries_that_moved_most_and_ties():
 
 def test_an_undefined_test_gives_no_mark():
     qrels = {q: {"d": 1} for q in "12"}
-    found = {"x": evaluate(qrels, {q: [Hit("d", 1.0)] for q in "12"}, ["MRR"]),
-             "y": evaluate(qrels, {q: [Hit("e", 1.0)] for q in "12"}, ["MRR"])}  # fmt: skip
+    found = {
+        "x": evaluate(qrels, {q: [Hit("d", 1.0)] for q in "12"}, ["MRR"]),
+        "y": evaluate(qrels, {q: [Hit("e", 1.0)] for q in "12"}, ["MRR"]),
+    }
     comparison = compare(found, "x")
     assert comparison.runs["y"]["MRR"].corrected == {"t": None, "permutation": 0.5}
     assert comparison.marks("y", "MRR") == comparison.marks("x", "MRR") == ""

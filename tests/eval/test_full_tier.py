@@ -58,8 +58,13 @@ def run(mirror, tmp_path, monkeypatch, capsys):
 
 def test_released_checkpoints_from_download_to_report(run, mirror, tmp_path):
     put_licensed(mirror[1], tmp_path / "cache")
-    names = ("retromae.msmarco-passage/finetune-dev", "retromae.beir/nfcorpus", "retromae.beir/arguana",
-             "retromae.beir/bioasq", "retromae.beir/robust04")  # fmt: skip
+    names = (
+        "retromae.msmarco-passage/finetune-dev",
+        "retromae.beir/nfcorpus",
+        "retromae.beir/arguana",
+        "retromae.beir/bioasq",
+        "retromae.beir/robust04",
+    )
     status, told = run(*names)
     assert status == 0
     for name in names[:4]:
@@ -89,12 +94,16 @@ def test_a_broken_download_names_the_file_and_the_row_is_skipped(run, mirror):
 @pytest.mark.parametrize(
     "name",
     [
-        "dupmae.msmarco-passage/stage3-dev", "dupmae.msmarco-doc/stage2-dl19",
-        "dupmae-ablations.msmarco-passage/ot-decoding-dev", "retromae.dpr-nq/ance",
-        "retromae-ablations.msmarco-passage/basic-2-dev", "master.msmarco-passage/retriever-distil-dl20",
-        "master-ablations.msmarco-passage/shared-decoder-retriever1-dev", "cot-mote.msmarco-passage/s2-hybrid-dl19",
+        "dupmae.msmarco-passage/stage3-dev",
+        "dupmae.msmarco-doc/stage2-dl19",
+        "dupmae-ablations.msmarco-passage/ot-decoding-dev",
+        "retromae.dpr-nq/ance",
+        "retromae-ablations.msmarco-passage/basic-2-dev",
+        "master.msmarco-passage/retriever-distil-dl20",
+        "master-ablations.msmarco-passage/shared-decoder-retriever1-dev",
+        "cot-mote.msmarco-passage/s2-hybrid-dl19",
     ],
-)  # fmt: skip
+)
 def test_recipes_that_train_first(run, name):
     status, told = run(name)
     assert status == 0

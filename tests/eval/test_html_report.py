@@ -214,8 +214,11 @@ def test_complementarity_counts_every_answer_once():
     both = {"1": [Hit("a", 2), Hit("c", 1)], "2": [Hit("e", 2)]}
     found = complementarity(*(relevant_ranks(qrels, run) for run in (cls, ot, both)), depth=2)
     assert [(f.who, f.answers, f.kept, f.qids) for f in found] == [
-        ("both", 1, 1, ("1",)), ("only [CLS]", 1, 0, ("1",)), ("only OT", 1, 1, ("1",)), ("neither", 2, 1, ("1", "2")),
-    ]  # fmt: skip
+        ("both", 1, 1, ("1",)),
+        ("only [CLS]", 1, 0, ("1",)),
+        ("only OT", 1, 1, ("1",)),
+        ("neither", 2, 1, ("1", "2")),
+    ]
 
 
 def heights(svg: str) -> list[tuple[str, float]]:

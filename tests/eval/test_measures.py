@@ -34,14 +34,23 @@ def test_a_name_its_meaning_and_back(text, measure, flags):
 @pytest.mark.parametrize(
     ("trec", "ours"),
     [
-        ("ndcg_cut.10", ["nDCG@10"]), ("ndcg_cut_5,10", ["nDCG@5", "nDCG@10"]), ("recall.100", ["R@100"]),
-        ("map_cut_100", ["MAP@100"]), ("P_5,10", ["P@5", "P@10"]), ("recip_rank", ["MRR"]),
+        ("ndcg_cut.10", ["nDCG@10"]),
+        ("ndcg_cut_5,10", ["nDCG@5", "nDCG@10"]),
+        ("recall.100", ["R@100"]),
+        ("map_cut_100", ["MAP@100"]),
+        ("P_5,10", ["P@5", "P@10"]),
+        ("recip_rank", ["MRR"]),
         ("judged.10", ["Judged@10"]),
-        ("iprec_at_recall_0.10", ["IPrec@0.1"]), ("num_rel_ret", ["NumRet(rel=1)"]), ("bpref", ["Bpref"]),
-        ("map", ["MAP"]), ("set_map", ["SetAP"]), ("success.1", ["Success@1"]), ("infAP", ["infAP"]),
+        ("iprec_at_recall_0.10", ["IPrec@0.1"]),
+        ("num_rel_ret", ["NumRet(rel=1)"]),
+        ("bpref", ["Bpref"]),
+        ("map", ["MAP"]),
+        ("set_map", ["SetAP"]),
+        ("success.1", ["Success@1"]),
+        ("infAP", ["infAP"]),
         ("Rprec", ["Rprec"]),
     ],
-)  # fmt: skip
+)
 def test_trec_evals_own_spellings(trec, ours):
     assert [str(m) for m in parse_measures([trec])] == ours
 
@@ -60,8 +69,13 @@ def test_every_family_reads_back_and_pytrec_eval_knows_it():
 def test_relevance_level_holds_where_none_is_named():
     wanted = ["MAP", "AP(rel=3)", "nDCG@10", "R@5", "NumRet", "num_rel_ret"]
     assert [str(m) for m in parse_measures(wanted, rel_level=2)] == [
-        "MAP(rel=2)", "AP(rel=3)", "nDCG@10", "R(rel=2)@5", "NumRet", "NumRet(rel=2)",
-    ]  # fmt: skip
+        "MAP(rel=2)",
+        "AP(rel=3)",
+        "nDCG@10",
+        "R(rel=2)@5",
+        "NumRet",
+        "NumRet(rel=2)",
+    ]
 
 
 def test_duplicates_are_asked_once():

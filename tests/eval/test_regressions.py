@@ -217,7 +217,7 @@ def test_every_format_of_the_report(measured, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", *options, "--format", "html", "--file", str(page)]) == 0
     text = page.read_text()
-    assert "<details id=\"tiny/hybrid\">" in text
+    assert '<details id="tiny/hybrid">' in text
     assert "dupmae-ir search --index" in text
     assert "not run in this folder" in text
     capsys.readouterr()
@@ -373,9 +373,9 @@ def test_a_mean_over_beir_is_one_of_sets_and_none_with_a_set_missing():
 
 
 @pytest.mark.parametrize(
-    ("value", "status"), [(0.3930, "OK"), (0.3934, "OK"), (0.3921, "OKISH"), (0.3949, "OKISH"), (0.39, "FAIL"),
-                          (0.396, "BETTER")],
-)  # fmt: skip
+    ("value", "status"),
+    [(0.3930, "OK"), (0.3934, "OK"), (0.3921, "OKISH"), (0.3949, "OKISH"), (0.39, "FAIL"), (0.396, "BETTER")],
+)
 def test_a_papers_number_with_the_same_weights(value, status):
     from dupmae_ir.eval.regressions.verdict import judge
     from dupmae_ir.eval.regressions.work import Result
@@ -403,8 +403,11 @@ def test_without_a_told_tolerance_a_paper_is_held_against_the_queries_spread():
     (case,) = (c for c in cases.load(RECIPES)["retromae.beir"].cases if c.name == "scifact")
     case = replace(case, paper={"nDCG@10": "0.50"}, tolerance=None)
     drawn = np.random.default_rng(1).random(200)
-    result = Result(case.id, values={"nDCG@10": float(drawn.mean())},
-                    per_query={"nDCG@10": {f"q{n}": v for n, v in enumerate(drawn.tolist())}})  # fmt: skip
+    result = Result(
+        case.id,
+        values={"nDCG@10": float(drawn.mean())},
+        per_query={"nDCG@10": {f"q{n}": v for n, v in enumerate(drawn.tolist())}},
+    )
     (verdict,) = judge(case, result, {}, {})
     interval = bootstrap((drawn,), np.mean, method="percentile", rng=3).confidence_interval
     assert verdict.tolerance - 0.005 == pytest.approx((interval.high - interval.low) / 2, rel=0.05)

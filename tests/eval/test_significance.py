@@ -53,9 +53,13 @@ def test_drawn_permutations_come_close_to_scipys_and_say_how_many():
     run, baseline = pairs(60, 5)
     found = permutation_test(run - baseline, resamples=20_000, seed=1)
     theirs = scipy.stats.permutation_test(
-        (run, baseline), mean_difference, permutation_type="samples", n_resamples=20_000, vectorized=True,
+        (run, baseline),
+        mean_difference,
+        permutation_type="samples",
+        n_resamples=20_000,
+        vectorized=True,
         rng=np.random.default_rng(2),
-    ).pvalue  # fmt: skip
+    ).pvalue
     # Two independent estimates of one share: five standard errors of their difference (scipy doubles one tail).
     assert abs(found.p - theirs) < 5 * np.sqrt(3 * theirs * (1 - theirs) / 20_000)
     assert (found.exact, found.resamples) == (False, 20_000)

@@ -24,8 +24,14 @@ def write_data(folder: Path) -> Path:
     (folder / "pretrain").mkdir(parents=True)
     for name in ("textbooks", "xquad"):
         _packed(folder / "pretrain" / f"{name}.txt.gz", [f"{text(8)}. {text(8)}." for _ in range(50)])
-    pairs = [{"query": " ".join(p["text"].split()[:3]), "kind": "heading",
-              "positive": {"id": p["_id"], "title": "", "text": p["text"]}} for p in passages]
+    pairs = [
+        {
+            "query": " ".join(p["text"].split()[:3]),
+            "kind": "heading",
+            "positive": {"id": p["_id"], "title": "", "text": p["text"]},
+        }
+        for p in passages
+    ]
     (folder / "pairs").mkdir()
     _packed(folder / "pairs" / "train.jsonl.gz", map(json.dumps, pairs[:40]))
     _packed(folder / "pairs" / "dev.jsonl.gz", map(json.dumps, pairs[40:60]))
@@ -59,21 +65,38 @@ def a_record(row: str, seed: int = 0, table: str = "systems", dev: float = 0.5, 
         queries = [f"q{n}" for n in range(20)]
         noise = [chance.uniform(-0.1, 0.1) for _ in queries]
         centred = [v - sum(noise) / len(noise) for v in noise]
-        per_query = {mode: {m: [mean - 0.05 * k + v for v in centred] for m in MEASURES}
-                     for k, mode in enumerate(("hybrid", "dense", "impact"))}
+        per_query = {
+            mode: {m: [mean - 0.05 * k + v for v in centred] for m in MEASURES}
+            for k, mode in enumerate(("hybrid", "dense", "impact"))
+        }
         scores = {mode: {m: sum(v) / len(v) for m, v in of.items()} for mode, of in per_query.items()}
         size = {"dense": 1000, "impact": 2000, "hybrid": 5000}
-        sets[name] = {"queries": queries, "scores": scores, "per_query": per_query, "index_bytes": size,
-                      "seconds": {"encode": 1.0}}
+        sets[name] = {
+            "queries": queries,
+            "scores": scores,
+            "per_query": per_query,
+            "index_bytes": size,
+            "seconds": {"encode": 1.0},
+        }
     log = [{"step": s, "eval_loss": 9.0 / (1 + s)} for s in (0, 10, 20)]
     record = {
-        "row": row, "place": 0, "table": table, "title": row.upper(), "seed": seed, "budget": "smoke",
-        "similarity": "sum", "adapted": "",
-        "tokens": 1000, "updates": 20, "seconds": {"pretrain": 5, "stage1": 3, "stage2": 2},
+        "row": row,
+        "place": 0,
+        "table": table,
+        "title": row.upper(),
+        "seed": seed,
+        "budget": "smoke",
+        "similarity": "sum",
+        "adapted": "",
+        "tokens": 1000,
+        "updates": 20,
+        "seconds": {"pretrain": 5, "stage1": 3, "stage2": 2},
         "model": {"folder": f"rows/{row}.seed{seed}/stage2", "digest": f"{row}{seed}", "half_bytes": 40_000_000},
-        "losses": {"pretrain": log}, "commands": ["dupmae_ir.finetune --model base --output rows/x"], "sets": sets,
+        "losses": {"pretrain": log},
+        "commands": ["dupmae_ir.finetune --model base --output rows/x"],
+        "sets": sets,
         "machine": {"device": "1 threads"},
-    }  # fmt: skip
+    }
     return {**record, **changes}
 
 

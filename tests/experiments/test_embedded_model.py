@@ -27,8 +27,17 @@ def trained(tmp_path):
 
 
 def flags(folder, *more):
-    return ["--pairs", "train.jsonl.gz", "--sources", str(folder / "SOURCES.md"), "--output", str(folder / "runs"),
-            "--records", str(folder / "records"), *more]  # fmt: skip
+    return [
+        "--pairs",
+        "train.jsonl.gz",
+        "--sources",
+        str(folder / "SOURCES.md"),
+        "--output",
+        str(folder / "runs"),
+        "--records",
+        str(folder / "records"),
+        *more,
+    ]
 
 
 def test_the_recipe_has_the_steps_that_are_told_about(tmp_path):
@@ -54,8 +63,14 @@ def test_it_stores_float16_with_a_card_and_again_with_new_scores(trained, monkey
     load_model(out)
     assert set(json.loads((out / "training.json").read_text())) == {"held", "stage1"}
     card = (out / "README.md").read_text()
-    for said in ("300 updates of 48 pairs", "200 updates of 48 pairs", "14,400 and 9,600",
-                 "`openstax/osbooks-astronomy` @ 0c021fb283a7", "Apache-2.0", "Not yet."):  # fmt: skip
+    for said in (
+        "300 updates of 48 pairs",
+        "200 updates of 48 pairs",
+        "14,400 and 9,600",
+        "`openstax/osbooks-astronomy` @ 0c021fb283a7",
+        "Apache-2.0",
+        "Not yet.",
+    ):
         assert said in card, said
     (trained / "records").mkdir()
     (trained / "records" / "x.json").write_text(json.dumps(a_record("embedded", table="references", dev=0.625)))

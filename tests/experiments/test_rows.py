@@ -20,11 +20,32 @@ from dupmae_ir.search.run import check as check_search
 BUDGETS = sorted(name for name, told in read_toml(FILE)["budgets"].items() if "pretrain" in told)
 """Those that train."""
 PROMISED = {
-    "bm25", "minilm", "none", "mlm", "retromae", "dupmae", "dupmae-dagger", "master", "cot-mae", "cot-mote", "cls-only",
-    "ot-only", "cls-decoding", "ot-decoding", "cls-ot-384-260", "cls-full", "ot-768", "bow-1", "log1p", "first-stage3",
-    "second-stage3", "scratch", "scratch-dupmae",
-    *(f"cap-{2**k}" for k in range(5, 11)), *(f"level-{k}" for k in range(4, 9)),
-}  # fmt: skip
+    "bm25",
+    "minilm",
+    "none",
+    "mlm",
+    "retromae",
+    "dupmae",
+    "dupmae-dagger",
+    "master",
+    "cot-mae",
+    "cot-mote",
+    "cls-only",
+    "ot-only",
+    "cls-decoding",
+    "ot-decoding",
+    "cls-ot-384-260",
+    "cls-full",
+    "ot-768",
+    "bow-1",
+    "log1p",
+    "first-stage3",
+    "second-stage3",
+    "scratch",
+    "scratch-dupmae",
+    *(f"cap-{2**k}" for k in range(5, 11)),
+    *(f"level-{k}" for k in range(4, 9)),
+}
 
 
 def driver(budget, tmp_path):

@@ -26,8 +26,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(folder, output, *rows):
-    return [sys.executable, ROOT / "experiments" / "systems.py", "--budget", "smoke", "--data", folder / "data",
-            "--output", folder / output, "--base", folder / "tiny", "--quiet", "--rows", *rows]
+    return [
+        sys.executable,
+        ROOT / "experiments" / "systems.py",
+        "--budget",
+        "smoke",
+        "--data",
+        folder / "data",
+        "--output",
+        folder / output,
+        "--base",
+        folder / "tiny",
+        "--quiet",
+        "--rows",
+        *rows,
+    ]
 
 
 def environment():

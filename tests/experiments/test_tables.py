@@ -24,10 +24,12 @@ def rows(*records):
 
 @pytest.fixture
 def records():
-    return [*(a_record("none", s, dev=0.40 + s / 100) for s in range(3)),
-            *(a_record("dupmae", s, dev=0.50 + s / 50) for s in range(3)),
-            a_record("bm25", 0, "references", dev=0.45),
-            a_record("log1p", 0, "ablations", dev=0.48)]  # fmt: skip
+    return [
+        *(a_record("none", s, dev=0.40 + s / 100) for s in range(3)),
+        *(a_record("dupmae", s, dev=0.50 + s / 50) for s in range(3)),
+        a_record("bm25", 0, "references", dev=0.45),
+        a_record("log1p", 0, "ablations", dev=0.48),
+    ]
 
 
 def test_means_deviations_and_holms_p(records):
@@ -111,7 +113,10 @@ def test_rows_stand_in_the_order_of_the_file(records):
     found = [line.split("|")[1].strip() for line in score_table(records, ("systems",), "dupmae", "R@100").splitlines()]
     assert list(dict.fromkeys(found[2:])) == ["DUPMAE", "NONE"]
     assert [line.split("|")[1].strip() for line in cost_table(records).splitlines()[2:6]] == [
-        "DUPMAE", "BM25", "LOG1P", "NONE"
+        "DUPMAE",
+        "BM25",
+        "LOG1P",
+        "NONE",
     ]
 
 
@@ -147,8 +152,10 @@ def test_costs(records):
 
 def test_the_choice_says_what_and_why(records):
     assert choice(records).splitlines()[2:5] == [
-        "| DUPMAE | 0.5000 | 0.5200 |", "| LOG1P | 0.4800 | - |", "| NONE | 0.4000 | 0.4100 |"
-    ]  # fmt: skip
+        "| DUPMAE | 0.5000 | 0.5200 |",
+        "| LOG1P | 0.4800 | - |",
+        "| NONE | 0.4000 | 0.4100 |",
+    ]
     assert "Chosen: DUPMAE, seed 2 (rows/dupmae.seed2/stage2)." in choice(records)
 
 
@@ -162,7 +169,11 @@ def test_the_command_writes_tables_and_pictures(records, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.count("| R@100 | | dev | cacm |") == 2
     assert {p.name for p in (tmp_path / "p").iterdir()} == {
-        "losses.png", "differences.png", "tokens.png", "bytes.png", "complementarity.png"
+        "losses.png",
+        "differences.png",
+        "tokens.png",
+        "bytes.png",
+        "complementarity.png",
     }
     assert main(["caps", "--records", str(tmp_path / "nothing")]) == 2
     assert "no records" in capsys.readouterr().err
@@ -191,5 +202,8 @@ def test_titles_of_points_do_not_cover_each_other(pyplot):
     axis.set_ylim(0, 1)
     label(axis, [(1.0, 0.5, "b"), (1.0, 0.5, "c"), (1.0, 0.1, "a"), (1.0, 0.51, "d")])
     assert [(t.get_text(), round(t.get_position()[1], 3)) for t in axis.texts] == [
-        ("a", 0.1), ("b", 0.5), ("c", 0.556), ("d", 0.611)
-    ]  # fmt: skip
+        ("a", 0.1),
+        ("b", 0.5),
+        ("c", 0.556),
+        ("d", 0.611),
+    ]

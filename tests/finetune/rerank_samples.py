@@ -39,9 +39,11 @@ def write_mined(folder: Path, queries: int = 48, negatives: int = 6) -> Path:
             word = WORDS[i % len(WORDS)]
             found = sorted(rng.sample(range(60), negatives))
             row = {
-                "qid": f"q{i}", "query": f"{word} " + " ".join(rng.choices(FILLERS, k=rng.randrange(1, 5))),
+                "qid": f"q{i}",
+                "query": f"{word} " + " ".join(rng.choices(FILLERS, k=rng.randrange(1, 5))),
                 "positives": [passage(f"p{i}", word, "sorts"), passage(f"p{i}b", "sorts")][: 1 + i % 2],
-                "negatives": [f"n{n}" for n in found], "scores": [9.0 - n / 10 for n in found],
+                "negatives": [f"n{n}" for n in found],
+                "scores": [9.0 - n / 10 for n in found],
                 "ranks": [n + 1 for n in found],
             }
             f.write(json.dumps(row) + "\n")

@@ -44,10 +44,21 @@ def write_pairs(folder: Path, queries: int = 24) -> Path:
 def stage_flags(folder: Path, output: Path, **changes: Any) -> list[str]:
     """Flags of a short stage on mined negatives; ``True`` is a flag without a value, ``None`` one left out."""
     settings = {
-        "mined": folder / "mined.jsonl", "model": folder / "base", "output": output, "batch-size": 6, "negatives": 3,
-        "cls-dim": 8, "top-k": 6, "steps": 6, "learning-rate": 1e-3, "save-steps": 2, "log-steps": 2,
-        "document-length": 24, "quiet": True, **{k.replace("_", "-"): v for k, v in changes.items()},
-    }  # fmt: skip
+        "mined": folder / "mined.jsonl",
+        "model": folder / "base",
+        "output": output,
+        "batch-size": 6,
+        "negatives": 3,
+        "cls-dim": 8,
+        "top-k": 6,
+        "steps": 6,
+        "learning-rate": 1e-3,
+        "save-steps": 2,
+        "log-steps": 2,
+        "document-length": 24,
+        "quiet": True,
+        **{k.replace("_", "-"): v for k, v in changes.items()},
+    }
     words = []
     for name, value in settings.items():
         if value is not None:

@@ -35,10 +35,11 @@ def batch(same=()):
     answers = [[i, *(d for q, d in same if q == i)] for i in range(3)]
     width = max(map(len, answers))
     return {
-        "query_keys": torch.arange(3), "document_keys": torch.arange(5),
+        "query_keys": torch.arange(3),
+        "document_keys": torch.arange(5),
         "group": torch.tensor([[0, 3], [1, 4], [2, -1]]),
         "answers": torch.tensor([a + [-1] * (width - len(a)) for a in answers]),
-    }  # fmt: skip
+    }
 
 
 def loss_of(model, told, objective, anchors=()):

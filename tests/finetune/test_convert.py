@@ -58,8 +58,9 @@ def test_judgements(marco, capsys):
     assert summary(capsys) == {"output": str(marco / "out.jsonl"), "lines": 2, "queries": 2, "positives": 2}
     pairs = read_pairs(marco / "out.jsonl")
     assert [(p.query, p.positive.docid, p.positive.text, p.kind) for p in pairs] == [
-        ("one?", "0", "first passage", "marco"), ("two?", "1", "second passage", "marco"),
-    ]  # fmt: skip
+        ("one?", "0", "first passage", "marco"),
+        ("two?", "1", "second passage", "marco"),
+    ]
 
 
 def test_judged_documents_have_titles_of_their_own(marco):
@@ -108,10 +109,13 @@ def test_the_record_holds_on_to_the_collection(marco):
 @pytest.fixture
 def hard(marco):
     """sentence-transformers' negatives, the second query without one of the systems."""
-    write_lines(marco / "hard.jsonl.gz", [
-        {"qid": 10, "pos": [0], "neg": {"bm25": [1, 2], "dense": [2, 3]}},
-        {"qid": 11, "pos": [1], "neg": {"bm25": [0]}},
-    ])  # fmt: skip
+    write_lines(
+        marco / "hard.jsonl.gz",
+        [
+            {"qid": 10, "pos": [0], "neg": {"bm25": [1, 2], "dense": [2, 3]}},
+            {"qid": 11, "pos": [1], "neg": {"bm25": [0]}},
+        ],
+    )
     return marco
 
 
@@ -174,8 +178,13 @@ def test_a_beir_folder(tmp_path):
 def dpr_item(n=0, text="yes"):
     passage = {"title": "T", "text": f"{text} {n}", "passage_id": f"p{n}"}
     other = {"title": "", "text": f"no {n}", "psg_id": f"n{n}"}
-    return {"question": f"q{n}", "answers": ["a"], "positive_ctxs": [passage], "negative_ctxs": [other],
-            "hard_negative_ctxs": [{**other, "text": f"hard {n}"}, passage]}  # fmt: skip
+    return {
+        "question": f"q{n}",
+        "answers": ["a"],
+        "positive_ctxs": [passage],
+        "negative_ctxs": [other],
+        "hard_negative_ctxs": [{**other, "text": f"hard {n}"}, passage],
+    }
 
 
 def test_dpr(tmp_path, capsys):
@@ -196,8 +205,12 @@ def test_dpr(tmp_path, capsys):
 
 
 def test_tevatron(tmp_path):
-    row = {"query_id": "7", "query": "q", "positive_passages": [{"docid": "a", "title": "T", "text": "x"}],
-           "negative_passages": [{"docid": "b", "title": None, "text": "y"}, {"docid": "a", "text": "x, cut"}]}
+    row = {
+        "query_id": "7",
+        "query": "q",
+        "positive_passages": [{"docid": "a", "title": "T", "text": "x"}],
+        "negative_passages": [{"docid": "b", "title": None, "text": "y"}, {"docid": "a", "text": "x, cut"}],
+    }
     write_lines(tmp_path / "t.jsonl.gz", [row])
     assert convert(tmp_path, "tevatron", "t.jsonl.gz") == 0
     pair = read_pairs(tmp_path / "out.jsonl")[0]
@@ -293,7 +306,7 @@ def test_wrong_content_is_one_line(tmp_path, capsys, kind, content, message):
         ("msmarco-triples", "10\t0\t1\n10\t0\n", "in:2: wants query, positive and negative"),
         ("msmarco-triples", "10\t0\t1\n11\t1\t0\n10\t0\t2\n", "in:3: query 10 comes a second time; sort the lines"),
         ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": [1]}', 'in:1: wants "qid", "pos": [ids]'),
-        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": {"a": [{"pid": 1}]}}', "in:1: \"a\": an id is a text"),
+        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": {"a": [{"pid": 1}]}}', 'in:1: "a": an id is a text'),
         ("st-hard-negatives", '{"qid": 10, "neg": {}}', 'in:1: "pos" is not a list'),
         ("msmarco-qrels", "10 0 0 1\n10 0\n", "in:2: expected 4 columns"),
     ],
@@ -415,8 +428,18 @@ sys.exit(convert.main(sys.argv[1:]))
 def test_killed_it_leaves_nothing_and_goes_again(hard):
     scores = hard / "scores.tsv"
     scores.write_text("".join(f"{q} {p} {s}\n" for q, row in SCORES.items() for p, s in row.items()))
-    words = ["--format", "st-hard-negatives", "--input", hard / "hard.jsonl.gz", "--output", hard / "out.jsonl",
-             *ids(hard), "--scores", scores, "--quiet"]  # fmt: skip
+    words = [
+        "--format",
+        "st-hard-negatives",
+        "--input",
+        hard / "hard.jsonl.gz",
+        "--output",
+        hard / "out.jsonl",
+        *ids(hard),
+        "--scores",
+        scores,
+        "--quiet",
+    ]
     words = list(map(str, words))
     killed = subprocess.run([sys.executable, "-c", KILLED, *words], check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -45,9 +45,23 @@ def inputs(tmp_path_factory):
 
 def flags(inputs, output, *more, base="base"):
     return [
-        "--mined", str(inputs / "mined.jsonl"), "--model", str(inputs / base), "--output", str(output),
-        "--length", "40", "--group-size", "4", "--cpu", "--log-steps", "2", "--save-steps", "4", *map(str, more),
-    ]  # fmt: skip
+        "--mined",
+        str(inputs / "mined.jsonl"),
+        "--model",
+        str(inputs / base),
+        "--output",
+        str(output),
+        "--length",
+        "40",
+        "--group-size",
+        "4",
+        "--cpu",
+        "--log-steps",
+        "2",
+        "--save-steps",
+        "4",
+        *map(str, more),
+    ]
 
 
 def weights(folder):
@@ -224,9 +238,13 @@ def test_finished_and_unfinished_work_is_only_continued_with_the_same_settings(i
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (("--group-size", 1), "--group-size 1"), (("--epochs", 0), "--epochs must be above 0"),
-        (("--held-out", 48), "48 usable queries"), (("--length", 200), "8 to 64"), (("--warmup", 2), "--warmup"),
-        (("--save-steps", 3), "multiple of --log-steps"), (("--model", "nowhere"), "no such model folder"),
+        (("--group-size", 1), "--group-size 1"),
+        (("--epochs", 0), "--epochs must be above 0"),
+        (("--held-out", 48), "48 usable queries"),
+        (("--length", 200), "8 to 64"),
+        (("--warmup", 2), "--warmup"),
+        (("--save-steps", 3), "multiple of --log-steps"),
+        (("--model", "nowhere"), "no such model folder"),
         (("--mined", "nowhere"), "no such file"),
     ],
 )

@@ -62,12 +62,27 @@ def reached(work, step):
 @pytest.mark.parametrize(("encoder", "chunk"), [("tied", 0), ("mote", 4)])
 def test_two_processes_train_as_one_with_the_whole_batch(encoder, chunk, folder, tmp_path):
     """Negatives, teacher's opinions and FLOPS of both; the batches of two are the halves of one's."""
-    changes = {**distilling(folder), "contrastive_weight": 0.3, "encoder": encoder, "learning_rate": 1e-4,
-               "grad_cache": chunk}  # fmt: skip
+    changes = {
+        **distilling(folder),
+        "contrastive_weight": 0.3,
+        "encoder": encoder,
+        "learning_rate": 1e-4,
+        "grad_cache": chunk,
+    }
     assert main(stage_flags(folder, tmp_path / "one", **changes, batch_size=12)) == 0
     flags = stage_flags(folder, tmp_path / "two", **changes, batch_size=6, cpu=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617",
-               "-m", "dupmae_ir.finetune", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        "29617",
+        "-m",
+        "dupmae_ir.finetune",
+        *flags,
+    ]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

@@ -36,8 +36,11 @@ def restated(kind, temperature):
 
 
 def tensors():
-    return (torch.tensor(SCORES, dtype=torch.float64, requires_grad=True), torch.tensor(TAUGHT, dtype=torch.float64),
-            torch.tensor(THERE))  # fmt: skip
+    return (
+        torch.tensor(SCORES, dtype=torch.float64, requires_grad=True),
+        torch.tensor(TAUGHT, dtype=torch.float64),
+        torch.tensor(THERE),
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])

@@ -88,8 +88,11 @@ def test_a_batch_says_who_answers_whom():
     assert batch["group"].tolist() == [[0, 3, 4], [1, 5, -1], [2, -1, -1]]
     assert batch["document_ids"].shape[0] == 6
     # Equal texts answer each other's queries; a query asked twice has both answers; one's own target is not "same".
-    expected = [[False, True, True, False, False, False], [True, False, False, False, False, False],
-                [True, True, False, False, False, False]]  # fmt: skip
+    expected = [
+        [False, True, True, False, False, False],
+        [True, False, False, False, False, False],
+        [True, True, False, False, False, False],
+    ]
     assert answering(batch).tolist() == expected
 
 

@@ -35,7 +35,7 @@ def test_json_lines_plain_and_gz_and_tsv(tmp_path):
         ("a.jsonl", "{broken\n", "a.jsonl:1: not valid JSON"),
         ("a.jsonl", '{"query": "q", "positive": "p"}\n[]\n', "a.jsonl:2: wants an object"),
         ("a.jsonl", '{"query": " ", "positive": "p"}\n', "non-empty"),
-        ("a.jsonl", '{"query": "q"}\n', "has no \"positive\""),
+        ("a.jsonl", '{"query": "q"}\n', 'has no "positive"'),
         ("a.jsonl", '{"query": "q", "positive": {"title": "t"}}\n', "a passage is"),
         ("a.jsonl", '{"query": "q", "positive": ""}\n', "a passage is"),
         ("a.jsonl", "\n\n", "holds no pairs"),

@@ -38,11 +38,28 @@ def folder(tmp_path):
 
 
 def command(folder, *more, output="out"):
-    return main([
-        "--pairs", str(folder / "pairs.jsonl"), "--model", str(folder / "base"), "--output", str(folder / output),
-        "--batch-size", "12", "--group-size", "1", "--cls-dim", "8", "--quiet", "--query-flops", "0",
-        "--document-flops", "0", *more,
-    ])  # fmt: skip
+    return main(
+        [
+            "--pairs",
+            str(folder / "pairs.jsonl"),
+            "--model",
+            str(folder / "base"),
+            "--output",
+            str(folder / output),
+            "--batch-size",
+            "12",
+            "--group-size",
+            "1",
+            "--cls-dim",
+            "8",
+            "--quiet",
+            "--query-flops",
+            "0",
+            "--document-flops",
+            "0",
+            *more,
+        ]
+    )
 
 
 def test_it_learns_and_writes_a_checkpoint_that_encodes(folder, capsys):
@@ -115,10 +132,13 @@ def test_a_finished_model_is_not_overwritten(folder, capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--cap", "x"), "wants KIND=N"), (("--cap", "nope=3"), "kinds here: x"),
+        (("--cap", "x"), "wants KIND=N"),
+        (("--cap", "nope=3"), "kinds here: x"),
         (("--batch-size", "500"), "do not fit"),
-        (("--model", "/nowhere"), "no such model folder"), (("--epochs", "0"), "--epochs"),
-        (("--learning-rate", "-1"), "--learning-rate"), (("--temperature", "0"), "--temperature"),
+        (("--model", "/nowhere"), "no such model folder"),
+        (("--epochs", "0"), "--epochs"),
+        (("--learning-rate", "-1"), "--learning-rate"),
+        (("--temperature", "0"), "--temperature"),
     ],
 )
 def test_bad_settings_are_one_line(folder, capsys, flags, says):

@@ -42,11 +42,16 @@ def texts(queries=6, negatives=1, seed=0):
     (qi, qm), (di, dm) = side(queries, 7), side(documents, 12)
     group = torch.tensor([[i, *range(queries + i * negatives, queries + (i + 1) * negatives)] for i in range(queries)])
     return {
-        "query_ids": qi, "query_mask": qm, "document_ids": di, "document_mask": dm, "group": group,
-        "query_keys": torch.arange(queries) // 2, "document_keys": torch.arange(documents),
+        "query_ids": qi,
+        "query_mask": qm,
+        "document_ids": di,
+        "document_mask": dm,
+        "group": group,
+        "query_keys": torch.arange(queries) // 2,
+        "document_keys": torch.arange(documents),
         "answers": torch.arange(queries).unsqueeze(1),
         "taught": torch.randn(queries, 1 + negatives, generator=g).double(),
-    }  # fmt: skip
+    }
 
 
 def plain_gradient(model, batch):
@@ -84,8 +89,9 @@ def test_the_second_encoding_has_the_first_ones_dropout(monkeypatch):
         return out
 
     monkeypatch.setattr(BiEncoder, "forward", noted)
-    cached_step(model, batch, 5, lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0],
-                torch.Tensor.backward)
+    cached_step(
+        model, batch, 5, lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0], torch.Tensor.backward
+    )
     half = len(seen) // 2
     for first, again in zip(seen[:half], seen[half:], strict=True):
         assert first[0] == again[0]
@@ -149,10 +155,22 @@ def test_two_processes_give_the_gradient_of_one(tmp_path):
     script.write_text(WORKER)
     root = Path(__file__).resolve().parents[2]
     subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29613",
-         str(script), str(tmp_path / "gradient.pt")],
-        check=True, cwd=root, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}, capture_output=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            "--master-port",
+            "29613",
+            str(script),
+            str(tmp_path / "gradient.pt"),
+        ],
+        check=True,
+        cwd=root,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+        capture_output=True,
+    )
     whole = texts(6, 1)
     keep = [d for d in range(12) if d != 11]
     group = whole["group"].clone()

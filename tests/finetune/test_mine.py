@@ -38,19 +38,27 @@ def folder(tmp_path):
     passages[5]["text"] = "  " + passages[0]["text"].upper() + " "
     passages[7]["text"] = passages[6]["text"].replace(" ", "\u00a0 ", 1)
     lines(tmp_path / "corpus.jsonl", passages)
-    queries = [
-        {"_id": f"q{i}", "text": " ".join(rng.sample(passages[i]["text"].split(), 5))} for i in range(12)
-    ]
+    queries = [{"_id": f"q{i}", "text": " ".join(rng.sample(passages[i]["text"].split(), 5))} for i in range(12)]
     lines(tmp_path / "queries.jsonl", queries)
     (tmp_path / "qrels.txt").write_text("".join(f"q{i} 0 d{i} 1\nq{i} 0 d{i + 20} 0\n" for i in range(12)))
     return tmp_path
 
 
 def mine(folder, *more, output="mined.jsonl"):
-    return main([
-        "--topics", str(folder / "queries.jsonl"), "--qrels", str(folder / "qrels.txt"),
-        "--collection", str(folder / "corpus.jsonl"), "--output", str(folder / output), "--quiet", *map(str, more),
-    ])  # fmt: skip
+    return main(
+        [
+            "--topics",
+            str(folder / "queries.jsonl"),
+            "--qrels",
+            str(folder / "qrels.txt"),
+            "--collection",
+            str(folder / "corpus.jsonl"),
+            "--output",
+            str(folder / output),
+            "--quiet",
+            *map(str, more),
+        ]
+    )
 
 
 def read(path):
@@ -173,8 +181,9 @@ def test_pairs_are_their_own_pool(folder):
     assert main(["--pairs", str(pairs), "--output", str(folder / "own.jsonl"), *MODEL, "--quiet"]) == 0
     mined = read_mined(folder / "own.jsonl")
     assert [(m.query, [p.text for p in m.positives]) for m in mined] == [
-        ("word1 word2", ["word1 word2 word3", "word1 word9"]), ("word4", ["word4 WORD5"]),
-    ]  # fmt: skip
+        ("word1 word2", ["word1 word2 word3", "word1 word9"]),
+        ("word4", ["word4 WORD5"]),
+    ]
     passages = open_passages(folder / "own.jsonl", mined)
     found = [sorted(passages[d].text.lower() for d in m.negatives) for m in mined]
     # "word4 word5" is a copy of "word4 WORD5": once among the first one's, never among the second's.
@@ -268,11 +277,15 @@ def test_a_finished_output_is_reused_and_other_settings_are_refused(folder, caps
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((), "give either --pairs, or --topics"), (("--topics", "t"), "go together"),
-        (("--pairs", "p", "--qrels", "q"), "give either"), (("--pairs", "nowhere.jsonl"), "no such file"),
-        (("--pairs", "p", "--skip-top", "200"), "--skip-top 200"), (("--pairs", "p", "--collection", "-"), "once only"),
+        ((), "give either --pairs, or --topics"),
+        (("--topics", "t"), "go together"),
+        (("--pairs", "p", "--qrels", "q"), "give either"),
+        (("--pairs", "nowhere.jsonl"), "no such file"),
+        (("--pairs", "p", "--skip-top", "200"), "--skip-top 200"),
+        (("--pairs", "p", "--collection", "-"), "once only"),
         (("--pairs", "p", "--collection", "nowhere"), "no such file or folder"),
-        (("--pairs", "p", "--negatives", "-1"), "0 or more"), (("--pairs", "p", "--model", "m"), "--by model"),
+        (("--pairs", "p", "--negatives", "-1"), "0 or more"),
+        (("--pairs", "p", "--model", "m"), "--by model"),
     ],
 )
 def test_misuse_is_one_line(tmp_path, monkeypatch, capsys, flags, says):
@@ -307,8 +320,18 @@ sys.exit(mine.main(sys.argv[1:]))
 def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
     monkeypatch.setattr("dupmae_ir.finetune.mine.WINDOW", 2)
     assert mine(folder, *MODEL, output="whole.jsonl") == 0
-    flags = ["--topics", folder / "queries.jsonl", "--qrels", folder / "qrels.txt", "--collection",
-             folder / "corpus.jsonl", "--output", folder / "mined.jsonl", "--quiet", *MODEL]  # fmt: skip
+    flags = [
+        "--topics",
+        folder / "queries.jsonl",
+        "--qrels",
+        folder / "qrels.txt",
+        "--collection",
+        folder / "corpus.jsonl",
+        "--output",
+        folder / "mined.jsonl",
+        "--quiet",
+        *MODEL,
+    ]
     grown = folder / ".mined.jsonl.growing" / "lines.jsonl"
     for least in (2, 6):
         kill_when(SLOW, flags, lambda n=least: grown.exists() and grown.read_bytes().count(b"\n") >= n)
@@ -375,8 +398,14 @@ def test_another_collection_is_refused(folder):
         open_passages(folder / "mined.jsonl", mined)
 
 
-GOOD = {"qid": "q", "query": "x", "positives": [{"id": "a", "title": "", "text": "t"}], "negatives": ["b"],
-        "scores": [1.5], "ranks": [2]}  # fmt: skip
+GOOD = {
+    "qid": "q",
+    "query": "x",
+    "positives": [{"id": "a", "title": "", "text": "t"}],
+    "negatives": ["b"],
+    "scores": [1.5],
+    "ranks": [2],
+}
 
 
 @pytest.mark.parametrize(
@@ -384,7 +413,9 @@ GOOD = {"qid": "q", "query": "x", "positives": [{"id": "a", "title": "", "text":
     [
         ({"negatives": ["a"]}, r"1 negative is a positive \(a of query q, line 1\)"),
         ({"positives": []}, "no positive"),
-        ({"scores": []}, "not equal"), ({"negatives": "b"}, "not the list"), ({"qid": 3}, "wants an object"),
+        ({"scores": []}, "not equal"),
+        ({"negatives": "b"}, "not the list"),
+        ({"qid": 3}, "wants an object"),
         ({"positives": [{"text": "t"}]}, "a positive is"),
     ],
 )

@@ -35,10 +35,11 @@ def drawn(queries=3, documents=9, dim=4, vocabulary=11, seed=0):
     ]
     batch = {
         "group": torch.tensor([[i, queries + 2 * i, queries + 2 * i + 1] for i in range(queries)]),
-        "query_keys": torch.arange(queries), "document_keys": torch.arange(documents),
+        "query_keys": torch.arange(queries),
+        "document_keys": torch.arange(documents),
         "answers": torch.arange(queries).unsqueeze(1),
         "taught": torch.randn(queries, 3, generator=g).double(),
-    }  # fmt: skip
+    }
     return *parts, batch
 
 
@@ -97,9 +98,10 @@ def test_inner_products_are_exact_under_bfloat16():
     assert found.item() == exact.item()
 
 
-@pytest.mark.parametrize(("distill", "given", "expected"), [
-    (None, None, (1.0, 0.5)), ("kl", None, (0.0, 0.0)), ("kl", 1e-4, (1e-4, 5e-5)), ("soft-ce", 0.2, (0.2, 0.1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("distill", "given", "expected"),
+    [(None, None, (1.0, 0.5)), ("kl", None, (0.0, 0.0)), ("kl", 1e-4, (1e-4, 5e-5)), ("soft-ce", 0.2, (0.2, 0.1))],
+)
 def test_the_parts_have_the_share_of_the_whole(distill, given, expected):
     """A contrastive share of 1e-4 must not bring the parts' contrastive losses along at full weight."""
     objective = _objective(FinetuneConfig(output="x", distill=distill, contrastive_weight=given))
@@ -108,8 +110,17 @@ def test_the_parts_have_the_share_of_the_whole(distill, given, expected):
 
 def test_the_regulariser_warms_up_quadratically(folder, tmp_path):
     """Among losses that are the same: the regulariser's share is what remains."""
-    changes = {"learning_rate": 1e-12, "steps": 6, "log_steps": 1, "save_steps": 1, "document_flops": 1000,
-               "query_flops": 0, "regularizer": "l1", "regularizer_warmup": 0.67, "part_weight": 0}  # fmt: skip
+    changes = {
+        "learning_rate": 1e-12,
+        "steps": 6,
+        "log_steps": 1,
+        "save_steps": 1,
+        "document_flops": 1000,
+        "query_flops": 0,
+        "regularizer": "l1",
+        "regularizer_warmup": 0.67,
+        "part_weight": 0,
+    }
     assert main(stage_flags(folder, tmp_path / "out", **changes)) == 0
     log = [r for r in json.loads((tmp_path / "out" / "training.json").read_text())["log"] if "loss" in r]
     shares = [(r["loss"] - r["loss_contrastive"]) / (1000 * r["loss_l1_d"]) for r in log]
@@ -187,8 +198,15 @@ def test_experts_share_all_but_their_feed_forward_parts(folder, tmp_path):
 
 @pytest.mark.parametrize("encoder", ["tied", "untied", "mote"])
 def test_every_encoder_learns_by_distillation_in_small_memory(encoder, folder, tmp_path):
-    changes = {**distilling(folder), "encoder": encoder, "grad_cache": 4, "steps": 40, "learning_rate": 3e-3,
-               "log_steps": 4, "save_steps": 40}  # fmt: skip
+    changes = {
+        **distilling(folder),
+        "encoder": encoder,
+        "grad_cache": 4,
+        "steps": 40,
+        "learning_rate": 3e-3,
+        "log_steps": 4,
+        "save_steps": 40,
+    }
     assert main(stage_flags(folder, tmp_path / "out", **changes)) == 0
     log = [r for r in json.loads((tmp_path / "out" / "training.json").read_text())["log"] if "loss_distill" in r]
     assert log[-1]["loss_distill"] < 0.6 * log[0]["loss_distill"]

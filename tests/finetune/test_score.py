@@ -21,10 +21,22 @@ def folder(tmp_path):
 
 
 def command(folder, *more, model="teacher", output="scores.jsonl"):
-    return main([
-        "--mined", str(folder / "mined.jsonl"), "--model", str(folder / model), "--output", str(folder / output),
-        "--length", "40", "--device", "cpu", "--quiet", *map(str, more),
-    ])  # fmt: skip
+    return main(
+        [
+            "--mined",
+            str(folder / "mined.jsonl"),
+            "--model",
+            str(folder / model),
+            "--output",
+            str(folder / output),
+            "--length",
+            "40",
+            "--device",
+            "cpu",
+            "--quiet",
+            *map(str, more),
+        ]
+    )
 
 
 def one_by_one(folder, model, separator=" "):
@@ -90,8 +102,19 @@ sys.exit(score.main(sys.argv[1:]))
 def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
     monkeypatch.setattr(score, "WINDOW", 8)
     assert command(folder, output="whole.jsonl") == 0
-    flags = ["--mined", folder / "mined.jsonl", "--model", folder / "teacher", "--output", folder / "scores.jsonl",
-             "--length", 40, "--device", "cpu", "--quiet"]  # fmt: skip
+    flags = [
+        "--mined",
+        folder / "mined.jsonl",
+        "--model",
+        folder / "teacher",
+        "--output",
+        folder / "scores.jsonl",
+        "--length",
+        40,
+        "--device",
+        "cpu",
+        "--quiet",
+    ]
     grown = folder / ".scores.jsonl.growing" / "lines.jsonl"
     kill_when(SLOW, flags, lambda: grown.exists() and grown.read_bytes().count(b"\n") >= 16)
     assert not (folder / "scores.jsonl").exists()
@@ -131,8 +154,10 @@ def test_what_is_no_reranker_is_refused(folder, capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--length", "65"), "8 to 64"), (("--batch-tokens", "0"), "--batch-tokens"),
-        (("--mined", "x"), "no such file"), (("--model", "x"), "no such model folder"),
+        (("--length", "65"), "8 to 64"),
+        (("--batch-tokens", "0"), "--batch-tokens"),
+        (("--mined", "x"), "no such file"),
+        (("--model", "x"), "no such model folder"),
         (("--output", "."), "is a folder"),
     ],
 )

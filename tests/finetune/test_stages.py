@@ -126,18 +126,30 @@ def recipe(folder, init="pretrained", text=RECIPE):
 
 def command(recipe_path, sample, output, *more):
     return [
-        "--recipe", str(recipe_path), "--output", str(output), "--set", f"model={sample / 'base'}",
-        "--set", f"teacher_base={sample / 'teacher'}", "--set", f"pairs={sample / 'pairs.jsonl'}", *more,
-    ]  # fmt: skip
+        "--recipe",
+        str(recipe_path),
+        "--output",
+        str(output),
+        "--set",
+        f"model={sample / 'base'}",
+        "--set",
+        f"teacher_base={sample / 'teacher'}",
+        "--set",
+        f"pairs={sample / 'pairs.jsonl'}",
+        *more,
+    ]
 
 
 def test_the_whole_recipe_and_what_is_done_again(sample, tmp_path, capfd):
     """Three stages, mining, teacher and scores; a second call does nothing; a kill in the midst is made good."""
     words = command(recipe(tmp_path), sample, tmp_path / "out")
     process = subprocess.Popen(
-        [sys.executable, "-m", "dupmae_ir.finetune", *words], cwd=ROOT, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "dupmae_ir.finetune", *words],
+        cwd=ROOT,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("out/.stage1.training/checkpoint-*/trainer_state.json")):
         assert process.poll() is None
@@ -163,8 +175,16 @@ def test_the_whole_recipe_and_what_is_done_again(sample, tmp_path, capfd):
 def test_a_step_that_fails_is_named_and_begun_again(sample, tmp_path, capfd):
     absent = tmp_path / "absent.jsonl"
     path = recipe(tmp_path, text=RECIPE.replace("pairs = []", f'pairs = ["{absent}"]'))
-    words = ["--recipe", str(path), "--output", str(tmp_path / "out"), "--set", f"model={sample / 'base'}",
-             "--set", f"teacher_base={sample / 'teacher'}"]  # fmt: skip
+    words = [
+        "--recipe",
+        str(path),
+        "--output",
+        str(tmp_path / "out"),
+        "--set",
+        f"model={sample / 'base'}",
+        "--set",
+        f"teacher_base={sample / 'teacher'}",
+    ]
     assert main(words) == 1
     said = capfd.readouterr().err.strip().splitlines()
     assert "no such file of pairs" in said[-2]
@@ -196,8 +216,11 @@ def test_another_setting_is_another_job(sample, tmp_path, monkeypatch):
     pairs.write_text("x")
     given = {"model": "M", "teacher_base": "T", "pairs": str(pairs)}
     path = recipe(tmp_path)
-    for change in (lambda: None, lambda: path.write_text(path.read_text().replace("depth = 8", "depth = 9")),
-                   lambda: pairs.write_text("y")):  # fmt: skip
+    for change in (
+        lambda: None,
+        lambda: path.write_text(path.read_text().replace("depth = 8", "depth = 9")),
+        lambda: pairs.write_text("y"),
+    ):
         change()
         stages.run_stages(str(path), str(tmp_path / "out"), given, quiet=True)
     every = ["stage1", "negatives", "stage2", "teacher", "opinions", "stage3"]
@@ -207,13 +230,13 @@ def test_another_setting_is_another_job(sample, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("name = \"stage2\"", "name = \"stage1\""), "two steps or inputs are called 'stage1'"),
-        (("name = \"stage2\"", "name = \"Stage 2\""), "a step's name is 'Stage 2'"),
-        (("command = \"finetune.mine\"", "command = \"mine\""), "no command 'mine'"),
+        (('name = "stage2"', 'name = "stage1"'), "two steps or inputs are called 'stage1'"),
+        (('name = "stage2"', 'name = "Stage 2"'), "a step's name is 'Stage 2'"),
+        (('command = "finetune.mine"', 'command = "mine"'), "no command 'mine'"),
         (("depth = 8", "dept = 8"), "no setting named 'dept'. Did you mean 'depth'?"),
-        (("depth = 8", "depth = \"8\""), "depth wants int"),
+        (("depth = 8", 'depth = "8"'), "depth wants int"),
         (("{{negatives}}", "{{negative}}"), "neither an input nor a step before it. Did you mean 'negatives'?"),
-        (("by = \"model\"\n", ""), "missing by"),
+        (('by = "model"\n', ""), "missing by"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_one_line(tmp_path, change, message):

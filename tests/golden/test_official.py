@@ -58,8 +58,12 @@ def check_gradients(objective, loss, expected):
 def test_case(case):
     told, weights, inputs = load(case)
     expected = told["expected"]
-    checks = {"retromae": check_retromae, "dupmae": check_dupmae, "decoder_losses": check_master,
-              "enc_head_mlm_loss": check_cotmae}
+    checks = {
+        "retromae": check_retromae,
+        "dupmae": check_dupmae,
+        "decoder_losses": check_master,
+        "enc_head_mlm_loss": check_cotmae,
+    }
     asked = [check for key, check in checks.items() if key in expected]
     assert asked, f"{case.name}: nothing here knows what to do with {sorted(expected)}"
     for check in asked:

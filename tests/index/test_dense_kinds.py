@@ -135,9 +135,12 @@ def test_what_is_missing_cut_short_or_garbage_is_refused(folder: IndexFolder, ki
     data.unlink()
     refused(folder, kind, "is missing")
     data.write_bytes(good)
-    for text, match in (("{", "cannot be read"), ("[]", "built from other vectors"),
-                        (meta.replace('"format": 1', '"format": 2'), "does not describe"),
-                        (meta.replace('"bytes"', '"octets"'), "does not describe")):  # fmt: skip
+    for text, match in (
+        ("{", "cannot be read"),
+        ("[]", "built from other vectors"),
+        (meta.replace('"format": 1', '"format": 2'), "does not describe"),
+        (meta.replace('"bytes"', '"octets"'), "does not describe"),
+    ):
         described.write_text(text)
         refused(folder, kind, match)
     described.write_text(meta)

@@ -90,9 +90,11 @@ def test_one_part_alone(tmp_path, part):
     ids, vectors, weights = samples.documents(20)
     dense = part == "cls"
     with IndexBuilder(
-        tmp_path / "I", dim=samples.DIM if dense else None, terms=None if dense else samples.TERMS,
+        tmp_path / "I",
+        dim=samples.DIM if dense else None,
+        terms=None if dense else samples.TERMS,
         scale=None if dense else 1.0,
-    ) as builder:  # fmt: skip
+    ) as builder:
         builder.add(ids, vectors if dense else None, None if dense else weights)
         meta = builder.finish({})
     index = IndexFolder.open(tmp_path / "I")
@@ -167,6 +169,7 @@ def _edit_meta(**changes):
     def edit(folder):
         meta = json.loads((folder / "meta.json").read_text())
         (folder / "meta.json").write_text(json.dumps({**meta, **changes}))
+
     return edit
 
 
@@ -174,12 +177,14 @@ def _cut(name):
     def cut(folder):
         data = (folder / name).read_bytes()
         (folder / name).write_bytes(data[: len(data) // 2])
+
     return cut
 
 
 def _remove(name):
     def remove(folder):
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+
     return remove
 
 

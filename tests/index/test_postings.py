@@ -202,9 +202,15 @@ def test_the_files_are_the_transposed_forward_index(tmp_path):
     assert 0 < len(arrays["rows"]) < made.meta["postings"]
     meta = json.loads((tmp_path / "postings" / "meta.json").read_text())
     assert meta == {
-        "format": 1, "documents": 100, "postings": int((impacts > 0).sum()), "vocabulary": 30, "window": 32,
-        "sparse": len(arrays["rows"]), "dense": len(arrays["dense"]), "digest": made.meta["digest"],
-    }  # fmt: skip
+        "format": 1,
+        "documents": 100,
+        "postings": int((impacts > 0).sum()),
+        "vocabulary": 30,
+        "window": 32,
+        "sparse": len(arrays["rows"]),
+        "dense": len(arrays["dense"]),
+        "digest": made.meta["digest"],
+    }
 
 
 def test_a_failed_export_leaves_the_older_postings_alone(tmp_path):
@@ -225,7 +231,7 @@ def test_a_failed_export_leaves_the_older_postings_alone(tmp_path):
 @pytest.mark.parametrize("damage", ["missing", "empty", "half", "garbage", "short"])
 def test_damage_is_one_clear_line(tmp_path, name, damage):
     impacts = drawn(np.random.default_rng(6), 200, 9, 0.5, 9)
-    impacts[: -10, ::2] = 0  # rare terms and common ones
+    impacts[:-10, ::2] = 0  # rare terms and common ones
     made = Made(tmp_path, impacts)
     made.searcher(1024)
     path = tmp_path / "postings" / name

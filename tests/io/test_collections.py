@@ -40,12 +40,24 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
         # Pyserini: one trailing delimiter closes the last field; a title alone keeps its empty text.
         ("c.jsonl", '{"id": "1", "contents": "T\\nbody\\n"}', SPLIT, [Document("1", "body", "T")]),
         ("c.jsonl", '{"id": "1", "contents": "T\\n"}', SPLIT, [Document("1", "", "T")]),
-        ("c.jsonl", '{"id": "1", "contents": "T|b"}', {"fields": ["title", "text"], "delimiter": "|"},
-         [Document("1", "b", "T")]),
-        ("c.jsonl", '{"id": "1", "body": "b", "url": "u", "title": "T"}', {"fields": ["title", "body"]},
-         [Document("1", "b", "T")]),
-        ("c.jsonl", '{"key": "1", "a": "x", "b": "y"}', {"docid_field": "key", "fields": ["a", "b"]},
-         [Document("1", "x y")]),
+        (
+            "c.jsonl",
+            '{"id": "1", "contents": "T|b"}',
+            {"fields": ["title", "text"], "delimiter": "|"},
+            [Document("1", "b", "T")],
+        ),
+        (
+            "c.jsonl",
+            '{"id": "1", "body": "b", "url": "u", "title": "T"}',
+            {"fields": ["title", "body"]},
+            [Document("1", "b", "T")],
+        ),
+        (
+            "c.jsonl",
+            '{"key": "1", "a": "x", "b": "y"}',
+            {"docid_field": "key", "fields": ["a", "b"]},
+            [Document("1", "x y")],
+        ),
         ("c.jsonl", '{"id": "1", "text": null, "title": null}', {}, [Document("1", "")]),
         ("c.jsonl", '{"id": "1", "text": "half \\ud83d pair"}', {}, [Document("1", "half ? pair")]),
         # Titles that serve as ids (FEVER, DBpedia): a joiner is no white space, C's isspace agrees.

@@ -436,9 +436,15 @@ def test_redirects_within_are_followed_but_not_for_ever(server, target):
 
 @pytest.mark.parametrize(
     ("url", "mirror"),
-    [("file:///etc/passwd", None), ("ftp://host/x", None), ("x.zip", None), ("http:///x", None), ("http://[/x", None),
-     ("https://host/x", "file:///tmp")],
-)  # fmt: skip
+    [
+        ("file:///etc/passwd", None),
+        ("ftp://host/x", None),
+        ("x.zip", None),
+        ("http:///x", None),
+        ("http://[/x", None),
+        ("https://host/x", "file:///tmp"),
+    ],
+)
 def test_only_the_web(server, target, url, mirror):
     with pytest.raises(UsageError, match="http"):
         download(Source(url), target, mirror=mirror)

@@ -26,7 +26,9 @@ with exclusive(sys.argv[1], "busy"):
 def holder(tmp_path):
     """Another process that holds the lock."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _HOLDER, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", _HOLDER, str(tmp_path / "lock")],
+        stdout=subprocess.PIPE,
+        text=True,
         cwd=Path(__file__).resolve().parents[2],
     )
     assert process.stdout is not None

@@ -75,11 +75,29 @@ def test_distilbert_and_roberta_layouts(tmp_path):
     from transformers import DistilBertConfig, DistilBertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
     torch.manual_seed(0)
-    distil = DistilBertForMaskedLM(DistilBertConfig(vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48,
-                                                    max_position_embeddings=64, initializer_range=0.4))
-    roberta = RobertaForMaskedLM(RobertaConfig(vocab_size=29, hidden_size=24, num_hidden_layers=1,
-                                               num_attention_heads=3, intermediate_size=48, pad_token_id=0,
-                                               max_position_embeddings=64, initializer_range=0.4))
+    distil = DistilBertForMaskedLM(
+        DistilBertConfig(
+            vocab_size=29,
+            dim=24,
+            n_layers=1,
+            n_heads=3,
+            hidden_dim=48,
+            max_position_embeddings=64,
+            initializer_range=0.4,
+        )
+    )
+    roberta = RobertaForMaskedLM(
+        RobertaConfig(
+            vocab_size=29,
+            hidden_size=24,
+            num_hidden_layers=1,
+            num_attention_heads=3,
+            intermediate_size=48,
+            pad_token_id=0,
+            max_position_embeddings=64,
+            initializer_range=0.4,
+        )
+    )
     for name, lm in (("distil", distil), ("roberta", roberta)):
         encoder = TextEncoder.load(save_plain(tmp_path / name, lm), document_length=32)
         ids = encoder.tokenizer(["the quick dog"], return_tensors="pt")

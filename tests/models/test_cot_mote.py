@@ -28,9 +28,19 @@ def distilbert():
 
     torch.manual_seed(0)
     return DistilBertForMaskedLM(
-        DistilBertConfig(vocab_size=29, dim=24, n_layers=2, n_heads=3, hidden_dim=48, max_position_embeddings=64,
-                         dropout=0.0, attention_dropout=0.0, initializer_range=0.4, pad_token_id=0)
-    )  # fmt: skip
+        DistilBertConfig(
+            vocab_size=29,
+            dim=24,
+            n_layers=2,
+            n_heads=3,
+            hidden_dim=48,
+            max_position_embeddings=64,
+            dropout=0.0,
+            attention_dropout=0.0,
+            initializer_range=0.4,
+            pad_token_id=0,
+        )
+    )
 
 
 def roberta():
@@ -70,10 +80,15 @@ def batch():
     asked = labels(passage)
     asked[2, 8:] = -100
     return {
-        "input_ids": passage, "attention_mask": mask, "labels": asked,
-        "query_input_ids": query, "query_attention_mask": torch.ones_like(query), "query_labels": labels(query),
-        "dec_head_input_ids": query, "dec_head_attention_mask": torch.ones_like(query),
-    }  # fmt: skip
+        "input_ids": passage,
+        "attention_mask": mask,
+        "labels": asked,
+        "query_input_ids": query,
+        "query_attention_mask": torch.ones_like(query),
+        "query_labels": labels(query),
+        "dec_head_input_ids": query,
+        "dec_head_attention_mask": torch.ones_like(query),
+    }
 
 
 @pytest.mark.parametrize("make", [bert, distilbert, roberta])
@@ -437,9 +452,14 @@ def wider():
 
 @pytest.mark.parametrize(
     ("passage", "query", "key"),
-    [(bert, longer, "layer.2"), (longer, bert, "layer.2"), (bert, wider, "intermediate.dense"),
-     (bert, roberta, "bert.embeddings"), (bert, lambda: bert(seed=1), "word_embeddings")],
-)  # fmt: skip
+    [
+        (bert, longer, "layer.2"),
+        (longer, bert, "layer.2"),
+        (bert, wider, "intermediate.dense"),
+        (bert, roberta, "bert.embeddings"),
+        (bert, lambda: bert(seed=1), "word_embeddings"),
+    ],
+)
 def test_models_that_are_no_experts_of_each_other(passage, query, key):
     with pytest.raises(CheckpointError, match=rf"\Athe base: \S*{key}\S* differs between[^\n]*\Z"):
         join_experts(passage(), query(), "the base")
@@ -454,5 +474,15 @@ def test_a_family_without_known_blocks_is_refused():
     from transformers import ElectraForMaskedLM
 
     with pytest.raises(CheckpointError, match="experts need BERT, RoBERTa or DistilBERT blocks"):
-        with_experts(ElectraForMaskedLM(ElectraForMaskedLM.config_class(num_hidden_layers=1, hidden_size=24,
-                     num_attention_heads=3, intermediate_size=48, embedding_size=24, vocab_size=29)))  # fmt: skip
+        with_experts(
+            ElectraForMaskedLM(
+                ElectraForMaskedLM.config_class(
+                    num_hidden_layers=1,
+                    hidden_size=24,
+                    num_attention_heads=3,
+                    intermediate_size=48,
+                    embedding_size=24,
+                    vocab_size=29,
+                )
+            )
+        )

@@ -37,8 +37,13 @@ def test_a_causal_block_is_a_gpt2_block_with_bert_settings(still):
 
     torch.manual_seed(0)
     config = GPT2Config(
-        n_embd=24, n_head=still.num_attention_heads, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0,
-        activation_function=still.hidden_act, layer_norm_epsilon=still.layer_norm_eps,
+        n_embd=24,
+        n_head=still.num_attention_heads,
+        resid_pdrop=0.0,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        activation_function=still.hidden_act,
+        layer_norm_epsilon=still.layer_norm_eps,
     )
     config._attn_implementation = "eager"
     theirs = GPT2Block(config, layer_idx=0).double().eval()

@@ -9,9 +9,14 @@ from dupmae_ir.models.checkpoints import default_model_path
 from dupmae_ir.models.encoder import TextEncoder
 
 TEXTS = [
-    "A heap is a binary tree in which every parent is no larger than its children.", "The cat sat on the mat.", "",
-    "Penicillin was discovered in 1928 by Alexander Fleming, a Scottish physician. " * 12, "x",
-    "Return the value of a key in a dictionary, or a default.", "日本語 and ünïcode", "C++ | templates",
+    "A heap is a binary tree in which every parent is no larger than its children.",
+    "The cat sat on the mat.",
+    "",
+    "Penicillin was discovered in 1928 by Alexander Fleming, a Scottish physician. " * 12,
+    "x",
+    "Return the value of a key in a dictionary, or a default.",
+    "日本語 and ünïcode",
+    "C++ | templates",
 ]
 
 

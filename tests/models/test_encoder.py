@@ -13,8 +13,13 @@ from dupmae_ir.models.pooling import strongest
 from dupmae_ir.models.retriever import similarity
 
 TEXTS = [
-    "the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list", "", "the the the dog | é",
-    "zebra unknown", "tree graph list heap the cat sat on the mat over lazy dogs",
+    "the quick brown fox jumps over the lazy dog",
+    "cat",
+    "heap queue sorts list",
+    "",
+    "the the the dog | é",
+    "zebra unknown",
+    "tree graph list heap the cat sat on the mat over lazy dogs",
 ]
 
 
@@ -110,8 +115,17 @@ def test_settings_come_from_the_checkpoint_and_yield_to_arguments(tiny_folder):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"document_length": 1000}, {"query_length": 2}, {"top_k": -1}, {"activation": "softmax"},
-            {"device": "gpu"}, {"dtype": "float8"}, {"dtype": "float16", "device": "cpu"}, {"parts": ("dense",)}],
+    "bad",
+    [
+        {"document_length": 1000},
+        {"query_length": 2},
+        {"top_k": -1},
+        {"activation": "softmax"},
+        {"device": "gpu"},
+        {"dtype": "float8"},
+        {"dtype": "float16", "device": "cpu"},
+        {"parts": ("dense",)},
+    ],
 )
 def test_bad_settings_are_refused_in_one_line(tiny_folder, bad):
     with pytest.raises(UsageError) as e:

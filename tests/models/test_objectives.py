@@ -71,11 +71,16 @@ def batch():
     visible[:, 1:, 0] = True
     words = ids[:, 1:-1]
     return {
-        "encoder_ids": encoder, "encoder_labels": encoder_labels, "ids": ids, "decoder_ids": decoder,
-        "attention_mask": torch.ones(3, 8, dtype=torch.long), "decoder_labels": decoder_labels,
-        "decoder_visible": visible & ~torch.eye(8, dtype=torch.bool), "bow_ids": words,
+        "encoder_ids": encoder,
+        "encoder_labels": encoder_labels,
+        "ids": ids,
+        "decoder_ids": decoder,
+        "attention_mask": torch.ones(3, 8, dtype=torch.long),
+        "decoder_labels": decoder_labels,
+        "decoder_visible": visible & ~torch.eye(8, dtype=torch.bool),
+        "bow_ids": words,
         "bow_weights": torch.full(words.shape, 1 / 6, dtype=torch.float64),
-    }  # fmt: skip
+    }
 
 
 def total(objective, batch):
@@ -201,9 +206,14 @@ def test_cot_maes_decoders_and_window_matter(lm):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda lm: RetroMAE(lm, layers=2), lambda lm: RetroMAE(lm, decoding="other"), lambda lm: DupMAE(lm, head="x"),
-     lambda lm: MASTER(lm, ("mkp", "nope")), lambda lm: CoTMAE(lm, 0, 0)],
-)  # fmt: skip
+    [
+        lambda lm: RetroMAE(lm, layers=2),
+        lambda lm: RetroMAE(lm, decoding="other"),
+        lambda lm: DupMAE(lm, head="x"),
+        lambda lm: MASTER(lm, ("mkp", "nope")),
+        lambda lm: CoTMAE(lm, 0, 0),
+    ],
+)
 def test_what_makes_no_sense_is_refused(lm, make):
     with pytest.raises(ValueError, match=r".+"):
         make(lm)

@@ -38,7 +38,8 @@ def test_gelu_is_the_exact_one():
 def test_without_onednn_plain_products_run_and_say_why(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert products.pick_products(torch.float32) == (
-        products.plain, "torch's products: this torch has no oneDNN, or it is switched off"
+        products.plain,
+        "torch's products: this torch has no oneDNN, or it is switched off",
     )
 
 

@@ -160,8 +160,16 @@ def test_an_electra_loads_as_an_encoder(tmp_path):
     """simlm-base: an ELECTRA discriminator; no head that the OT part could use."""
     from transformers import ElectraConfig, ElectraForPreTraining
 
-    config = ElectraConfig(vocab_size=29, hidden_size=24, embedding_size=12, num_hidden_layers=1, num_attention_heads=3,
-                           intermediate_size=48, max_position_embeddings=64, initializer_range=0.4)
+    config = ElectraConfig(
+        vocab_size=29,
+        hidden_size=24,
+        embedding_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.4,
+    )
     model = seeded(ElectraForPreTraining, config)
     folder = save(tmp_path / "electra", model)
     close(dense(folder), first_state(model.electra))
@@ -172,8 +180,16 @@ def test_an_electra_loads_as_an_encoder(tmp_path):
 def test_an_electra_generator_has_a_head_that_is_not_read(tmp_path):
     from transformers import ElectraConfig, ElectraForMaskedLM
 
-    config = ElectraConfig(vocab_size=29, hidden_size=24, embedding_size=12, num_hidden_layers=1, num_attention_heads=3,
-                           intermediate_size=48, max_position_embeddings=64, initializer_range=0.4)
+    config = ElectraConfig(
+        vocab_size=29,
+        hidden_size=24,
+        embedding_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.4,
+    )
     model = seeded(ElectraForMaskedLM, config)
     folder = save(tmp_path / "electra", model)
     close(dense(folder), first_state(model.electra))
@@ -194,8 +210,9 @@ def test_splade_is_log1p_with_every_token_speaking(tmp_path, family):
     """naver/splade*: max over all tokens of log(1 + ReLU(logits)); only special tokens' own dimensions are left out."""
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
-    config = DistilBertConfig(vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48, max_position_embeddings=64,
-                              initializer_range=0.4)
+    config = DistilBertConfig(
+        vocab_size=29, dim=24, n_layers=1, n_heads=3, hidden_dim=48, max_position_embeddings=64, initializer_range=0.4
+    )
     lm = masked_lm() if family == "bert" else seeded(DistilBertForMaskedLM, config)
     folder = save(tmp_path / "splade", lm)
     all_tokens = torch.log1p(logits(lm).clamp(min=0)).amax(0)
@@ -298,8 +315,14 @@ def dpr(path, query, document, **more):
     state |= {f"ctx_model.{k}": v for k, v in document.state_dict().items()}
     optimizer = torch.optim.AdamW(query.parameters())
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-    whole = {"model_dict": state, "optimizer_dict": optimizer.state_dict(), "scheduler_dict": scheduler.state_dict(),
-             "offset": 20000, "epoch": 0, "encoder_params": {}}
+    whole = {
+        "model_dict": state,
+        "optimizer_dict": optimizer.state_dict(),
+        "scheduler_dict": scheduler.state_dict(),
+        "offset": 20000,
+        "epoch": 0,
+        "encoder_params": {},
+    }
     torch.save({**whole, **more}, path)
     return path
 

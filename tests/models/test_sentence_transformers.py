@@ -19,8 +19,13 @@ from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 st = pytest.importorskip("sentence_transformers")
 
 TEXTS = [
-    "the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list", "", "the the the dog | é",
-    "zebra unknown", "tree graph list heap the cat sat on the mat over lazy dogs",
+    "the quick brown fox jumps over the lazy dog",
+    "cat",
+    "heap queue sorts list",
+    "",
+    "the the the dog | é",
+    "zebra unknown",
+    "tree graph list heap the cat sat on the mat over lazy dogs",
 ]
 SETTINGS = {"document_length": 16, "query_length": 8, "top_k": 6}
 
@@ -36,8 +41,14 @@ def retriever(seed=0, *, width=8, bias=False, family="bert", activation="relu", 
             DistilBertConfig(dim=24, n_layers=1, n_heads=3, hidden_dim=48, **small)
         ),
         "roberta": lambda: RobertaForMaskedLM(
-            RobertaConfig(hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=48,
-                          pad_token_id=0, **small)
+            RobertaConfig(
+                hidden_size=24,
+                num_hidden_layers=1,
+                num_attention_heads=3,
+                intermediate_size=48,
+                pad_token_id=0,
+                **small,
+            )
         ),
     }[family]()
     projection = torch.nn.Linear(24, width, bias=bias) if width else None
@@ -65,8 +76,15 @@ def rows(tensor):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"width": None}, {}, {"bias": True}, {"normalize": True}, {"width": None, "normalize": True},
-     {"family": "distilbert"}, {"family": "roberta"}],
+    [
+        {"width": None},
+        {},
+        {"bias": True},
+        {"normalize": True},
+        {"width": None, "normalize": True},
+        {"family": "distilbert"},
+        {"family": "roberta"},
+    ],
     ids=str,
 )
 def test_dense_vectors_are_equal(tmp_path, settings):
@@ -110,9 +128,13 @@ def test_it_takes_all_three_means(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("speaking", "activation"), [({"include_sep": True}, "relu"), ({"include_cls": True}, "relu"),
-                                 ({"include_sep": True, "include_cls": True}, "log1p")],
-)  # fmt: skip
+    ("speaking", "activation"),
+    [
+        ({"include_sep": True}, "relu"),
+        ({"include_cls": True}, "relu"),
+        ({"include_sep": True, "include_cls": True}, "log1p"),
+    ],
+)
 def test_who_speaks_is_the_models_choice(tmp_path, speaking, activation):
     folder = saved(tmp_path / "model", retriever(activation=activation, **speaking), **speaking)
     export_sentence_transformers(folder, tmp_path / "sparse", "ot")
@@ -179,8 +201,12 @@ def test_what_cannot_be_said_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_default_model(tmp_path):
-    passages = ["Threads wait for each other with join().", "def f(x): return x", "Heap queue algorithm, also known as "
-                "the priority queue algorithm." * 40, "what is a decorator"]  # fmt: skip
+    passages = [
+        "Threads wait for each other with join().",
+        "def f(x): return x",
+        "Heap queue algorithm, also known as the priority queue algorithm." * 40,
+        "what is a decorator",
+    ]
     ours = load_encoder()
     for part in ("cls", "ot"):
         export_sentence_transformers(default_model_path(), tmp_path / part, part)

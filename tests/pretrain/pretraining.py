@@ -26,8 +26,11 @@ def tiny_corpus(path, rows=60, seed=0):
         for _ in range(rows):
             about = rng.sample(WORDS, 6)
             passages = [" ".join(rng.choices(about, k=rng.randint(8, 20))) for _ in range(2)]
-            row = {"text": passages, "queries": [" ".join(rng.sample(about, 3)) for _ in range(2)],
-                   "next": " ".join(rng.choices(about, k=9))}
+            row = {
+                "text": passages,
+                "queries": [" ".join(rng.sample(about, 3)) for _ in range(2)],
+                "next": " ".join(rng.choices(about, k=9)),
+            }
             f.write(json.dumps(row) + "\n")
     return path
 
@@ -35,10 +38,23 @@ def tiny_corpus(path, rows=60, seed=0):
 def flags(method, base, corpus, output, /, **changes):
     """The words of a short run's command line."""
     settings = {
-        "method": method, "model": base, "corpus": corpus, "output": output, "length": 24, "batch-size": 4,
-        "accumulate": 1, "steps": 12, "log-steps": 2, "save-steps": 4, "eval-steps": 4, "held-out": 8, "threads": 1,
-        "learning-rate": 0.001, "cache": output.parent / "cache", **changes,
-    }  # fmt: skip
+        "method": method,
+        "model": base,
+        "corpus": corpus,
+        "output": output,
+        "length": 24,
+        "batch-size": 4,
+        "accumulate": 1,
+        "steps": 12,
+        "log-steps": 2,
+        "save-steps": 4,
+        "eval-steps": 4,
+        "held-out": 8,
+        "threads": 1,
+        "learning-rate": 0.001,
+        "cache": output.parent / "cache",
+        **changes,
+    }
     words = []
     for key, value in settings.items():
         if value is None or value is False:

@@ -39,8 +39,16 @@ def t5(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("t5")
     torch.manual_seed(0)
     config = tf.T5Config(
-        vocab_size=3 + len(WORDS), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, tie_word_embeddings=False,
-        pad_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+        vocab_size=3 + len(WORDS),
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=2,
+        tie_word_embeddings=False,
+        pad_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
     )
     model = tf.T5ForConditionalGeneration(config)
     # Less sure of itself than a random model is, so that draws differ.
@@ -56,8 +64,14 @@ def gpt2(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("gpt2")
     torch.manual_seed(1)
     config = tf.GPT2Config(
-        vocab_size=3 + len(WORDS), n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.4,
-        bos_token_id=2, eos_token_id=2,
+        vocab_size=3 + len(WORDS),
+        n_positions=64,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        initializer_range=0.4,
+        bos_token_id=2,
+        eos_token_id=2,
     )
     tf.GPT2LMHeadModel(config).save_pretrained(folder)
     tokenizer(eos_token="</s>").save_pretrained(folder)
@@ -69,8 +83,11 @@ def corpus(tmp_path) -> Path:
     """Texts of 1 to 12 words, every ninth empty."""
     path = tmp_path / "corpus.jsonl"
     rows = [
-        {"_id": f"d{i}", "title": WORDS[i % 20] if i % 2 else "",
-         "text": " ".join(WORDS[(i * j + j) % 20] for j in range(i % 12 + 1)) if i % 9 else ""}
+        {
+            "_id": f"d{i}",
+            "title": WORDS[i % 20] if i % 2 else "",
+            "text": " ".join(WORDS[(i * j + j) % 20] for j in range(i % 12 + 1)) if i % 9 else "",
+        }
         for i in range(30)
     ]
     rows[0]["title"] = ""
@@ -168,8 +185,16 @@ def test_greedy_is_what_the_model_finds_likeliest(gpt2, tmp_path):
 
 def test_draws_follow_the_models_distribution(gpt2):
     """First tokens of 4,000 continuations against softmax over the 10 likeliest; nothing outside them."""
-    config = WriterConfig(task="continuation", model=str(gpt2), per_text=4000, max_new_tokens=1, max_input=20,
-                          device="cpu", dtype="float32", batch_size=4000)
+    config = WriterConfig(
+        task="continuation",
+        model=str(gpt2),
+        per_text=4000,
+        max_new_tokens=1,
+        max_input=20,
+        device="cpu",
+        dtype="float32",
+        batch_size=4000,
+    )
     writer = Writer.load(config)
     drawn = writer(["the cat sat"])[0]
     pieces = writer.tokenizer
@@ -185,8 +210,17 @@ def test_draws_follow_the_models_distribution(gpt2):
 
 def test_top_p_and_temperature_narrow_the_draws(gpt2):
     def kinds(**changes: Any) -> int:
-        config = WriterConfig(task="continuation", model=str(gpt2), per_text=500, max_new_tokens=1, max_input=20,
-                              device="cpu", dtype="float32", batch_size=500, **changes)
+        config = WriterConfig(
+            task="continuation",
+            model=str(gpt2),
+            per_text=500,
+            max_new_tokens=1,
+            max_input=20,
+            device="cpu",
+            dtype="float32",
+            batch_size=500,
+            **changes,
+        )
         return len(set(Writer.load(config)(["the cat sat"])[0]))
 
     wide = kinds(top_k=0)
@@ -201,8 +235,18 @@ def test_queries_read_the_beginning_and_continuations_the_end(t5, gpt2, tmp_path
         for odd in ("dog", "fox"):
             corpus = tmp_path / f"{task}{odd}.txt"
             corpus.write_text(f"{odd} " + "the cat " * 20 + "\n" if same == "head" else "the cat " * 20 + f"{odd}\n")
-            rows = augmented(task, model, corpus, tmp_path / f"{task}{odd}.jsonl", "--max-input", 8, "--temperature", 0,
-                             "--per-text", 1)
+            rows = augmented(
+                task,
+                model,
+                corpus,
+                tmp_path / f"{task}{odd}.jsonl",
+                "--max-input",
+                8,
+                "--temperature",
+                0,
+                "--per-text",
+                1,
+            )
             written.append(texts(rows, "queries" if task == "queries" else "next"))
         assert written[0] == written[1], f"{task} depends on what lies beyond its {name}"
 
@@ -224,7 +268,8 @@ def test_kill_9_and_again(t5, corpus, tmp_path):
     augmented("queries", t5, corpus, whole)
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, *words("queries", t5, corpus, output)],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     work = tmp_path / ".cut.jsonl.gz.augment"
     end = time.monotonic() + 60
@@ -289,7 +334,8 @@ def test_what_can_be_read(t5, tmp_path):
     lines = ('{"id": 3, "contents": ["p", "q"], "next": "n"}', '{"text": "\\ud800", "title": null}')
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
     assert list(read_rows(tmp_path / "d.jsonl")) == [
-        {"id": "3", "title": "", "text": ["p", "q"], "next": ["n"]}, {"id": "2", "title": "", "text": "?"},
+        {"id": "3", "title": "", "text": ["p", "q"], "next": ["n"]},
+        {"id": "2", "title": "", "text": "?"},
     ]
 
 
@@ -312,8 +358,12 @@ def test_bad_settings_end_in_one_line(change, said, t5, corpus, tmp_path, capsys
 
 def test_bad_input_ends_in_one_line(t5, tmp_path, capsys):
     corpus = tmp_path / "c.jsonl"
-    for content, said in (("", "empty"), ("{", ":1: broken JSON"), ('{"text": "x"}\n{"title": 3}', ":2:"),
-                          ('{"text": "x", "queries": [1]}', '"queries"')):
+    for content, said in (
+        ("", "empty"),
+        ("{", ":1: broken JSON"),
+        ('{"text": "x"}\n{"title": 3}', ":2:"),
+        ('{"text": "x", "queries": [1]}', '"queries"'),
+    ):
         corpus.write_text(content)
         assert said in refused(capsys, "queries", t5, corpus, tmp_path / "o.jsonl")
     assert not (tmp_path / ".o.jsonl.augment").exists()

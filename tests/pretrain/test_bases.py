@@ -26,14 +26,24 @@ def byte_level_tokenizer():
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     t.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=special, show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    t.train_from_iterator([" ".join(WORDS) + ", cats. dogs!"] * 3, trainer)
-    t.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=special,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    return PreTrainedTokenizerFast(tokenizer_object=t, cls_token="<s>", sep_token="</s>", pad_token="<pad>",
-                                   unk_token="<unk>", mask_token="<mask>", bos_token="<s>", eos_token="</s>")
+    t.train_from_iterator([" ".join(WORDS) + ", cats. dogs!"] * 3, trainer)
+    t.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=t,
+        cls_token="<s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+        bos_token="<s>",
+        eos_token="</s>",
+    )
 
 
 def family(name, folder):
@@ -44,19 +54,30 @@ def family(name, folder):
     if name == "distilbert":
         from transformers import DistilBertConfig, DistilBertForMaskedLM
 
-        lm = DistilBertForMaskedLM(DistilBertConfig(
-            vocab_size=29, dim=24, n_layers=2, n_heads=3, hidden_dim=48, max_position_embeddings=64, pad_token_id=0,
-        ))  # fmt: skip
+        lm = DistilBertForMaskedLM(
+            DistilBertConfig(
+                vocab_size=29, dim=24, n_layers=2, n_heads=3, hidden_dim=48, max_position_embeddings=64, pad_token_id=0
+            )
+        )
         tokenizer = tiny_tokenizer()
     else:
         from transformers import RobertaConfig, RobertaForMaskedLM
 
         tokenizer = byte_level_tokenizer()
-        lm = RobertaForMaskedLM(RobertaConfig(
-            vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=3,
-            intermediate_size=48, max_position_embeddings=66, pad_token_id=1, bos_token_id=0, eos_token_id=2,
-            type_vocab_size=1,
-        ))  # fmt: skip
+        lm = RobertaForMaskedLM(
+            RobertaConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=24,
+                num_hidden_layers=2,
+                num_attention_heads=3,
+                intermediate_size=48,
+                max_position_embeddings=66,
+                pad_token_id=1,
+                bos_token_id=0,
+                eos_token_id=2,
+                type_vocab_size=1,
+            )
+        )
     lm.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

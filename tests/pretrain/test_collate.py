@@ -17,12 +17,21 @@ from dupmae_ir.pretrain.words import count_words
 
 CLS, SEP, PAD, MASK = 3, 4, 0, 5
 ROWS = [
-    {"text": ["the cat sat on the mat the cat sat on the mat", "dog runs fast over the lazy fox dog runs fast over"],
-     "queries": ["cat", "mat cat"], "next": "quick brown fox jumps"},
-    {"text": ["heap queue sorts list tree graph heap queue sorts list tree graph heap queue", "the heap", "the queue"],
-     "queries": ["heap sorts"]},
+    {
+        "text": ["the cat sat on the mat the cat sat on the mat", "dog runs fast over the lazy fox dog runs fast over"],
+        "queries": ["cat", "mat cat"],
+        "next": "quick brown fox jumps",
+    },
+    {
+        "text": [
+            "heap queue sorts list tree graph heap queue sorts list tree graph heap queue",
+            "the heap",
+            "the queue",
+        ],
+        "queries": ["heap sorts"],
+    },
     {"text": ["cats dogs mats cats dogs mats cats dogs mats"], "queries": ["dogs"]},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +157,7 @@ def test_who_speaks(parts):
     assert usual["speaking"][0].tolist() == [False] + [True] * 15
     without = speaking(ot_exclude_masked=True, ot_exclude_sep=True)
     hidden = without["encoder_labels"][0] != -100
-    assert without["speaking"][0].tolist() == [
-        0 < i < 15 and not hidden[i] for i in range(16)
-    ]  # fmt: skip
+    assert without["speaking"][0].tolist() == [0 < i < 15 and not hidden[i] for i in range(16)]
 
 
 @pytest.mark.parametrize("length", [8, 12])

@@ -33,13 +33,19 @@ def test_lines_make_documents(tmp_path, name, documents, expected):
 
 def test_rows_of_json(tmp_path):
     rows = [
-        {"title": "T", "text": "body"}, {"contents": "only"}, {"text": ["a", " ", "b"], "title": ""}, {"text": ""},
+        {"title": "T", "text": "body"},
+        {"contents": "only"},
+        {"text": ["a", " ", "b"], "title": ""},
+        {"text": ""},
         {"text": "x", "queries": ["q1", " q2 "], "next": "more"},
-    ]  # fmt: skip
+    ]
     path = write(tmp_path / "a.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
     assert list(read_texts(path)) == [
-        Text(["T body"]), Text(["only"]), Text(["a", "b"]), Text(["x"], ("q1", "q2"), ("more",)),
-    ]  # fmt: skip
+        Text(["T body"]),
+        Text(["only"]),
+        Text(["a", "b"]),
+        Text(["x"], ("q1", "q2"), ("more",)),
+    ]
 
 
 def test_a_beir_folder_is_its_corpus(tmp_path):
@@ -74,7 +80,7 @@ def test_a_saved_dataset(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "a.jsonl:2: \"text\" is neither"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', 'a.jsonl:2: "text" is neither'),
         ("a.jsonl", '{"txt": "x"}\n', 'a.jsonl:1: no text: wants "text" or "contents", has txt'),
         ("a.jsonl", '{"text"\n', "a.jsonl:1: broken JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1: wants one JSON object"),

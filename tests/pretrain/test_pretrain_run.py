@@ -68,7 +68,7 @@ def test_killed_and_resumed_is_the_undisturbed_run(base, corpus, tmp_path):
     commands = [
         [sys.executable, "-m", "dupmae_ir.pretrain", *flags("dupmae", base, corpus, o, steps=120, accumulate=2)]
         for o in outputs
-    ]  # fmt: skip
+    ]
     quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
     subprocess.run(commands[0], check=True, stderr=subprocess.DEVNULL, **quiet)
     for after in (8, 60):
@@ -97,8 +97,12 @@ def wait_for(work, step, process):
 @pytest.mark.slow
 def test_workers_change_nothing(base, corpus, tmp_path):
     for name, workers in (("none", 0), ("two", 2)):
-        command = [sys.executable, "-m", "dupmae_ir.pretrain",
-                   *flags("dupmae", base, corpus, tmp_path / name, steps=8, workers=workers)]
+        command = [
+            sys.executable,
+            "-m",
+            "dupmae_ir.pretrain",
+            *flags("dupmae", base, corpus, tmp_path / name, steps=8, workers=workers),
+        ]
         subprocess.run(command, check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
     assert log_of(tmp_path / "none") == log_of(tmp_path / "two")
 
@@ -107,8 +111,18 @@ def test_workers_change_nothing(base, corpus, tmp_path):
 def test_two_processes(base, corpus, tmp_path):
     """torchrun with two processes on gloo."""
     output = tmp_path / "two"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611",
-               "-m", "dupmae_ir.pretrain", *flags("retromae", base, corpus, output, steps=40, cpu=True)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        "29611",
+        "-m",
+        "dupmae_ir.pretrain",
+        *flags("retromae", base, corpus, output, steps=40, cpu=True),
+    ]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -133,8 +147,9 @@ def test_continuing_takes_the_decoders_along(base, corpus, tmp_path, capsys):
 
 
 def test_from_nothing(corpus, base, tmp_path):
-    told = flags("retromae", None, corpus, tmp_path / "out", steps=2,
-                 **{"from-config": base / "config.json", "tokenizer": base})
+    told = flags(
+        "retromae", None, corpus, tmp_path / "out", steps=2, **{"from-config": base / "config.json", "tokenizer": base}
+    )
     assert main(told) == 0
     assert (tmp_path / "out" / "model.safetensors").is_file()
 

@@ -27,7 +27,7 @@ def _home(path: Path, version: str | None, modules: str = "java.base", library: 
     if version:
         (path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\nMODULES="{modules}"\n')
     java = path / "bin" / "java"
-    java.write_text('#!/bin/sh\necho \'openjdk version "22.0.1" 2024\' >&2\n')
+    java.write_text("#!/bin/sh\necho 'openjdk version \"22.0.1\" 2024' >&2\n")
     java.chmod(0o755)
     return path
 

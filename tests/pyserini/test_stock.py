@@ -117,8 +117,10 @@ def test_anserini_makes_the_same_index_from_json(collection, index, queries, tmp
         for docid, row in zip(ids, impacts, strict=True):
             vector = {TERMS[t]: int(row[t]) for t in np.flatnonzero(row)}
             f.write(json.dumps({"id": docid, "contents": "", "vector": vector}) + "\n")
-    arguments = f"-collection JsonVectorCollection -input {tmp_path / 'json'} -index {tmp_path / 'theirs'} " \
-        "-generator DefaultLuceneDocumentGenerator -threads 1 -impact -pretokenized -optimize"  # fmt: skip
+    arguments = (
+        f"-collection JsonVectorCollection -input {tmp_path / 'json'} -index {tmp_path / 'theirs'} "
+        "-generator DefaultLuceneDocumentGenerator -threads 1 -impact -pretokenized -optimize"
+    )
     pyserini.autoclass("io.anserini.index.IndexCollection").main(arguments.split())
     for folder in (tmp_path / "theirs", index.path / "ot"):
         assert ImpactSearcher(folder).documents == COUNT
@@ -141,8 +143,10 @@ def test_bm25_is_anserinis(texts, tmp_path):
     (tmp_path / "json").mkdir()
     with open(tmp_path / "json" / "docs.jsonl", "w", encoding="utf-8") as f:
         f.writelines(json.dumps({"id": d.docid, "contents": d.joined()}) + "\n" for d in texts)
-    arguments = f"-collection JsonCollection -input {tmp_path / 'json'} -index {tmp_path / 'theirs'} " \
-        "-generator DefaultLuceneDocumentGenerator -threads 1"  # fmt: skip
+    arguments = (
+        f"-collection JsonCollection -input {tmp_path / 'json'} -index {tmp_path / 'theirs'} "
+        "-generator DefaultLuceneDocumentGenerator -threads 1"
+    )
     pyserini.autoclass("io.anserini.index.IndexCollection").main(arguments.split())
     build_bm25(texts, tmp_path / "ours")
     asked = [Query("1", "red running cars"), Query("2", "titles of trees trees"), Query("3", "über naïve don't 42")]
@@ -192,9 +196,22 @@ def topics(queries, tmp_path):
 @pytest.mark.slow
 def test_the_stock_impact_command(index, queries, topics):
     _stock(
-        "pyserini.search.lucene", "--impact", "--index", index.path / "ot", "--topics", topics / "topics.tsv",
-        "--encoder", topics / "queries.jsonl", "--min-idf", "-1", "--hits", HITS, "--output", "run.trec", cwd=topics,
-    )  # fmt: skip
+        "pyserini.search.lucene",
+        "--impact",
+        "--index",
+        index.path / "ot",
+        "--topics",
+        topics / "topics.tsv",
+        "--encoder",
+        topics / "queries.jsonl",
+        "--min-idf",
+        "-1",
+        "--hits",
+        HITS,
+        "--output",
+        "run.trec",
+        cwd=topics,
+    )
     run = _run_file(topics / "run.trec")
     for i, wanted in enumerate(_ours(index.path / "ot", queries[1])):
         assert [(docid, round(score)) for docid, score in run[f"q{i}"]] == wanted
@@ -203,9 +220,19 @@ def test_the_stock_impact_command(index, queries, topics):
 @pytest.mark.slow
 def test_the_stock_faiss_command(index, queries, topics):
     _stock(
-        "pyserini.search.faiss", "--index", index.path / "cls", "--topics", topics / "topics.tsv",
-        "--encoded-queries", topics, "--hits", 20, "--output", "run.trec", cwd=topics,
-    )  # fmt: skip
+        "pyserini.search.faiss",
+        "--index",
+        index.path / "cls",
+        "--topics",
+        topics / "topics.tsv",
+        "--encoded-queries",
+        topics,
+        "--hits",
+        20,
+        "--output",
+        "run.trec",
+        cwd=topics,
+    )
     run = _run_file(topics / "run.trec")
     truth = index.vectors @ queries[2].T
     for i in range(len(queries[0])):
@@ -220,9 +247,18 @@ def test_the_stock_bm25_command_and_trec_eval(texts, topics):
     build_bm25(texts, topics / "bm25")
     (topics / "topics.tsv").write_text("1\tred cars\n2\tblue houses\n")
     _stock(
-        "pyserini.search.lucene", "--bm25", "--index", topics / "bm25", "--topics", topics / "topics.tsv",
-        "--hits", 20, "--output", "run.trec", cwd=topics,
-    )  # fmt: skip
+        "pyserini.search.lucene",
+        "--bm25",
+        "--index",
+        topics / "bm25",
+        "--topics",
+        topics / "topics.tsv",
+        "--hits",
+        20,
+        "--output",
+        "run.trec",
+        cwd=topics,
+    )
     ours = BM25Searcher(topics / "bm25").search([Query("1", "red cars"), Query("2", "blue houses")], 20)
     run = _run_file(topics / "run.trec")
     assert {qid: [docid for docid, _ in hits] for qid, hits in run.items()} == {
@@ -238,9 +274,21 @@ def test_the_stock_indexing_command(texts, tmp_path):
     (tmp_path / "json").mkdir()
     (tmp_path / "json" / "docs.jsonl").write_text(json.dumps({"id": "a", "contents": "red cars"}) + "\n")
     _stock(
-        "--heap", "300m", "pyserini.index.lucene", "--collection", "JsonCollection", "--input", "json", "--index", "I",
-        "--generator", "DefaultLuceneDocumentGenerator", "--threads", 1, cwd=tmp_path,
-    )  # fmt: skip
+        "--heap",
+        "300m",
+        "pyserini.index.lucene",
+        "--collection",
+        "JsonCollection",
+        "--input",
+        "json",
+        "--index",
+        "I",
+        "--generator",
+        "DefaultLuceneDocumentGenerator",
+        "--threads",
+        1,
+        cwd=tmp_path,
+    )
     assert BM25Searcher(tmp_path / "I").search([Query("q", "car")], 1)["q"][0].docid == "a"
     shutil.rmtree(tmp_path / "I")
 

@@ -39,11 +39,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     both, s = encoder.encode_documents(texts), encoder.settings
     with IndexBuilder(where / "bare", dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
         builder.add(ids, both.cls, both.ot)
-        builder.finish({"encoder": {
-            "name": encoder.name, "digest": encoder.digest, "document_length": s.document_length,
-            "query_length": s.query_length, "top_k": s.top_k, "activation": s.activation, "dtype": s.dtype,
-            "title_separator": s.title_separator,
-        }})  # fmt: skip
+        builder.finish(
+            {
+                "encoder": {
+                    "name": encoder.name,
+                    "digest": encoder.digest,
+                    "document_length": s.document_length,
+                    "query_length": s.query_length,
+                    "top_k": s.top_k,
+                    "activation": s.activation,
+                    "dtype": s.dtype,
+                    "title_separator": s.title_separator,
+                }
+            }
+        )
     shutil.copytree(where / "bare", where / "index")
     assert index_main(["postings", "--index", str(where / "index"), "--quiet"]) == 0
     queries = [{"_id": f"q{i}", "text": " ".join(rng.choices(WORDS, k=4))} for i in range(20)]
@@ -81,8 +90,17 @@ sys.modules["jnius"] = None  # an import of it fails
 from dupmae_ir.search.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
-    flags = ["--index", str(folder / "index"), "--topics", str(folder / "queries.jsonl"), "--impact", "--hits", "5",
-             "--output", str(tmp_path / "run")]  # fmt: skip
+    flags = [
+        "--index",
+        str(folder / "index"),
+        "--topics",
+        str(folder / "queries.jsonl"),
+        "--impact",
+        "--hits",
+        "5",
+        "--output",
+        str(tmp_path / "run"),
+    ]
     for engine, status in (("postings", 0), ("lucene", 1)):
         command = [sys.executable, "-c", code, *flags, "--engine", engine]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -139,14 +157,30 @@ def test_one_searcher_changes_its_engine(folder: Path) -> None:
 @pytest.mark.parametrize("parts", ["impact", "hybrid"])
 def test_mining_finds_the_same_negatives(folder: Path, tmp_path: Path, parts: str) -> None:
     rng = random.Random(1)
-    pairs = [{"query": " ".join(rng.choices(WORDS, k=4)), "positive": " ".join(rng.choices(WORDS, k=9))}
-             for _ in range(60)]  # fmt: skip
+    pairs = [
+        {"query": " ".join(rng.choices(WORDS, k=4)), "positive": " ".join(rng.choices(WORDS, k=9))} for _ in range(60)
+    ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     mined = []
     for engine in ("lucene", "postings", "auto"):
         output = tmp_path / f"{engine}.jsonl"
-        flags = ["--pairs", str(tmp_path / "pairs.jsonl"), "--by", "model", "--model", "testing:hashing", "--parts",
-                 parts, "--depth", "10", "--output", str(output), "--engine", engine, "--quiet"]  # fmt: skip
+        flags = [
+            "--pairs",
+            str(tmp_path / "pairs.jsonl"),
+            "--by",
+            "model",
+            "--model",
+            "testing:hashing",
+            "--parts",
+            parts,
+            "--depth",
+            "10",
+            "--output",
+            str(output),
+            "--engine",
+            engine,
+            "--quiet",
+        ]
         assert mine(flags) == 0
         mined.append(output.read_bytes())
     assert mined[0] == mined[1] == mined[2]

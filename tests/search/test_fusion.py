@@ -21,9 +21,7 @@ IMPACT = [Hit("b", 40.0), Hit("d", 20.0)]
 
 
 def test_reciprocal_ranks_by_hand() -> None:
-    assert rrf([DENSE, IMPACT]) == [
-        Hit("b", 1 / 62 + 1 / 61), Hit("a", 1 / 61), Hit("d", 1 / 62), Hit("c", 1 / 63),
-    ]
+    assert rrf([DENSE, IMPACT]) == [Hit("b", 1 / 62 + 1 / 61), Hit("a", 1 / 61), Hit("d", 1 / 62), Hit("c", 1 / 63)]
     assert rrf([DENSE, IMPACT], rrf_k=0)[1] == Hit("a", 1.0)
     assert rrf([]) == []
 
@@ -148,6 +146,8 @@ def test_misuse(runs: tuple[str, str, str], capsys: pytest.CaptureFixture[str], 
 def test_runs_as_a_module_without_a_warning(runs: tuple[str, str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "dupmae_ir.search.fusion", *runs[:2], "--output", runs[2], "--quiet"],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

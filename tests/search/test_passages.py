@@ -91,5 +91,7 @@ def test_misuse(folder, capsys):
 
 def test_ties_are_by_document():
     assert best_passages([Hit("b#0", 2.0), Hit("a#7", 2.0), Hit("b#1", 3.0), Hit("c#d#1", 1.0)]) == [
-        Hit("b", 3.0), Hit("a", 2.0), Hit("c#d", 1.0),
-    ]  # fmt: skip
+        Hit("b", 3.0),
+        Hit("a", 2.0),
+        Hit("c#d", 1.0),
+    ]

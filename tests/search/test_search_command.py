@@ -42,11 +42,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with IndexBuilder(where / "index", dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
         builder.add([d.docid for d in COLLECTION], both.cls, both.ot)
         s = encoder.settings
-        builder.finish({"encoder": {
-            "name": encoder.name, "digest": encoder.digest, "document_length": s.document_length,
-            "query_length": s.query_length, "top_k": s.top_k, "activation": s.activation, "dtype": s.dtype,
-            "title_separator": s.title_separator,
-        }})  # fmt: skip
+        builder.finish(
+            {
+                "encoder": {
+                    "name": encoder.name,
+                    "digest": encoder.digest,
+                    "document_length": s.document_length,
+                    "query_length": s.query_length,
+                    "top_k": s.top_k,
+                    "activation": s.activation,
+                    "dtype": s.dtype,
+                    "title_separator": s.title_separator,
+                }
+            }
+        )
     build_bm25(COLLECTION, where / "bm25")
     rows = [{"_id": d.docid, "title": d.title, "text": d.text} for d in COLLECTION]
     (where / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -307,8 +316,12 @@ REFUSED: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize(("flags", "says"), REFUSED, ids=[says[:40] for _, says in REFUSED])
 def test_refusals_are_one_line_and_leave_nothing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    flags: list[str], says: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    says: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.qrels").write_text("x 0 y 1\n")
@@ -330,9 +343,7 @@ def test_refusals_are_one_line_and_leave_nothing(
         (".", "is not a finished index"),
     ],
 )
-def test_folders_that_are_no_index(
-    folder: Path, capsys: pytest.CaptureFixture[str], index: str, says: str
-) -> None:
+def test_folders_that_are_no_index(folder: Path, capsys: pytest.CaptureFixture[str], index: str, says: str) -> None:
     assert main(["--index", str(folder / index), "--query", "a"]) == 2
     assert says in capsys.readouterr().err
 

@@ -37,8 +37,13 @@ def texts(n: int, seed: int = 0) -> dict[str, str]:
 def record(encoder: HashingEncoder) -> dict[str, Any]:
     s = encoder.settings
     return {
-        "name": encoder.name, "digest": encoder.digest, "document_length": s.document_length,
-        "query_length": s.query_length, "top_k": s.top_k, "activation": s.activation, "dtype": s.dtype,
+        "name": encoder.name,
+        "digest": encoder.digest,
+        "document_length": s.document_length,
+        "query_length": s.query_length,
+        "top_k": s.top_k,
+        "activation": s.activation,
+        "dtype": s.dtype,
         "title_separator": s.title_separator,
     }
 

@@ -26,10 +26,14 @@ def block(case: Case, result: Result) -> dict[str, Any]:
         raise UsageError(f"{case.id}: cannot be accepted: {why}{meant}")
     index = {k: v for k, v in result.index.items() if v is not None and k not in ("shard", "encoder", "digest")}
     return {
-        "date": date.fromisoformat(result.date[:10]).isoformat(), "configuration": case.configuration,
-        "weights": result.key["weights"], "collection": result.key["collection"], "values": dict(result.values),
-        "index": index, "environment": dict(result.environment),
-    }  # fmt: skip
+        "date": date.fromisoformat(result.date[:10]).isoformat(),
+        "configuration": case.configuration,
+        "weights": result.key["weights"],
+        "collection": result.key["collection"],
+        "values": dict(result.values),
+        "index": index,
+        "environment": dict(result.environment),
+    }
 
 
 def accept(regression: Regression, results: Iterable[tuple[Case, Result]]) -> None:

@@ -22,8 +22,18 @@ MODELS = "models.toml"
 RECIPES = "recipes"
 ACCEPTED = "accepted"
 SHARED = (
-    "model", "collection", "mode", "test", "source", "tolerance", "compare", "measures", "note", "encode", "search",
-)  # fmt: skip
+    "model",
+    "collection",
+    "mode",
+    "test",
+    "source",
+    "tolerance",
+    "compare",
+    "measures",
+    "note",
+    "encode",
+    "search",
+)
 """Keys that a file says for all of its cases, and a case for itself."""
 ACCURACY = "Acc@"
 """DPR's answer accuracy, which needs passages and answers and not judgements."""
@@ -152,8 +162,9 @@ def _accepted(path: Path, data: Mapping[str, Any], names: Sequence[str]) -> dict
     if strangers := sorted(accepted.keys() - set(names)):
         raise InputError(f"{path}: accepted values of {', '.join(strangers)}, which is no case here")
     environments = data.get("environment", {})
-    return {name: {**told, "environment": environments.get(told.get("environment"), {})}
-            for name, told in accepted.items()}  # fmt: skip
+    return {
+        name: {**told, "environment": environments.get(told.get("environment"), {})} for name, told in accepted.items()
+    }
 
 
 def _case(
@@ -175,12 +186,24 @@ def _case(
         raise InputError(f"{where}: no model {model!r} in {MODELS}.{suggest(model, models)}")
     paper = {canonical(m, where): _printed(v, where) for m, v in told.get("paper", {}).items()}
     case = Case(
-        regression=path.stem, name=told["name"], tier=data["tier"], title=told.get("title", told["name"]), model=model,
-        collection=told["collection"], mode=told["mode"], test=told.get("test", "test"), encode=told["encode"],
-        search=told["search"], measures=tuple(canonical(m, where) for m in told.get("measures", ())), paper=paper,
-        source=told.get("source", ""), tolerance=told.get("tolerance"), compare=told.get("compare", True),
-        exact=data.get("exact", False), note=told.get("note", ""),
-    )  # fmt: skip
+        regression=path.stem,
+        name=told["name"],
+        tier=data["tier"],
+        title=told.get("title", told["name"]),
+        model=model,
+        collection=told["collection"],
+        mode=told["mode"],
+        test=told.get("test", "test"),
+        encode=told["encode"],
+        search=told["search"],
+        measures=tuple(canonical(m, where) for m in told.get("measures", ())),
+        paper=paper,
+        source=told.get("source", ""),
+        tolerance=told.get("tolerance"),
+        compare=told.get("compare", True),
+        exact=data.get("exact", False),
+        note=told.get("note", ""),
+    )
     _check_settings(case, where)
     return case
 
@@ -193,8 +216,10 @@ def _check_settings(case: Case, where: str) -> None:
 
     if not case.all_measures:
         raise InputError(f"{where}: nothing to measure; give measures or the paper's numbers")
-    for kind, settings in ((Bm25Config if case.mode == "bm25" else EncodeConfig, case.encode),
-                           (SearchConfig, case.search)):  # fmt: skip
+    for kind, settings in (
+        (Bm25Config if case.mode == "bm25" else EncodeConfig, case.encode),
+        (SearchConfig, case.search),
+    ):
         required = {f.name: "" for f in fields(kind) if f.default is MISSING}
         from_mapping(kind, {**required, **settings}, where)
 

@@ -28,9 +28,14 @@ def fingerprint(threads: int) -> dict[str, Any]:
 
     found = {k: v for k, v in versions().items() if k not in ("java", "dupmae_ir")}
     return {
-        **found, "numpy": _version("numpy"), "scipy": _version("scipy"), "pytrec_eval": _version("pytrec_eval-terrier"),
-        "system": f"{platform.system()} {platform.machine()}", "processor": processor(), "threads": threads,
-    }  # fmt: skip
+        **found,
+        "numpy": _version("numpy"),
+        "scipy": _version("scipy"),
+        "pytrec_eval": _version("pytrec_eval-terrier"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
+        "threads": threads,
+    }
 
 
 def in_words(told: dict[str, Any]) -> str:

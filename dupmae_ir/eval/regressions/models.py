@@ -22,9 +22,7 @@ from dupmae_ir.eval.regressions.cases import MODELS, RECIPES
 from dupmae_ir.registry import lookup
 
 DOWNLOADS = "files"
-_KEYS = {
-    "title", "note", "embedded", "tiny", "url", "files", "sha256", "recipe", "step", "set", "query_prefix",
-}  # fmt: skip
+_KEYS = {"title", "note", "embedded", "tiny", "url", "files", "sha256", "recipe", "step", "set", "query_prefix"}
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,14 @@ from dupmae_ir.eval.page import bullets, esc, page, table
 from dupmae_ir.eval.regressions.report import NOT_HERE, MeanRow, Row, environment_line, summary
 from dupmae_ir.eval.regressions.verdict import Status
 
-_COLOUR = {Status.OK: "c2", Status.OKISH: "c2", Status.BETTER: "c0", Status.SKIP: "soft", Status.STALE: "c4",
-           Status.FAIL: "c1"}  # fmt: skip
+_COLOUR = {
+    Status.OK: "c2",
+    Status.OKISH: "c2",
+    Status.BETTER: "c0",
+    Status.SKIP: "soft",
+    Status.STALE: "c4",
+    Status.FAIL: "c1",
+}
 EXPLAINED = (
     "OK: the accepted value, or the paper's printed digits",
     "OKISH: within noise of it (95 % bootstrap interval, queries paired where they are known)",
@@ -39,10 +45,16 @@ def _numbers(rows: Sequence[Row]) -> str:
             v = by_measure.get(measure, row.verdicts[0])
             value = row.measured(measure)
             link = f'<a href="#{esc(row.case.id)}">{esc(row.case.name)}</a>'
-            cells.append([
-                link, esc(measure), esc(row.case.paper.get(measure, "")),
-                NOT_HERE if value is None else f"{value:.4f}", _status(v.status), esc(v.reason),
-            ])  # fmt: skip
+            cells.append(
+                [
+                    link,
+                    esc(measure),
+                    esc(row.case.paper.get(measure, "")),
+                    NOT_HERE if value is None else f"{value:.4f}",
+                    _status(v.status),
+                    esc(v.reason),
+                ]
+            )
     sources = "; ".join(dict.fromkeys(row.case.source for row in rows if row.case.source))
     caption = f"Paper: {sources}" if sources else "No printed number; held against what was accepted"
     return table(caption, ["case", "measure", "paper", "measured", "status", "why"], cells, words=(5,))
@@ -60,7 +72,7 @@ def _commands(row: Row) -> str:
     commands = esc("\n".join(row.commands()))
     return (
         f'<details id="{esc(row.case.id)}"><summary><code>{esc(row.case.id)}</code>: {esc(row.case.title)}</summary>\n'
-        f'<p><code>dupmae-ir eval.regressions run {esc(row.case.id)}</code>, or by hand:</p>\n'
+        f"<p><code>dupmae-ir eval.regressions run {esc(row.case.id)}</code>, or by hand:</p>\n"
         f'<div class="scroll"><pre>{commands}</pre></div>\n{notes}</details>'
     )
 
@@ -70,7 +82,14 @@ def _means(mean_rows: Sequence[MeanRow]) -> str:
     for row in mean_rows:
         for measure, value in row.values.items():
             told = f"{value:.4f}" if value is not None else f"{NOT_HERE}: {len(row.missing)} collections missing"
-            cells.append([esc(f"{row.regression}: {row.mean.name}"), esc(row.mean.group), esc(measure),
-                          esc(row.mean.paper[measure]), told])  # fmt: skip
+            cells.append(
+                [
+                    esc(f"{row.regression}: {row.mean.name}"),
+                    esc(row.mean.group),
+                    esc(measure),
+                    esc(row.mean.paper[measure]),
+                    told,
+                ]
+            )
     header = ["mean", "group", "measure", "paper", "measured"]
     return table("A mean with a collection missing is no mean", header, cells)

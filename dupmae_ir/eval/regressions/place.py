@@ -123,12 +123,14 @@ class Place:
         facts = self.collection_facts(name)
         if local := self._local(name):
             return in_beir_layout(name, local, **facts)
-        ready = collections.get(
-            name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet
-        )
+        ready = collections.get(name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet)
         return Data(
-            name, ready.corpus, ready.queries, ready.qrels,
-            stand_in=ready.manifest.stand_in or self.catalogue is not None, **{**facts, "answers": ready.answers},
+            name,
+            ready.corpus,
+            ready.queries,
+            ready.qrels,
+            stand_in=ready.manifest.stand_in or self.catalogue is not None,
+            **{**facts, "answers": ready.answers},
         )
 
     def _told_folder(self, name: str) -> Data:

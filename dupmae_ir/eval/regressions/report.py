@@ -91,10 +91,17 @@ def summary(rows: Sequence[Row]) -> str:
 def as_list(rows: Sequence[Row]) -> str:
     """A line a case: what it is, what the paper says, what was accepted."""
     body = [
-        [r.case.id, r.case.tier, r.case.collection, r.case.test, r.case.mode, _first(r.case.paper),
-         _first({m: f"{v:.4f}" for m, v in r.accepted.get("values", {}).items()}) or NOT_HERE]
+        [
+            r.case.id,
+            r.case.tier,
+            r.case.collection,
+            r.case.test,
+            r.case.mode,
+            _first(r.case.paper),
+            _first({m: f"{v:.4f}" for m, v in r.accepted.get("values", {}).items()}) or NOT_HERE,
+        ]
         for r in rows
-    ]  # fmt: skip
+    ]
     return table(body, ["case", "tier", "collection", "test", "mode", "paper", "measured"])
 
 
@@ -107,10 +114,14 @@ def as_markdown(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = (), title: s
         for measure in row.case.all_measures:
             v = by_measure.get(measure, row.verdicts[0])
             cells = [
-                f"`{row.case.id}`", measure, row.case.paper.get(measure, ""),
+                f"`{row.case.id}`",
+                measure,
+                row.case.paper.get(measure, ""),
                 _digits(row.accepted.get("values", {}).get(measure)),
-                _digits(row.result.values.get(measure) if row.result else None), str(v.status), v.reason,
-            ]  # fmt: skip
+                _digits(row.result.values.get(measure) if row.result else None),
+                str(v.status),
+                v.reason,
+            ]
             out.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     return "\n".join([*out, *_mean_lines(mean_rows)])
 
@@ -122,23 +133,37 @@ def _mean_lines(mean_rows: Sequence[MeanRow]) -> list[str]:
     for row in mean_rows:
         for measure, value in row.values.items():
             told = f"{value:.4f}" if value is not None else f"missing: {', '.join(row.missing)}"
-            out.append(f"| `{row.regression}` {row.mean.name} ({row.mean.group}) | {measure} "
-                       f"| {row.mean.paper[measure]} | {told} |")
+            out.append(
+                f"| `{row.regression}` {row.mean.name} ({row.mean.group}) | {measure} "
+                f"| {row.mean.paper[measure]} | {told} |"
+            )
     return out
 
 
 def as_json(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
     """Everything, for programs."""
     told = [
-        {"case": asdict_case(r.case), "status": r.status, "verdicts": [asdict(v) for v in r.verdicts],
-         "result": asdict(r.result) if r.result else None, "accepted": dict(r.accepted), "commands": r.commands()}
+        {
+            "case": asdict_case(r.case),
+            "status": r.status,
+            "verdicts": [asdict(v) for v in r.verdicts],
+            "result": asdict(r.result) if r.result else None,
+            "accepted": dict(r.accepted),
+            "commands": r.commands(),
+        }
         for r in rows
-    ]  # fmt: skip
+    ]
     averages = [
-        {"regression": m.regression, "name": m.mean.name, "group": m.mean.group, "paper": dict(m.mean.paper),
-         "values": dict(m.values), "missing": list(m.missing)}
+        {
+            "regression": m.regression,
+            "name": m.mean.name,
+            "group": m.mean.group,
+            "paper": dict(m.mean.paper),
+            "values": dict(m.values),
+            "missing": list(m.missing),
+        }
         for m in mean_rows
-    ]  # fmt: skip
+    ]
     return json.dumps({"summary": summary(rows), "cases": told, "means": averages}, indent=2, ensure_ascii=False)
 
 
@@ -161,8 +186,11 @@ def as_junit(rows: Sequence[Row]) -> str:
         took = f"{row.result.seconds:.2f}" if row.result else "0"
         told = "\n".join(lines(row))
         out.append(f'  <testcase classname={suite} name={name} time="{took}">')
-        reasons = "; ".join(dict.fromkeys(v.reason or f"{v.measure} {v.value} for {v.expected}" for v in row.verdicts
-                                          if v.status == row.status))  # fmt: skip
+        reasons = "; ".join(
+            dict.fromkeys(
+                v.reason or f"{v.measure} {v.value} for {v.expected}" for v in row.verdicts if v.status == row.status
+            )
+        )
         if not row.status.passes:
             out.append(f'    <failure type="{row.status}" message={quoteattr(reasons)}>{escape(told)}</failure>')
         elif row.status == Status.SKIP:
@@ -186,8 +214,10 @@ def reproduction(rows: Sequence[Row], mean_rows: Sequence[MeanRow]) -> str:
         for measure, printed in mean_row.mean.paper.items():
             value = mean_row.values[measure]
             told = NOT_HERE if value is None else f"{value:.4f}"
-            out.append(f"| {mean_row.mean.name}: {measure} **{printed}** | {mean_row.mean.source} "
-                       f"| `{mean_row.regression}` | {told} |")
+            out.append(
+                f"| {mean_row.mean.name}: {measure} **{printed}** | {mean_row.mean.source} "
+                f"| `{mean_row.regression}` | {told} |"
+            )
     return "\n".join(out)
 
 

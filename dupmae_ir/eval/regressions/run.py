@@ -28,25 +28,34 @@ class Options:
     names: tuple[str, ...] = option(
         (), "REGRESSION or REGRESSION/CASE; none means all of the tier", group="what", metavar="NAME", positional=True
     )
-    tier: str | None = option(None, "tiny: seconds; small: minutes; full: the papers' collections", group="what",
-                              choices=TIERS)
-    recipes: str | None = option(None, "folder of the TOML files; without it, the checkout's eval", group="what",
-                                 metavar="FOLDER")
-    output: str = option("runs/regressions", "folder for models, indexes, runs and results", group="where",
-                         metavar="FOLDER")
+    tier: str | None = option(
+        None, "tiny: seconds; small: minutes; full: the papers' collections", group="what", choices=TIERS
+    )
+    recipes: str | None = option(
+        None, "folder of the TOML files; without it, the checkout's eval", group="what", metavar="FOLDER"
+    )
+    output: str = option(
+        "runs/regressions", "folder for models, indexes, runs and results", group="where", metavar="FOLDER"
+    )
     collections: str | None = option(
-        None, "folder of collections in BEIR's layout, used before anything is downloaded", group="where",
+        None,
+        "folder of collections in BEIR's layout, used before anything is downloaded",
+        group="where",
         metavar="FOLDER",
     )
-    cache: str | None = option(None, "folder of downloads; without it, the user's cache", group="where",
-                               metavar="FOLDER")
+    cache: str | None = option(
+        None, "folder of downloads; without it, the user's cache", group="where", metavar="FOLDER"
+    )
     mirror: str | None = option(None, "base URL to download from instead", group="where", metavar="URL")
     catalogue: str | None = option(
-        None, "overlay of the collections' registry, for look-alikes; what is measured on them is not compared",
-        group="where", metavar="FILE",
+        None,
+        "overlay of the collections' registry, for look-alikes; what is measured on them is not compared",
+        group="where",
+        metavar="FILE",
     )
-    model: tuple[str, ...] = option((), "use this folder for a model, as NAME=FOLDER", group="where",
-                                    metavar="NAME=FOLDER")
+    model: tuple[str, ...] = option(
+        (), "use this folder for a model, as NAME=FOLDER", group="where", metavar="NAME=FOLDER"
+    )
     threads: int = option(
         0, "CPU threads; 0 is 1 for tiny and small, whose values are exact, else as many as there are", group="running"
     )
@@ -59,8 +68,9 @@ class RunOptions(Options):
 
     dry_run: bool = option(False, "print the commands and run nothing", group="running")
     fresh: bool = option(False, "use nothing that was made before", group="running")
-    junit: str | None = option(None, "also write the results for continuous integration", group="output",
-                               metavar="FILE")
+    junit: str | None = option(
+        None, "also write the results for continuous integration", group="output", metavar="FILE"
+    )
     json: bool = option(False, "print the results as JSON", group="output")
 
 
@@ -69,8 +79,10 @@ class ReportOptions(Options):
     """``report``."""
 
     format: str = option(
-        "markdown", "markdown, json, junit, html: a page with every command; reproduction: the papers' numbers and "
-        "their recipes", group="output", choices=FORMATS,
+        "markdown",
+        "markdown, json, junit, html: a page with every command; reproduction: the papers' numbers and their recipes",
+        group="output",
+        choices=FORMATS,
     )
     file: str | None = option(None, "file to write instead of standard output", group="output", metavar="FILE")
 
@@ -91,10 +103,17 @@ class Regressions:
         o = self.options
         threads = o.threads or (processors() if case.tier == "full" else 1)
         return Place(
-            recipes=self.folder, folder=Path(o.output), data=_path(o.collections), cache=_path(o.cache),
-            mirror=o.mirror, catalogue=_path(o.catalogue), given=_given(o.model), threads=threads,
-            fresh=isinstance(o, RunOptions) and o.fresh, quiet=o.quiet,
-        )  # fmt: skip
+            recipes=self.folder,
+            folder=Path(o.output),
+            data=_path(o.collections),
+            cache=_path(o.cache),
+            mirror=o.mirror,
+            catalogue=_path(o.catalogue),
+            given=_given(o.model),
+            threads=threads,
+            fresh=isinstance(o, RunOptions) and o.fresh,
+            quiet=o.quiet,
+        )
 
     def run(self) -> Iterator[Row]:
         """Carry the cases out, one after the other; a second call in the same folder is refused meanwhile."""

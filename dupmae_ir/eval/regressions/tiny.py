@@ -55,10 +55,14 @@ def write_collection(folder: Path) -> Path:
     corpus += [{"_id": q["_id"], "title": "", "text": q["text"]} for q in queries[:COPIES]]
     judged = [(f"q{n}", f"d{m}", 1 + m % 2) for n, t in enumerate(asked) for m in np.flatnonzero(about == t)]
     trained = chance.integers(0, TOPICS, PAIRS)
-    pairs = [{"query": text(t, 2, 1), "positive": {"id": f"p{n}", "title": "", "text": text(t, 3, 8)}}
-             for n, t in enumerate(trained)]  # fmt: skip
-    written = [{"text": d["text"], "queries": [text(t, 2, 1)], "next": [text(t, 2, 6)]}
-               for d, t in zip(corpus, about, strict=False)]  # fmt: skip
+    pairs = [
+        {"query": text(t, 2, 1), "positive": {"id": f"p{n}", "title": "", "text": text(t, 3, 8)}}
+        for n, t in enumerate(trained)
+    ]
+    written = [
+        {"text": d["text"], "queries": [text(t, 2, 1)], "next": [text(t, 2, 6)]}
+        for d, t in zip(corpus, about, strict=False)
+    ]
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     for name, rows in (("corpus", corpus), ("queries", queries), ("pairs", pairs), ("augmented", written)):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -78,9 +82,14 @@ def write_model(folder: Path) -> Path:
 
     known = [*SPECIAL, *words(), "##s"]
     config = BertConfig(
-        vocab_size=len(known), hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=2 * WIDTH, max_position_embeddings=64, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=len(known),
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=2 * WIDTH,
+        max_position_embeddings=64,
+        pad_token_id=0,
+    )
     tokenizer = _tokenizer(known)
     lm: Any = BertForMaskedLM(config)
     projection = torch.nn.Linear(WIDTH, WIDTH // 2, bias=False)
@@ -109,6 +118,11 @@ def _tokenizer(known: list[str]) -> Any:
     ends = [("[CLS]", known.index("[CLS]")), ("[SEP]", known.index("[SEP]"))]
     made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", model_max_length=64,
-    )  # fmt: skip
+        tokenizer_object=made,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+    )

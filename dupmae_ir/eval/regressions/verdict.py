@@ -54,7 +54,10 @@ class Verdict:
 
 
 def judge(
-    case: Case, result: Result | None, accepted: Mapping[str, Any], queries: Mapping[str, Mapping[str, float]],
+    case: Case,
+    result: Result | None,
+    accepted: Mapping[str, Any],
+    queries: Mapping[str, Mapping[str, float]],
     fixed: bool = False,
 ) -> list[Verdict]:
     """``accepted``: the case's block in the TOML file; ``queries``: measure -> query id -> value when accepted;
@@ -124,8 +127,12 @@ def _against_paper(case: Case, result: Result, measure: str) -> Verdict:
     rounding = 0.5 * 10.0 ** -len(printed.partition(".")[2])
     tolerance = rounding + (_own_noise(result.per_query[measure]) if case.tolerance is None else case.tolerance)
     told: dict[str, Any] = {
-        "measure": measure, "value": value, "expected": expected, "against": "paper", "tolerance": tolerance,
-    }  # fmt: skip
+        "measure": measure,
+        "value": value,
+        "expected": expected,
+        "against": "paper",
+        "tolerance": tolerance,
+    }
     if abs(value - expected) <= rounding + SAME:
         return Verdict(Status.OK, **told)
     return Verdict(_side(value - expected, tolerance), **told)

@@ -86,8 +86,14 @@ def _search_settings(case: Case, place: Place, data: Data, index: str) -> Any:
     if data.query_length and case.mode != "bm25":
         told["query_length"] = max(told.get("query_length") or 0, data.query_length)
     settings = {
-        "remove_query": data.remove_query, "threads": place.threads, **told, case.mode: True, "index": index,
-        "topics": str(data.queries), "output": str(run_path(case, place)), "quiet": place.quiet,
+        "remove_query": data.remove_query,
+        "threads": place.threads,
+        **told,
+        case.mode: True,
+        "index": index,
+        "topics": str(data.queries),
+        "output": str(run_path(case, place)),
+        "quiet": place.quiet,
         "qrels": None if data.answers else str(data.qrels(case.test)),
     }
     return from_mapping(SearchConfig, settings)
@@ -146,9 +152,13 @@ def carry_out(case: Case, place: Place, accepted: Mapping[str, Any]) -> Result:
     if not place.fresh and (found := _kept(case, place, key)):
         return found
     result = Result(
-        case.id, configuration=case.configuration, key=key, environment=fingerprint(place.threads),
-        stand_in=data.stand_in, date=datetime.now(UTC).isoformat(timespec="seconds"),
-    )  # fmt: skip
+        case.id,
+        configuration=case.configuration,
+        key=key,
+        environment=fingerprint(place.threads),
+        stand_in=data.stand_in,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
     try:
         result = _made(case, place, data, result, accepted)
     except DupmaeError as e:
@@ -207,9 +217,7 @@ def _measured(case: Case, place: Place, data: Data, result: Result, empty: int) 
         accuracy = _accuracy(run, data, depths)
         values |= {m: sum(v.values()) / len(v) for m, v in accuracy.items()}
         per_query |= accuracy
-    return replace(
-        result, values=values, per_query=per_query, problems=tuple(problems), run_sha256=sha256_file(path)
-    )
+    return replace(result, values=values, per_query=per_query, problems=tuple(problems), run_sha256=sha256_file(path))
 
 
 def _accuracy(run: Any, data: Data, depths: list[int]) -> dict[str, dict[str, float]]:
@@ -250,14 +258,18 @@ def _key(case: Case, place: Place, data: Data, model: Path | None) -> dict[str, 
         "weights": folder_digest(model or default_model_path()) if case.model else "bm25",
         "collection": sha256_file(data.corpus) if data.corpus.is_file() else str(data.corpus),
         "encode": {
-            **case.encode, "model": case.model, "length": data.document_length, "separator": data.title_separator,
+            **case.encode,
+            "model": case.model,
+            "length": data.document_length,
+            "separator": data.title_separator,
         },
         "search": {
-            **case.search, "mode": case.mode, "remove_query": data.remove_query, "query_length": data.query_length,
+            **case.search,
+            "mode": case.mode,
+            "remove_query": data.remove_query,
+            "query_length": data.query_length,
         },
-        "test": {
-            "topics": sha256_file(data.queries), "judged": sha256_file(data.answers or data.qrels(case.test)),
-        },
+        "test": {"topics": sha256_file(data.queries), "judged": sha256_file(data.answers or data.qrels(case.test))},
         "code": code_digest(),
         "environment": fingerprint(place.threads),
     }
