@@ -25,9 +25,9 @@ import numpy as np
 
 from dupmae_ir.index.dense_kinds import KINDS, build_kind, open_kind
 from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.search.certified_topk import Outcome, exact_top, first_depth
 from dupmae_ir.search.dense import DenseIndex
-from dupmae_ir.search.hybrid import Outcome, exact_top, first_depth
-from dupmae_ir.search.proposers import ApproximateIndex, open_dense
+from dupmae_ir.search.quantised_dense import ApproximateIndex, open_dense
 
 NPROBE = (1, 2, 4, 8, 16, 32, 64)
 EF = (16, 32, 64, 128, 256, 512)

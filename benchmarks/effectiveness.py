@@ -94,7 +94,7 @@ def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | Non
 
     from dupmae_ir.index.folder import IndexFolder, quantise
     from dupmae_ir.io.topics import read_topics
-    from dupmae_ir.search.queries import load_query_encoder
+    from dupmae_ir.search.query_encoder import load_query_encoder
 
     opened = IndexFolder.open(folder / "index")
     encoder = load_query_encoder(opened, model, "auto", dtype, None)

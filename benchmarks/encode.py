@@ -33,10 +33,10 @@ import numpy as np
 import passages
 import torch
 
-from dupmae_ir.models.checkpoints import load_model, quiet_transformers
-from dupmae_ir.models.encoder import TextEncoder
+from dupmae_ir.models.checkpoints.folder import load_model, quiet_transformers
+from dupmae_ir.models.inference.cpu_linear import packed
+from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.pooling import strongest
-from dupmae_ir.models.products import packed
 
 OURS = {
     "ours, float32": ("float32", ("cls", "ot")),
@@ -134,7 +134,7 @@ def _exported(folder: Path, texts: list[str], ours: Any) -> str:
     """Our vectors against sentence-transformers' on the exported model."""
     import sentence_transformers as st
 
-    from dupmae_ir.models.export import export_sentence_transformers
+    from dupmae_ir.models.checkpoints.export import export_sentence_transformers
 
     few = texts[:16]
     with tempfile.TemporaryDirectory() as out:

@@ -50,9 +50,9 @@ def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
         middle = {"query": 8, "document": 75}
         drawn = {s: [round(rng.lognormvariate(0, 0.4) * middle[s]) + 2 for _ in range(4096)] for s in SIDES}
     else:
-        from dupmae_ir.finetune.data import read_pairs
-        from dupmae_ir.models.bases import base_folder
-        from dupmae_ir.models.checkpoints import load_model
+        from dupmae_ir.finetune.data.pairs import read_pairs
+        from dupmae_ir.models.checkpoints.base_models import base_folder
+        from dupmae_ir.models.checkpoints.folder import load_model
 
         found = read_pairs(pairs)
         sample = rng.sample(found, min(4096, len(found)))

@@ -8,7 +8,7 @@ Row 5 of docs/performance.md. 32 passages of MS MARCO's lengths, the longest 180
              maximum over the tokens, top 384
   splade     the same in the order of SPLADE's poolings: log1p(relu(logits)) * mask, maximum, top 384
   chunked    our plain form in float32: packed tokens, the vocabulary in chunks, top 384
-  ours       what the encoder runs: screened in bfloat16, proved, refined in float32 (dupmae_ir/models/screen.py)
+  ours       what the encoder runs: screened in bfloat16, proved, refined in float32 (models/inference/topk_screen.py)
 
 Gate: all four give the same 384 words for each text; ours the released weights to 1e-5. Memory is the growth of the
 resident peak of a process of its own during one call, inputs and weights apart (Linux tells it).
@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dupmae_ir.models.inference.topk_screen import Screen, candidates, refine
 from dupmae_ir.models.pooling import ot_max_packed, strongest
-from dupmae_ir.models.screen import Screen, candidates, refine
 
 TEXTS, LONGEST, WORDS, TOP_K = 32, 180, 30522, 384
 

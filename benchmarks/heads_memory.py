@@ -5,7 +5,7 @@
 Heads, at B=32, V=30,522, d=768: ``mlm`` (cross-entropy at 30% of the tokens), ``decoder`` (at all but two), ``ot``
 (maximum over the tokens, log softmax, bag of words) and ``together`` (a DupMAE step: all three, the first and the
 third from the same hidden states). Plain is what the released code does: all logits, F.cross_entropy with
-ignore_index, maximum over masked logits. Ours is models/token_loss.py and models/pooling.py.
+ignore_index, maximum over masked logits. Ours is models/objectives/token_loss.py and models/pooling.py.
 
 Each form runs in a process of its own. A figure is the peak of the resident memory (on a GPU: of the allocated) from
 forward to backward, less what is there before (inputs, weights, libraries) and less the gradients of the parameters,
@@ -31,8 +31,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dupmae_ir.console import table
+from dupmae_ir.models.objectives.token_loss import token_cross_entropy
 from dupmae_ir.models.pooling import ot_max
-from dupmae_ir.models.token_loss import token_cross_entropy
 
 HEADS = ("mlm", "decoder", "ot", "together")
 MASKED = 0.3

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizerFast
 
-from dupmae_ir.models.checkpoints import ModelConfig, default_model_path, save_model, silent_ids
+from dupmae_ir.models.checkpoints.folder import ModelConfig, default_model_path, save_model, silent_ids
 from dupmae_ir.models.retriever import Retriever
 
 SHAPES = {

@@ -20,8 +20,8 @@ import numpy as np
 import passages
 import torch
 
-from dupmae_ir.models.checkpoints import load_model, quiet_transformers
-from dupmae_ir.models.encoder import TextEncoder
+from dupmae_ir.models.checkpoints.folder import load_model, quiet_transformers
+from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.pooling import strongest
 
 CAP = 384

@@ -81,9 +81,9 @@ def sample(args: argparse.Namespace, folder: Path) -> None:
 
 def make_base(corpus: Path, folder: Path) -> None:
     """MiniLM with a calibrated head and projection: what every stage starts from."""
-    from dupmae_ir.models.bases import base_folder
-    from dupmae_ir.models.checkpoints import load_model, save_model
-    from dupmae_ir.models.from_encoder import add_head
+    from dupmae_ir.models.checkpoints.base_models import base_folder
+    from dupmae_ir.models.checkpoints.calibrated_head import add_head
+    from dupmae_ir.models.checkpoints.folder import load_model, save_model
 
     bare, tokenizer, config = load_model(base_folder("minilm"), need_ot=False)
     texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]]
@@ -140,7 +140,7 @@ def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
     """The teacher's order of the first documents of ``run``."""
     import torch
 
-    from dupmae_ir.finetune.reranker import load_reranker, score_pairs
+    from dupmae_ir.finetune.cross_encoder.model import load_reranker, score_pairs
     from dupmae_ir.io.collections import read_collection
     from dupmae_ir.io.runs import write_run
     from dupmae_ir.io.topics import read_topics

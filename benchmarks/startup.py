@@ -23,8 +23,8 @@ from pathlib import Path
 from harness import ROOT, Claim, arguments, bars, in_turns, middle, report, speedup
 
 from dupmae_ir import pyserini
-from dupmae_ir.demo.collection import stdlib_documents
-from dupmae_ir.io.atomic import atomic_write
+from dupmae_ir.collections.stdlib.documentation import stdlib_documents
+from dupmae_ir.io.publishing import atomic_write
 
 PEER = "import pyserini.search.lucene"
 QUERY = "count how often each word occurs in a list"

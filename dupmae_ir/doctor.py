@@ -177,8 +177,8 @@ def _kernels() -> str:
     """What encoding in float32, the default, would run on, and why."""
     import torch
 
-    from dupmae_ir.models.packed import pick_screen
-    from dupmae_ir.models.products import pick_products
+    from dupmae_ir.models.inference.cpu_linear import pick_products
+    from dupmae_ir.models.inference.packed import pick_screen
 
     float32 = torch.float32
     return f"{pick_products(float32)[1]}; {pick_screen(float32)[1]}; {torch.get_num_threads()} threads"

@@ -35,8 +35,8 @@ class ExportConfig:
 
 def run(config: ExportConfig) -> dict[str, Any]:
     """Export ``config.model`` to ``config.output``; returns what was written."""
-    from dupmae_ir.models.checkpoints import default_model_path
-    from dupmae_ir.models.export import export_sentence_transformers
+    from dupmae_ir.models.checkpoints.export import export_sentence_transformers
+    from dupmae_ir.models.checkpoints.folder import default_model_path
 
     model = default_model_path() if config.model is None else config.model
     return export_sentence_transformers(model, config.output, config.part, config.overwrite)

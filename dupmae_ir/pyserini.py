@@ -411,17 +411,6 @@ def load_topics(name: str) -> list[Query]:
     return sorted(queries, key=lambda q: (0, int(q.qid), q.qid) if q.qid.isdecimal() else (1, 0, q.qid))
 
 
-def load_qrels(name: str) -> dict[str, dict[str, int]]:
-    """Judgements by Pyserini's name, with ids kept as strings; fetched and kept as :func:`load_topics` does."""
-    from dupmae_ir.io.qrels import read_qrels
-
-    base = module("pyserini.search._base")
-    _named("judgements", name, base.qrels_mapping)
-    with _fetching(f"the judgements {name!r}"):
-        path = base.get_qrels_file(name)
-    return read_qrels(path)
-
-
 def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     if name not in known:  # Pyserini knows 600 of them: too many to list
         raise UnknownName(f"Pyserini {version()} has no {kind} named {name!r}.{suggest(name, known)}")

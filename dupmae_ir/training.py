@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from dupmae_ir.config import differences
 from dupmae_ir.console import say
 from dupmae_ir.errors import TrainingFailed, UsageError
-from dupmae_ir.io.atomic import write_json
+from dupmae_ir.io.publishing import write_json
 
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
+PASSAGE_DELIMITER = "#"
+"""Between a document's id and its passage's number, as in Anserini and Pyserini: ``DOCUMENT#PASSAGE``."""
+
+
 class Document(NamedTuple):
     """One unit of retrieval. ``text`` may be empty: the document keeps its id and its row."""
 

@@ -22,7 +22,7 @@ from tables import score_tables
 
 from dupmae_ir.console import guarded
 from dupmae_ir.finetune.stages import run_stages
-from dupmae_ir.models.checkpoints import load_model
+from dupmae_ir.models.checkpoints.folder import load_model
 
 RECIPE = "embedded"
 STEPS = ("held", "stage1")
@@ -52,7 +52,7 @@ twelve layers deep and trained on MS MARCO.
    read by the mean of its tokens and has no masked-LM head.
 2. **Held**: {held["steps"]} updates of {batch} pairs in which [CLS] learns to say what that mean says: the distance
    from the start's unit vectors at length sqrt(20), and a small share of the contrastive loss.
-3. **Stage 1**: a head is calibrated in closed form (`dupmae_ir/models/from_encoder.py`, no training); then
+3. **Stage 1**: a head is calibrated in closed form (`models/checkpoints/calibrated_head.py`, no training); then
    {stage["steps"]} updates of {stage["config"]["batch_size"]} pairs under the in-batch contrastive loss (Eq. 13) of
    DupMAE's similarity (Eq. 12), [CLS] still held.
 

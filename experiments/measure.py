@@ -15,7 +15,7 @@ from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.index.run import Bm25Config, build
-from dupmae_ir.io.atomic import write_json
+from dupmae_ir.io.publishing import write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.io.topics import read_topics
@@ -162,7 +162,7 @@ def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000, l
 
     from dupmae_ir.finetune.trainer import Teacher
     from dupmae_ir.io.collections import read_collection
-    from dupmae_ir.models.checkpoints import load_model
+    from dupmae_ir.models.checkpoints.folder import load_model
     from dupmae_ir.models.masked_lm import encoder_of
 
     model, tokenizer, _ = load_model(base, need_ot=False)

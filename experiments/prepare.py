@@ -17,9 +17,9 @@ from rows import Budget
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.atomic import replace_folder, sha256_file, write_json
-from dupmae_ir.models.bases import base_folder
-from dupmae_ir.models.checkpoints import load_model, save_model
+from dupmae_ir.io.publishing import replace_folder, sha256_file, write_json
+from dupmae_ir.models.checkpoints.base_models import base_folder
+from dupmae_ir.models.checkpoints.folder import load_model, save_model
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from pretraining_curves import make_base
@@ -57,7 +57,7 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
     )
     for name in budget.sets:
         if name == "demo":
-            from dupmae_ir.demo.collection import write_beir
+            from dupmae_ir.collections.stdlib.documentation import write_beir
 
             write_beir(aside / name)
         elif name != "dev":

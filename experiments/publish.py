@@ -21,8 +21,8 @@ from records import Record, by_row, chosen, dev_score, read_records
 
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError, OutputError, UsageError
-from dupmae_ir.io.atomic import replace_folder, write_json
-from dupmae_ir.models.checkpoints import ModelConfig, default_model_path, load_model, save_model
+from dupmae_ir.io.publishing import replace_folder, write_json
+from dupmae_ir.models.checkpoints.folder import ModelConfig, default_model_path, load_model, save_model
 
 MOST_BYTES = 50_000_000
 MEASURES = ("nDCG@10", "R@100")

@@ -12,12 +12,12 @@ import torch
 from dupmae_ir import device
 from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.encode.run import run as encode
-from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
-from dupmae_ir.finetune.cross_encoder import run as train_cross_encoder
+from dupmae_ir.finetune.cross_encoder.run import CrossEncoderConfig
+from dupmae_ir.finetune.cross_encoder.run import run as train_cross_encoder
 from dupmae_ir.finetune.run import FinetuneConfig
 from dupmae_ir.finetune.run import run as finetune
-from dupmae_ir.finetune.score import ScoreConfig
-from dupmae_ir.finetune.score import run as score
+from dupmae_ir.finetune.score.run import ScoreConfig
+from dupmae_ir.finetune.score.run import run as score
 from dupmae_ir.pretrain.run import PretrainConfig
 from dupmae_ir.pretrain.run import run as pretrain
 

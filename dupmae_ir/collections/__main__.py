@@ -267,7 +267,7 @@ def _facts(collection: Collection, place: Place) -> Iterator[tuple[str, str]]:
 def _meaning(measure: str) -> str:
     """A measure and what trec_eval is told for it, which DPR's answer accuracy has no word for."""
     from dupmae_ir.errors import UnknownName
-    from dupmae_ir.eval.measures import parse_measures
+    from dupmae_ir.measures import parse_measures
 
     try:
         flags = parse_measures([measure])[0].trec_flags()

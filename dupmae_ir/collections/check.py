@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dupmae_ir.collections.catalogue import Collection
-from dupmae_ir.collections.place import Place
-from dupmae_ir.collections.ready import MANIFEST, Layout, differences, measure, read_manifest
+from dupmae_ir.collections.paths import Place
+from dupmae_ir.collections.prepared import MANIFEST, Layout, differences, measure, read_manifest
 from dupmae_ir.errors import InputError
 
 

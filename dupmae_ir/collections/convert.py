@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dupmae_ir.collections.catalogue import Collection, Test
-from dupmae_ir.collections.ready import ANSWERS, QUERIES
-from dupmae_ir.collections.sources import Sources
+from dupmae_ir.collections.download import Sources
+from dupmae_ir.collections.prepared import ANSWERS, QUERIES
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.lines import numbered_lines

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from dupmae_ir.collections.catalogue import LOCAL, Catalogue, Collection, find, load
 from dupmae_ir.collections.convert import convert
-from dupmae_ir.collections.place import Place
-from dupmae_ir.collections.ready import (
+from dupmae_ir.collections.download import UNPACKED, Sources, discard
+from dupmae_ir.collections.paths import Place
+from dupmae_ir.collections.prepared import (
     MANIFEST,
     Facts,
     Layout,
@@ -29,11 +30,10 @@ from dupmae_ir.collections.ready import (
     opened,
     read_manifest,
 )
-from dupmae_ir.collections.sources import UNPACKED, Sources, discard
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, UsageError, WrongCollection
-from dupmae_ir.io.atomic import replace_folder
-from dupmae_ir.io.lock import exclusive
+from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.publishing import replace_folder
 
 
 def ready(name: str, *, cache: str | Path | None = None, catalogue: str | Path | None = None) -> Ready | None:
@@ -121,7 +121,7 @@ def _made(sources: Sources) -> Manifest:
     """All files of a collection in the folder in the making, verified, the manifest last."""
     collection, making = sources.collection, sources.place.making(sources.collection)
     if collection.family == "demo":
-        from dupmae_ir.demo.collection import write_beir
+        from dupmae_ir.collections.stdlib.documentation import write_beir
 
         write_beir(making)
         corpus = making / "corpus.jsonl"

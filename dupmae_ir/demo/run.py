@@ -56,7 +56,7 @@ def run(config: DemoConfig) -> dict[str, Any]:
 
 def _collection(target: Path, config: DemoConfig) -> dict[str, int]:
     """Write the running interpreter's documentation in BEIR's layout."""
-    from dupmae_ir.demo.collection import write_beir
+    from dupmae_ir.collections.stdlib.documentation import write_beir
 
     say("the documentation of this Python's standard library, in BEIR's layout", config.quiet)
     return dict(write_beir(target))
@@ -115,7 +115,7 @@ def _show(verb: str, settings: Any, config: DemoConfig) -> None:
 
 def _evaluate(folder: Path, config: DemoConfig) -> dict[str, Any]:
     """The four runs against the graded answers: means, and nDCG@10 by kind of question."""
-    from dupmae_ir.demo.questions import load_questions
+    from dupmae_ir.collections.stdlib.queries import load_questions
     from dupmae_ir.eval.evaluate import evaluate
     from dupmae_ir.io.qrels import read_qrels
     from dupmae_ir.io.runs import read_run
@@ -137,7 +137,7 @@ def _evaluate(folder: Path, config: DemoConfig) -> dict[str, Any]:
 
 def _examples(folder: Path) -> list[dict[str, Any]]:
     """One question of each kind with its best three: the first that hybrid answers there and BM25 does not."""
-    from dupmae_ir.demo.questions import load_questions
+    from dupmae_ir.collections.stdlib.queries import load_questions
     from dupmae_ir.io.qrels import read_qrels
     from dupmae_ir.io.runs import read_run
     from dupmae_ir.search.searcher import Searcher

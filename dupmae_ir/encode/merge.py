@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.config import differences, option, parse, to_dict
 from dupmae_ir.console import Parser, guarded, progress, say
-from dupmae_ir.encode.parts import Part, window_size
 from dupmae_ir.encode.publish import check_target, publish_index
-from dupmae_ir.encode.work import recover
+from dupmae_ir.encode.unfinished import recover
+from dupmae_ir.encode.windows import Part, window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.io.atomic import disk_full
-from dupmae_ir.io.lock import exclusive
+from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.publishing import disk_full
 
 if TYPE_CHECKING:
     from dupmae_ir.index.folder import IndexFolder

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dupmae_ir.encode.parts import Part
+from dupmae_ir.encode.windows import Part
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.atomic import replace_folder
+from dupmae_ir.io.publishing import replace_folder
 from dupmae_ir.types import EncoderSettings
 
 if TYPE_CHECKING:

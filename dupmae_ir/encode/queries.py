@@ -22,9 +22,9 @@ from typing import Any
 
 from dupmae_ir.config import option, parse
 from dupmae_ir.console import Parser, guarded, say
-from dupmae_ir.encode.encoders import DupmaeQueryEncoder
+from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.atomic import atomic_write
+from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.types import Query
 
 PURPOSE = "Encode topics with the encoder of an index, into the files that stock Pyserini commands read."

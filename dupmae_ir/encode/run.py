@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from dupmae_ir.config import differences, option, to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import DTYPES, on_its_threads
-from dupmae_ir.encode.jsonl import JsonlFolder, jsonl_work
-from dupmae_ir.encode.parts import CALIBRATION, HEADROOM, calibrated_scale, documents_digest, quantised, windows
 from dupmae_ir.encode.publish import check_target, encoder_record, publish_index
-from dupmae_ir.encode.work import Work, recover, sweep
+from dupmae_ir.encode.representation_files import JsonlFolder, jsonl_work
+from dupmae_ir.encode.unfinished import Work, recover, sweep
+from dupmae_ir.encode.windows import CALIBRATION, HEADROOM, calibrated_scale, documents_digest, quantised, windows
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.io.atomic import disk_full
 from dupmae_ir.io.collections import STDIN, Collection, count_and_digest
-from dupmae_ir.io.lock import exclusive
+from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.publishing import disk_full
 from dupmae_ir.types import Document, Representation
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import Any
 from dupmae_ir.config import option, parse
 from dupmae_ir.console import Parser, guarded, progress, say
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.search.passages import DELIMITER
-from dupmae_ir.types import Document
+from dupmae_ir.types import PASSAGE_DELIMITER, Document
 
 PURPOSE = """
 Cut documents into overlapping passages of words, each under the id DOCUMENT#NUMBER and with the document's title: to be
@@ -64,12 +63,14 @@ def run(config: SegmentConfig) -> dict[str, Any]:
 
 def segments(document: Document, words: int, stride: int, titles: bool = True) -> Iterator[Document]:
     """The passages of a document: every word is in one, and none is a part of another. An empty text is one passage."""
-    if DELIMITER in document.docid:
-        raise InputError(f"the id {document.docid!r} holds a {DELIMITER!r}, which parts document and passage")
+    if PASSAGE_DELIMITER in document.docid:
+        raise InputError(f"the id {document.docid!r} holds a {PASSAGE_DELIMITER!r}, which parts document and passage")
     found = document.text.split()
     for number, start in enumerate(range(0, max(1, len(found) - words + stride), stride)):
         text = " ".join(found[start : start + words])
-        yield Document(f"{document.docid}{DELIMITER}{number}", text, document.title if titles or not number else "")
+        yield Document(
+            f"{document.docid}{PASSAGE_DELIMITER}{number}", text, document.title if titles or not number else ""
+        )
 
 
 def main(argv: list[str] | None = None) -> int:

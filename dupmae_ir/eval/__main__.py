@@ -12,15 +12,15 @@ from dupmae_ir.console import Parser, guarded, progress, say
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.eval.compare import TESTS, Settings, compare, mean_intervals
 from dupmae_ir.eval.evaluate import Evaluation, evaluate
-from dupmae_ir.eval.html_report import Figures, as_html
-from dupmae_ir.eval.measures import FAMILIES, parse_measures
-from dupmae_ir.eval.ranks import Ranks, relevant_ranks
-from dupmae_ir.eval.report import FORMATS, Report, as_json, per_query_tsv
+from dupmae_ir.eval.reports.html import Figures, as_html
+from dupmae_ir.eval.reports.ranks import Ranks, relevant_ranks
+from dupmae_ir.eval.reports.text import FORMATS, Report, as_json, per_query_tsv
 from dupmae_ir.eval.significance import EXACT, PERMUTATIONS
-from dupmae_ir.io.atomic import atomic_write
+from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.io.topics import read_topics
+from dupmae_ir.measures import FAMILIES, parse_measures
 
 PURPOSE = """\
 Evaluate one or more runs against relevance judgements.

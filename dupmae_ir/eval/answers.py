@@ -252,7 +252,7 @@ def _text(config: AnswersConfig, found: dict[str, Any]) -> str:
 
 
 def _write(config: AnswersConfig, text: str) -> None:
-    from dupmae_ir.io.atomic import atomic_write
+    from dupmae_ir.io.publishing import atomic_write
 
     if config.output is None:
         sys.stdout.write(text + "\n")

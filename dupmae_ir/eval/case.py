@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dupmae_ir.config import option, parse
 from dupmae_ir.console import Parser, guarded, say
 from dupmae_ir.errors import UnknownName, UsageError
-from dupmae_ir.eval.case_text import FORMATS, LISTS, Case, Shown
+from dupmae_ir.eval.reports.case import FORMATS, LISTS, Case, Shown
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Document, Hit, Qrels, Query
 
@@ -180,7 +180,7 @@ def _queries(config: CaseConfig) -> list[Query]:
 
 
 def _write(config: CaseConfig, text: str) -> int:
-    from dupmae_ir.io.atomic import atomic_write
+    from dupmae_ir.io.publishing import atomic_write
 
     if config.output is None:
         sys.stdout.write(text + "\n")

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.eval.measures import Measure, parse_measures
 from dupmae_ir.io.runs import LARGEST_SCORE, trec_order
+from dupmae_ir.measures import Measure, parse_measures
 from dupmae_ir.types import Hit, Qrels
 
 Grades = dict[str, dict[str, int]]

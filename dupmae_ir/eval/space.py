@@ -216,13 +216,13 @@ def _relative_entropy(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def _write_picture(space: Space, config: SpaceConfig) -> None:
-    from dupmae_ir.eval import page, plots
-    from dupmae_ir.io.atomic import atomic_write
+    from dupmae_ir.eval.reports import figures, page
+    from dupmae_ir.io.publishing import atomic_write
 
     assert config.output
     svg = picture(space)
     if config.output.lower().endswith(".svg"):
-        text = plots.standalone(svg, page.COLOURS + page.FIGURES)
+        text = figures.standalone(svg, page.COLOURS + page.FIGURES)
     else:
         caption = f"t-SNE of {space.pairs} queries and {space.pairs} passages, cosine distance, seed {config.seed}"
         header = ["divergence", "average", "deviation"]
@@ -241,13 +241,13 @@ def _write_picture(space: Space, config: SpaceConfig) -> None:
 
 def picture(space: Space) -> str:
     """The t-SNE places as an SVG: queries are circles, passages triangles. The axes have no unit."""
-    from dupmae_ir.eval import plots
+    from dupmae_ir.eval.reports import figures
 
     assert space.points is not None
     groups = {"queries": space.points[: space.pairs].tolist(), "passages": space.points[space.pairs :].tolist()}
     low, high = space.points.min(axis=0), space.points.max(axis=0)
-    x, y = (plots.Axis(f"t-SNE, dimension {n + 1}", float(low[n]), float(high[n]), ()) for n in range(2))
-    return plots.scatter(groups, x, y, f"[CLS] vectors by {space.model}")
+    x, y = (figures.Axis(f"t-SNE, dimension {n + 1}", float(low[n]), float(high[n]), ()) for n in range(2))
+    return figures.scatter(groups, x, y, f"[CLS] vectors by {space.model}")
 
 
 def _counted(space: Space) -> str:

@@ -179,7 +179,7 @@ class _Conversion(ABC):
         """Called when all lines are written and before they are published."""
 
     def rows(self) -> Iterator[Any]:
-        from dupmae_ir.finetune import formats
+        from dupmae_ir.finetune.data import formats
         from dupmae_ir.io.qrels import read_qrels
 
         config = self.config
@@ -202,14 +202,14 @@ class _Conversion(ABC):
     @cached_property
     def passages(self) -> Any:
         """The positives that the input knows by id."""
-        from dupmae_ir.finetune.mined import Passages
+        from dupmae_ir.finetune.data.mined import Passages
 
         wanted = {p for row in self.rows() for p in row.positives}
         return Passages(self.config.collection or self.config.input, wanted)
 
     @cached_property
     def titles(self) -> Any:
-        from dupmae_ir.finetune.mined import Passages
+        from dupmae_ir.finetune.data.mined import Passages
 
         return Passages(self.config.titles) if self.config.titles else None
 
@@ -227,7 +227,7 @@ class _Conversion(ABC):
                 self.tally.note("queries_without_positive", name)
 
     def _answers(self, row: Any) -> dict[int, Document]:
-        from dupmae_ir.finetune.mined import text_key
+        from dupmae_ir.finetune.data.mined import text_key
 
         answers: dict[int, Document] = {}
         for positive in row.positives:
@@ -271,7 +271,7 @@ class _Pairs(_Conversion):
 
     def _negatives(self, row: Any, answers: Mapping[int, Document]) -> list[Document]:
         """Those with a text that no positive and no other negative has."""
-        from dupmae_ir.finetune.mined import text_key
+        from dupmae_ir.finetune.data.mined import text_key
 
         ids = {d.docid for d in answers.values() if d.docid}
         kept: dict[int, Document] = {}
@@ -323,9 +323,9 @@ class _Mined(_Conversion):
 
     def finish(self, counts: Mapping[str, int]) -> None:
         """Write the record. Older lines go first: lines that are there always have their own record."""
-        from dupmae_ir.finetune.growing import meta_path
-        from dupmae_ir.finetune.mined import inputs_digest
-        from dupmae_ir.io.atomic import sha256_file, write_json
+        from dupmae_ir.finetune.data.mined import inputs_digest
+        from dupmae_ir.io.publishing import sha256_file, write_json
+        from dupmae_ir.io.resumable_jsonl import meta_path
 
         config = self.config
         files = {n: getattr(config, n) for n in ("input", "queries", "scores")}
@@ -352,7 +352,7 @@ class _Mined(_Conversion):
     @cached_property
     def keys(self) -> Any:
         """docid -> text key of the whole collection."""
-        from dupmae_ir.finetune.mined import survey
+        from dupmae_ir.finetune.data.mined import survey
         from dupmae_ir.io.collections import Collection
 
         return survey(Collection(str(self.config.collection)), lambda *_: None)
@@ -360,14 +360,14 @@ class _Mined(_Conversion):
     @cached_property
     def teacher(self) -> Any:
         """Query id -> docid -> score; None without --scores."""
-        from dupmae_ir.finetune.formats import teacher_scores
-        from dupmae_ir.finetune.mined import Records
+        from dupmae_ir.finetune.data.formats import teacher_scores
+        from dupmae_ir.finetune.data.mined import Records
 
         return Records(teacher_scores(self.config.scores)) if self.config.scores else None
 
     def _negatives(self, row: Any, answers: Mapping[int, Document]) -> list[str]:
         """Ids that the collection knows, without positives, their copies and copies of each other."""
-        from dupmae_ir.finetune.mine import hard_negatives
+        from dupmae_ir.finetune.mine.run import hard_negatives
 
         known = [n for n in row.negatives if self._is_known(n, row.qid)]
         hits = [Hit(docid, 0.0) for docid in known]

@@ -15,8 +15,8 @@ from dupmae_ir.config import check_ranges, option, to_dict
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, on_its_threads
 from dupmae_ir.errors import HeadMissing, UsageError
-from dupmae_ir.io.atomic import sha256_file, write_json
-from dupmae_ir.models.bases import base_folder
+from dupmae_ir.io.publishing import sha256_file, write_json
+from dupmae_ir.models.checkpoints.base_models import base_folder
 
 RECORD = "training.json"
 
@@ -253,8 +253,8 @@ def job_settings(config: FinetuneConfig) -> dict[str, Any]:
 
 def _examples(config: FinetuneConfig, quiet: bool) -> tuple[Any, Any, list[str]]:
     """(what is drawn from, the batches of an epoch, texts of passages to calibrate a new head on)."""
-    from dupmae_ir.finetune.data import Pair, TopicalBatches, cap_kinds, read_pairs
-    from dupmae_ir.finetune.examples import PairExamples, mined_examples
+    from dupmae_ir.finetune.data.examples import PairExamples, mined_examples
+    from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches, cap_kinds, read_pairs
     from dupmae_ir.types import Document
 
     chance = random.Random(config.seed)
@@ -285,11 +285,11 @@ def _steps(config: FinetuneConfig, queries: int, processes: int) -> int:
 
 def _base_model(config: FinetuneConfig, base: Path, passages: list[str], quiet: bool) -> tuple[Any, Any]:
     """(retriever to train, tokenizer): the base as it is where it has a masked-LM head, else with a calibrated one
-    (models/from_encoder.py); split in two as --encoder says."""
+    (models/checkpoints/calibrated_head.py); split in two as --encoder says."""
     import torch
 
-    from dupmae_ir.models.bases import with_calibrated_head
-    from dupmae_ir.models.checkpoints import load_model
+    from dupmae_ir.models.checkpoints.base_models import with_calibrated_head
+    from dupmae_ir.models.checkpoints.folder import load_model
     from dupmae_ir.models.retriever import Retriever
 
     try:
@@ -319,8 +319,8 @@ def _new_projection(side: Any, tokenizer: Any, config: FinetuneConfig, passages:
     """W_cls of a base without one: what comes nearest to --teacher's vectors, without a teacher orthogonal."""
     import torch
 
-    from dupmae_ir.models.bases import sampled
-    from dupmae_ir.models.from_encoder import taught_projection
+    from dupmae_ir.models.checkpoints.base_models import sampled
+    from dupmae_ir.models.checkpoints.calibrated_head import taught_projection
 
     width = side.lm.config.hidden_size
     if config.teacher is None or config.cls_dim != width:
@@ -362,7 +362,7 @@ def _shared_again(model: Any) -> Any:
 
 
 def _stored(config: FinetuneConfig, base: Path, tokenizer: Any) -> Any:
-    from dupmae_ir.models.checkpoints import ModelConfig, read_config
+    from dupmae_ir.models.checkpoints.folder import ModelConfig, read_config
 
     told = {
         "method": "cot-mote" if config.encoder == "mote" else "dupmae",
@@ -390,8 +390,8 @@ def _trainer(
     from accelerate import PartialState
     from transformers import TrainingArguments
 
-    from dupmae_ir.finetune.data import read_pairs
-    from dupmae_ir.finetune.examples import Batches, ExampleCollator
+    from dupmae_ir.finetune.data.examples import Batches, ExampleCollator
+    from dupmae_ir.finetune.data.pairs import read_pairs
     from dupmae_ir.finetune.objective import BiEncoder
     from dupmae_ir.finetune.trainer import PairTrainer
 
@@ -468,7 +468,7 @@ def _objective(config: FinetuneConfig) -> Any:
 def _teacher(config: FinetuneConfig, retriever: Any) -> Any:
     """The frozen sentence encoder of --teacher, checked against the student's width and vocabulary."""
     from dupmae_ir.finetune.trainer import Teacher
-    from dupmae_ir.models.checkpoints import load_model
+    from dupmae_ir.models.checkpoints.folder import load_model
     from dupmae_ir.models.masked_lm import encoder_of
 
     if config.teacher is None:
@@ -496,7 +496,7 @@ def _caps(values: tuple[str, ...]) -> dict[str, int]:
 
 def _digests(config: FinetuneConfig) -> dict[str, str]:
     """sha256 of every file that is read, and of the base and the teacher."""
-    from dupmae_ir.models.checkpoints import folder_digest
+    from dupmae_ir.models.checkpoints.folder import folder_digest
 
     files = [*config.pairs, *config.dev, *(f for f in (config.mined, config.scores) if f)]
     folders = [base_folder(name) for name in (config.model, config.teacher) if name]
@@ -506,8 +506,8 @@ def _digests(config: FinetuneConfig) -> dict[str, str]:
 
 def _publish(output: Path, retriever: Any, tokenizer: Any, stored: Any, record: dict[str, Any], work: Path) -> None:
     """The model folder, whole or not at all; then the checkpoints go."""
-    from dupmae_ir.io.atomic import replace_folder
-    from dupmae_ir.models.checkpoints import save_model
+    from dupmae_ir.io.publishing import replace_folder
+    from dupmae_ir.models.checkpoints.folder import save_model
 
     aside = output.with_name(f".{output.name}.done")
     shutil.rmtree(aside, ignore_errors=True)

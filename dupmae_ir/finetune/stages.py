@@ -23,20 +23,20 @@ from typing import Any
 from dupmae_ir.config import flags, from_mapping, read_toml
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, TrainingFailed, UsageError
-from dupmae_ir.io.atomic import sha256_file, write_json
-from dupmae_ir.io.lock import exclusive
+from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.publishing import sha256_file, write_json
 from dupmae_ir.registry import lookup, suggest
 
 RECIPES = Path(__file__).with_name("recipes")
 STATE = "steps.json"
 COMMANDS = {
     "pretrain": ("dupmae_ir.pretrain.run", "PretrainConfig", ""),
-    "pretrain.augment": ("dupmae_ir.pretrain.augment", "AugmentConfig", ".jsonl"),
+    "pretrain.augment": ("dupmae_ir.pretrain.augment.run", "AugmentConfig", ".jsonl"),
     "finetune.convert": ("dupmae_ir.finetune.convert", "ConvertConfig", ".jsonl"),
     "finetune": ("dupmae_ir.finetune.run", "FinetuneConfig", ""),
-    "finetune.mine": ("dupmae_ir.finetune.mine", "MineConfig", ".jsonl"),
-    "finetune.cross_encoder": ("dupmae_ir.finetune.cross_encoder", "CrossEncoderConfig", ""),
-    "finetune.score": ("dupmae_ir.finetune.score", "ScoreConfig", ".jsonl"),
+    "finetune.mine": ("dupmae_ir.finetune.mine.run", "MineConfig", ".jsonl"),
+    "finetune.cross_encoder": ("dupmae_ir.finetune.cross_encoder.run", "CrossEncoderConfig", ""),
+    "finetune.score": ("dupmae_ir.finetune.score.run", "ScoreConfig", ".jsonl"),
 }
 """Command -> (module and class of its settings, ending of its output)."""
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import TrainingArguments
 
-from dupmae_ir.finetune.data import Pair
-from dupmae_ir.finetune.examples import ABSENT, Batches, ExampleCollator
+from dupmae_ir.finetune.data.examples import ABSENT, Batches, ExampleCollator
+from dupmae_ir.finetune.data.pairs import Pair
 from dupmae_ir.finetune.objective import BiEncoder, Objective, Parts, batch_loss, in_groups
+from dupmae_ir.models.checkpoints.released import SIDES
 from dupmae_ir.models.pooling import keep_top_k
-from dupmae_ir.models.released import SIDES
 from dupmae_ir.models.retriever import similarity
 from dupmae_ir.training import CheckedTrainer
 
@@ -40,7 +40,7 @@ class Teacher:
 
 
 class PairTrainer(CheckedTrainer):
-    """Trainer of a :class:`BiEncoder` on :mod:`~dupmae_ir.finetune.examples`.
+    """Trainer of a :class:`BiEncoder` on :mod:`~dupmae_ir.finetune.data.examples`.
 
     ``head_lr_factor`` multiplies the learning rate of the MLM head's transform and biases and of W_cls, which start
     far less trained than the encoder. ``chunk`` > 0 encodes so many texts at a time and keeps no graph of the others

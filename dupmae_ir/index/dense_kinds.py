@@ -24,8 +24,8 @@ from dupmae_ir.console import megabytes
 from dupmae_ir.device import faiss_threads
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.faiss import read_flat
-from dupmae_ir.io.atomic import atomic_write, write_json
-from dupmae_ir.io.lock import exclusive
+from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.publishing import atomic_write, write_json
 from dupmae_ir.registry import lookup
 
 if TYPE_CHECKING:

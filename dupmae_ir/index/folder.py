@@ -33,7 +33,7 @@ import dupmae_ir
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.faiss import FlatWriter, flat_problem, read_flat, vectors_of, vectors_offset
 from dupmae_ir.index.forward import FILES, Forward, ForwardWriter
-from dupmae_ir.io.atomic import write_json
+from dupmae_ir.io.publishing import write_json
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

@@ -93,8 +93,8 @@ def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], ob
     It appears whole, in the place of an older one. ``tick`` is told the rows of each finished window. Raises
     :class:`IndexMismatch` for an index without impacts, :class:`UsageError` while somebody else writes it.
     """
-    from dupmae_ir.io.atomic import disk_full_is_one_line, replace_folder
-    from dupmae_ir.io.lock import exclusive
+    from dupmae_ir.io.locks import exclusive
+    from dupmae_ir.io.publishing import disk_full_is_one_line, replace_folder
 
     forward, target = index.forward, folder_of(index.path)
     aside = target.with_name(".postings.building")

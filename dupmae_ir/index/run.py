@@ -88,9 +88,9 @@ def build(config: Bm25Config) -> dict[str, Any]:
     """Make the BM25 index and return a summary; an older one stays until the new one is complete."""
     from dupmae_ir import pyserini
     from dupmae_ir.index.bm25 import build_bm25
-    from dupmae_ir.io.atomic import replace_folder
     from dupmae_ir.io.collections import Collection
-    from dupmae_ir.io.lock import exclusive
+    from dupmae_ir.io.locks import exclusive
+    from dupmae_ir.io.publishing import replace_folder
 
     target = Path(config.index).absolute()
     collection = Collection(config.corpus, config.fields, config.docid_field, _unescaped(config.delimiter))

@@ -19,8 +19,8 @@ from typing import IO, NamedTuple, cast
 
 from dupmae_ir.console import byte_bar, megabytes, one_line, say
 from dupmae_ir.errors import InputError, OutputError, UsageError
-from dupmae_ir.io.atomic import disk_full_is_one_line, replace_folder
-from dupmae_ir.io.lock import in_line
+from dupmae_ir.io.locks import in_line
+from dupmae_ir.io.publishing import disk_full_is_one_line, replace_folder
 
 ROOM = 0.95  #: share of the free disk space that one archive may fill
 _BLOCK = 1 << 17

@@ -28,8 +28,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 from dupmae_ir import __version__
 from dupmae_ir.console import byte_bar, megabytes, one_line, say
 from dupmae_ir.errors import EnvironmentProblem, InputError, OutputError, UsageError
-from dupmae_ir.io.atomic import disk_full_is_one_line, fsync_folder, write_json
-from dupmae_ir.io.lock import in_line
+from dupmae_ir.io.locks import in_line
+from dupmae_ir.io.publishing import disk_full_is_one_line, fsync_folder, write_json
 
 if TYPE_CHECKING:
     from requests import Response, Session

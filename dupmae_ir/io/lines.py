@@ -67,7 +67,7 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
 @contextmanager
 def json_lines(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], Any]]:
     """What writes a JSON line to ``path``, gzipped if its name says so; the file appears whole or not at all."""
-    from dupmae_ir.io.atomic import atomic_write
+    from dupmae_ir.io.publishing import atomic_write
 
     with atomic_write(path, "wb") as raw:
         if Path(path).suffix != ".gz":

@@ -21,8 +21,8 @@ import numpy as np
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, OutputError, UsageError
-from dupmae_ir.io.atomic import atomic_write
 from dupmae_ir.io.lines import columns, numbered_lines
+from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.registry import lookup
 from dupmae_ir.types import Hit
 

@@ -19,6 +19,6 @@ def load_encoder(model: str | Path | None = None, **settings: Any) -> Encoder:
         from dupmae_ir.testing import HashingEncoder
 
         return HashingEncoder.load(**settings)
-    from dupmae_ir.models.encoder import TextEncoder
+    from dupmae_ir.models.inference.encoder import TextEncoder
 
     return TextEncoder.load(model, **{k: v for k, v in settings.items() if v is not None})

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models import checkpoints
+from dupmae_ir.models.checkpoints import folder as checkpoints
+from dupmae_ir.models.checkpoints.released import UNTIED
 from dupmae_ir.models.masked_lm import encoder_of
-from dupmae_ir.models.released import UNTIED
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
 TextType = Literal["query", "passage"]

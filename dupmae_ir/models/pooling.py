@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dupmae_ir.models.products import Pieces, even, in_pieces, plain
+from dupmae_ir.models.inference.cpu_linear import Pieces, even, in_pieces, plain
 
 CHUNK = 2048
 """Vocabulary rows per step: the logits of a chunk stay in the processor's cache."""
@@ -119,7 +119,8 @@ def ot_max_packed(
     """:func:`ot_max` for packed tokens, forward only.
 
     ``hidden`` (S, d): the speaking tokens of all texts end to end; ``counts``: how many each text has. ``weight``
-    (V, d), or what :func:`~dupmae_ir.models.products.in_pieces` made of it. Returns (B, V); -inf for a text with none.
+    (V, d), or what :func:`~dupmae_ir.models.inference.cpu_linear.in_pieces` made of it.
+    Returns (B, V); -inf for a text with none.
     """
     pieces = in_pieces(weight, plain, chunk or _rows_at_a_time(len(hidden))) if isinstance(weight, Tensor) else weight
     pooled = hidden.new_empty(len(counts), pieces[-1][0].stop)

@@ -17,7 +17,7 @@ from dupmae_ir.pretrain import masking
 from dupmae_ir.pretrain.recipes import Recipe
 from dupmae_ir.pretrain.tokens import Corpus
 from dupmae_ir.pretrain.vocabulary import Vocabulary
-from dupmae_ir.pretrain.words import WordCounts, word_hashes, word_starts
+from dupmae_ir.pretrain.word_counts import WordCounts, word_hashes, word_starts
 
 MOST_QUERIES = 10
 """Generated queries joined into one text for MASTER's decoder, as released."""
@@ -118,7 +118,7 @@ class Collator:
 
 
 class MLMCollator(Collator):
-    """Batches of :class:`~dupmae_ir.models.plain_mlm.PlainMLM`."""
+    """Batches of :class:`~dupmae_ir.models.objectives.plain_mlm.PlainMLM`."""
 
     def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
         return self.batch(self.padded([self.text(d) for d in draws], draws), None)
@@ -132,7 +132,7 @@ class MLMCollator(Collator):
 
 
 class RetroMAECollator(MLMCollator):
-    """Batches of :class:`~dupmae_ir.models.retromae.RetroMAE`."""
+    """Batches of :class:`~dupmae_ir.models.objectives.retromae.RetroMAE`."""
 
     def batch(self, texts: Padded, hidden: np.ndarray | None) -> dict[str, Tensor]:
         batch = super().batch(texts, hidden)
@@ -202,7 +202,7 @@ class DupMAECollator(RetroMAECollator):
 
 
 class MASTERCollator(Collator):
-    """Batches of :class:`~dupmae_ir.models.master.MASTER`, for the tasks that are on."""
+    """Batches of :class:`~dupmae_ir.models.objectives.master.MASTER`, for the tasks that are on."""
 
     def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
         texts = self.padded([self.text(d) for d in draws], draws)
@@ -284,8 +284,8 @@ class MASTERCollator(Collator):
 
 
 class CoTMAECollator(Collator):
-    """Batches of :class:`~dupmae_ir.models.cot_mae.CoTMAE`. Two texts of a document each lead the decoding of the
-    other, so that a draw makes two rows; a generated query is decoded only, and a draw makes one."""
+    """Batches of :class:`~dupmae_ir.models.objectives.cot_mae.CoTMAE`. Two texts of a document each lead the
+    decoding of the other, so that a draw makes two rows; a generated query is decoded only, and a draw makes one."""
 
     def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
         pairs = [self._pair(d) for d in draws]
@@ -326,7 +326,7 @@ class CoTMAECollator(Collator):
 
 
 class CoTMoTECollator(Collator):
-    """Batches of :class:`~dupmae_ir.models.cot_mote.CoTMoTE`: a passage and one of its queries."""
+    """Batches of :class:`~dupmae_ir.models.objectives.cot_mote.CoTMoTE`: a passage and one of its queries."""
 
     def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
         asked = [self._query(d) for d in draws]

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.errors import EnvironmentProblem, InputError
-from dupmae_ir.io.atomic import sha256_file
 from dupmae_ir.io.collections import natural_key, read_collection
 from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.io.publishing import sha256_file
 
 JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
 ENDINGS = (*JSON_ENDINGS, ".tsv", ".txt", ".md")

@@ -210,10 +210,10 @@ def _prepare(config: PretrainConfig, recipe: Recipe, quiet: bool) -> _Job:
     from dupmae_ir.models.masked_lm import longest
     from dupmae_ir.pretrain.collate import usable
     from dupmae_ir.pretrain.corpus import read_texts
-    from dupmae_ir.pretrain.objectives import build, load_decoders
+    from dupmae_ir.pretrain.objective import build, load_decoders
     from dupmae_ir.pretrain.tokens import Cutting, load_corpus
     from dupmae_ir.pretrain.vocabulary import Vocabulary
-    from dupmae_ir.pretrain.words import count_words
+    from dupmae_ir.pretrain.word_counts import count_words
 
     # Decoders, and heads that are added, start from the seed, not from what ran before.
     set_seed(config.seed)
@@ -255,8 +255,8 @@ def _base(config: PretrainConfig, passages: Any, quiet: bool) -> tuple[Any, Any]
     """(Retriever in training mode, tokenizer) to start from."""
     from itertools import islice
 
-    from dupmae_ir.models.bases import SAMPLE, base_folder, with_calibrated_head
-    from dupmae_ir.models.checkpoints import load_model
+    from dupmae_ir.models.checkpoints.base_models import SAMPLE, base_folder, with_calibrated_head
+    from dupmae_ir.models.checkpoints.folder import load_model
     from dupmae_ir.models.experts import FOLDERS
 
     if config.from_config:
@@ -294,7 +294,7 @@ def _experts(config: PretrainConfig, recipe: Recipe) -> Any:
 def _from_config(path: Path, folder: Path) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-    from dupmae_ir.models.checkpoints import silent_ids
+    from dupmae_ir.models.checkpoints.folder import silent_ids
     from dupmae_ir.models.retriever import Retriever
 
     if not path.exists():
@@ -399,9 +399,9 @@ def _finish(
     config: PretrainConfig, recipe: Recipe, job: _Job, trainer: Any, work: Path, seconds: int
 ) -> dict[str, Any]:
     """The model folder, whole or not at all; then the checkpoints go."""
-    from dupmae_ir.io.atomic import replace_folder, write_json
-    from dupmae_ir.models.checkpoints import ModelConfig
-    from dupmae_ir.pretrain.objectives import save_decoders, save_encoder
+    from dupmae_ir.io.publishing import replace_folder, write_json
+    from dupmae_ir.models.checkpoints.folder import ModelConfig
+    from dupmae_ir.pretrain.objective import save_decoders, save_encoder
     from dupmae_ir.training import LOG, TENSORBOARD, plot_log, read_log, refuse_broken_weights
 
     refuse_broken_weights(job.objective, trainer.state.global_step, work)

@@ -17,9 +17,9 @@ import numpy as np
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.atomic import replace_folder, write_json
 from dupmae_ir.io.downloads import cache_folder
-from dupmae_ir.io.lock import exclusive
+from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.publishing import replace_folder, write_json
 from dupmae_ir.pretrain.corpus import Text, digest, read_texts
 
 FORMAT = 1

@@ -73,8 +73,8 @@ class _Draws(Dataset):
 
 
 class PretrainTrainer(CheckedTrainer):
-    """Trainer of a :class:`~dupmae_ir.models.bottleneck.Bottleneck`. ``held_out`` are draws whose losses are told by
-    :meth:`evaluate`, always with the same masks."""
+    """Trainer of a :class:`~dupmae_ir.models.objectives.bottleneck.Bottleneck`. ``held_out`` are draws whose losses
+    :meth:`evaluate` reports, always with the same masks."""
 
     def __init__(
         self,

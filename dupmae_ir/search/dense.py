@@ -17,7 +17,7 @@ import numpy as np
 from dupmae_ir.device import faiss_threads
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.dense_kinds import FLAT
-from dupmae_ir.search.hybrid import Candidates
+from dupmae_ir.search.certified_topk import Candidates
 
 MANY = 16
 """From so many questions on, one matrix product is faster than faiss's loop over them."""
@@ -59,7 +59,7 @@ class DenseIndex:
 
 
 class DensePart:
-    """One batch of queries against a :class:`DenseIndex`; a :class:`~dupmae_ir.search.hybrid.Part`."""
+    """One batch of queries against a :class:`DenseIndex`; a :class:`~dupmae_ir.search.certified_topk.Part`."""
 
     def __init__(self, dense: DenseIndex, vectors: np.ndarray, threads: int) -> None:
         self.dense = dense

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from dupmae_ir.search.hybrid import Candidates
+from dupmae_ir.search.certified_topk import Candidates
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -85,7 +85,7 @@ class ImpactIndex:
 
 
 class ImpactPart:
-    """One batch of queries against an :class:`ImpactIndex`; a :class:`~dupmae_ir.search.hybrid.Part`.
+    """One batch of queries against an :class:`ImpactIndex`; a :class:`~dupmae_ir.search.certified_topk.Part`.
 
     Scores are exact integer sums divided by ``unit``.
     """

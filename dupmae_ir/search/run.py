@@ -341,7 +341,7 @@ def _bm25(config: SearchConfig) -> _Engine:
 
 def _run_file(config: SearchConfig) -> dict[str, Any]:
     """Every topic into the run file, batch by batch."""
-    from dupmae_ir.io.atomic import atomic_write
+    from dupmae_ir.io.publishing import atomic_write
     from dupmae_ir.io.runs import open_run
 
     assert config.output
@@ -382,8 +382,8 @@ def _documents(config: SearchConfig, answers: Answers, topics: Sequence[Query], 
     if not config.max_passage:
         yield from answers(topics, hits)
         return
+    from dupmae_ir.search.max_passage import best_passages
     from dupmae_ir.search.ordering import without
-    from dupmae_ir.search.passages import best_passages
 
     depth = config.passage_hits or 10 * hits
     for answer in answers(topics, depth):

@@ -24,13 +24,13 @@ from dupmae_ir.device import ENGINES, pick_engine, processors, torch_threads
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.index.dense_kinds import FLAT, KINDS
 from dupmae_ir.registry import lookup
+from dupmae_ir.search.certified_topk import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.fusion import Exact, Fusion
-from dupmae_ir.search.hybrid import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.impact import MOST_TERMS, ImpactIndex, ImpactQuery, Postings
-from dupmae_ir.search.proposers import open_dense
-from dupmae_ir.search.queries import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
-from dupmae_ir.search.scan import MOST_HITS, scanned_top, summed_top
+from dupmae_ir.search.one_pass import MOST_HITS, scanned_top, summed_top
+from dupmae_ir.search.quantised_dense import open_dense
+from dupmae_ir.search.query_encoder import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.types import Encoder, Hit, Query
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dupmae_ir import collections
 from dupmae_ir.collections import find, load, names, qrels_digest, topics_digest
 from dupmae_ir.collections.catalogue import FAMILIES
 from dupmae_ir.errors import InputError, UnknownName, UsageError
-from dupmae_ir.eval.measures import parse_measures
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
+from dupmae_ir.measures import parse_measures
 
 ALL = [find(name) for name in names()]
 # Anserini's copies leave out judgements that count for nothing: two of grade -1, and those of grade 0.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from encode_runs import ROOT
 
-from dupmae_ir.encode.encoders import DupmaeQueryEncoder
+from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.queries import main, write_queries
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.types import Query

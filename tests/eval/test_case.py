@@ -10,7 +10,7 @@ import pytest
 
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.eval.case import CaseConfig, main, run
-from dupmae_ir.eval.case_text import FORMATS, Case, Shown
+from dupmae_ir.eval.reports.case import FORMATS, Case, Shown
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.searcher import Searcher, TermShare
 

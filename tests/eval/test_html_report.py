@@ -15,11 +15,11 @@ from awkward import awkward_run, random_qrels
 from dupmae_ir.eval import evaluate
 from dupmae_ir.eval.__main__ import main
 from dupmae_ir.eval.compare import Settings, compare, mean_intervals
-from dupmae_ir.eval.html_report import Figures, as_html
-from dupmae_ir.eval.page import page, table
-from dupmae_ir.eval.plots import Axis, curves, difference_bars, linear, scatter, standalone
-from dupmae_ir.eval.ranks import complementarity, recall_curve, relevant_ranks
-from dupmae_ir.eval.report import FORMATS, Report, as_json
+from dupmae_ir.eval.reports.figures import Axis, curves, difference_bars, linear, scatter, standalone
+from dupmae_ir.eval.reports.html import Figures, as_html
+from dupmae_ir.eval.reports.page import page, table
+from dupmae_ir.eval.reports.ranks import complementarity, recall_curve, relevant_ranks
+from dupmae_ir.eval.reports.text import FORMATS, Report, as_json
 from dupmae_ir.types import Hit
 
 NASTY = '<script>alert("1")</script>&'

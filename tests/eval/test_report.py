@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dupmae_ir.eval import evaluate
-from dupmae_ir.eval.report import FORMATS, Report, as_csv, as_json, as_latex, as_markdown, as_table, per_query_tsv
+from dupmae_ir.eval.reports.text import FORMATS, Report, as_csv, as_json, as_latex, as_markdown, as_table, per_query_tsv
 from dupmae_ir.types import Hit
 
 QRELS = {"1": {"a": 1}, "2": {"b": 2}, "3": {"c": 1}}

@@ -20,9 +20,9 @@ FILLERS = ["the", "sat", "on", "mat", "runs", "fast", "over", "lazy", "quick", "
 
 def write_mined(folder: Path, queries: int = 48, negatives: int = 6) -> Path:
     """Passages of random words; what answers a query has its telling word and "sorts", which no negative has."""
-    from dupmae_ir.finetune.growing import meta_path
-    from dupmae_ir.finetune.mined import inputs_digest
-    from dupmae_ir.io.atomic import sha256_file
+    from dupmae_ir.finetune.data.mined import inputs_digest
+    from dupmae_ir.io.publishing import sha256_file
+    from dupmae_ir.io.resumable_jsonl import meta_path
 
     rng = random.Random(0)
 

@@ -15,7 +15,7 @@ def write_stage(folder: Path, queries: int = 24, negatives: int = 6) -> Path:
     from tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertForMaskedLM
 
-    from dupmae_ir.finetune.mined import read_mined
+    from dupmae_ir.finetune.data.mined import read_mined
 
     torch.manual_seed(0)
     BertForMaskedLM(tiny_config(initializer_range=0.1)).save_pretrained(folder / "base")

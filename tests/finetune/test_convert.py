@@ -12,13 +12,13 @@ import tracemalloc
 import pytest
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.finetune import formats
 from dupmae_ir.finetune.convert import ConvertConfig, main, run, scores_path
-from dupmae_ir.finetune.data import read_pairs
-from dupmae_ir.finetune.examples import mined_examples
-from dupmae_ir.finetune.formats import array_items
-from dupmae_ir.finetune.growing import meta_path, read_meta
-from dupmae_ir.finetune.mined import open_passages, read_mined, read_scores, require_scores
+from dupmae_ir.finetune.data import formats
+from dupmae_ir.finetune.data.examples import mined_examples
+from dupmae_ir.finetune.data.formats import array_items
+from dupmae_ir.finetune.data.mined import open_passages, read_mined, read_scores, require_scores
+from dupmae_ir.finetune.data.pairs import read_pairs
+from dupmae_ir.io.resumable_jsonl import meta_path, read_meta
 
 
 @pytest.fixture

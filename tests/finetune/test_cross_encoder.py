@@ -16,9 +16,7 @@ pytest.importorskip("accelerate", reason="training needs the extra: pip install 
 import torch
 from rerank_samples import ROOT, kill_when, pair_tokenizer, write_base, write_mined
 
-from dupmae_ir.finetune.cross_encoder import main
-from dupmae_ir.finetune.mined import open_passages, read_mined
-from dupmae_ir.finetune.reranker import (
+from dupmae_ir.finetune.cross_encoder.model import (
     Draw,
     Draws,
     GroupCollator,
@@ -28,6 +26,8 @@ from dupmae_ir.finetune.reranker import (
     load_reranker,
     relevance,
 )
+from dupmae_ir.finetune.cross_encoder.run import main
+from dupmae_ir.finetune.data.mined import open_passages, read_mined
 
 # Tiny models are saved within a second of each other, which transformers takes for a clock that stands still.
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable:UserWarning")
@@ -186,12 +186,13 @@ def test_killed_and_run_again_it_is_the_same_model(inputs, tmp_path):
 
 SLOW = """
 import sys, time
-from dupmae_ir.finetune import cross_encoder, reranker
-plain = reranker.RerankerTrainer.compute_loss
+from dupmae_ir.finetune.cross_encoder import run as cross_encoder
+from dupmae_ir.finetune.cross_encoder import model
+plain = model.RerankerTrainer.compute_loss
 def slowly(self, *a, **k):
     time.sleep(0.2 if self.state.global_step >= 8 else 0)
     return plain(self, *a, **k)
-reranker.RerankerTrainer.compute_loss = slowly
+model.RerankerTrainer.compute_loss = slowly
 sys.exit(cross_encoder.main(sys.argv[1:]))
 """
 

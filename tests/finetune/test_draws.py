@@ -10,9 +10,9 @@ from rerank_samples import write_mined
 from tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.finetune.data import Pair, TopicalBatches
-from dupmae_ir.finetune.examples import Batches, Draw, ExampleCollator, PairExamples, mined_examples
-from dupmae_ir.finetune.mined import read_mined
+from dupmae_ir.finetune.data.examples import Batches, Draw, ExampleCollator, PairExamples, mined_examples
+from dupmae_ir.finetune.data.mined import read_mined
+from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches
 from dupmae_ir.finetune.objective import answering, like_lengths
 from dupmae_ir.types import Document
 

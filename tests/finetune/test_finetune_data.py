@@ -8,7 +8,7 @@ import json
 import pytest
 
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.finetune.data import Pair, TopicalBatches, cap_kinds, read_pairs
+from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches, cap_kinds, read_pairs
 from dupmae_ir.types import Document
 
 

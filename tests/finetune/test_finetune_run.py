@@ -12,7 +12,7 @@ pytest.importorskip("accelerate", reason="training needs the extra: pip install 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.run import FinetuneConfig
-from dupmae_ir.models.encoder import TextEncoder
+from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.training import last_checkpoint, same_job
 
 WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
@@ -195,7 +195,7 @@ def test_two_encoders_start_with_one_projection(folder):
     from transformers import BertForMaskedLM
 
     from dupmae_ir.finetune.run import _base_model
-    from dupmae_ir.models.checkpoints import ModelConfig, save_model, silent_ids
+    from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
     from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
     tokenizer = tiny_tokenizer()
@@ -213,8 +213,8 @@ def test_a_head_that_is_added_leaves_a_projection_alone(folder):
     from tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertModel
 
-    from dupmae_ir.models.bases import with_calibrated_head
-    from dupmae_ir.models.checkpoints import ModelConfig, save_model, silent_ids
+    from dupmae_ir.models.checkpoints.base_models import with_calibrated_head
+    from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
     from dupmae_ir.models.retriever import Retriever
 
     tokenizer = tiny_tokenizer()

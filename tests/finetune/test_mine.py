@@ -14,10 +14,10 @@ import pytest
 from rerank_samples import kill_when
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError
-from dupmae_ir.finetune import growing
-from dupmae_ir.finetune.growing import Growing
-from dupmae_ir.finetune.mine import hard_negatives, main
-from dupmae_ir.finetune.mined import Passages, open_passages, read_mined, read_scores, require_scores, text_key
+from dupmae_ir.finetune.data.mined import Passages, open_passages, read_mined, read_scores, require_scores, text_key
+from dupmae_ir.finetune.mine.run import hard_negatives, main
+from dupmae_ir.io import resumable_jsonl
+from dupmae_ir.io.resumable_jsonl import Growing
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Hit
 
@@ -306,19 +306,20 @@ def test_a_model_that_is_not_there(tmp_path, capsys):
 
 SLOW = """
 import sys, time
-from dupmae_ir.finetune import growing, mine
+from dupmae_ir.io import resumable_jsonl
+from dupmae_ir.finetune.mine import run as mine
 mine.WINDOW = 2
-plain = growing.Growing.append
+plain = resumable_jsonl.Growing.append
 def slowly(self, rows):
     plain(self, rows)
     time.sleep(0.2)
-growing.Growing.append = slowly
+resumable_jsonl.Growing.append = slowly
 sys.exit(mine.main(sys.argv[1:]))
 """
 
 
 def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
-    monkeypatch.setattr("dupmae_ir.finetune.mine.WINDOW", 2)
+    monkeypatch.setattr("dupmae_ir.finetune.mine.run.WINDOW", 2)
     assert mine(folder, *MODEL, output="whole.jsonl") == 0
     flags = [
         "--topics",
@@ -364,7 +365,7 @@ def test_growing_goes_on_at_a_window(tmp_path):
     again.finish({"settings": {}})
     assert read(tmp_path / "o") == [{"n": n} for n in range(5)]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o", "o.meta.json"]
-    assert growing.finished(tmp_path / "o", {}) == {"settings": {}}
+    assert resumable_jsonl.finished(tmp_path / "o", {}) == {"settings": {}}
 
 
 def test_passages_by_id_from_every_kind_of_file(tmp_path):
@@ -448,4 +449,4 @@ def test_text_keys_forgive_case_blanks_and_unicode_forms():
 
 def test_every_error_is_one_of_ours(tmp_path):
     with pytest.raises(DupmaeError, match="belongs beside"):
-        growing.read_meta(tmp_path / "none")
+        resumable_jsonl.read_meta(tmp_path / "none")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from rerank_samples import kill_when, write_base, write_mined
 
-from dupmae_ir.finetune import score
-from dupmae_ir.finetune.mined import open_passages, read_mined, read_scores, require_scores
-from dupmae_ir.finetune.score import main
+from dupmae_ir.finetune.data.mined import open_passages, read_mined, read_scores, require_scores
+from dupmae_ir.finetune.score import run as score
+from dupmae_ir.finetune.score.run import main
 
 
 @pytest.fixture
@@ -88,13 +88,14 @@ def test_bfloat16_is_near(folder):
 
 SLOW = """
 import sys, time
-from dupmae_ir.finetune import growing, score
+from dupmae_ir.io import resumable_jsonl
+from dupmae_ir.finetune.score import run as score
 score.WINDOW = 8
-plain = growing.Growing.append
+plain = resumable_jsonl.Growing.append
 def slowly(self, rows):
     plain(self, rows)
     time.sleep(0.3)
-growing.Growing.append = slowly
+resumable_jsonl.Growing.append = slowly
 sys.exit(score.main(sys.argv[1:]))
 """
 

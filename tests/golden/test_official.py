@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dupmae_ir.models.cot_mae import CoTMAE
-from dupmae_ir.models.dupmae import DupMAE
 from dupmae_ir.models.masked_lm import head_of
-from dupmae_ir.models.master import MASTER, TASKS
+from dupmae_ir.models.objectives.cot_mae import CoTMAE
+from dupmae_ir.models.objectives.dupmae import DupMAE
+from dupmae_ir.models.objectives.master import MASTER, TASKS
+from dupmae_ir.models.objectives.retromae import RetroMAE
 from dupmae_ir.models.pooling import ot_max
-from dupmae_ir.models.retromae import RetroMAE
 
 EXACT = {"rel": 1e-9, "abs": 1e-9}
 

@@ -15,7 +15,7 @@ def tiny_retriever() -> Any:
     import torch
     from transformers import BertForMaskedLM
 
-    from dupmae_ir.models.checkpoints import silent_ids
+    from dupmae_ir.models.checkpoints.folder import silent_ids
     from dupmae_ir.models.retriever import Retriever
 
     torch.manual_seed(7)
@@ -27,7 +27,7 @@ def tiny_retriever() -> Any:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tiny_retriever: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from dupmae_ir.models.checkpoints import ModelConfig, save_model
+    from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model
 
     model, tokenizer = tiny_retriever
     folder = tmp_path_factory.mktemp("models") / "tiny"

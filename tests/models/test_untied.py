@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import save_file
 from tiny_models import tiny_config, tiny_tokenizer
 
-from dupmae_ir.encode.encoders import DupmaeQueryEncoder
+from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import CheckpointError, IndexMismatch
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints import CONFIG, PROJECTION, ModelConfig, folder_digest, load_model, save_model
-from dupmae_ir.models.encoder import TextEncoder
+from dupmae_ir.models.checkpoints.folder import CONFIG, PROJECTION, ModelConfig, folder_digest, load_model, save_model
+from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.search.run import SearchConfig
 from dupmae_ir.search.run import run as search
@@ -32,7 +32,7 @@ SETTINGS = ModelConfig(document_length=32, query_length=16, top_k=6, activation=
 def side(seed: int, width: int | None = 8) -> Retriever:
     from transformers import BertForMaskedLM
 
-    from dupmae_ir.models.checkpoints import silent_ids
+    from dupmae_ir.models.checkpoints.folder import silent_ids
 
     torch.manual_seed(seed)
     lm = BertForMaskedLM(tiny_config())

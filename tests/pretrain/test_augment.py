@@ -17,9 +17,9 @@ import transformers as tf
 from tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.pretrain.augment import main, read_rows
+from dupmae_ir.pretrain.augment.run import main, read_rows
+from dupmae_ir.pretrain.augment.writer import Writer, WriterConfig
 from dupmae_ir.pretrain.corpus import read_texts
-from dupmae_ir.pretrain.writer import Writer, WriterConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -253,7 +253,7 @@ def test_queries_read_the_beginning_and_continuations_the_end(t5, gpt2, tmp_path
 
 SLOW = """
 import sys, time
-from dupmae_ir.pretrain import augment
+from dupmae_ir.pretrain.augment import run as augment
 whole = augment.Writer.__call__
 def slowly(*given):
     time.sleep(0.3)
@@ -296,7 +296,7 @@ def test_kill_9_and_again(t5, corpus, tmp_path):
 
 def test_other_settings_do_not_continue_unfinished_work(t5, corpus, tmp_path, capsys, monkeypatch):
     output = tmp_path / "o.jsonl"
-    monkeypatch.setattr("dupmae_ir.pretrain.augment._join", lambda *_: exec("raise KeyboardInterrupt"))
+    monkeypatch.setattr("dupmae_ir.pretrain.augment.run._join", lambda *_: exec("raise KeyboardInterrupt"))
     assert main(words("queries", t5, corpus, output)) == 130
     monkeypatch.undo()
     capsys.readouterr()

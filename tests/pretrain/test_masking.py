@@ -269,7 +269,7 @@ def test_bits_are_the_same_masks():
 def test_bits_unpack_in_the_model_as_here():
     import torch
 
-    from dupmae_ir.models.decoders import unpack
+    from dupmae_ir.models.objectives.decoders import unpack
 
     continues, lengths = text(37)
     seeds = masking.seeds_for(0, np.arange(1), "x")

@@ -13,7 +13,7 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.pretrain import tokens
 from dupmae_ir.pretrain.tokens import Cutting, load_corpus, packed
 from dupmae_ir.pretrain.vocabulary import Vocabulary
-from dupmae_ir.pretrain.words import WordCounts, count_words, word_hashes, word_starts
+from dupmae_ir.pretrain.word_counts import WordCounts, count_words, word_hashes, word_starts
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_corpus_without_words_is_refused(tmp_path, tokenizer):
 
 
 def test_words_are_counted(tmp_path, tokenizer, monkeypatch):
-    import dupmae_ir.pretrain.words as words
+    import dupmae_ir.pretrain.word_counts as words
 
     texts = ["the cats sat on the mat", "dogs dog cats", "cat", "s cats"]
     corpus = corpus_of(tmp_path, tokenizer, [{"text": t} for t in texts])

@@ -9,7 +9,7 @@ from tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir import pyserini
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints import ModelConfig, save_model, silent_ids
+from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
 pytestmark = pytest.mark.jvm

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from search_fakes import World
 
-from dupmae_ir.search.hybrid import exact_top
+from dupmae_ir.search.certified_topk import exact_top
 from dupmae_ir.search.impact import MOST_TERMS, ImpactQuery, _ceiling, quantise
 
 

@@ -90,7 +90,7 @@ def _accept(argv: list[str]) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    from dupmae_ir.io.atomic import atomic_write
+    from dupmae_ir.io.publishing import atomic_write
 
     with atomic_write(Path(path)) as f:
         f.write(text + "\n")

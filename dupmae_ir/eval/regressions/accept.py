@@ -11,7 +11,7 @@ from typing import Any
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions.cases import ACCEPTED, Case, Regression
 from dupmae_ir.eval.regressions.work import Result
-from dupmae_ir.io.atomic import atomic_write
+from dupmae_ir.io.publishing import atomic_write
 
 MARK = "# Accepted: written by `dupmae-ir eval.regressions accept`; measured values, not to be edited."
 DIGITS = 6

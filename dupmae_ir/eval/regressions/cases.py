@@ -13,7 +13,7 @@ from typing import Any
 
 from dupmae_ir.config import from_mapping, read_toml
 from dupmae_ir.errors import InputError, UnknownName
-from dupmae_ir.eval.measures import parse_measures
+from dupmae_ir.measures import parse_measures
 from dupmae_ir.registry import lookup, suggest
 
 TIERS = ("tiny", "small", "full")

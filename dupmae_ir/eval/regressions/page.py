@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dupmae_ir.eval.page import bullets, esc, page, table
 from dupmae_ir.eval.regressions.report import NOT_HERE, MeanRow, Row, environment_line, summary
 from dupmae_ir.eval.regressions.verdict import Status
+from dupmae_ir.eval.reports.page import bullets, esc, page, table
 
 _COLOUR = {
     Status.OK: "c2",

@@ -18,7 +18,7 @@ from dupmae_ir.eval.regressions import tiny
 from dupmae_ir.eval.regressions.cases import MODELS, RECIPES, read_json
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model, chain, read_models
-from dupmae_ir.io.atomic import write_json
+from dupmae_ir.io.publishing import write_json
 from dupmae_ir.registry import lookup
 
 KEY = "made-by.json"

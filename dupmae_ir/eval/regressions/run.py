@@ -16,7 +16,7 @@ from dupmae_ir.eval.regressions.place import Place
 from dupmae_ir.eval.regressions.report import MeanRow, Row, means
 from dupmae_ir.eval.regressions.verdict import Status, Verdict, judge
 from dupmae_ir.eval.regressions.work import Result
-from dupmae_ir.io.lock import exclusive
+from dupmae_ir.io.locks import exclusive
 
 FORMATS = ("markdown", "json", "junit", "html", "reproduction")
 

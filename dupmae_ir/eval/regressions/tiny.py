@@ -77,7 +77,7 @@ def write_model(folder: Path) -> Path:
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
-    from dupmae_ir.models.checkpoints import ModelConfig, save_model, silent_ids
+    from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
     from dupmae_ir.models.retriever import Retriever
 
     known = [*SPECIAL, *words(), "##s"]

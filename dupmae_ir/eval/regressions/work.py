@@ -19,7 +19,7 @@ from dupmae_ir.eval.regressions import checks
 from dupmae_ir.eval.regressions.cases import ACCURACY, Case, read_json
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.place import KEY, Data, Place, in_beir_layout
-from dupmae_ir.io.atomic import sha256_file, write_json
+from dupmae_ir.io.publishing import sha256_file, write_json
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def _index(name: str, settings: Any, place: Place, key: Mapping[str, Any]) -> No
 
 def _key(case: Case, place: Place, data: Data, model: Path | None) -> dict[str, Any]:
     """What decides the numbers, by name, so that a difference can be told."""
-    from dupmae_ir.models.checkpoints import default_model_path, folder_digest
+    from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest
 
     return {
         "weights": folder_digest(model or default_model_path()) if case.model else "bm25",

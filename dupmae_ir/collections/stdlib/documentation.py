@@ -1,0 +1,260 @@
+"""The embedded collection: what the running Python's standard library says about itself.
+
+One document for each docstring of a public module, class, function, method or property, about 5,000 in all. The
+docstrings are gathered in a child process that imports the whole library: such imports may set signal handlers, print
+or fail, and none of that belongs into the process of the caller. The document's id is the name people write
+(``os.path.join``, ``str.split``), its title the name with the signature.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dupmae_ir.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from dupmae_ir.types import Document
+
+SKIPPED = {
+    "antigravity",
+    "this",
+    "idlelib",
+    "turtledemo",
+    "turtle",
+    "tkinter",
+    "lib2to3",
+    "test",
+    "pydoc_data",
+    "distutils",
+    "ensurepip",
+    "encodings",
+    "nt",
+    "posix",
+    "posixpath",
+    "ntpath",
+    "genericpath",
+    "sre_compile",
+    "sre_parse",
+    "sre_constants",
+    "nturl2path",
+    "pyexpat",
+    "xxsubtype",
+    "xxlimited",
+    "xxlimited_35",
+    "rlcompleter",
+    "msilib",
+}
+"""Side effects, no documentation of their own, or the same under a name that nobody writes."""
+
+ALIASES = ("os.path",)
+"""Modules that no walk finds under the name people use."""
+
+_CHILD = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from dupmae_ir.collections.stdlib.documentation import print_rows; print_rows()"
+)
+_TRIVIAL = re.compile(r"(?i)return self\b|implement |create and return a new object|initialize self|helper for pickle")
+_PATIENCE = 300  #: seconds for a job that takes one
+_SHORTEST = 20
+_LONGEST_SIGNATURE = 100
+
+
+def stdlib_documents() -> list[Document]:
+    """The collection, in the order of the ids; the same on every run of one Python.
+
+    Raises :class:`EnvironmentProblem` when this Python cannot describe its own library.
+    """
+    from dupmae_ir.types import Document
+
+    # -I: nothing of the user's environment or working folder can stand in for a standard module.
+    child = [sys.executable, "-I", "-W", "ignore", "-c", _CHILD, str(Path(__file__).resolve().parents[2])]
+    try:
+        done = subprocess.run(child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE)
+    except (OSError, subprocess.SubprocessError) as e:
+        said = (getattr(e, "stderr", None) or b"").decode("utf-8", "replace").strip().rpartition("\n")[2] or e
+        raise EnvironmentProblem(
+            f"{sys.executable or 'this Python'} cannot list the documentation of its own library ({said}); "
+            "use a complete installation of Python 3.11 or newer"
+        ) from None
+    rows = [json.loads(line) for line in done.stdout.decode("utf-8").splitlines()]
+    return [Document(name, text, title) for name, title, text in rows]
+
+
+def write_beir(folder: str | Path) -> dict[str, int]:
+    """Write ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``; returns how many documents and queries."""
+    from dupmae_ir.collections.stdlib.queries import load_questions, questions_qrels
+    from dupmae_ir.io.publishing import atomic_write
+
+    folder = Path(folder)
+    documents = stdlib_documents()
+    qrels = questions_qrels(documents)
+    with atomic_write(folder / "corpus.jsonl") as f:
+        for d in documents:
+            f.write(json.dumps({"_id": d.docid, "title": d.title, "text": d.text}, ensure_ascii=False) + "\n")
+    with atomic_write(folder / "queries.jsonl") as f:
+        for q in load_questions():
+            f.write(json.dumps({"_id": q.qid, "text": q.text}, ensure_ascii=False) + "\n")
+    with atomic_write(folder / "qrels" / "test.tsv") as f:
+        f.write("query-id\tcorpus-id\tscore\n")
+        f.writelines(f"{qid}\t{docid}\t{grade}\n" for qid, found in qrels.items() for docid, grade in found.items())
+    return {"documents": len(documents), "queries": len(qrels)}
+
+
+def gather() -> list[tuple[str, str, str]]:
+    """(name, title, text) of every distinct docstring, by name. Imports the whole library: run it in a child."""
+    best: dict[str, tuple[tuple[Any, ...], str, str]] = {}
+    for module in _modules():
+        for name, value, owner in _described(module):
+            text = inspect.cleandoc(_doc(value) or "")
+            if len(text) < _SHORTEST or _TRIVIAL.match(text):
+                continue
+            # One text, one document: under the name in its own package, with the fewest dots.
+            rank = (owner not in {_home(value, module), "builtins"}, name.count("."), len(name), name)
+            if text not in best or rank < best[text][0]:
+                best[text] = (rank, name, name + _signature(value))
+    rows = {name: (name, title, text) for text, (_, name, title) in sorted(best.items(), key=lambda item: item[1][0])}
+    return [rows[name] for name in sorted(rows)]
+
+
+def _modules() -> Iterator[ModuleType]:
+    """Every public module that can be imported, packages before their parts."""
+    for name in sorted(sys.stdlib_module_names):
+        if not name.startswith("_") and name not in SKIPPED:
+            yield from _with_parts(name)
+    for name in ALIASES:
+        yield from filter(None, [_imported(name)])
+
+
+def _with_parts(name: str) -> Iterator[ModuleType]:
+    module = _imported(name)
+    if module is None:
+        return
+    yield module
+    for part in sorted(p.name for p in pkgutil.iter_modules(getattr(module, "__path__", ()))):
+        if not part.startswith("_") and part not in {"test", "tests"}:
+            yield from _with_parts(f"{name}.{part}")
+
+
+def _imported(name: str) -> ModuleType | None:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except BaseException:  # another system's module may do anything at import, exit included
+            return None
+
+
+def _described(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
+    """(full name, object, top-level package) of the module itself, its public members and their public members."""
+    # posixpath and ntpath call themselves so; people write os.path.
+    own = "os.path" if module.__name__ in {"posixpath", "ntpath"} else module.__name__
+    top = own.partition(".")[0]
+    prefix = "" if own == "builtins" else f"{own}."
+    yield own, module, top
+    for name, value in _members(module):
+        if not (inspect.isclass(value) or callable(value)):
+            continue
+        if top != "builtins" and not hasattr(module, "__all__") and _home(value, module) != top:
+            continue  # imported for the module's own use
+        yield prefix + name, value, top
+        if inspect.isclass(value):
+            for attribute, raw in sorted(_attributes(value).items()):
+                if not attribute.startswith("_") and _is_described(raw):
+                    yield f"{prefix}{name}.{attribute}", raw, top
+
+
+def _attributes(cls: type) -> dict[str, Any]:
+    """A class's own attributes, and those of private bases, which are documented nowhere else."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if base is cls or base.__name__.startswith("_"):
+            found |= vars(base)
+        elif _is_hidden(base):
+            # What a public base has too stands there: pathlib.PurePath.name, not pathlib.Path.name.
+            public = [b for b in cls.__mro__[1:] if not _is_hidden(b)]
+            found |= {name: raw for name, raw in vars(base).items() if not any(hasattr(b, name) for b in public)}
+    return found
+
+
+def _is_hidden(cls: type) -> bool:
+    """Kept by its package in a private module and not shown beside it: ``pathlib._abc.PathBase`` of Python 3.13."""
+    package, _, private = cls.__module__.partition("._")
+    return bool(private) and not hasattr(sys.modules.get(package), cls.__name__)
+
+
+def _members(module: ModuleType) -> Iterable[tuple[str, Any]]:
+    names = getattr(module, "__all__", None) or [n for n in dir(module) if not n.startswith("_")]
+    for name in sorted(set(names)):
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield name, getattr(module, name)
+
+
+def _is_described(raw: Any) -> bool:
+    return (
+        inspect.isroutine(raw)
+        or isinstance(raw, property | classmethod | staticmethod)
+        or (
+            inspect.isdatadescriptor(raw)
+            and not inspect.isgetsetdescriptor(raw)
+            and not inspect.ismemberdescriptor(raw)
+        )
+    )
+
+
+def _doc(value: Any) -> str | None:
+    value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    if inspect.isclass(value):
+        # A class without a docstring inherits none, but its constructor may say what it is for.
+        doc = vars(value).get("__doc__") or getattr(vars(value).get("__init__"), "__doc__", None)
+    else:
+        doc = getattr(value, "__doc__", None)
+        # The docstring of an instance is its class's.
+        doc = None if doc == type(value).__doc__ else doc
+    return doc if isinstance(doc, str) else None
+
+
+def _home(value: Any, module: ModuleType) -> str:
+    """The top-level package an object calls its own; ``_io`` and ``io`` are one."""
+    home = getattr(value, "__module__", None)
+    return (home if isinstance(home, str) else module.__name__).partition(".")[0].lstrip("_")
+
+
+def _signature(value: Any) -> str:
+    """``(a, b=None)``, or nothing where Python does not know; the same on every run."""
+    value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    if not callable(value):
+        return ""
+    try:
+        text = str(inspect.signature(value))
+    except Exception:  # a signature is what an object says it is, and it may raise anything
+        return ""
+    if " at 0x" in text or len(text) > _LONGEST_SIGNATURE:
+        return "(...)"
+    return text
+
+
+def print_rows() -> None:
+    """What the child does: the rows as JSON lines on standard output, and nothing else there."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # What modules print while they are imported must not get between the rows.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for row in gather():
+        out.write(json.dumps(row, ensure_ascii=False) + "\n")
+    out.flush()
+    # Atexit handlers of the whole library are not ours to run.
+    os._exit(0)

@@ -1,0 +1,247 @@
+"""Encoders in Pyserini's shape, so that stock searchers and writers can use them as they are.
+
+One object holds one model and has two views, ``.dense`` (numpy vectors) and ``.impact`` (dicts of term to integer).
+Both views of a text come from the same forward pass: whichever is asked second finds the first one's result.
+
+    queries = DupmaeQueryEncoder.for_index("indexes/mine")
+    FaissSearcher("indexes/mine/cls", queries.dense).batch_search(texts, ids, k=100)
+    LuceneImpactSearcher("indexes/mine/ot", queries.impact, min_idf=-1).batch_search(texts, ids, k=100)
+
+Give the impact searcher ``min_idf=-1``: its default drops every term that occurs in all documents. Its scores are
+integers; divide them by the square of the index's scale to add them to dense scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dupmae_ir.encode.representation_files import impact_dicts
+from dupmae_ir.encode.windows import quantised
+from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.types import Document, Representation
+
+if TYPE_CHECKING:
+    from dupmae_ir.types import Encoder
+
+REMEMBERED = 4096  #: texts whose representation is kept for the other view
+
+
+class DocumentView:
+    """One kind of vectors of documents; what Pyserini calls a ``DocumentEncoder``."""
+
+    def __init__(self, owner: DupmaeDocumentEncoder, kind: str) -> None:
+        self._owner, self._kind = owner, kind
+
+    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **_: Any) -> Any:
+        """n texts -> (n, dim) float32, or n dicts ``{term: impact}`` of Python integers from 1 to 255.
+
+        Other keywords of Pyserini's command line (``fp16``, ``max_length``, ...) are ignored: lengths and dtype
+        were chosen with the model, so that queries and documents agree.
+        """
+        return self._owner.vectors(self._kind, self._owner.joined(texts, titles))
+
+    encode_batch = encode
+
+
+class QueryView:
+    """One kind of vectors of queries; what Pyserini calls a ``QueryEncoder``."""
+
+    def __init__(self, owner: DupmaeQueryEncoder, kind: str) -> None:
+        self._owner, self._kind = owner, kind
+
+    def encode(self, query: str, **_: Any) -> Any:
+        """One query -> (dim,) float32, or one dict ``{term: impact}`` of Python integers from 1 to 255."""
+        return self._owner.vectors(self._kind, [query])[0]
+
+    def encode_batch(self, queries: Sequence[str], **_: Any) -> Any:
+        """n queries in one forward pass -> (n, dim) float32, or n dicts."""
+        return self._owner.vectors(self._kind, list(queries))
+
+
+class _Vectors:
+    """A model, its scale and the representations of the last texts."""
+
+    def __init__(self, encoder: Encoder, scale: float | None, represent: Callable[[list[str]], Representation]) -> None:
+        self.encoder = encoder
+        self.scale = scale or encoder.settings.impact_scale
+        self._represent = represent
+        self._memo: OrderedDict[str, Representation] = OrderedDict()
+
+    def vectors(self, kind: str, texts: list[str]) -> Any:
+        """``dense``: (n, dim) float32; ``impact``: n dicts of term to integer."""
+        self._check(kind)
+        representation = self.represent(texts)
+        if kind == "dense":
+            return representation.cls
+        part = quantised([], representation, self.scale)
+        return list(impact_dicts(part.impacts, self.encoder.terms or []))
+
+    def represent(self, texts: list[str]) -> Representation:
+        """Both parts of n texts; only those that were not seen lately go through the model."""
+        new = list(dict.fromkeys(t for t in texts if t not in self._memo))
+        fresh = dict(zip(new, _rows(self._represent(new)), strict=True)) if new else {}
+        found = [fresh[t] if t in fresh else self._memo[t] for t in texts]
+        for text in dict.fromkeys(texts):
+            self._memo[text] = fresh.get(text) or self._memo[text]
+            self._memo.move_to_end(text)
+        while len(self._memo) > REMEMBERED:
+            self._memo.popitem(last=False)
+        return _stacked(found) if found else self._represent([])
+
+    def _check(self, kind: str) -> None:
+        there = self.encoder.dim if kind == "dense" else self.encoder.terms
+        if there is None:
+            raise UsageError(f"{self.encoder.name} was loaded without {kind} vectors; load both parts")
+        if kind == "impact" and not self.scale:
+            raise UsageError("impacts need a scale: give scale=, the one in the index's meta.json")
+
+
+class DupmaeDocumentEncoder(_Vectors):
+    """Documents to vectors. ``view`` is what :meth:`encode` itself gives: ``dense`` or ``impact``.
+
+    ``model_name`` is a model folder, None the embedded default; ``settings`` are those of ``load_encoder``.
+    """
+
+    def __init__(
+        self,
+        model_name: str | Path | None = None,
+        device: str = "auto",
+        *,
+        view: str = "dense",
+        scale: float | None = None,
+        encoder: Encoder | None = None,
+        **settings: Any,
+    ) -> None:
+        encoder = encoder or _loaded(model_name, device, settings)
+        super().__init__(encoder, scale, encoder.encode_documents)
+        self._view = DocumentView(self, _known(view))
+
+    @cached_property
+    def dense(self) -> DocumentView:
+        """For a ``FaissRepresentationWriter``."""
+        return DocumentView(self, "dense")
+
+    @cached_property
+    def impact(self) -> DocumentView:
+        """For a ``JsonlRepresentationWriter``."""
+        return DocumentView(self, "impact")
+
+    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **kwargs: Any) -> Any:
+        """See :meth:`DocumentView.encode`."""
+        return self._view.encode(texts, titles, **kwargs)
+
+    encode_batch = encode
+
+    def joined(self, texts: Sequence[str], titles: Sequence[str] | None) -> list[str]:
+        """Titles and texts as the model reads them."""
+        if titles is None:
+            return list(texts)
+        separator = self.encoder.settings.title_separator
+        return [Document("", text, title or "").joined(separator) for text, title in zip(texts, titles, strict=True)]
+
+
+class DupmaeQueryEncoder(_Vectors):
+    """Queries to vectors. ``view`` is what :meth:`encode` itself gives: ``dense`` or ``impact``.
+
+    ``cap`` is the number of impacts kept of a query; Lucene takes at most 1,024.
+    """
+
+    def __init__(
+        self,
+        encoder_dir: str | Path | None = None,
+        device: str = "auto",
+        *,
+        view: str = "dense",
+        scale: float | None = None,
+        cap: int = 1024,
+        encoder: Encoder | None = None,
+        **settings: Any,
+    ) -> None:
+        loaded = encoder or _loaded(encoder_dir, device, settings)
+        super().__init__(loaded, scale, lambda texts: loaded.encode_queries(texts, cap))
+        self._view = QueryView(self, _known(view))
+
+    @classmethod
+    def for_index(cls, index: str | Path, model: str | Path | None = None, **options: Any) -> DupmaeQueryEncoder:
+        """The encoder that made ``index``, with the index's lengths and scale.
+
+        ``model`` says where the model lies when that is not where it was. Another model is refused.
+        """
+        meta = _meta(Path(index))
+        made_by = meta["encoder"]
+        queries = cls(
+            model or (None if made_by["name"] == "default" else made_by["name"]),
+            scale=meta["scale"],
+            parts=tuple(meta["parts"]),
+            query_length=made_by["query_length"],
+            activation=made_by["activation"],
+            normalize=made_by.get("normalize"),
+            **options,
+        )
+        if queries.encoder.digest != made_by["digest"]:
+            raise IndexMismatch(
+                f"{index} was made by another model than {queries.encoder.name} (digests {made_by['digest'][:12]} and "
+                f"{queries.encoder.digest[:12]}); name the one that made it"
+            )
+        return queries
+
+    @cached_property
+    def dense(self) -> QueryView:
+        """For a ``FaissSearcher``."""
+        return QueryView(self, "dense")
+
+    @cached_property
+    def impact(self) -> QueryView:
+        """For a ``LuceneImpactSearcher``."""
+        return QueryView(self, "impact")
+
+    def encode(self, query: str, **kwargs: Any) -> Any:
+        """See :meth:`QueryView.encode`."""
+        return self._view.encode(query, **kwargs)
+
+    def encode_batch(self, queries: Sequence[str], **kwargs: Any) -> Any:
+        """See :meth:`QueryView.encode_batch`."""
+        return self._view.encode_batch(queries, **kwargs)
+
+
+def _loaded(model: str | Path | None, device: str, settings: dict[str, Any]) -> Encoder:
+    from dupmae_ir.models import load_encoder
+
+    return load_encoder(None if model is None else str(model), device=device, **settings)
+
+
+def _known(view: str) -> str:
+    if view not in ("dense", "impact"):
+        raise UsageError(f"no view named {view!r}; use dense or impact")
+    return view
+
+
+def _meta(index: Path) -> dict[str, Any]:
+    try:
+        return json.loads((index / "meta.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{index}: no finished index here (no meta.json)") from None
+    except ValueError as e:
+        raise InputError(f"{index / 'meta.json'}: broken JSON: {e}") from None
+
+
+def _rows(representation: Representation) -> list[Representation]:
+    cls, ot = representation.cls, representation.ot
+    return [
+        Representation(None if cls is None else cls[i : i + 1], None if ot is None else ot[i : i + 1])
+        for i in range(len(representation))
+    ]
+
+
+def _stacked(rows: list[Representation]) -> Representation:
+    import scipy.sparse as sp
+
+    cls = None if rows[0].cls is None else np.concatenate([r.cls for r in rows if r.cls is not None])
+    return Representation(cls, None if rows[0].ot is None else sp.vstack([r.ot for r in rows], format="csr"))

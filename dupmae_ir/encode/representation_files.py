@@ -1,0 +1,100 @@
+"""Pyserini's representation files: what ``pyserini.index.lucene --collection JsonVectorCollection`` reads.
+
+``FOLDER/ot/*.jsonl`` hold impacts (``"vector": {term: integer}``), ``FOLDER/cls/*.jsonl`` the dense vectors
+(``"vector": [float, ...]``), one file a window, each line ``{"id", "contents", "vector"}`` with title and text in
+``contents``. The whole folder appears at once, when the encoding is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.encode.windows import Part
+from dupmae_ir.errors import UsageError
+from dupmae_ir.io.publishing import atomic_write, replace_folder, write_json
+from dupmae_ir.types import Document
+
+
+class JsonlFolder:
+    """Representation files under way: written beside ``target``, moved there by :meth:`publish`.
+
+    ``work`` is the id of the encoding they belong to; it tells a finished folder from a foreign one.
+    """
+
+    def __init__(self, target: Path, work: str, overwrite: bool = False) -> None:
+        self.target, self.work = target, work
+        self.aside = target.with_name(f".{target.name}.encoding")
+        there = jsonl_work(target)
+        self.done = there == work
+        occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
+        if occupied and not self.done and not (overwrite and there):
+            tip = "add --overwrite to replace it" if there else "name another folder"
+            raise UsageError(f"--jsonl {target}: already there; {tip}")
+        if _read_work(self.aside / "work.json") != work and not self.done:
+            shutil.rmtree(self.aside, ignore_errors=True)
+            write_json(self.aside / "work.json", {"work": work})
+
+    def has(self, number: int) -> bool:
+        """Whether the files of window ``number`` are there."""
+        return self.done or any(self.aside.glob(f"*/{_name(number)}"))
+
+    def write(self, number: int, documents: Sequence[Document], part: Part, terms: Sequence[str] | None) -> None:
+        """The files of one window, each atomically; writing a window again replaces them."""
+        if self.done:
+            return
+        for kind, vectors in vectors_of(part, terms).items():
+            with atomic_write(self.aside / kind / _name(number)) as f:
+                for document, vector in zip(documents, vectors, strict=True):
+                    f.write(line_of(document, vector) + "\n")
+
+    def publish(self) -> None:
+        """Everything is there: move the folder into place. Calling it again after a kill is harmless."""
+        if not self.done:
+            replace_folder(self.aside, self.target)
+            self.done = True
+
+    def discard(self) -> None:
+        """Throw unfinished files away."""
+        shutil.rmtree(self.aside, ignore_errors=True)
+
+
+def vectors_of(part: Part, terms: Sequence[str] | None) -> dict[str, Iterator[Any]]:
+    """``{"cls": lists of floats, "ot": dicts of term to int}`` of the parts there are, one item a document."""
+    vectors: dict[str, Iterator[Any]] = {}
+    if part.cls is not None:
+        vectors["cls"] = (row.tolist() for row in part.cls)
+    if part.impacts is not None and terms is not None:
+        vectors["ot"] = impact_dicts(part.impacts, terms)
+    return vectors
+
+
+def impact_dicts(impacts: Any, terms: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Rows of an integer CSR as ``{term: impact}`` with Python's own integers, which Java insists on."""
+    for start, end in zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True):
+        yield {terms[t]: int(i) for t, i in zip(impacts.indices[start:end], impacts.data[start:end], strict=True)}
+
+
+def line_of(document: Document, vector: Any) -> str:
+    """One line as Pyserini's own writer makes it."""
+    contents = f"{document.title}\n{document.text}" if document.title else document.text
+    return json.dumps({"id": document.docid, "contents": contents, "vector": vector}, ensure_ascii=False)
+
+
+def jsonl_work(target: Path) -> str | None:
+    """The id of the encoding that a finished folder of ours belongs to; None for anything else."""
+    return _read_work(target / "work.json")
+
+
+def _name(number: int) -> str:
+    return f"part-{number:06d}.jsonl"
+
+
+def _read_work(path: Path) -> str | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["work"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,245 @@
+"""A case study's values, and how they read as text, Markdown, HTML and JSON. No printing."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from dupmae_ir.console import table
+from dupmae_ir.eval.reports import page
+
+if TYPE_CHECKING:
+    from dupmae_ir.search.searcher import TermShare
+
+LISTS = {"dense": "[CLS]", "impact": "OT", "hybrid": "the sum"}
+"""Search mode -> what the paper calls it."""
+
+MOST_ANSWERS = 20  #: rows of the table of answers in text and pages; JSON has all
+LONGEST = 300  #: characters of a document's text that are shown, in pages
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A document of the case. ``score`` is ``dense + impact``; ``terms`` are the strongest of ``matched``."""
+
+    docid: str
+    grade: int | None  #: None: not judged
+    ranks: dict[str, int | None]  #: search mode -> rank from 1; None below the depth that was searched
+    score: float
+    dense: float
+    impact: float
+    matched: int
+    terms: tuple[TermShare, ...]
+    title: str = ""
+    text: str = ""
+
+    @property
+    def words(self) -> str:
+        return " ".join(f"{self.title}. {self.text}".removeprefix(". ").split())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One query. ``lists``: search mode -> the docids to show, best first, each of them in ``documents``."""
+
+    qid: str
+    query: str
+    judged: bool  #: there are judgements of this query
+    within: int
+    depth: int
+    answers: tuple[str, ...]  #: relevant documents of the index, best grade first
+    absent: tuple[str, ...]  #: relevant documents that the index lacks
+    lists: dict[str, tuple[str, ...]]
+    documents: dict[str, Shown]
+
+    def best_rank(self, mode: str) -> int | None:
+        """Where the first answer stands in a list."""
+        return min((r for a in self.answers if (r := self.documents[a].ranks[mode])), default=None)
+
+    @property
+    def name(self) -> str:
+        return f"{self.qid}: {self.query}" if self.qid else self.query
+
+    @property
+    def verdict(self) -> str:
+        """Who finds an answer, in a sentence."""
+        if not self.judged:
+            return "no judgements: what is an answer is for the reader to say"
+        if not self.answers:
+            return "none of its answers is in the index" if self.absent else "it has no answer of that grade"
+        return "; ".join(f"{name} {self._finds(mode)}" for mode, name in LISTS.items())
+
+    def _finds(self, mode: str) -> str:
+        rank = self.best_rank(mode)
+        if rank is None:
+            return f"finds no answer among its first {self.depth:,}"
+        return f"finds an answer at rank {rank:,}" if rank <= self.within else f"misses (first answer at rank {rank:,})"
+
+
+def as_text(cases: Sequence[Case]) -> str:
+    """For a terminal, 100 columns."""
+    return "\n\n\n".join("\n".join(_text_lines(case)) for case in cases)
+
+
+def as_markdown(cases: Sequence[Case]) -> str:
+    """One section a query."""
+    lines = []
+    for case in cases:
+        lines += [f"## {_md(case.name)}", "", _md(_sentence(case)) + ".", ""]
+        if case.answers:
+            header = _answers_header()
+            lines += [" | ".join(["", *header, ""]).strip(), "| :-- |" + " --: |" * (len(header) - 1)]
+            lines += [f"| {' | '.join(map(_md, row))} |" for row in _answers(case)]
+            lines += ["", *(_md(line) for line in _left_out(case))]
+        for mode, name in LISTS.items():
+            lines += ["", f"### {_md(_heading(case, mode, name))}", ""]
+            for shown in _of(case, mode):
+                words = f" {_md(_short(shown.words))}" if shown.words else ""
+                lines += [f"- {_md(_rank_and_id(shown, mode))}.{words}", f"  Terms: {_md(_terms(shown))}"]
+        lines.append("")
+    return "\n".join(line.rstrip() for line in lines).rstrip("\n")
+
+
+def as_html(cases: Sequence[Case]) -> str:
+    """A self-contained page; matched words of a text are marked."""
+    body: list[str] = []
+    for case in cases:
+        body += [f"<h2>{page.esc(case.name)}</h2>", f"<p>{page.esc(_sentence(case))}.</p>"]
+        if case.answers:
+            rows = [[page.esc(cell) for cell in row] for row in _answers(case)]
+            caption = f"Where its answers stand, of {case.depth:,} documents of each list"
+            body += [page.table(caption, _answers_header(), rows), page.bullets(_left_out(case))]
+        body += ['<div class="figures">', *(_html_list(case, mode, name) for mode, name in LISTS.items()), "</div>"]
+    return page.page("[CLS], OT and their sum: a case study", body)
+
+
+def as_json(cases: Sequence[Case]) -> str:
+    """Everything, in full precision."""
+    found = [
+        {**asdict(case), "verdict": case.verdict, "best_rank": {mode: case.best_rank(mode) for mode in LISTS}}
+        for case in cases
+    ]
+    return json.dumps(found, indent=2, ensure_ascii=False)
+
+
+FORMATS: dict[str, Callable[[Sequence[Case]], str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "html": as_html,
+    "json": as_json,
+}
+
+
+def _text_lines(case: Case) -> list[str]:
+    lines = [case.name, *_wrapped(_sentence(case))]
+    if case.answers:
+        lines += ["", table(_answers(case), _answers_header()), *_left_out(case)]
+    for mode, name in LISTS.items():
+        lines += ["", _heading(case, mode, name)]
+        for shown in _of(case, mode):
+            lines += [f"  {_rank_and_id(shown, mode)}", *_wrapped(shown.words, "     ", 2)]
+            lines += _wrapped(f"terms: {_terms(shown)}", "     ")
+    return lines
+
+
+def _sentence(case: Case) -> str:
+    lost = f"; {len(case.absent)} of its answers not in the index" if case.absent and case.answers else ""
+    shared = len(set(case.lists["dense"]) & set(case.lists["impact"]))
+    return case.verdict + lost if case.judged else f"{case.verdict}; of the documents shown [CLS] and OT share {shared}"
+
+
+def _answers_header() -> list[str]:
+    return ["answer", "grade", *LISTS.values(), "[CLS] score", "OT score", "their sum"]
+
+
+def _answers(case: Case) -> list[list[str]]:
+    return [
+        [
+            docid,
+            str(s.grade),
+            *(_rank(s.ranks[mode], case.depth) for mode in LISTS),
+            f"{s.dense:.2f}",
+            f"{s.impact:.2f}",
+            f"{s.score:.2f}",
+        ]
+        for docid, s in ((docid, case.documents[docid]) for docid in case.answers[:MOST_ANSWERS])
+    ]
+
+
+def _left_out(case: Case) -> list[str]:
+    more = len(case.answers) - MOST_ANSWERS
+    return [f"and {more} more answers (--format json lists all)"] if more > 0 else []
+
+
+def _heading(case: Case, mode: str, name: str) -> str:
+    return f"{name} found" if case.lists[mode] else f"{name} found nothing"
+
+
+def _of(case: Case, mode: str) -> list[Shown]:
+    return [case.documents[docid] for docid in case.lists[mode]]
+
+
+def _rank_and_id(shown: Shown, mode: str) -> str:
+    others = ", ".join(f"{name} {shown.ranks[m] or '-'}" for m, name in LISTS.items() if m != mode)
+    grade = f", grade {shown.grade}" if shown.grade is not None else ""
+    return f"{shown.ranks[mode]}  {shown.docid}  {_score(shown, mode)} ({others}{grade})"
+
+
+def _score(shown: Shown, mode: str) -> str:
+    if mode == "hybrid":
+        return f"{shown.score:.2f} = {shown.dense:.2f} + {shown.impact:.2f}"
+    return f"{shown.dense if mode == 'dense' else shown.impact:.2f}"
+
+
+def _rank(rank: int | None, depth: int) -> str:
+    return f"{rank:,}" if rank else f">{depth:,}"
+
+
+def _terms(shown: Shown) -> str:
+    if not shown.matched:
+        return "none matches"
+    more = shown.matched - len(shown.terms)
+    listed = ", ".join(f"{term.term} {term.share:.2f}" for term in shown.terms)
+    return f"{listed}{f' and {more} more' if more and listed else ''}" or f"{shown.matched} match"
+
+
+def _html_list(case: Case, mode: str, name: str) -> str:
+    items = []
+    for s in _of(case, mode):
+        text = f"<br>{_marked(_short(s.words), s)}" if s.words else ""
+        items.append(
+            f'<li value="{s.ranks[mode]}"><strong>{page.esc(s.docid)}</strong> {page.esc(_score(s, mode))}'
+            f'{_badge(case, s)}{text}<br><span class="note">terms: {page.esc(_terms(s))}</span></li>'
+        )
+    heading = page.esc(_heading(case, mode, name))
+    return "\n".join([f"<section><h3>{heading}</h3>", "<ol>", *items, "</ol></section>"])
+
+
+def _badge(case: Case, shown: Shown) -> str:
+    return f" <mark>answer, grade {shown.grade}</mark>" if shown.docid in case.answers else ""
+
+
+def _marked(text: str, shown: Shown) -> str:
+    """Escaped ``text`` with the words that are matched terms marked; pieces of words (``##ool``) mark nothing."""
+    words = {term.term.lower() for term in shown.terms if re.fullmatch(r"\w+", term.term)}
+    pieces = re.split(r"(\w+)", text)
+    return "".join(f"<mark>{html.escape(p)}</mark>" if p.lower() in words else html.escape(p) for p in pieces)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " ..."
+
+
+def _wrapped(text: str, indent: str = "", most: int | None = None) -> list[str]:
+    limit = {"max_lines": most, "placeholder": " ..."} if most else {}
+    return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent, **limit)  # type: ignore[arg-type]
+
+
+def _md(text: str) -> str:
+    """Characters that Markdown would take for its own."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)

@@ -1,0 +1,10 @@
+"""``python -m dupmae_ir.finetune.cross_encoder``: see ``--help``."""
+
+from __future__ import annotations
+
+import sys
+
+from dupmae_ir.finetune.cross_encoder.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())

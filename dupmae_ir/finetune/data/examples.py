@@ -1,0 +1,194 @@
+"""What a training run draws from: a query with one positive, some negatives and, for distillation, their scores.
+
+Which positive and which negatives a query gets in an epoch depends on the seed, the epoch and the query alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dupmae_ir.errors import InputError
+from dupmae_ir.finetune.data.mined import Mined, open_passages, read_mined, read_scores, require_scores, text_key
+from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches
+from dupmae_ir.types import Document
+
+ABSENT = -1
+
+
+class Draw(NamedTuple):
+    """A query of the training set in an epoch."""
+
+    row: int
+    epoch: int
+
+
+class Example(NamedTuple):
+    """One query as it is trained on. ``answers`` are the text keys of all its positives, which are never negatives of
+    it; ``scores`` the teacher's, positive first."""
+
+    query: str
+    positive: Document
+    negatives: tuple[Document, ...]
+    answers: frozenset[int]
+    scores: tuple[float, ...] = ()
+
+
+class PairExamples:
+    """Pairs, with at most ``negatives`` of those that a pair brings along."""
+
+    def __init__(self, pairs: Sequence[Pair], negatives: int = 0, seed: int = 0) -> None:
+        self.pairs, self.negatives, self.seed = pairs, negatives, seed
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, draw: Draw) -> Example:
+        pair = self.pairs[draw.row]
+        drawn: Sequence[Document] = pair.negatives
+        if len(drawn) > self.negatives:
+            drawn = _chance(self.seed, draw).sample(drawn, self.negatives)
+        answers = frozenset([text_key(pair.positive)])
+        return Example(pair.query, pair.positive, tuple(d for d in drawn if text_key(d) not in answers), answers)
+
+
+class MinedExamples:
+    """Mined queries: a positive of each, and ``negatives`` drawn from its ``top`` best-ranked ones. ``left_out``:
+    how many queries are not here, having no negative."""
+
+    def __init__(
+        self,
+        mined: Sequence[Mined],
+        passages: Any,
+        negatives: int,
+        top: int,
+        seed: int = 0,
+        scores: Mapping[str, Mapping[str, float]] | None = None,
+        left_out: int = 0,
+    ) -> None:
+        self.mined, self.passages, self.negatives, self.top, self.seed = mined, passages, negatives, top, seed
+        self.scores, self.left_out = scores, left_out
+
+    def __len__(self) -> int:
+        return len(self.mined)
+
+    def __getitem__(self, draw: Draw) -> Example:
+        query = self.mined[draw.row]
+        chance = _chance(self.seed, draw)
+        positive = query.positives[chance.randrange(len(query.positives))]
+        best = query.negatives[: self.top]
+        drawn = chance.sample(best, min(self.negatives, len(best)))
+        scores = () if self.scores is None else tuple(self.scores[query.qid][d] for d in (positive.docid, *drawn))
+        answers = frozenset(map(text_key, query.positives))
+        return Example(query.query, positive, tuple(self.passages[d] for d in drawn), answers, scores)
+
+
+def _chance(seed: int, draw: Draw) -> random.Random:
+    return random.Random(f"{seed} {draw.epoch} {draw.row}")
+
+
+def mined_examples(
+    path: str | Path,
+    negatives: int,
+    top: int,
+    seed: int,
+    scores: str | Path | None = None,
+    collection: str | Path | None = None,
+) -> MinedExamples:
+    """Examples from files, checked as a whole before anything is trained.
+
+    Raises :class:`InputError`, one line with counts, for negatives that are positives, unknown ids, missing teacher
+    scores; queries for which nothing was mined are an error where nothing else would be left.
+    """
+    mined = read_mined(path)
+    with_negatives = [m for m in mined if m.negatives]
+    if not with_negatives:
+        raise InputError(f"{path}: none of its {len(mined):,} queries has a negative; mine with a greater --depth")
+    passages = open_passages(path, mined, collection)
+    taught = None
+    if scores is not None:
+        taught = read_scores(scores)
+        require_scores(mined, taught, scores)
+    return MinedExamples(with_negatives, passages, negatives, top, seed, taught, len(mined) - len(with_negatives))
+
+
+class Batches:
+    """The batches of a whole run, ``count`` of them, epoch after epoch, as :class:`TopicalBatches` makes them."""
+
+    def __init__(self, batches: TopicalBatches, count: int) -> None:
+        self.batches, self.count = batches, count
+        self.batch_size, self.drop_last = batches.batch_size, True
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        left, epoch = self.count, 0
+        while left:
+            self.batches.set_epoch(epoch)
+            for rows in self.batches:
+                if not left:
+                    return
+                yield [Draw(row, epoch) for row in rows]
+                left -= 1
+            epoch += 1
+
+
+class ExampleCollator:
+    """Examples -> ids and masks of queries and of documents, the Q positives first, then all negatives.
+
+    Besides: ``query_keys`` (Q,), ``document_keys`` (D,) and ``answers`` (Q, P) int64 tell which texts are the same and
+    which documents answer which query (-1 is padding); ``group`` (Q, 1 + N) the columns of a query's positive and
+    negatives (-1 where it has fewer); ``taught`` (Q, 1 + N) the teacher's scores, if there are any.
+    """
+
+    def __init__(self, tokenizer: Any, query_length: int, document_length: int, separator: str = " ") -> None:
+        self.tokenizer, self.separator = tokenizer, separator
+        self.query_length, self.document_length = query_length, document_length
+
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        documents = [e.positive for e in examples] + [d for e in examples for d in e.negatives]
+        queries = self.tokens([e.query for e in examples], self.query_length)
+        passages = self.tokens([d.joined(self.separator) for d in documents], self.document_length)
+        batch = {
+            "query_ids": queries["input_ids"],
+            "query_mask": queries["attention_mask"],
+            "document_ids": passages["input_ids"],
+            "document_mask": passages["attention_mask"],
+            "query_keys": torch.tensor([_key(text_key(Document("", e.query))) for e in examples]),
+            "document_keys": torch.tensor([_key(text_key(d)) for d in documents]),
+            "answers": _padded([sorted(map(_key, e.answers)) for e in examples], ABSENT),
+            "group": self._groups(examples),
+        }
+        if examples[0].scores:
+            batch["taught"] = _padded([list(e.scores) for e in examples], 0.0)
+        return batch
+
+    @staticmethod
+    def _groups(examples: Sequence[Example]) -> Tensor:
+        groups, first = [], len(examples)
+        for i, e in enumerate(examples):
+            groups.append([i, *range(first, first + len(e.negatives))])
+            first += len(e.negatives)
+        return _padded(groups, ABSENT)
+
+    def tokens(self, texts: list[str], length: int) -> Any:
+        """Padded ids and mask of texts cut to ``length``."""
+        return self.tokenizer(
+            texts, padding=True, truncation=True, max_length=length, return_tensors="pt", return_token_type_ids=False
+        )
+
+
+def _key(key: int) -> int:
+    """63 bits, so that -1 is free."""
+    return key >> 1
+
+
+def _padded(rows: Sequence[Sequence[Any]], filler: float) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])

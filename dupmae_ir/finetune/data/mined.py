@@ -1,0 +1,306 @@
+"""What mining writes and training reads: queries with positives and hard negatives, passages by id, teacher scores."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+import os
+import tempfile
+import unicodedata
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection as Ids
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from dupmae_ir.errors import IndexMismatch, InputError
+from dupmae_ir.io.collections import Collection, Input
+from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.io.resumable_jsonl import read_meta
+from dupmae_ir.types import Document
+
+SHOWN = 3
+"""Examples that an error names."""
+
+
+class Mined(NamedTuple):
+    """A query, the passages that answer it, and the ids of those that were found but do not, best first.
+
+    ``scores`` (n,) float32 and ``ranks`` (n,) int32 are the search's, rank 1 the first hit, positives counted.
+    """
+
+    qid: str
+    query: str
+    positives: tuple[Document, ...]
+    negatives: tuple[str, ...]
+    scores: np.ndarray
+    ranks: np.ndarray
+
+
+def read_mined(path: str | Path) -> list[Mined]:
+    """The lines of ``python -m dupmae_ir.finetune.mine``: ``{"qid", "query", "positives": [{"id", "title", "text"}],
+    "negatives": [ids], "scores": [...], "ranks": [...]}``.
+
+    Raises :class:`InputError` with file and line for anything else, and in one line with counts for negatives that are
+    positives of their query.
+    """
+    known: dict[str, str] = {}  # one string per id, however many queries name it
+    found: list[Mined] = []
+    clashes: list[str] = []
+    seen: set[str] = set()
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        mined = _mined(line, where, known)
+        if mined.qid in seen:
+            raise InputError(f"{where}: query {mined.qid!r} comes a second time")
+        seen.add(mined.qid)
+        positives = {p.docid for p in mined.positives}
+        clashes += [f"{n} of query {mined.qid}, line {number}" for n in mined.negatives if n in positives]
+        found.append(mined)
+    if clashes:
+        raise InputError(f"{path}: {counted(clashes, 'negative is a positive', 'negatives are positives')}; mine again")
+    return found
+
+
+def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
+    """Query id -> docid -> score, from lines of ``{"qid", "scores": {docid: score}}``; errors name file and line."""
+    known: dict[str, str] = {}
+    scores: dict[str, dict[str, float]] = {}
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        row = _object(line, where)
+        qid, values = row.get("qid"), row.get("scores")
+        if not isinstance(qid, str) or not isinstance(values, dict):
+            raise InputError(f'{where}: wants {{"qid": ..., "scores": {{docid: number}}}}')
+        if qid in scores:
+            raise InputError(f"{where}: query {qid!r} comes a second time")
+        if bad := next((d for d, v in values.items() if not _is_number(v)), None):
+            raise InputError(f"{where}: the score of {bad!r} is not a number")
+        scores[qid] = {known.setdefault(d, d): float(v) for d, v in values.items()}
+    return scores
+
+
+def require_scores(mined: Iterable[Mined], scores: Mapping[str, Mapping[str, float]], source: str | Path) -> None:
+    """Raise :class:`InputError`, in one line with counts, unless every positive and negative has its score."""
+    missing = [
+        f"{docid} of query {m.qid}"
+        for m in mined
+        for docid in (*(p.docid for p in m.positives), *m.negatives)
+        if docid not in scores.get(m.qid, {})
+    ]
+    if missing:
+        raise InputError(
+            f"{source}: {counted(missing, 'passage has no score', 'passages have no score')}; score the same mined file"
+        )
+
+
+def counted(examples: Sequence[str], one: str, many: str, count: int | None = None) -> str:
+    """``5 negatives are positives (a, b, c, ...)``. ``count`` where there are more than ``examples``."""
+    count = len(examples) if count is None else count
+    shown = ", ".join(examples[:SHOWN]) + (", ..." if count > SHOWN else "")
+    return f"{count:,} {one if count == 1 else many} ({shown})"
+
+
+def text_key(document: Document) -> int:
+    """64 bits of the passage's text, the same for texts that differ in case, blanks or Unicode form only."""
+    text = unicodedata.normalize("NFKC", document.text or document.title).casefold()
+    return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "little")
+
+
+class IdTable:
+    """docid -> a number of 64 bits, at 16 bytes an id; two ids clash once in millions of large collections."""
+
+    def __init__(self) -> None:
+        self._keys, self._values = array("Q"), array("Q")
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, docid: str, value: int) -> None:
+        self._keys.append(_hashed(docid))
+        self._values.append(value)
+
+    def get(self, docid: str) -> int | None:
+        """The number of ``docid``; None for an unknown id. Nothing can be added after the first look."""
+        keys, values = self._sorted
+        wanted = _hashed(docid)
+        at = bisect.bisect_left(keys, wanted)
+        return values[at] if at < len(keys) and keys[at] == wanted else None
+
+    @cached_property
+    def _sorted(self) -> tuple[array[int], array[int]]:
+        keys, values = np.array(self._keys, np.uint64), np.array(self._values, np.uint64)
+        order = np.argsort(keys)
+        # One number at a time is looked up, where Python's bisection beats numpy's.
+        self._keys, self._values = array("Q", keys[order].tobytes()), array("Q", values[order].tobytes())
+        return self._keys, self._values
+
+
+class Records:
+    """JSON values by id. Memory holds 16 bytes of each, a temporary file the values.
+
+    Reading is safe from several threads and from forked processes.
+    """
+
+    def __init__(self, items: Iterable[tuple[str, Any]]) -> None:
+        self._table = IdTable()
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dupmae-ir-records-")  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+        end = 0
+        for key, value in items:
+            record = json.dumps(value).encode() + b"\n"
+            self._file.write(len(record).to_bytes(4, "little") + record)
+            self._table.add(key, end)
+            end += 4 + len(record)
+        self._file.flush()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, key: str) -> bool:
+        return self._table.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        """The value of ``key``; None for an unknown id."""
+        offset = self._table.get(key)
+        if offset is None:
+            return None
+        size = int.from_bytes(os.pread(self._file.fileno(), 4, offset), "little")
+        return json.loads(os.pread(self._file.fileno(), size, offset + 4))
+
+
+class Passages:
+    """Passages of a collection by id, kept as :class:`Records`. ``wanted``: only these."""
+
+    def __init__(self, source: str | Path, wanted: Ids[str] | None = None) -> None:
+        self.source = str(source)
+        collection = Collection(source)
+        self._records = Records((d.docid, d) for d in collection if wanted is None or d.docid in wanted)
+        self.inputs: list[Input] = collection.inputs
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, docid: str) -> Document | None:
+        """The passage; None for an id that the collection lacks."""
+        found = self._records.get(docid)
+        return None if found is None else Document(*found)
+
+    def __contains__(self, docid: str) -> bool:
+        return docid in self._records
+
+    def __getitem__(self, docid: str) -> Document:
+        """Raises :class:`InputError` for an id that the collection lacks."""
+        document = self.get(docid)
+        if document is None:
+            raise InputError(f"{self.source}: no passage {docid!r} in it")
+        return document
+
+    def require(self, mined: Iterable[Mined], source: str | Path) -> None:
+        """Raise :class:`InputError`, in one line with counts, unless every negative is here."""
+        mined = list(mined)
+        lacking = {d for d in {d for m in mined for d in m.negatives} if d not in self}
+        if lacking:
+            missing = [f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in lacking]
+            where = f"not in {self.source}"
+            what = counted(missing, f"negative is {where}", f"negatives are {where}")
+            raise InputError(f"{source}: {what}; give the collection it was mined from")
+
+
+def open_passages(path: str | Path, mined: Iterable[Mined], collection: str | Path | None = None) -> Passages:
+    """The passages that the negatives of ``path`` (a mined file, read as ``mined``) name.
+
+    They come from the collection that its record names, as it is given there or beside the mined file, or from
+    ``collection``. Raises :class:`IndexMismatch` where the collection is not the one that was mined.
+    """
+    mined = list(mined)
+    meta = read_meta(path)
+    source = Path(collection) if collection is not None else _collection_of(Path(path), meta)
+    passages = Passages(source, {docid for m in mined for docid in m.negatives})
+    if meta.get("collection_digest") != inputs_digest(i.sha256 for i in passages.inputs):
+        raise IndexMismatch(f"{source} is not the collection that {path} was mined from; put it back, or mine again")
+    passages.require(mined, path)
+    return passages
+
+
+def inputs_digest(digests: Iterable[str]) -> str:
+    """One hex digest for the files of a collection."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def _collection_of(path: Path, meta: dict[str, Any]) -> Path:
+    named = Path(meta["collection"])
+    places = [path.parent / named.name, named] if meta.get("pool") else [named, path.parent / named.name]
+    for place in places:
+        if place.exists():
+            return place
+    raise InputError(f"{named}: the collection that {path} was mined from is not there; put it back, or beside {path}")
+
+
+def _mined(line: str, where: str, known: dict[str, str]) -> Mined:
+    row = _object(line, where)
+    qid, query = row.get("qid"), row.get("query")
+    if not isinstance(qid, str) or not isinstance(query, str):
+        raise InputError(f'{where}: wants an object with "qid", "query", "positives" and "negatives"')
+    negatives = _list(row, "negatives", str, where)
+    scores, ranks = _list(row, "scores", (int, float), where), _list(row, "ranks", int, where)
+    if not len(negatives) == len(scores) == len(ranks):
+        raise InputError(f"{where}: {len(negatives)} negatives, {len(scores)} scores and {len(ranks)} ranks; not equal")
+    positives = tuple(_positive(p, where) for p in _list(row, "positives", dict, where))
+    if not positives:
+        raise InputError(f"{where}: query {qid!r} has no positive")
+    return Mined(
+        qid,
+        query,
+        positives,
+        tuple(known.setdefault(d, d) for d in negatives),
+        np.array(scores, np.float32),
+        np.array(ranks, np.int32),
+    )
+
+
+def _positive(row: dict[str, Any], where: str) -> Document:
+    docid, title, text = row.get("id"), row.get("title", ""), row.get("text")
+    if not isinstance(docid, str) or not docid or not isinstance(title, str) or not isinstance(text, str):
+        raise InputError(f'{where}: a positive is {{"id", "title", "text"}}')
+    return Document(docid, text, title)
+
+
+def _list(row: dict[str, Any], name: str, kind: Any, where: str) -> list[Any]:
+    values = row.get(name)
+    if not isinstance(values, list) or not all(isinstance(v, kind) for v in values):
+        raise InputError(f"{where}: {name!r} is not the list it should be")
+    return values
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as e:
+        raise InputError(f"{where}: not valid JSON: {e}") from None
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: wants one JSON object a line")
+    return row
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+
+
+def _hashed(docid: str) -> int:
+    return hash(docid) & 0xFFFFFFFFFFFFFFFF
+
+
+def survey(collection: Collection, on_document: Callable[[Document, int], None]) -> IdTable:
+    """docid -> text key of every passage of a collection, in one pass; ``on_document`` sees each with its key."""
+    keys = IdTable()
+    for document in collection:
+        key = text_key(document)
+        keys.add(document.docid, key)
+        on_document(document, key)
+    return keys

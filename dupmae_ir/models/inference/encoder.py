@@ -1,0 +1,263 @@
+"""Texts to :class:`~dupmae_ir.types.Representation`: tokenise, sort by length, batch by tokens, one pass.
+
+Whoever encodes (the encode and search commands, mining, training's development runs) does it here. Batches are as large
+as the device takes: one that does not fit is halved and tried again, and nothing that is done is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick_dtype
+from dupmae_ir.errors import DupmaeError, UsageError
+from dupmae_ir.models import pooling
+from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest, load_model
+from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
+from dupmae_ir.types import EncoderSettings, Representation
+
+if TYPE_CHECKING:
+    import torch
+
+Rows = list[int]
+Batch = tuple["torch.Tensor | None", "torch.Tensor | None", "torch.Tensor | None"]
+"""[CLS] vectors (b, d'), ids (b, k) and weights (b, k) of one forward pass; None for a part that is not made."""
+
+
+class TextEncoder:
+    """A model, its tokenizer and its settings. Use :meth:`load`.
+
+    Results do not depend on the company a text keeps beyond float32 rounding (1e-4; tested), and equal calls
+    give equal bits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        digest: str,
+        model: Any,
+        tokenizer: Any,
+        settings: EncoderSettings,
+        parts: tuple[str, ...],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.name = name
+        self.digest = digest
+        self.settings = settings
+        self.parts = parts
+        self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.dim: int | None = model.dim if "cls" in parts else None
+        sides = {name: model.side(name) for name in ("query", "document")}
+        self._width = int(sides["document"].lm.config.vocab_size)
+        self.terms: list[str] | None = vocabulary(tokenizer, self._width) if "ot" in parts else None
+        self._device = device
+        # On a CPU padding costs as much as words do; a GPU is better fed with one padded rectangle.
+        pack = device.type == "cpu" and all(map(can_pack, sides.values()))
+        packed = {id(s): PackedRetriever(s) for s in sides.values()} if pack else {}
+        self._packed = {name: packed[id(s)] for name, s in sides.items()} if pack else None
+        self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "float32",
+        document_length: int | None = None,
+        query_length: int | None = None,
+        top_k: int | None = None,
+        activation: str | None = None,
+        title_separator: str | None = None,
+        normalize: bool | None = None,
+        parts: tuple[str, ...] = ("cls", "ot"),
+    ) -> TextEncoder:
+        """Load a model folder (None: the embedded default); what is not given comes from its ``dupmae_config.json``."""
+        if not parts or set(parts) - {"cls", "ot"}:
+            raise UsageError(f"parts must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
+        if activation is not None and activation not in pooling.ACTIVATIONS:
+            raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
+        folder = default_model_path() if model is None else Path(model)
+        module, tokenizer, config = load_model(folder, "ot" in parts, activation, normalize)
+        where, _ = pick_device(device)
+        kind, _ = pick_dtype(dtype, where)
+        longest = min(
+            int(getattr(module.side(s).lm.config, "max_position_embeddings", 512)) for s in ("query", "document")
+        )
+        settings = EncoderSettings(
+            document_length=_length("document", document_length or min(config.document_length, longest), longest),
+            query_length=_length("query", query_length or min(config.query_length, longest), longest),
+            top_k=_positive("top_k", top_k or config.top_k),
+            activation=config.activation,
+            dtype=str(kind).removeprefix("torch."),
+            device=str(where),
+            title_separator=config.title_separator if title_separator is None else title_separator,
+            impact_scale=config.impact_scale if activation in (None, config.activation) else None,
+            normalize=config.normalize,
+        )
+        name = "default" if model is None else str(model)
+        return cls(name, folder_digest(folder), module, tokenizer, settings, tuple(parts), where, kind)
+
+    def encode_documents(self, texts: Sequence[str]) -> Representation:
+        """(n,) texts -> [CLS] (n, dim) float32 and the ``top_k`` strongest OT weights of each (DupMAE Eq. 11)."""
+        return self._encode(texts, "document", self.settings.document_length, self.settings.top_k)
+
+    def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
+        """(n,) texts -> [CLS] (n, dim) float32 and the ``cap`` strongest OT weights of each.
+
+        The method keeps a query's OT part whole; ``cap`` is Lucene's limit on the clauses of a query.
+        """
+        return self._encode(texts, "query", self.settings.query_length, _positive("cap", cap))
+
+    @property
+    def running(self) -> dict[str, str]:
+        """What was chosen for this machine, each with its reason: dtype, kernel, head, batch, threads."""
+        import torch
+
+        chosen = {"device": self.settings.device, "dtype": self.settings.dtype}
+        if self._packed is not None:
+            one = self._packed["document"]
+            chosen |= {"kernel": f"packed: {one.kernel}"}
+            chosen |= {"head": one.head_kernel} if self.terms is not None else {}
+            chosen |= {"threads": f"{torch.get_num_threads()} (torch's)"}
+        else:
+            chosen |= {"kernel": "padded batches through transformers' own model"}
+        return chosen | {"batch": f"{self._batch_tokens:,} word pieces: {self._batch_reason}"}
+
+    def with_settings(self, **changes: Any) -> TextEncoder:
+        """The same weights under other settings; nothing is loaded again."""
+        other = object.__new__(TextEncoder)
+        other.__dict__.update(self.__dict__)
+        other.settings = replace(self.settings, **changes)
+        return other
+
+    def _encode(self, texts: Sequence[str], side: str, length: int, keep: int) -> Representation:
+        import scipy.sparse as sp
+
+        n = len(texts)
+        keep = min(keep, self._width)
+        cls = np.zeros((n, self.dim), np.float32) if self.dim else None
+        counts = np.zeros(n, np.int64)
+        kept_ids: list[np.ndarray] = [_NO_IDS] * n
+        kept_weights: list[np.ndarray] = [_NO_WEIGHTS] * n
+        for rows, (dense, top_ids, top_weights) in self._batches(self._tokenise(texts, length), side, keep):
+            if cls is not None and dense is not None:
+                cls[rows] = dense.float().cpu().numpy()
+            if top_ids is None or top_weights is None:
+                continue
+            for r, i, w in zip(rows, top_ids.cpu().numpy(), top_weights.cpu().numpy(), strict=True):
+                found = int((i >= 0).sum())
+                by_id = np.argsort(i[:found])
+                counts[r], kept_ids[r], kept_weights[r] = found, i[:found][by_id], w[:found][by_id]
+        if self.terms is None:
+            return Representation(cls, None)
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        data = np.concatenate([_NO_WEIGHTS, *kept_weights])
+        indices = np.concatenate([_NO_IDS, *kept_ids]).astype(np.int32)
+        return Representation(cls, sp.csr_matrix((data, indices, indptr), shape=(n, self._width)))
+
+    def _tokenise(self, texts: Sequence[str], length: int) -> list[list[int]]:
+        if not len(texts):
+            return []
+        out = self.tokenizer(
+            list(texts),
+            truncation=True,
+            max_length=length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )
+        return out["input_ids"]
+
+    def _batches(self, pieces: list[list[int]], side: str, keep: int) -> Iterator[tuple[Rows, Batch]]:
+        """Every text's row in some batch, with what its forward pass gave."""
+        import torch
+
+        queue = deque(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
+        while queue:
+            rows = queue.popleft()
+            try:
+                with torch.inference_mode():
+                    found = self._forward([pieces[r] for r in rows], side, keep)
+            except (RuntimeError, MemoryError) as e:
+                if not out_of_memory(e):
+                    raise
+                queue.extendleft(self._halves(rows, pieces))
+                continue
+            yield rows, found
+
+    def _halves(self, rows: Rows, pieces: list[list[int]]) -> tuple[Rows, Rows]:
+        """What did not fit, in two; later batches are made smaller from the start. For ``extendleft``: second first."""
+        import torch
+
+        if len(rows) < 2:
+            raise DupmaeError(
+                f"the {self.settings.device} has too little memory for a single text of {len(pieces[rows[0]])} word "
+                "pieces; use a smaller --document-length or --dtype bfloat16"
+            ) from None
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._batch_tokens = max(1, len(rows) // 2 * len(pieces[rows[0]]))
+        self._batch_reason = "halved until it fitted the memory"
+        return rows[len(rows) // 2 :], rows[: len(rows) // 2]
+
+    def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
+        wants_cls, wants_ot = self.dim is not None, self.terms is not None
+        if self._packed is not None:
+            dense, top = self._packed[side].top(pieces, wants_cls, keep if wants_ot else 0)
+        else:
+            dense, sparse = self.model.side(side)(*self._pad(pieces), cls=wants_cls, ot=wants_ot)
+            top = None if sparse is None else pooling.strongest(sparse.float(), keep)
+        return (dense, *(top or (None, None)))
+
+    def _pad(self, pieces: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        longest = max(map(len, pieces))
+        ids = torch.full((len(pieces), longest), self.tokenizer.pad_token_id or 0)
+        mask = torch.zeros(len(pieces), longest, dtype=torch.long)
+        for row, p in enumerate(pieces):
+            ids[row, : len(p)] = torch.tensor(p)
+            mask[row, : len(p)] = 1
+        return ids.to(self._device), mask.to(self._device)
+
+
+_NO_IDS = np.zeros(0, np.int64)
+_NO_WEIGHTS = np.zeros(0, np.float32)
+
+
+def batches_by_tokens(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Row numbers in batches of like length, longest first, each at most ``budget`` padded word pieces."""
+    order = sorted(range(len(lengths)), key=lambda r: (-lengths[r], r))
+    start = 0
+    while start < len(order):
+        size = max(1, budget // max(1, lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def vocabulary(tokenizer: Any, size: int) -> list[str]:
+    """The index term of each vocabulary id; ids without a token get a name that no text can contain."""
+    terms = [f"[unnamed{i}]" for i in range(size)]
+    for token, i in tokenizer.get_vocab().items():
+        terms[i] = token
+    return terms
+
+
+def _length(what: str, value: int, longest: int) -> int:
+    if not 3 <= value <= longest:
+        raise UsageError(f"--{what}-length {value}: this model reads 3 to {longest} word pieces")
+    return value
+
+
+def _positive(what: str, value: int) -> int:
+    if value < 1:
+        raise UsageError(f"{what} must be at least 1, got {value}")
+    return value

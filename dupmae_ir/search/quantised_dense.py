@@ -1,0 +1,183 @@
+"""The dense part on fewer bytes: codes of one byte a dimension propose, the stored float32 vectors decide.
+
+``sq8`` reads every code, and its error is known, so it bounds what it has not shown:
+
+    <q, x> = <q, decoded(x)> + <q, x - decoded(x)>  <=  score of the code + |q| max |x - decoded(x)|
+
+An unseen document's code scores no more than the last one shown. Its lists are as exact as the flat index's.
+``ivf-sq8`` and ``hnsw-sq8`` look at a part of the collection and cannot say what the rest holds: their bound is
+infinite and their lists are never certified, except when every document was looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dupmae_ir.device import faiss_threads
+from dupmae_ir.index.dense_kinds import FLAT, DenseKind, open_kind, search_effort
+from dupmae_ir.search.certified_topk import Candidates
+from dupmae_ir.search.dense import MANY, DenseIndex, DensePart, as_product
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.folder import IndexFolder
+
+LOOKAHEAD = 2
+"""A pass over the codes keeps so many times the rows asked for: going deeper once then costs no second pass."""
+_BLOCK = 32768
+"""Rows decoded at a time; smaller ones spend their time on the best of each block."""
+
+
+def open_dense(folder: IndexFolder, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
+    """The dense index ``kind`` of ``folder``; ``nprobe`` and ``ef_search`` 0 are automatic."""
+    if kind == FLAT:
+        return DenseIndex(folder.faiss_index, folder.vectors)
+    opened = open_kind(folder, kind)
+    dense: DenseIndex
+    if kind == "sq8":
+        dense = QuantisedIndex(opened.index, folder.vectors, opened.meta["error"])
+    else:
+        dense = ApproximateIndex(opened, folder.vectors, nprobe or ef_search)
+    dense.flat = folder.faiss_index
+    return dense
+
+
+class QuantisedIndex(DenseIndex):
+    """A faiss ``IndexScalarQuantizer`` of ``vectors`` whose decoded rows are at most ``error`` away from them."""
+
+    kind = "sq8"
+
+    def __init__(self, index: Any, vectors: np.ndarray, error: float) -> None:
+        import faiss
+
+        super().__init__(index, vectors)
+        self.error = error
+        least, span = faiss.vector_to_array(index.sq.trained).astype(np.float64).reshape(2, -1)
+        # Not shorter than any decoded vector, nor than what rounding is relative to on the way to it.
+        self.longest = float(np.linalg.norm(np.abs(least) + 1.01 * np.abs(span)))
+
+    @property
+    def codes(self) -> np.ndarray:
+        """(n, d) uint8, in the file where faiss has mapped it."""
+        import faiss
+
+        size = len(self.vectors) * self.vectors.shape[1]
+        return faiss.rev_swig_ptr(self.index.codes.data(), size).reshape(self.vectors.shape)
+
+    def _part(self, vectors: np.ndarray, threads: int) -> DensePart:
+        return QuantisedPart(self, vectors, threads)
+
+
+class QuantisedPart(DensePart):
+    """One batch against a :class:`QuantisedIndex`."""
+
+    dense: QuantisedIndex
+
+    def __init__(self, dense: QuantisedIndex, vectors: np.ndarray, threads: int) -> None:
+        super().__init__(dense, vectors, threads)
+        self._seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
+        wanted = min(depth, len(self.dense.vectors))
+        asked = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < wanted]
+        if asked:
+            ahead = min(LOOKAHEAD * wanted, len(self.dense.vectors))
+            scan = self._product if len(asked) >= MANY else self.dense.index.search
+            with faiss_threads(self.threads):
+                scores, rows = scan(self.vectors[asked], ahead)
+            self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(asked)})
+        return [self._first(query, wanted) for query in queries]
+
+    def _product(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+        """What faiss's scan returns for (q, d) queries, up to rounding: best first (q, wanted) scores and rows."""
+        import faiss
+
+        index, codes = self.dense.index, self.dense.codes
+        scores, rows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        for start in range(0, len(codes), _BLOCK):
+            block = index.sa_decode(codes[start : start + _BLOCK])
+            with as_product(len(queries)):
+                s, r = faiss.knn(queries, block, min(wanted, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+            scores, rows = _best(np.hstack([scores, s]), np.hstack([rows, r + start]), wanted)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+    def _first(self, query: int, wanted: int) -> Candidates:
+        rows, scores = self._seen[query]
+        if wanted == len(self.dense.vectors):
+            return Candidates(rows[:wanted], -np.inf, True)
+        length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
+        noise = 2 * self.noise(query)  # of the sum, and of decoding in another order than when the error was measured
+        bound = float(scores[wanted - 1]) + length * self.dense.error + noise
+        return Candidates(rows[:wanted], bound, False)
+
+
+class ApproximateIndex(DenseIndex):
+    """An opened ``ivf-sq8`` or ``hnsw-sq8``; ``effort`` is its nprobe or efSearch, 0 for the automatic one."""
+
+    certifies = False
+
+    def __init__(self, opened: DenseKind, vectors: np.ndarray, effort: int = 0) -> None:
+        super().__init__(opened.index, vectors)
+        self.kind = opened.kind
+        automatic = search_effort(opened.meta)
+        assert automatic is not None
+        self.effort, self.reason = (effort, "given") if effort else automatic
+
+    def described(self) -> dict[str, Any]:
+        name = "nprobe" if self.kind == "ivf-sq8" else "ef_search"
+        return {**super().described(), name: self.effort, "reason": self.reason}
+
+    def _part(self, vectors: np.ndarray, threads: int) -> DensePart:
+        return ApproximatePart(self, vectors, threads)
+
+
+class ApproximatePart(DensePart):
+    """One batch against an :class:`ApproximateIndex`."""
+
+    dense: ApproximateIndex
+
+    def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
+        search = self._lists if self.dense.kind == "ivf-sq8" else self._graph
+        with faiss_threads(self.threads):
+            found = search(list(queries), depth)
+        return [self._everything() if rows is None else Candidates(rows, np.inf, False) for rows in found]
+
+    def _graph(self, queries: list[int], depth: int) -> list[np.ndarray | None]:
+        """A walk that keeps ``effort`` candidates has paid for them, so all are handed on. Where copies of a document
+        have cut the graph, it ends early: None."""
+        import faiss
+
+        wanted = min(max(depth, self.dense.effort), len(self.dense.vectors))
+        parameters = faiss.SearchParametersHNSW(efSearch=wanted)  # type: ignore[attr-defined]  # not in faiss's stub
+        _, rows = self.dense.index.search(self.vectors[queries], wanted, params=parameters)
+        return [r.astype(np.int64) if (r >= 0).all() else None for r in rows]
+
+    def _lists(self, queries: list[int], depth: int) -> list[np.ndarray | None]:
+        """Lists near the query may hold fewer documents than asked for: then twice as many lists, and so on."""
+        import faiss
+
+        wanted = min(depth, len(self.dense.vectors))
+        nprobe = min(self.dense.effort, self.dense.index.nlist)
+        found: dict[int, np.ndarray] = {}
+        while left := [query for query in queries if query not in found]:
+            parameters = faiss.SearchParametersIVF(nprobe=nprobe)  # type: ignore[call-arg]  # nor is this
+            _, rows = self.dense.index.search(self.vectors[left], wanted, params=parameters)
+            found.update({query: r.astype(np.int64) for query, r in zip(left, rows, strict=True) if (r >= 0).all()})
+            if nprobe == self.dense.index.nlist:
+                break
+            nprobe = min(2 * nprobe, self.dense.index.nlist)
+        return [found.get(query) for query in queries]
+
+    def _everything(self) -> Candidates:
+        return Candidates(np.arange(len(self.dense.vectors)), -np.inf, True)
+
+
+def _best(scores: np.ndarray, rows: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ``wanted`` greatest of each line of ``scores`` with their ``rows``, in any order."""
+    if scores.shape[1] <= wanted:
+        return scores, rows
+    kept = np.argpartition(-scores, wanted - 1, axis=1)[:, :wanted]
+    return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)

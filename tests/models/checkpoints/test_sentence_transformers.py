@@ -1,0 +1,217 @@
+"""Exported models open in sentence-transformers, by its own modules alone, and give the vectors that we give."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import tiny_config, tiny_tokenizer
+
+from dupmae_ir.errors import UsageError
+from dupmae_ir.export import main
+from dupmae_ir.models import load_encoder
+from dupmae_ir.models.checkpoints.export import export_sentence_transformers
+from dupmae_ir.models.checkpoints.folder import ModelConfig, default_model_path, save_model, silent_ids
+from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+
+st = pytest.importorskip("sentence_transformers")
+
+TEXTS = [
+    "the quick brown fox jumps over the lazy dog",
+    "cat",
+    "heap queue sorts list",
+    "",
+    "the the the dog | é",
+    "zebra unknown",
+    "tree graph list heap the cat sat on the mat over lazy dogs",
+]
+SETTINGS = {"document_length": 16, "query_length": 8, "top_k": 6}
+
+
+def retriever(seed=0, *, width=8, bias=False, family="bert", activation="relu", normalize=False, **speaking):
+    from transformers import BertForMaskedLM, DistilBertConfig, DistilBertForMaskedLM, RobertaConfig, RobertaForMaskedLM
+
+    torch.manual_seed(seed)
+    small = {"vocab_size": 29, "max_position_embeddings": 64, "initializer_range": 0.4}
+    lm = {
+        "bert": lambda: BertForMaskedLM(tiny_config()),
+        "distilbert": lambda: DistilBertForMaskedLM(
+            DistilBertConfig(dim=24, n_layers=1, n_heads=3, hidden_dim=48, **small)
+        ),
+        "roberta": lambda: RobertaForMaskedLM(
+            RobertaConfig(
+                hidden_size=24,
+                num_hidden_layers=1,
+                num_attention_heads=3,
+                intermediate_size=48,
+                pad_token_id=0,
+                **small,
+            )
+        ),
+    }[family]()
+    projection = torch.nn.Linear(24, width, bias=bias) if width else None
+    silent, quiet = silent_ids(tiny_tokenizer(), **speaking)
+    return Retriever(lm, projection, silent, quiet, activation, normalize).eval()
+
+
+def saved(folder, model, **settings):
+    side = model.side("document")
+    config = ModelConfig(activation=side.activation, normalize=side.normalize, **{**SETTINGS, **settings})
+    return save_model(folder, model, tiny_tokenizer(), config)
+
+
+def dense(folder):
+    return st.SentenceTransformer(str(folder), device="cpu")
+
+
+def sparse(folder):
+    return st.SparseEncoder(str(folder), device="cpu")
+
+
+def rows(tensor):
+    return tensor.to_dense().numpy()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"width": None},
+        {},
+        {"bias": True},
+        {"normalize": True},
+        {"width": None, "normalize": True},
+        {"family": "distilbert"},
+        {"family": "roberta"},
+    ],
+    ids=str,
+)
+def test_dense_vectors_are_equal(tmp_path, settings):
+    folder = saved(tmp_path / "model", retriever(**settings))
+    export_sentence_transformers(folder, tmp_path / "dense", "cls")
+    theirs = dense(tmp_path / "dense")
+    ours = load_encoder(folder)
+    np.testing.assert_allclose(theirs.encode_document(TEXTS), ours.encode_documents(TEXTS).cls, atol=1e-5)
+    theirs.max_seq_length = 8
+    np.testing.assert_allclose(theirs.encode_query(TEXTS), ours.encode_queries(TEXTS).cls, atol=1e-5)
+    assert theirs.similarity_fn_name == "dot"
+
+
+@pytest.mark.parametrize("activation", ["relu", "log1p"])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+def test_sparse_vectors_are_equal(tmp_path, activation, family):
+    """[CLS] and [SEP] say nothing, special words are not heard, documents are cut to the top k."""
+    folder = saved(tmp_path / "model", retriever(family=family, activation=activation))
+    export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    theirs, ours = sparse(tmp_path / "sparse"), load_encoder(folder)
+    documents = ours.encode_documents(TEXTS).ot.toarray()
+    got = theirs.encode_document(TEXTS, max_active_dims=6)
+    np.testing.assert_allclose(rows(got), documents, atol=1e-5)
+    assert ((rows(got) != 0) == (documents != 0)).all()
+    assert rows(got)[TEXTS.index("")].sum() == 0
+    theirs.max_seq_length = 8
+    queries = ours.encode_queries(TEXTS).ot.toarray()
+    assert (queries != 0).sum(1).max() > 6
+    np.testing.assert_allclose(rows(theirs.encode_query(TEXTS, max_active_dims=1024)), queries, atol=1e-5)
+
+
+def test_it_takes_all_three_means(tmp_path):
+    """Without them, sentence-transformers hears something else: what the export is for."""
+    folder = saved(tmp_path / "model", retriever(activation="log1p"))
+    export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    want = rows(sparse(tmp_path / "sparse").encode(TEXTS, max_active_dims=29))
+    naive = rows(sparse(folder).encode(TEXTS))
+    assert naive[:, :6].max() > 0.1
+    assert want[:, :6].max() == 0
+    assert (naive - want)[:, 6:].max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("speaking", "activation"),
+    [
+        ({"include_sep": True}, "relu"),
+        ({"include_cls": True}, "relu"),
+        ({"include_sep": True, "include_cls": True}, "log1p"),
+    ],
+)
+def test_who_speaks_is_the_models_choice(tmp_path, speaking, activation):
+    folder = saved(tmp_path / "model", retriever(activation=activation, **speaking), **speaking)
+    export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    documents = load_encoder(folder).encode_documents(TEXTS).ot.toarray()
+    got = sparse(tmp_path / "sparse").encode_document(TEXTS, max_active_dims=6)
+    np.testing.assert_allclose(rows(got), documents, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["cls", "ot"])
+def test_two_encoders_become_a_router(tmp_path, part):
+    model = UntiedRetriever(retriever(1, activation="log1p"), retriever(2, activation="log1p"))
+    folder = saved(tmp_path / "model", model)
+    assert export_sentence_transformers(folder, tmp_path / "routed", part)["routed"]
+    ours = load_encoder(folder)
+    # Each side has its own length here, so nothing needs to be set.
+    queries, documents = ours.encode_queries(TEXTS), ours.encode_documents(TEXTS)
+    if part == "cls":
+        theirs = dense(tmp_path / "routed")
+        np.testing.assert_allclose(theirs.encode_query(TEXTS), queries.cls, atol=1e-5)
+        np.testing.assert_allclose(theirs.encode_document(TEXTS), documents.cls, atol=1e-5)
+        return
+    theirs = sparse(tmp_path / "routed")
+    # Version 5 forgets each side's length when max_active_dims is given, so short texts only.
+    short = [i for i, text in enumerate(TEXTS) if len(text.split()) < 6]
+    got = rows(theirs.encode_query([TEXTS[i] for i in short], max_active_dims=1024))
+    np.testing.assert_allclose(got, queries.ot[short].toarray(), atol=1e-5)
+    got = rows(theirs.encode_document(TEXTS, max_active_dims=6))
+    np.testing.assert_allclose(got, documents.ot.toarray(), atol=1e-5)
+
+
+def test_the_model_itself_is_left_as_it_is(tmp_path):
+    folder = saved(tmp_path / "model", retriever())
+    before = load_encoder(folder).digest
+    export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    assert load_encoder(folder).digest == before
+
+
+def test_the_command(tmp_path, capsys):
+    folder = saved(tmp_path / "model", retriever())
+    words = ["--model", str(folder), "--output", str(tmp_path / "out")]
+    assert main([*words, "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["modules"] == ["Transformer", "Pooling", "Dense"]
+    assert main(words) == 2
+    assert "add --overwrite" in capsys.readouterr().err
+    assert main([*words, "--part", "ot", "--overwrite"]) == 0
+    assert "SparseEncoder of MLMTransformer, WordWeights, Pooling" in capsys.readouterr().err
+    assert sparse(tmp_path / "out").encode_document(["cat"]).shape == (1, 29)
+    (tmp_path / "mine").mkdir()
+    assert main(["--model", str(folder), "--output", str(tmp_path / "mine"), "--overwrite"]) == 2
+    assert "is no sentence-transformers folder" in capsys.readouterr().err
+    assert main(["--model", str(tmp_path / "none"), "--output", str(tmp_path / "x")]) == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_cannot_be_said_is_refused(tmp_path):
+    both = {"include_sep": True, "include_cls": True}
+    folder = saved(tmp_path / "model", retriever(**both), **both)
+    with pytest.raises(UsageError, match="has no counterpart"):
+        export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    assert not (tmp_path / "sparse").exists()
+    with pytest.raises(UsageError, match="one of cls, ot"):
+        export_sentence_transformers(folder, tmp_path / "sparse", "dense")
+
+
+@pytest.mark.slow
+def test_the_default_model(tmp_path):
+    passages = [
+        "Threads wait for each other with join().",
+        "def f(x): return x",
+        "Heap queue algorithm, also known as the priority queue algorithm." * 40,
+        "what is a decorator",
+    ]
+    ours = load_encoder()
+    for part in ("cls", "ot"):
+        export_sentence_transformers(default_model_path(), tmp_path / part, part)
+    np.testing.assert_allclose(
+        dense(tmp_path / "cls").encode_document(passages), ours.encode_documents(passages).cls, atol=1e-5
+    )
+    want = ours.encode_documents(passages).ot.toarray()
+    np.testing.assert_allclose(rows(sparse(tmp_path / "ot").encode_document(passages)), want, atol=1e-4)

@@ -1,0 +1,97 @@
+"""Max-passage search: equal to the largest of every document's passage scores, over everything."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from dupmae_ir.encode.segment import segments
+from dupmae_ir.errors import UsageError
+from dupmae_ir.index.folder import IndexBuilder
+from dupmae_ir.io.runs import read_run
+from dupmae_ir.search.__main__ import main
+from dupmae_ir.search.max_passage import best_passages
+from dupmae_ir.testing import HashingEncoder
+from dupmae_ir.types import Document, Hit
+
+pytestmark = pytest.mark.jvm
+
+WORDS = ["lock", "thread", "queue", "fork", "pipe", "signal", "socket", "buffer", "heap", "stack", "list", "tree"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An index of the passages of 30 documents, 12 topics and one that is a document."""
+    chance = random.Random(4)
+    documents = [Document(f"D{n}", " ".join(chance.choices(WORDS, k=chance.randint(3, 40)))) for n in range(30)]
+    documents.append(Document("q3", "lock thread lock thread queue"))
+    passages = [p for d in documents for p in segments(d, 8, 4)]
+    where = tmp_path_factory.mktemp("passages")
+    encoder = HashingEncoder()
+    both = encoder.encode_documents([p.joined() for p in passages])
+    with IndexBuilder(where / "index", dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
+        builder.add([p.docid for p in passages], both.cls, both.ot)
+        s = encoder.settings
+        told = ("document_length", "query_length", "top_k", "activation", "dtype", "title_separator")
+        builder.finish({"encoder": {"name": encoder.name, "digest": encoder.digest} | {k: getattr(s, k) for k in told}})
+    rows = [{"_id": f"q{n}", "text": " ".join(chance.choices(WORDS, k=3))} for n in range(12)]
+    (where / "queries.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return where
+
+
+def search(folder, *flags):
+    words = ["--index", str(folder / "index"), "--topics", str(folder / "queries.jsonl"), "--quiet"]
+    return main([*words, "--output", str(folder / "out.trec"), *flags])
+
+
+@pytest.mark.parametrize("mode", ["dense", "impact", "hybrid"])
+def test_equals_the_maximum_over_all_passages(folder, mode):
+    assert search(folder, f"--{mode}", "--hits", "1000") == 0
+    every = read_run(folder / "out.trec")
+    assert search(folder, f"--{mode}", "--hits", "5", "--passage-hits", "200", "--max-passage") == 0
+    found = read_run(folder / "out.trec")
+    assert found.keys() == every.keys()
+    for qid, hits in found.items():
+        best = {}
+        for hit in every[qid]:
+            docid = hit.docid.split("#")[0]
+            best[docid] = max(best.get(docid, -np.inf), hit.score)
+        wanted = sorted(best.items(), key=lambda item: (-item[1], item[0]))[:5]
+        assert [h.docid for h in hits] == [d for d, _ in wanted]
+        assert [h.score for h in hits] == pytest.approx([s for _, s in wanted], abs=1e-4)
+
+
+def test_the_topic_itself_is_left_out_by_its_documents_id(folder):
+    assert search(folder, "--hits", "31", "--max-passage", "--remove-query") == 0
+    assert "q3" not in {h.docid for h in read_run(folder / "out.trec")["q3"]}
+    assert "q3" in {h.docid for h in read_run(folder / "out.trec")["q1"]}
+
+
+def test_a_list_that_was_cut_off_too_early_is_told(folder, capsys):
+    assert search(folder, "--hits", "20", "--passage-hits", "20", "--max-passage", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["short"]
+    for qid, hits in read_run(folder / "out.trec").items():
+        assert (len(hits) < 20) == (qid in told["short"])
+
+
+def test_misuse(folder, capsys):
+    for flags, words in [
+        (("--passage-hits", "9"), "--passage-hits belongs to --max-passage"),
+        (("--max-passage", "--hits", "10", "--passage-hits", "9"), "wants at least as many passages as documents, 10"),
+    ]:
+        assert search(folder, *flags) == 2
+        assert words in capsys.readouterr().err
+    with pytest.raises(UsageError, match="the id 'D1' holds no '#'"):
+        best_passages([Hit("D1", 1.0)])
+
+
+def test_ties_are_by_document():
+    assert best_passages([Hit("b#0", 2.0), Hit("a#7", 2.0), Hit("b#1", 3.0), Hit("c#d#1", 1.0)]) == [
+        Hit("b", 3.0),
+        Hit("a", 2.0),
+        Hit("c#d", 1.0),
+    ]

@@ -1,0 +1,119 @@
+"""One pass over both halves gives the very lists of the certified way, and brute force's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import faiss
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from dupmae_ir.index import postings as postings_module
+from dupmae_ir.index.forward import Forward
+from dupmae_ir.index.postings import PostingsSearcher, folder_of, write_postings
+from dupmae_ir.search.certified_topk import Weighted, exact_top
+from dupmae_ir.search.dense import DenseIndex
+from dupmae_ir.search.impact import ImpactIndex, ImpactQuery
+from dupmae_ir.search.one_pass import scanned_top
+
+TERMS = [f"t{i}" for i in range(40)]
+SCALE = 9.0
+
+
+class Made:
+    """A random collection and questions; some documents are copies, so that scores tie."""
+
+    def __init__(self, folder: Path, seed: int, n: int, window: int, copies: float = 0.3, queries: int = 7) -> None:
+        rng = np.random.default_rng(seed)
+        impacts = rng.integers(1, 256, (n, len(TERMS))) * (rng.random((n, len(TERMS))) < 0.3)
+        vectors = rng.standard_normal((n, 12)).astype(np.float32)
+        twins = rng.random(n) < copies
+        impacts[twins], vectors[twins] = impacts[0], vectors[0]
+        csr = sp.csr_matrix(impacts.astype(np.uint8))
+        forward = Forward(csr.indptr.astype(np.int64), csr.indices.astype(np.uint16), csr.data, len(TERMS))
+        index = SimpleNamespace(path=folder, meta={"postings": csr.nnz, "digest": "d"}, documents=n, terms=TERMS)
+        folder_of(folder).mkdir(parents=True)
+        write_postings(forward, folder_of(folder), "d", window)
+        self.ranks = rng.permutation(n).astype(np.int64)
+        self.postings = PostingsSearcher(index, lambda: self.ranks)
+        flat = faiss.IndexFlatIP(12)
+        flat.add(vectors)
+        asked = [np.sort(rng.choice(len(TERMS), 6, replace=False)) for _ in range(queries - 1)] + [np.zeros(0, int)]
+        ots = [ImpactQuery(ids, rng.integers(1, 256, len(ids))) for ids in asked]
+        impact = ImpactIndex(lambda: self.postings, forward, TERMS, SCALE, n)
+        self.impact = impact.queries(ots, 2)
+        self.dense = DenseIndex(flat, vectors).queries(rng.standard_normal((queries, 12)).astype(np.float32))
+        self.queries = queries
+
+    def scanned(self, k: int, weights=(1.0, 1.0), excluded=None, threads=1):
+        skip = excluded or [None] * self.queries
+        return scanned_top(self.dense, self.impact, self.postings, weights, self.ranks, k, skip, threads)
+
+    def certified(self, k: int, weights=(1.0, 1.0), excluded=None):
+        parts = [Weighted(self.dense, weights[0]), Weighted(self.impact, weights[1])]
+        return exact_top(parts, self.queries, self.ranks, k, excluded=excluded)
+
+
+def same(scanned, certified) -> None:
+    for one, two in zip(scanned, certified, strict=True):
+        assert one.exact
+        assert one.rows.tolist() == two.rows.tolist()
+        assert one.scores.tolist() == two.scores.tolist()  # to the bit: the same operations
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("n", "window"), [(900, 64), (900, 1 << 16), (1, 64), (65, 64)])
+@pytest.mark.parametrize("k", [1, 10, 400, 5000])
+def test_the_lists_are_the_certified_ones(tmp_path, seed, n, window, k):
+    made = Made(tmp_path, seed, n, window)
+    same(made.scanned(k), made.certified(k))
+
+
+@pytest.mark.parametrize("weights", [(0.25, 1.0), (1.0, 0.01), (300.0, 1e-4)])
+def test_weights_count(tmp_path, weights):
+    made = Made(tmp_path, 1, 700, 128)
+    same(made.scanned(20, weights), made.certified(20, weights))
+
+
+def test_threads_and_excluded_rows_change_nothing_else(tmp_path):
+    made = Made(tmp_path, 2, 700, 128)
+    first = [int(found.rows[0]) for found in made.certified(1)]
+    excluded = [first[0], None, first[2], 699, None, first[5], 0]
+    for threads in (1, 2, 3, 20):
+        same(made.scanned(15, excluded=excluded, threads=threads), made.certified(15, excluded=excluded))
+
+
+def test_many_small_windows_make_the_kept_lists_overflow_and_nothing_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(postings_module, "_SPARE", 64)
+    made = Made(tmp_path, 3, 4000, 64, copies=0.0)
+    same(made.scanned(10), made.certified(10))
+
+
+def test_too_many_ties_are_left_to_the_other_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(postings_module, "_SPARE", 64)
+    made = Made(tmp_path, 4, 2000, 64, copies=1.0)
+    assert made.scanned(3) == [None] * made.queries
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_documents_that_float32_cannot_tell_apart_are_not_lost(tmp_path, seed):
+    """Their vectors differ in the last bits alone, so the order of float32 sums is no order."""
+    made = Made(tmp_path, seed, 2000, 256, copies=1.0)
+    rng = np.random.default_rng(seed)
+    vectors = made.dense.dense.vectors * (1 + 3e-7 * rng.standard_normal((2000, 12))).astype(np.float32)
+    flat = faiss.IndexFlatIP(12)
+    flat.add(vectors)
+    made.dense = DenseIndex(flat, vectors).queries(made.dense.vectors)
+    same(made.scanned(10), made.certified(10))
+
+
+def test_what_was_not_kept_is_bounded(tmp_path):
+    made = Made(tmp_path, 5, 900, 64, copies=0.0)
+    for query, found in enumerate(made.scanned(10)):
+        everything = np.arange(900)
+        scores = made.dense.scores(query, everything) + made.impact.scores(query, everything)
+        assert found.bound < found.scores[-1]
+        assert np.sort(scores)[-11] <= found.bound
+        assert found.candidates < 900
