@@ -1,8 +1,8 @@
-"""One frozen dataclass is the flags, the recipe and the record.
+"""Command settings: one frozen dataclass is the flags, the recipe file and the record.
 
-A command declares its settings once, with :func:`option`; :func:`add_config` turns them into grouped
-flags, :func:`from_namespace` and :func:`from_toml` read them back, and :func:`to_dict` is what goes
-into ``meta.json`` beside every artifact.
+A command declares each setting once with :func:`option`, including its range and the settings it depends on.
+:func:`add_config` turns them into grouped flags, :func:`from_namespace` and :func:`from_toml` read them back,
+:class:`Config` checks them whenever one is built, and :func:`to_dict` is what is recorded beside every output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.registry import suggest
@@ -34,11 +34,28 @@ def option(
     metavar: str | None = None,
     flag: str | None = None,
     positional: bool = False,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    only_with: str | tuple[str, ...] = (),
+    multiple_of: str | None = None,
 ) -> Any:
     """A dataclass field that is also a flag. Without a default it is required.
 
-    ``help`` says the meaning and the unit; the default is appended by the help formatter.
-    ``flag`` overrides the name derived from the field (``batch_tokens`` -> ``--batch-tokens``).
+    Args:
+        default: the value where the flag is not given.
+        help: meaning and unit; the help formatter appends the default.
+        group: heading of the help page under which the flag stands.
+        choices: the values allowed.
+        metavar: what stands for the value on the help page.
+        flag: overrides the name derived from the field (``batch_tokens`` becomes ``--batch-tokens``).
+        positional: an argument without a flag.
+        above: exclusive lower bound of the number, or of each number of a list. NaN satisfies no bound.
+        at_least: inclusive lower bound.
+        at_most: inclusive upper bound.
+        only_with: settings without which this one has no effect: a field that must be set (``"bm25"``), or a value it
+            must have (``"dense_index=ivf-sq8"``); ``"!bm25"`` for one that must not be set. One of several suffices.
+        multiple_of: another field, of which this number must be a multiple.
     """
     metadata = {
         "help": help,
@@ -47,8 +64,143 @@ def option(
         "metavar": metavar,
         "flag": flag,
         "positional": positional,
+        "above": above,
+        "at_least": at_least,
+        "at_most": at_most,
+        "only_with": (only_with,) if isinstance(only_with, str) else only_with,
+        "multiple_of": multiple_of,
     }
     return field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """A rule over several fields: how many of them may be set. ``purpose`` completes "to say ..." in the error."""
+
+    names: tuple[str, ...]
+    purpose: str = ""
+    required: bool = True  #: exactly one; otherwise at most one
+
+
+@dataclasses.dataclass(frozen=True)
+class Requires:
+    """A rule over two fields: ``name``, when set, needs one of ``others``."""
+
+    name: str
+    others: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Base of all settings. Building one checks ranges, choices and dependencies and raises :class:`UsageError`."""
+
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputOptions(Config):
+    """What a command prints; shared by all commands."""
+
+    quiet: bool = option(False, "print no progress and no notes, only results and errors", group="output")
+    json: bool = option(False, "print the result as JSON on standard output", group="output")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ThreadOptions(Config):
+    """CPU threads; shared by all commands that compute."""
+
+    threads: int = option(0, "CPU threads; 0 = one per available processor", group="compute", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeOptions(ThreadOptions):
+    """Where and in which precision a model runs; shared by all commands that run one."""
+
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
+    dtype: str | None = option(
+        None,
+        "precision of the model: float32, bfloat16, float16 or auto (the fastest here)",
+        group="compute",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+
+
+def flag_of(config: Any, name: str) -> str:
+    """The flag of field ``name``, or the bare name of a positional argument."""
+    metadata = next(f.metadata for f in dataclasses.fields(config) if f.name == name)
+    return name.upper() if metadata.get("positional") else metadata.get("flag") or "--" + name.replace("_", "-")
+
+
+def check(config: Any) -> None:
+    """Raise :class:`UsageError` for a value out of range, an unknown choice, or a setting without effect."""
+    for f in dataclasses.fields(config):
+        _check_range(config, f)
+    for f in dataclasses.fields(config):
+        _check_dependence(config, f)
+    for rule in getattr(config, "RULES", ()):
+        (_check_one_of if isinstance(rule, OneOf) else _check_requires)(config, rule)
+
+
+def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
+    value, meta, flag = getattr(config, f.name), f.metadata, flag_of(config, f.name)
+    if (choices := meta.get("choices")) and value is not None:
+        for one in value if isinstance(value, tuple) else (value,):
+            if one not in choices:
+                raise UsageError(f"{flag} {one}: choose from {', '.join(choices)}{suggest(str(one), choices)}")
+    bounds = {
+        "greater than": (meta.get("above"), lambda x, bound: x > bound),
+        "at least": (meta.get("at_least"), lambda x, bound: x >= bound),
+        "at most": (meta.get("at_most"), lambda x, bound: x <= bound),
+    }
+    for number in value if isinstance(value, tuple) else (value,):
+        for words, (bound, holds) in bounds.items():
+            if bound is not None and isinstance(number, int | float) and not holds(number, bound):
+                raise UsageError(f"{flag} must be {words} {bound:g}, got {number:g}")
+    if (other := meta.get("multiple_of")) and value and (of := getattr(config, other)) and value % of:
+        raise UsageError(f"{flag} must be a multiple of {flag_of(config, other)} ({of}), got {value}")
+
+
+def _check_dependence(config: Any, f: dataclasses.Field[Any]) -> None:
+    owners = f.metadata.get("only_with") or ()
+    if owners and getattr(config, f.name) != f.default and not any(_holds(config, owner) for owner in owners):
+        raise UsageError(f"{flag_of(config, f.name)} applies only {' or '.join(_in_words(config, o) for o in owners)}")
+
+
+def _holds(config: Any, owner: str) -> bool:
+    if owner.startswith("!"):
+        return not _is_set(config, owner[1:])
+    name, equals, value = owner.partition("=")
+    return str(getattr(config, name)) == value if equals else _is_set(config, name)
+
+
+def _in_words(config: Any, owner: str) -> str:
+    if owner.startswith("!"):
+        return f"without {flag_of(config, owner[1:])}"
+    name, _, value = owner.partition("=")
+    return f"with {flag_of(config, name)} {value}".rstrip()
+
+
+def _is_set(config: Any, name: str) -> bool:
+    return getattr(config, name) not in (None, False, (), "")
+
+
+def _check_one_of(config: Any, rule: OneOf) -> None:
+    given = [flag_of(config, n) for n in rule.names if _is_set(config, n)]
+    known = ", ".join(flag_of(config, n) for n in rule.names)
+    purpose = f" {rule.purpose}" if rule.purpose else ""
+    if rule.required and not given:
+        raise UsageError(f"give one of {known}{purpose}")
+    if len(given) > 1:
+        raise UsageError(f"give only one of {known}{purpose}; got {' and '.join(given)}")
+
+
+def _check_requires(config: Any, rule: Requires) -> None:
+    if _is_set(config, rule.name) and not any(_is_set(config, other) for other in rule.others):
+        others = " or ".join(flag_of(config, other) for other in rule.others)
+        raise UsageError(f"{flag_of(config, rule.name)} requires {others}")
 
 
 def add_config(parser: argparse.ArgumentParser, config: type) -> None:
@@ -156,17 +308,19 @@ def flags(config: Any) -> list[str]:
     return required + optional
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """``--top-k was 32, is 64; ...`` over what two settings do not share; empty when they agree."""
-    names = [*before, *(n for n in now if n not in before)]
-    changed = [n for n in names if before.get(n) != now.get(n)]
-    return "; ".join(f"--{n.replace('_', '-')} was {_shown(before.get(n))}, is {_shown(now.get(n))}" for n in changed)
+def differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
+    """``--top-k 32 (requested 64), ...`` over the settings that differ; empty when they agree."""
+    names = [*existing, *(n for n in requested if n not in existing)]
+    changed = [n for n in names if existing.get(n) != requested.get(n)]
+    return ", ".join(
+        f"--{n.replace('_', '-')} {_shown(existing.get(n))} (requested {_shown(requested.get(n))})" for n in changed
+    )
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, str) and len(value) == 64:
         return f"{value[:12]}..."  # a digest
-    return "not given" if value is None else json.dumps(value) if isinstance(value, str | list) else str(value)
+    return "none" if value is None else json.dumps(value) if isinstance(value, str | list) else str(value)
 
 
 def check_ranges(config: Any, above_zero: Iterable[str] = (), zero_or_more: Iterable[str] = ()) -> None:

@@ -50,15 +50,18 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir") -> int:
-    """Run ``job`` and return an exit status; a user's mistake becomes one line on standard error."""
+def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint: str = "") -> int:
+    """Run ``job`` and return an exit status; a user's mistake becomes one line on standard error.
+
+    ``resume_hint`` is added to the line for Ctrl-C.
+    """
     try:
         return job() or 0
     except DupmaeError as e:
         print(f"{prog}: {e}", file=sys.stderr)
         return e.exit_status
     except KeyboardInterrupt:
-        print(f"\n{prog}: interrupted", file=sys.stderr)
+        print(f"\n{prog}: interrupted{resume_hint}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has seen enough; keep Python from complaining again at exit.

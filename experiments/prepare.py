@@ -17,7 +17,7 @@ from rows import Budget
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.publishing import replace_folder, sha256_file, write_json
+from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json
 from dupmae_ir.models.checkpoints.base_models import base_folder
 from dupmae_ir.models.checkpoints.folder import load_model, save_model
 
@@ -66,7 +66,7 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
     make_base(base, aside / "pretrain.jsonl", aside / "base")
     write_scratch(aside / "base", aside / "scratch")
     write_json(aside / DONE, {**told, "counts": counts})
-    replace_folder(aside, folder)
+    move_into_place(aside, folder)
     return {**told, "counts": counts}
 
 

@@ -21,7 +21,7 @@ from records import Record, by_row, chosen, dev_score, read_records
 
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError, OutputError, UsageError
-from dupmae_ir.io.publishing import replace_folder, write_json
+from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.models.checkpoints.folder import ModelConfig, default_model_path, load_model, save_model
 
 MOST_BYTES = 50_000_000
@@ -54,7 +54,7 @@ def store(loaded: tuple[Any, Any, ModelConfig], output: Path, text: str, told: d
     if size > MOST_BYTES:
         shutil.rmtree(aside)
         raise OutputError(f"{output}: {size / 1e6:.1f} MB in float16, above {MOST_BYTES / 1e6:.0f} MB")
-    replace_folder(aside, output)
+    move_into_place(aside, output)
     return size
 
 

@@ -22,6 +22,7 @@ ORDER = [
     "registry",
     "config",
     "console",
+    "command",
     "device",
     "testing",
     "pyserini",

@@ -33,7 +33,7 @@ from dupmae_ir.collections.prepared import (
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, UsageError, WrongCollection
 from dupmae_ir.io.locks import exclusive
-from dupmae_ir.io.publishing import replace_folder
+from dupmae_ir.io.publishing import move_into_place
 
 
 def ready(name: str, *, cache: str | Path | None = None, catalogue: str | Path | None = None) -> Ready | None:
@@ -109,7 +109,7 @@ def _prepare(collection: Collection, catalogue: Catalogue, place: Place, mirror:
     making.mkdir(parents=True)
     try:
         manifest = _made(Sources(collection, catalogue, place, mirror, quiet))
-        replace_folder(making, folder)
+        move_into_place(making, folder)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise

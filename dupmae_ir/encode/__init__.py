@@ -9,8 +9,8 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "DupmaeDocumentEncoder": "encoders",
-    "DupmaeQueryEncoder": "encoders",
+    "DupmaeDocumentEncoder": "pyserini_encoders",
+    "DupmaeQueryEncoder": "pyserini_encoders",
     "EncodeConfig": "run",
     "MergeConfig": "merge",
     "write_queries": "queries",

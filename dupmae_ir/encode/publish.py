@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.encode.windows import Part
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.publishing import replace_folder
+from dupmae_ir.io.publishing import move_into_place
 from dupmae_ir.types import EncoderSettings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def publish_index(
                 builder.add_impacts(part.docids, part.cls, part.impacts, part.clipped, part.dropped)
                 on_documents(len(part.docids))
             meta = builder.finish(describe())
-        replace_folder(aside, target)
+        move_into_place(aside, target)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise

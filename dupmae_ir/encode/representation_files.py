@@ -15,7 +15,7 @@ from typing import Any
 
 from dupmae_ir.encode.windows import Part
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.publishing import atomic_write, replace_folder, write_json
+from dupmae_ir.io.publishing import atomic_write, move_into_place, write_json
 from dupmae_ir.types import Document
 
 
@@ -54,7 +54,7 @@ class JsonlFolder:
     def publish(self) -> None:
         """Everything is there: move the folder into place. Calling it again after a kill is harmless."""
         if not self.done:
-            replace_folder(self.aside, self.target)
+            move_into_place(self.aside, self.target)
             self.done = True
 
     def discard(self) -> None:

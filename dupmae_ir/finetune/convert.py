@@ -324,8 +324,8 @@ class _Mined(_Conversion):
     def finish(self, counts: Mapping[str, int]) -> None:
         """Write the record. Older lines go first: lines that are there always have their own record."""
         from dupmae_ir.finetune.data.mined import inputs_digest
+        from dupmae_ir.io.jobs import record_path
         from dupmae_ir.io.publishing import sha256_file, write_json
-        from dupmae_ir.io.resumable_jsonl import meta_path
 
         config = self.config
         files = {n: getattr(config, n) for n in ("input", "queries", "scores")}
@@ -339,7 +339,7 @@ class _Mined(_Conversion):
         }
         Path(config.output).unlink(missing_ok=True)
         write_json(
-            meta_path(config.output),
+            record_path(config.output),
             {
                 "collection": config.collection,
                 "pool": False,

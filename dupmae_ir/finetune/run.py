@@ -506,7 +506,7 @@ def _digests(config: FinetuneConfig) -> dict[str, str]:
 
 def _publish(output: Path, retriever: Any, tokenizer: Any, stored: Any, record: dict[str, Any], work: Path) -> None:
     """The model folder, whole or not at all; then the checkpoints go."""
-    from dupmae_ir.io.publishing import replace_folder
+    from dupmae_ir.io.publishing import move_into_place
     from dupmae_ir.models.checkpoints.folder import save_model
 
     aside = output.with_name(f".{output.name}.done")
@@ -519,7 +519,7 @@ def _publish(output: Path, retriever: Any, tokenizer: Any, stored: Any, record: 
         replace(stored, document_length=max(256, stored.document_length), query_length=max(64, stored.query_length)),
     )
     write_json(aside / RECORD, record)
-    replace_folder(aside, output)
+    move_into_place(aside, output)
     shutil.rmtree(work, ignore_errors=True)
 
 

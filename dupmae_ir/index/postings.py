@@ -94,7 +94,7 @@ def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], ob
     :class:`IndexMismatch` for an index without impacts, :class:`UsageError` while somebody else writes it.
     """
     from dupmae_ir.io.locks import exclusive
-    from dupmae_ir.io.publishing import disk_full_is_one_line, replace_folder
+    from dupmae_ir.io.publishing import disk_full_is_one_line, move_into_place
 
     forward, target = index.forward, folder_of(index.path)
     aside = target.with_name(".postings.building")
@@ -103,7 +103,7 @@ def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], ob
         try:
             aside.mkdir()
             write_postings(forward, aside, index.meta["digest"], window, tick)
-            replace_folder(aside, target)
+            move_into_place(aside, target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return target

@@ -90,7 +90,7 @@ def build(config: Bm25Config) -> dict[str, Any]:
     from dupmae_ir.index.bm25 import build_bm25
     from dupmae_ir.io.collections import Collection
     from dupmae_ir.io.locks import exclusive
-    from dupmae_ir.io.publishing import replace_folder
+    from dupmae_ir.io.publishing import move_into_place
 
     target = Path(config.index).absolute()
     collection = Collection(config.corpus, config.fields, config.docid_field, _unescaped(config.delimiter))
@@ -102,7 +102,7 @@ def build(config: Bm25Config) -> dict[str, Any]:
         try:
             with progress("bm25", "documents", quiet=config.quiet) as bar:
                 documents = build_bm25(_counted(collection, bar), aside)
-            replace_folder(aside, target)
+            move_into_place(aside, target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return {"index": config.index, "documents": documents}

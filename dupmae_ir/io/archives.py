@@ -19,8 +19,8 @@ from typing import IO, NamedTuple, cast
 
 from dupmae_ir.console import byte_bar, megabytes, one_line, say
 from dupmae_ir.errors import InputError, OutputError, UsageError
-from dupmae_ir.io.locks import in_line
-from dupmae_ir.io.publishing import disk_full_is_one_line, replace_folder
+from dupmae_ir.io.locks import exclusive, lock_path
+from dupmae_ir.io.publishing import disk_full_is_one_line, move_into_place
 
 ROOM = 0.95  #: share of the free disk space that one archive may fill
 _BLOCK = 1 << 17
@@ -48,12 +48,12 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool] | None = N
     if home.exists() and not home.is_dir():
         raise UsageError(f"{folder}: is a file; name the folder to unpack into")
     aside = home.with_name(f".{home.name}.aside")
-    with disk_full_is_one_line(folder), in_line(home, f"unpacking into {folder}", quiet):
+    with disk_full_is_one_line(folder), exclusive(lock_path(home), f"unpacking into {folder}", wait=True, quiet=quiet):
         shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
         try:
             aside.mkdir()
             _unpack_into(aside, archive, wanted, quiet)
-            replace_folder(aside, home)
+            move_into_place(aside, home)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from dupmae_ir import __version__
 from dupmae_ir.console import byte_bar, megabytes, one_line, say
 from dupmae_ir.errors import EnvironmentProblem, InputError, OutputError, UsageError
-from dupmae_ir.io.locks import in_line
+from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import disk_full_is_one_line, fsync_folder, write_json
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def download(source: Source, target: Path, *, mirror: str | None = None, quiet: 
         raise UsageError(f"{target}: is a folder; name the file to write")
     if not target.exists():
         what = f"downloading {target.name}"
-        with disk_full_is_one_line(target), in_line(target, what, quiet):
+        with disk_full_is_one_line(target), exclusive(lock_path(target), what, wait=True, quiet=quiet):
             # Another process may have brought it while we stood in line.
             if not target.exists():
                 _Transfer(source, url, target, quiet).bring()

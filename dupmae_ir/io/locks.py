@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from dupmae_ir.console import say
@@ -13,15 +13,21 @@ from dupmae_ir.errors import UsageError
 
 
 @contextmanager
-def exclusive(path: str | Path, what: str, wait: bool = False) -> Iterator[None]:
-    """Hold the lock file ``path`` or raise :class:`UsageError` at once; ``what`` says what its holder is doing.
-    With ``wait`` stand in line instead.
+def exclusive(path: str | Path, what: str, *, wait: bool = False, quiet: bool = True) -> Iterator[None]:
+    """Hold the lock file ``path``, or raise :class:`UsageError` that names the process that does.
 
-    The file is removed afterwards; a kill leaves it behind, unlocked and harmless.
+    ``what`` says what the holder is doing ("running encode into I"). With ``wait``, wait for the lock instead, and say
+    so unless ``quiet``. The file is removed afterwards; a kill leaves it behind, unlocked and harmless.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = _acquire(path, what, wait)
+    try:
+        fd = _acquire(path, what, wait=False)
+    except UsageError as busy:
+        if not wait:
+            raise
+        say(f"{busy}; waiting", quiet)
+        fd = _acquire(path, what, wait=True)
     try:
         os.truncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
@@ -29,6 +35,11 @@ def exclusive(path: str | Path, what: str, wait: bool = False) -> Iterator[None]
     finally:
         path.unlink(missing_ok=True)
         os.close(fd)
+
+
+def lock_path(target: str | Path) -> Path:
+    """The lock file of an output: hidden, beside it."""
+    return Path(target).with_name(f".{Path(target).name}.lock")
 
 
 def _acquire(path: Path, what: str, wait: bool) -> int:
@@ -52,16 +63,3 @@ def _is_current(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
-
-
-@contextmanager
-def in_line(path: Path, what: str, quiet: bool) -> Iterator[None]:
-    """Hold the lock beside ``path``; stand in line for it, and say so."""
-    lock = path.with_name(f".{path.name}.lock")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(exclusive(lock, what))
-        except UsageError as busy:
-            say(f"{busy} (waiting)", quiet)
-            stack.enter_context(exclusive(lock, what, wait=True))
-        yield

@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all: write aside, fsync, rename."""
+"""Outputs appear whole or not at all: write aside, fsync, rename; and what a kill in between left is put right."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,13 @@ from dupmae_ir.errors import OutputError
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w", encoding: str | None = "utf-8") -> Iterator[IO[Any]]:
-    """Open a neighbour of ``path`` for writing; on success it replaces ``path``, on failure it vanishes."""
+    """Open a temporary file beside ``path`` for writing; it replaces ``path`` on success and is removed on failure.
+
+    Temporary files of ``path`` that killed processes left are removed first.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, mode, encoding=None if "b" in mode else encoding, newline=None if "b" in mode else "\n") as f:
@@ -40,29 +45,77 @@ def write_json(path: str | Path, value: Any) -> None:
         f.write("\n")
 
 
-def replace_folder(aside: str | Path, target: str | Path) -> None:
-    """Make ``aside`` take the place of ``target``. An older ``target`` is moved away first and then removed,
-    so a kill in between leaves one of the two whole."""
+def move_into_place(aside: str | Path, target: str | Path) -> None:
+    """Move ``aside``, a file or folder on the same file system, to ``target``, durably.
+
+    An older folder is moved away first and removed afterwards; :func:`recover` restores it after a kill in between.
+    """
     aside, target = Path(aside), Path(target)
-    fsync_tree(aside)
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
-    if target.exists():
-        target.replace(old)
-    aside.replace(target)
-    fsync_folder(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    if aside.is_dir():
+        fsync_tree(aside)
+        old = target.with_name(f".{target.name}.{os.getpid()}.old")
+        if target.exists():
+            target.replace(old)
+        aside.replace(target)
+        fsync_folder(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        _fsync_file(aside)
+        aside.replace(target)
+        fsync_folder(target.parent)
+
+
+def recover(target: str | Path) -> None:
+    """Put right what a kill inside :func:`move_into_place` left: the old folder comes back, or is removed if
+    the new one is in place. The caller holds the lock of ``target``."""
+    target = Path(target)
+    for old in _aside(target, "old"):
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.replace(target)
+
+
+def sweep(target: str | Path) -> None:
+    """Remove the temporary files of ``target`` whose processes are gone."""
+    for aside in _aside(Path(target), "tmp"):
+        if not _alive(int(aside.name.split(".")[-2])):
+            aside.unlink(missing_ok=True)
+
+
+def _aside(target: Path, kind: str) -> list[Path]:
+    """``.NAME.PID.KIND`` beside ``target``."""
+    ours = re.compile(rf"\.{re.escape(target.name)}\.\d+\.{kind}")
+    try:
+        return [target.with_name(e.name) for e in os.scandir(target.parent) if ours.fullmatch(e.name)]
+    except OSError:
+        return []
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # another user's
+    return True
 
 
 def fsync_tree(folder: Path) -> None:
     """Every file below ``folder`` to the disk."""
     for root, _, files in os.walk(folder):
         for name in files:
-            fd = os.open(Path(root) / name, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            _fsync_file(Path(root) / name)
         fsync_folder(Path(root))
+
+
+def _fsync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def fsync_folder(folder: Path) -> None:

@@ -399,7 +399,7 @@ def _finish(
     config: PretrainConfig, recipe: Recipe, job: _Job, trainer: Any, work: Path, seconds: int
 ) -> dict[str, Any]:
     """The model folder, whole or not at all; then the checkpoints go."""
-    from dupmae_ir.io.publishing import replace_folder, write_json
+    from dupmae_ir.io.publishing import move_into_place, write_json
     from dupmae_ir.models.checkpoints.folder import ModelConfig
     from dupmae_ir.pretrain.objective import save_decoders, save_encoder
     from dupmae_ir.training import LOG, TENSORBOARD, plot_log, read_log, refuse_broken_weights
@@ -424,7 +424,7 @@ def _finish(
         "versions": _versions(),
     }
     write_json(aside / RECORD, record)
-    replace_folder(aside, config.output)
+    move_into_place(aside, config.output)
     shutil.rmtree(work, ignore_errors=True)
     say(f"model written to {config.output} after {seconds:,} s; losses drawn in {KEPT}/losses.png", config.quiet)
     return {

@@ -19,7 +19,7 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.downloads import cache_folder
 from dupmae_ir.io.locks import exclusive
-from dupmae_ir.io.publishing import replace_folder, write_json
+from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.pretrain.corpus import Text, digest, read_texts
 
 FORMAT = 1
@@ -188,7 +188,7 @@ def _tokenise(source: str | Path, tokenizer: Any, cutting: Cutting, folder: Path
     for name, (_, ends) in ranges.items():
         np.save(aside / f"{name}.npy", np.array(ends, np.int64))
     write_json(aside / "meta.json", {"format": FORMAT, "texts": len(document), "tokens": sum(texts.lengths)})
-    replace_folder(aside, folder)
+    move_into_place(aside, folder)
 
 
 Ids = list[list[int]]

@@ -297,7 +297,7 @@ def started(name: str, where: dict, stop: str = "") -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    "stop", ["sources:unpack", "convert:_linked", "prepare:measure", "prepare:replace_folder", "prepare:discard"]
+    "stop", ["sources:unpack", "convert:_linked", "prepare:measure", "prepare:move_into_place", "prepare:discard"]
 )
 def test_killed_on_the_way_and_run_again(stop, where):
     process = started("beir-cqadupstack-gis", where, stop)

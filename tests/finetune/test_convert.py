@@ -18,7 +18,7 @@ from dupmae_ir.finetune.data.examples import mined_examples
 from dupmae_ir.finetune.data.formats import array_items
 from dupmae_ir.finetune.data.mined import open_passages, read_mined, read_scores, require_scores
 from dupmae_ir.finetune.data.pairs import read_pairs
-from dupmae_ir.io.resumable_jsonl import meta_path, read_meta
+from dupmae_ir.io.jobs import read_record, record_path
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_triples_of_ids_become_a_mined_file(marco, capsys):
     assert [(m.qid, m.query, m.negatives) for m in mined] == [("10", "one?", ("1", "2")), ("11", "two?", ("0",))]
     assert [m.positives[0].text for m in mined] == ["first passage", "second passage"]
     assert open_passages(marco / "out.jsonl", mined)["2"].text == "third passage"
-    assert read_meta(marco / "out.jsonl")["counts"]["lines"] == 2
+    assert read_record(marco / "out.jsonl")["counts"]["lines"] == 2
 
 
 def test_the_record_holds_on_to_the_collection(marco):
@@ -443,7 +443,7 @@ def test_killed_it_leaves_nothing_and_goes_again(hard):
     words = list(map(str, words))
     killed = subprocess.run([sys.executable, "-c", KILLED, *words], check=False)
     assert killed.returncode == -signal.SIGKILL
-    published = [hard / "out.jsonl", scores_path(hard / "out.jsonl"), meta_path(hard / "out.jsonl")]
+    published = [hard / "out.jsonl", scores_path(hard / "out.jsonl"), record_path(hard / "out.jsonl")]
     assert not any(p.exists() for p in published)
     assert main(words) == 0
     assert all(p.exists() for p in published)

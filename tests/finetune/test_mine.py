@@ -16,8 +16,8 @@ from rerank_samples import kill_when
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError
 from dupmae_ir.finetune.data.mined import Passages, open_passages, read_mined, read_scores, require_scores, text_key
 from dupmae_ir.finetune.mine.run import hard_negatives, main
-from dupmae_ir.io import resumable_jsonl
-from dupmae_ir.io.resumable_jsonl import Growing
+from dupmae_ir.io.jobs import Job, read_record
+from dupmae_ir.io.resumable_jsonl import ResumableJsonl
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Hit
 
@@ -268,7 +268,7 @@ def test_a_finished_output_is_reused_and_other_settings_are_refused(folder, caps
     assert json.loads(capsys.readouterr().out)["status"] == "already complete"
     assert (folder / "mined.jsonl").stat() == before
     assert mine(folder, *MODEL, "--depth", 10) == 2
-    assert "--depth was 200, is 10" in capsys.readouterr().err
+    assert "--depth 200 (requested 10)" in capsys.readouterr().err
     lines(folder / "corpus.jsonl", [*read(folder / "corpus.jsonl"), {"_id": "new", "text": "x"}])
     assert mine(folder, *MODEL) == 2
     assert "--collection was" in capsys.readouterr().err
@@ -309,11 +309,11 @@ import sys, time
 from dupmae_ir.io import resumable_jsonl
 from dupmae_ir.finetune.mine import run as mine
 mine.WINDOW = 2
-plain = resumable_jsonl.Growing.append
+plain = resumable_jsonl.ResumableJsonl.append
 def slowly(self, rows):
     plain(self, rows)
     time.sleep(0.2)
-resumable_jsonl.Growing.append = slowly
+resumable_jsonl.ResumableJsonl.append = slowly
 sys.exit(mine.main(sys.argv[1:]))
 """
 
@@ -333,7 +333,7 @@ def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
         "--quiet",
         *MODEL,
     ]
-    grown = folder / ".mined.jsonl.growing" / "lines.jsonl"
+    grown = folder / ".mined.jsonl.work" / "lines.jsonl"
     for least in (2, 6):
         kill_when(SLOW, flags, lambda n=least: grown.exists() and grown.read_bytes().count(b"\n") >= n)
         assert grown.exists()
@@ -347,25 +347,34 @@ def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
 
 
 def test_unfinished_work_with_other_settings_is_refused(tmp_path):
-    Growing(tmp_path / "o", {"depth": 3}, 9, 2).append([{"a": 1}])
-    with pytest.raises(IndexMismatch, match="--depth was 3, is 4"):
-        Growing(tmp_path / "o", {"depth": 4}, 9, 2)
+    with Job(tmp_path / "o", "mine", {"depth": 3}) as job:
+        ResumableJsonl(job.begin() / "lines.jsonl", 9, 2).append([{"a": 1}])
+    with (
+        pytest.raises(IndexMismatch, match=r"--depth 3 \(requested 4\)"),
+        Job(tmp_path / "o", "mine", {"depth": 4}) as job,
+    ):
+        job.begin()
 
 
-def test_growing_goes_on_at_a_window(tmp_path):
-    work = Growing(tmp_path / "o", {}, 5, 2)
-    work.append([{"n": 0}, {"n": 1}])
-    with open(work.path, "ab") as f:
-        f.write(b'{"n": 2}\n{"n"')
-    again = Growing(tmp_path / "o", {}, 5, 2)
-    assert (again.done, list(again.rows())) == (2, [{"n": 0}, {"n": 1}])
-    again.append([{"n": 2}, {"n": 3}])
-    again.append([{"n": 4}])
-    assert Growing(tmp_path / "o", {}, 5, 2).done == 5  # the last window may be short
-    again.finish({"settings": {}})
+def test_a_resumed_file_continues_at_a_window(tmp_path):
+    with Job(tmp_path / "o", "mine", {}) as job:
+        path = job.begin() / "lines.jsonl"
+        work = ResumableJsonl(path, 5, 2)
+        work.append([{"n": 0}, {"n": 1}])
+        with open(work.path, "ab") as f:
+            f.write(b'{"n": 2}\n{"n"')
+    with Job(tmp_path / "o", "mine", {}) as job:
+        assert job.begin() / "lines.jsonl" == path
+        again = ResumableJsonl(path, 5, 2)
+        assert (again.done, list(again.rows())) == (2, [{"n": 0}, {"n": 1}])
+        again.append([{"n": 2}, {"n": 3}])
+        again.append([{"n": 4}])
+        assert ResumableJsonl(path, 5, 2).done == 5  # the last window may be short
+        job.publish(path, {"lines": 5})
     assert read(tmp_path / "o") == [{"n": n} for n in range(5)]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o", "o.meta.json"]
-    assert resumable_jsonl.finished(tmp_path / "o", {}) == {"settings": {}}
+    with Job(tmp_path / "o", "mine", {}) as job:
+        assert job.finished() == {"lines": 5, "status": "already complete"}
 
 
 def test_passages_by_id_from_every_kind_of_file(tmp_path):
@@ -448,5 +457,5 @@ def test_text_keys_forgive_case_blanks_and_unicode_forms():
 
 
 def test_every_error_is_one_of_ours(tmp_path):
-    with pytest.raises(DupmaeError, match="belongs beside"):
-        resumable_jsonl.read_meta(tmp_path / "none")
+    with pytest.raises(DupmaeError, match="exists without its record"):
+        read_record(tmp_path / "none")

@@ -10,7 +10,7 @@ from rerank_samples import kill_when, write_base, write_mined
 
 from dupmae_ir.finetune.data.mined import open_passages, read_mined, read_scores, require_scores
 from dupmae_ir.finetune.score import run as score
-from dupmae_ir.finetune.score.run import main
+from dupmae_ir.finetune.score.__main__ import main
 
 
 @pytest.fixture
@@ -91,12 +91,13 @@ import sys, time
 from dupmae_ir.io import resumable_jsonl
 from dupmae_ir.finetune.score import run as score
 score.WINDOW = 8
-plain = resumable_jsonl.Growing.append
+plain = resumable_jsonl.ResumableJsonl.append
 def slowly(self, rows):
     plain(self, rows)
     time.sleep(0.3)
-resumable_jsonl.Growing.append = slowly
-sys.exit(score.main(sys.argv[1:]))
+resumable_jsonl.ResumableJsonl.append = slowly
+from dupmae_ir.finetune.score.__main__ import main
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -116,7 +117,7 @@ def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
         "cpu",
         "--quiet",
     ]
-    grown = folder / ".scores.jsonl.growing" / "lines.jsonl"
+    grown = folder / ".scores.jsonl.work" / "lines.jsonl"
     kill_when(SLOW, flags, lambda: grown.exists() and grown.read_bytes().count(b"\n") >= 16)
     assert not (folder / "scores.jsonl").exists()
     whole = (folder / "whole.jsonl").read_bytes()
@@ -133,10 +134,10 @@ def test_a_finished_file_is_reused_and_other_settings_are_refused(folder, capsys
     assert command(folder, "--json") == 0
     assert json.loads(capsys.readouterr().out)["status"] == "already complete"
     assert command(folder, "--length", 30) == 2
-    assert "--length was 40, is 30" in capsys.readouterr().err
+    assert "--length 40 (requested 30)" in capsys.readouterr().err
     write_base(folder / "teacher", labels=1, hidden_size=12)
     assert command(folder) == 2
-    assert "--model was" in capsys.readouterr().err
+    assert "the contents of --model" in capsys.readouterr().err
 
 
 def test_what_is_no_reranker_is_refused(folder, capsys):

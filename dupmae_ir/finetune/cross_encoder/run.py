@@ -154,7 +154,7 @@ def _finish(
     summary: dict[str, Any],
 ) -> dict[str, Any]:
     """The model folder, whole or not at all; then the checkpoints go."""
-    from dupmae_ir.io.publishing import replace_folder, write_json
+    from dupmae_ir.io.publishing import move_into_place, write_json
     from dupmae_ir.models.checkpoints.folder import quiet_transformers
     from dupmae_ir.training import LOG, read_log, refuse_broken_weights
 
@@ -175,7 +175,7 @@ def _finish(
         "log": log,
     }
     write_json(aside / RECORD, record)
-    replace_folder(aside, output)
+    move_into_place(aside, output)
     shutil.rmtree(work, ignore_errors=True)
     say(f"cross-encoder written to {config.output} after {summary['seconds']:,} s{_told(summary)}", config.quiet)
     return {"output": config.output, "status": "trained", **summary}

@@ -20,8 +20,8 @@ import numpy as np
 
 from dupmae_ir.errors import IndexMismatch, InputError
 from dupmae_ir.io.collections import Collection, Input
+from dupmae_ir.io.jobs import read_record
 from dupmae_ir.io.lines import numbered_lines
-from dupmae_ir.io.resumable_jsonl import read_meta
 from dupmae_ir.types import Document
 
 SHOWN = 3
@@ -219,7 +219,7 @@ def open_passages(path: str | Path, mined: Iterable[Mined], collection: str | Pa
     ``collection``. Raises :class:`IndexMismatch` where the collection is not the one that was mined.
     """
     mined = list(mined)
-    meta = read_meta(path)
+    meta = read_record(path)
     source = Path(collection) if collection is not None else _collection_of(Path(path), meta)
     passages = Passages(source, {docid for m in mined for docid in m.negatives})
     if meta.get("collection_digest") != inputs_digest(i.sha256 for i in passages.inputs):

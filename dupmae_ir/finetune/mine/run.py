@@ -142,52 +142,46 @@ def run(config: MineConfig) -> dict[str, Any]:
     A finished output with the same settings is left as it is; other settings are refused. Raises
     :class:`DupmaeError` subclasses.
     """
-    from dupmae_ir.io.locks import exclusive
-    from dupmae_ir.io.resumable_jsonl import finished, work_folder
+    from dupmae_ir.io.jobs import Job
 
     _check(config)
-    target = Path(config.output).absolute()
-    with exclusive(target.with_name(f".{target.name}.lock"), f"mining to {target}"):
-        settings = _settings(config)
-        if meta := finished(target, settings):
-            return {"output": config.output, "status": "already complete", **meta["counts"]}
-        return _Mining(config, settings, target, work_folder(target))()
+    with Job(config.output, "finetune.mine", _settings(config), quiet=config.quiet) as job:
+        return job.finished() or _Mining(config, job)()
 
 
 class _Mining:
     """One run: from the questions to the file."""
 
-    def __init__(self, config: MineConfig, settings: dict[str, Any], target: Path, folder: Path) -> None:
-        self.config, self.settings, self.target, self.folder = config, settings, target, folder
+    def __init__(self, config: MineConfig, job: Any) -> None:
+        self.config, self.job, self.target = config, job, job.target
         self.counts: dict[str, int] = {}
         self.collection_digest = ""
         self.started = time.monotonic()
 
     def __call__(self) -> dict[str, Any]:
-        from dupmae_ir.io.resumable_jsonl import Growing
+        from dupmae_ir.io.resumable_jsonl import ResumableJsonl
 
         config = self.config
+        self.folder = self.job.begin()
         questions = _judged(config, self.counts) if config.topics else _paired(config, self.counts)
         pool = None if config.collection else self._write_pool()
         source = config.collection or str(pool)
         keys = self._survey(source, questions)
         questions = self._with_positives(questions, keys)
-        growing = Growing(self.target, self.settings, len(questions), WINDOW)
+        growing = ResumableJsonl(self.folder / "lines.jsonl", len(questions), WINDOW)
         if growing.done:
-            say(f"continuing after {growing.done:,} of {len(questions):,} queries", config.quiet)
+            say(f"resuming after {growing.done:,} of {len(questions):,} queries", config.quiet)
         if growing.done < len(questions):
             self._search(source, questions, keys, growing)
-        meta: dict[str, Any] = {
+        extra: dict[str, Any] = {
             "collection": pool.name if pool else config.collection,
             "pool": pool is not None,
             "collection_digest": self.collection_digest,
-            "settings": self.settings,
-            "counts": self._counts(growing),
         }
-        growing.finish(meta)
-        self._report(meta["counts"])
+        counts = self._counts(growing)
+        self._report(counts)
         seconds = round(time.monotonic() - self.started, 1)
-        return {"output": config.output, "status": "mined", "seconds": seconds, **meta["counts"]}
+        return self.job.publish(growing.path, counts, extra) | {"seconds": seconds}
 
     def _write_pool(self) -> Path:
         """The passages of the pairs as a collection."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.publishing import replace_folder, write_json
+from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.models.checkpoints.folder import ModelConfig, load_model, silent_ids
 from dupmae_ir.models.checkpoints.released import SIDES
 
@@ -73,7 +73,7 @@ def export_sentence_transformers(
     for path in aside.rglob("*"):
         if path.is_file():
             path.chmod(0o644)
-    replace_folder(aside, output)
+    move_into_place(aside, output)
     return {"output": str(output), "kind": _KIND[part], "modules": names, "routed": not tied}
 
 

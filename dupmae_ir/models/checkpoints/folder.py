@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.errors import CheckpointError, HeadMissing
-from dupmae_ir.io.publishing import replace_folder, sha256_file, write_json
+from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json
 from dupmae_ir.models.checkpoints import released
 from dupmae_ir.models.checkpoints.released import SIDES, UNTIED, one_line
 from dupmae_ir.registry import suggest
@@ -209,7 +209,7 @@ def save_model(
         # safetensors makes its files private; a model folder is shared like any other result.
         if path.is_file():
             path.chmod(0o644)
-    replace_folder(aside, folder)
+    move_into_place(aside, folder)
     return folder
 
 

@@ -1,0 +1,209 @@
+"""One job, one output: locked while it is made, recorded, resumed after a kill, published whole.
+
+    with Job(target, "finetune.mine", settings, inputs) as job:
+        if result := job.finished():
+            return result
+        work = job.begin()                  # a hidden folder beside the target; a killed run's is continued
+        ...                                 # write into it, in pieces that are each whole on the disk
+        return job.publish(work / "lines.jsonl", {"queries": 300}) | {"seconds": 12.5}
+
+Every command that makes something uses this shell, so all of them answer alike: run again after success, they return
+the recorded result; with other settings they are refused and name each difference; a second process at once is
+refused, or waits, and names the holder; after a kill at any moment the next run recovers and continues.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from dupmae_ir import __version__
+from dupmae_ir.config import differences
+from dupmae_ir.console import say
+from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.io.locks import exclusive, lock_path
+from dupmae_ir.io.publishing import disk_full, move_into_place, recover, sweep, write_json
+
+STATE = "job.json"
+COMPLETE = "already complete"
+"""``status`` in the result of a job that found its output made."""
+
+Digests = Mapping[str, str]
+
+
+class Job:
+    """See the module's text.
+
+    Args:
+        target: the file or folder to make.
+        command: verb of the command, for the record and for messages (``"finetune.mine"``).
+        settings: what decides the contents, by field name; paths as names, without what only affects speed or printing.
+        inputs: digests of the files and folders that are read, by the field that names them; a function where they
+            are costly.
+        record: name of the record inside a folder; a file's record lies beside it as ``TARGET.meta.json``.
+        overwrite: replace an existing output of this command once the new one is complete.
+        restart: discard the unfinished work of an earlier run.
+        busy: what to do while another process holds the target: ``refuse``, or ``wait`` for it.
+    """
+
+    def __init__(
+        self,
+        target: str | Path,
+        command: str,
+        settings: Mapping[str, Any],
+        inputs: Digests | Callable[[], Digests] | None = None,
+        *,
+        record: str = "made.json",
+        overwrite: bool = False,
+        restart: bool = False,
+        busy: Literal["refuse", "wait"] = "refuse",
+        quiet: bool = False,
+    ) -> None:
+        self.output, self.target = str(target), Path(target).absolute()
+        self.command = command
+        self.settings = _plain(settings)
+        self.record_name = record
+        self.overwrite, self.restart, self.busy, self.quiet = overwrite, restart, busy, quiet
+        self._inputs = inputs
+        self._stack = ExitStack()
+
+    @property
+    def work(self) -> Path:
+        """The hidden folder beside the target that holds unfinished work; nothing else reads it."""
+        return work_folder(self.target)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Digests of what is read."""
+        if callable(self._inputs):
+            self._inputs = self._inputs()
+        return dict(self._inputs or {})
+
+    def __enter__(self) -> Job:
+        what = f"running {self.command} into {self.target}"
+        self._stack.enter_context(exclusive(lock_path(self.target), what, wait=self.busy == "wait", quiet=self.quiet))
+        recover(self.target)
+        sweep(self.target)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if {p.name for p in _entries(self.work)} == {STATE}:
+            self.discard()  # nothing was done that a resumption could use
+        self._stack.close()
+        if isinstance(error, Exception) and (full := disk_full(error, self.target.parent)):
+            raise full from error
+
+    def finished(self) -> dict[str, Any] | None:
+        """The recorded result where the target was made with these settings and inputs; None where there is nothing.
+
+        Raises :class:`IndexMismatch` for one made with others, :class:`UsageError` for an output of unknown origin.
+        """
+        if self.overwrite or not _holds_something(self.target):
+            return None
+        made = read_record(self.target, self.record_name)
+        if made["made_by"] != f"dupmae-ir {self.command}":
+            raise UsageError(f"{self.target}: made by {made['made_by']}; name another output")
+        if changed := self._changed(made):
+            raise IndexMismatch(
+                f"{self.target} already exists with other settings: {changed}. Name another output, or remove it"
+            )
+        shutil.rmtree(self.work, ignore_errors=True)
+        say(f"{self.target} is already complete, made with these settings and inputs", self.quiet)
+        return {"output": self.output, "status": COMPLETE, **made["result"]}
+
+    def begin(self) -> Path:
+        """The work folder, new or continued. Raises :class:`IndexMismatch` where it was begun with other settings."""
+        state = self.work / STATE
+        begun = _read(state)
+        if begun is not None and not self.restart:
+            if changed := self._changed(begun):
+                raise IndexMismatch(
+                    f"{self.target}: unfinished work was begun with other settings: {changed}. Run the first command "
+                    f"again to finish it, or remove {self.work} to start over"
+                )
+            return self.work
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        write_json(state, self._made())
+        return self.work
+
+    def publish(self, made: Path, result: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Record ``result``, let ``made`` (a file or folder on the target's file system) become the target, and
+        remove the work. Returns ``result`` with the output's name and a status.
+
+        ``result`` is what the same inputs and settings always give: no seconds, no paths. ``extra`` is stored in the
+        record beside the job's own keys.
+        """
+        record = {**self._made(), "result": _plain(result), **(extra or {})}
+        write_json(made / self.record_name if made.is_dir() else record_path(self.target), record)
+        move_into_place(made, self.target)
+        shutil.rmtree(self.work, ignore_errors=True)
+        return {"output": self.output, "status": "complete", **result}
+
+    def discard(self) -> None:
+        """Remove the work of a run that finished nothing worth continuing."""
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def _made(self) -> dict[str, Any]:
+        return {
+            "made_by": f"dupmae-ir {self.command}",
+            "version": __version__,
+            "settings": self.settings,
+            "inputs": self.inputs,
+        }
+
+    def _changed(self, made: Mapping[str, Any]) -> str:
+        """The settings that differ, with both values; where they agree, the inputs that do."""
+        if changed := differences(made["settings"], self.settings):
+            return changed
+        before, now = made["inputs"], self.inputs
+        changed_inputs = [n.replace("_", "-") for n in {**before, **now} if before.get(n) != now.get(n)]
+        return ", ".join(f"the contents of --{name}" for name in changed_inputs)
+
+
+def work_folder(target: str | Path) -> Path:
+    """Where the unfinished work of ``target`` lies."""
+    return Path(target).with_name(f".{Path(target).name}.work")
+
+
+def record_path(target: str | Path) -> Path:
+    """Where the record of a file lies."""
+    return Path(f"{target}.meta.json")
+
+
+def read_record(target: str | Path, name: str = "made.json") -> dict[str, Any]:
+    """The record of a finished target: ``made_by``, ``settings``, ``inputs``, ``result`` and what the job added.
+
+    Raises :class:`InputError` where there is none, or one of something else.
+    """
+    path = Path(target) / name if Path(target).is_dir() else record_path(target)
+    if not path.is_file():
+        raise InputError(f"{target}: exists without its record {path.name}; name another output, or remove it")
+    record = _read(path)
+    if not isinstance(record, dict) or not {"made_by", "settings", "inputs", "result"} <= record.keys():
+        raise InputError(f"{path}: not a record of this toolkit; name another output, or remove {target}")
+    return record
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _holds_something(target: Path) -> bool:
+    return bool(_entries(target)) if target.is_dir() else target.exists()
+
+
+def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back."""
+    return json.loads(json.dumps(value))
