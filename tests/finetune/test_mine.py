@@ -16,7 +16,7 @@ from rerank_samples import kill_when
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError
 from dupmae_ir.finetune.data.mined import Passages, open_passages, read_mined, read_scores, require_scores, text_key
 from dupmae_ir.finetune.mine.__main__ import main
-from dupmae_ir.finetune.mine.run import hard_negatives
+from dupmae_ir.finetune.mine.filter import hard_negatives
 from dupmae_ir.io.jobs import Job, read_record
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
 from dupmae_ir.testing import HashingEncoder
@@ -390,7 +390,7 @@ def test_passages_by_id_from_every_kind_of_file(tmp_path):
         assert [passages[d.docid] for d in reversed(documents)] == documents[::-1]
         assert len(passages) == 50
         assert "d50" not in passages
-        with pytest.raises(InputError, match="no passage 'd50'"):
+        with pytest.raises(InputError, match="has no passage 'd50'"):
             passages["d50"]
     some = Passages(tmp_path / "a.jsonl", {"d3", "d9", "d99"})
     assert (len(some), some["d9"]) == (2, documents[9])
@@ -406,7 +406,7 @@ def test_another_collection_is_refused(folder):
     with pytest.raises(InputError, match=r"negatives are not in .*other.jsonl \("):
         Passages(other).require(mined, "mined.jsonl")
     (folder / "corpus.jsonl").unlink()
-    with pytest.raises(InputError, match="is not there; put it back"):
+    with pytest.raises(InputError, match="does not exist; restore it"):
         open_passages(folder / "mined.jsonl", mined)
 
 
@@ -425,16 +425,16 @@ GOOD = {
     [
         ({"negatives": ["a"]}, r"1 negative is a positive \(a of query q, line 1\)"),
         ({"positives": []}, "no positive"),
-        ({"scores": []}, "not equal"),
-        ({"negatives": "b"}, "not the list"),
-        ({"qid": 3}, "wants an object"),
-        ({"positives": [{"text": "t"}]}, "a positive is"),
+        ({"scores": []}, "must be equal"),
+        ({"negatives": "b"}, "not a list"),
+        ({"qid": 3}, "expected an object"),
+        ({"positives": [{"text": "t"}]}, "a positive must be"),
     ],
 )
 def test_a_bad_mined_file_is_named(tmp_path, change, says):
     with pytest.raises(InputError, match=says):
         read_mined(lines(tmp_path / "m.jsonl", [{**GOOD, **change}]))
-    with pytest.raises(InputError, match="a second time"):
+    with pytest.raises(InputError, match="occurs twice"):
         read_mined(lines(tmp_path / "m.jsonl", [GOOD, GOOD]))
 
 
