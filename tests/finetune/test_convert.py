@@ -128,14 +128,29 @@ def hard(marco):
 
 
 def test_sentence_transformers_negatives(hard):
-    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard)) == 0
-    # The systems take turns; 3 is a copy of the positive.
-    assert [m.negatives for m in read_mined(hard / "out.jsonl")] == [("1", "2"), ("0",)]
-    for systems, wanted in ((("dense",), [("2",), ()]), (("dense", "bm25"), [("2", "1"), ("0",)])):
-        assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--systems", *systems) == 0
-        assert [m.negatives for m in read_mined(hard / "out.jsonl")] == wanted
-    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--negatives", "1") == 0
-    assert [m.negatives for m in read_mined(hard / "out.jsonl")] == [("1",), ("0",)]
+    # The systems are interleaved; 3 is a copy of the positive.
+    for number, (flags, expected) in enumerate(
+        (
+            ((), [("1", "2"), ("0",)]),
+            (("--systems", "dense"), [("2",), ()]),
+            (("--systems", "dense", "bm25"), [("2", "1"), ("0",)]),
+            (("--negatives", "1"), [("1",), ("0",)]),
+        )
+    ):
+        output = f"{number}.jsonl"
+        assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), *flags, output=output) == 0
+        assert [m.negatives for m in read_mined(hard / output)] == expected
+
+
+def test_run_again_gives_the_same_result_and_other_settings_are_refused(hard, capsys):
+    words = ("st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--json")
+    assert convert(hard, *words) == 0
+    first = summary(capsys)
+    assert convert(hard, *words) == 0
+    assert summary(capsys) == {**first, "status": "already complete"}
+    assert convert(hard, *words, "--negatives", "1") == 2
+    assert "--negatives 0 (requested 1)" in capsys.readouterr().err
+    assert not list(hard.glob(".out*"))
 
 
 SCORES = {"10": {"0": 9.5, "1": 1.25, "2": -3.0, "3": 9.0}, "11": {"1": 8.0, "0": 0.5, "2": 7.0}}
