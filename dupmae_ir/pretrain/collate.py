@@ -173,7 +173,7 @@ class DupMAECollator(RetroMAECollator):
             **self.batch(texts, hidden),
             "bow_ids": torch.from_numpy(ids),
             "bow_weights": torch.from_numpy(weights),
-            "speaking": self._speaking(texts, hidden),
+            "pooling_mask": self._pooling_mask(texts, hidden),
         }
 
     def _bags(self, texts: Padded) -> tuple[np.ndarray, np.ndarray]:
@@ -191,14 +191,14 @@ class DupMAECollator(RetroMAECollator):
         parts = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[str(self.recipe.bow_norm)]
         return distinct, 1 / max(1, parts)
 
-    def _speaking(self, texts: Padded, hidden: np.ndarray) -> Tensor:
+    def _pooling_mask(self, texts: Padded, hidden: np.ndarray) -> Tensor:
         """(B, L) bool: tokens whose logits enter the maximum."""
         place = np.arange(texts.ids.shape[1])
         ends = texts.lengths[:, None] - bool(self.recipe.ot_exclude_sep)
-        speaking = (place > 0) & (place < ends)
+        pooling_mask = (place > 0) & (place < ends)
         if self.recipe.ot_exclude_masked:
-            speaking &= ~hidden
-        return torch.from_numpy(speaking)
+            pooling_mask &= ~hidden
+        return torch.from_numpy(pooling_mask)
 
 
 class MASTERCollator(Collator):

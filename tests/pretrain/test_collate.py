@@ -149,15 +149,15 @@ def test_bow_norm(parts, norm, parts_of):
         assert weights == pytest.approx(dict.fromkeys(text, 1 / parts_of(text)), rel=1e-6)
 
 
-def test_who_speaks(parts):
-    def speaking(**choices):
+def test_the_pooling_mask(parts):
+    def pooling_mask(**choices):
         return collator(parts, "dupmae", **choices)(draws(2))
 
-    usual = speaking(ot_exclude_masked=False, ot_exclude_sep=False)
-    assert usual["speaking"][0].tolist() == [False] + [True] * 15
-    without = speaking(ot_exclude_masked=True, ot_exclude_sep=True)
+    usual = pooling_mask(ot_exclude_masked=False, ot_exclude_sep=False)
+    assert usual["pooling_mask"][0].tolist() == [False] + [True] * 15
+    without = pooling_mask(ot_exclude_masked=True, ot_exclude_sep=True)
     hidden = without["encoder_labels"][0] != -100
-    assert without["speaking"][0].tolist() == [0 < i < 15 and not hidden[i] for i in range(16)]
+    assert without["pooling_mask"][0].tolist() == [0 < i < 15 and not hidden[i] for i in range(16)]
 
 
 @pytest.mark.parametrize("length", [8, 12])
