@@ -16,6 +16,7 @@ from typing import Any
 
 from dupmae_ir.config import parse
 from dupmae_ir.console import Parser, guarded, say
+from dupmae_ir.device import need_packages
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Command:
     summarize: Callable[[Any, dict[str, Any]], str] | None = None
     show: Callable[[Any, dict[str, Any]], str] | None = None
     resumes: bool = False  #: an interrupted run is continued by the same command
+    packages: tuple[str, ...] = ()  #: packages of the extra ``train`` that ``work`` imports
 
     def __call__(self, argv: list[str] | None = None) -> int:
         """Parse ``argv`` (default: the process's), run, print. Returns the exit status."""
@@ -44,6 +46,7 @@ class Command:
 
     def _main(self, argv: list[str] | None) -> int:
         config: Any = parse(Parser(self.verb, self.purpose, self.examples), self.config, argv)
+        need_packages(f"dupmae-ir {self.verb}", self.packages)
         result = load(self.work)(config)
         if result is None:
             return 0

@@ -133,7 +133,8 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
     from accelerate import PartialState
     from transformers import set_seed
 
-    from dupmae_ir.training import last_checkpoint, read_log, same_job
+    from dupmae_ir.training.checkpoints import last_checkpoint, same_job
+    from dupmae_ir.training.log import read_log
 
     state = PartialState(cpu=config.cpu or not torch.cuda.is_available())
     quiet = config.quiet or not state.is_main_process

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from dupmae_ir.finetune.objective import BiEncoder, Objective, Parts, batch_loss
 from dupmae_ir.models.checkpoints.released import SIDES
 from dupmae_ir.models.pooling import keep_top_k
 from dupmae_ir.models.retriever import similarity
-from dupmae_ir.training import CheckedTrainer
+from dupmae_ir.training.trainer import CheckedTrainer
 
 
 class Teacher:
@@ -143,9 +143,9 @@ class PairTrainer(CheckedTrainer):
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """MRR@10 and accuracy of the dev queries among the dev positives, logged as ``eval_mrr`` and
         ``eval_accuracy``, once a step."""
-        if self.looked():
+        if self.evaluated():
             return {}
-        found = dev_scores(self.bare, self.dev, self.data_collator, self.objective, self.args.device)
+        found = dev_scores(cast(BiEncoder, self.bare), self.dev, self.data_collator, self.objective, self.args.device)
         self.model.train()
         self.log(found)
         return found

@@ -98,7 +98,7 @@ def run(config: PretrainConfig) -> dict[str, Any]:
     import torch
     from accelerate import PartialState
 
-    from dupmae_ir.training import same_job
+    from dupmae_ir.training.checkpoints import same_job
 
     state = PartialState(cpu=config.cpu or not torch.cuda.is_available())
     quiet = config.quiet or not state.is_main_process
@@ -383,7 +383,7 @@ def _job_settings(config: PretrainConfig) -> dict[str, Any]:
 
 
 def _train(trainer: Any, work: Path, config: PretrainConfig) -> None:
-    from dupmae_ir.training import last_checkpoint
+    from dupmae_ir.training.checkpoints import last_checkpoint
 
     resume = last_checkpoint(work)
     if resume is not None:
@@ -402,7 +402,9 @@ def _finish(
     from dupmae_ir.io.publishing import move_into_place, write_json
     from dupmae_ir.models.checkpoints.folder import ModelConfig
     from dupmae_ir.pretrain.objective import save_decoders, save_encoder
-    from dupmae_ir.training import LOG, TENSORBOARD, plot_log, read_log, refuse_broken_weights
+    from dupmae_ir.training.checkpoints import refuse_broken_weights
+    from dupmae_ir.training.log import LOG, TENSORBOARD, read_log
+    from dupmae_ir.training.plots import plot_log
 
     refuse_broken_weights(job.objective, trainer.state.global_step, work)
     aside = Path(config.output).with_name(f".{Path(config.output).name}.done")

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import TrainingArguments
 
 from dupmae_ir.pretrain.collate import Collator, Draw
-from dupmae_ir.training import CheckedTrainer, Sums
+from dupmae_ir.training.trainer import CheckedTrainer, Sums
 
 _BLOCK = 1 << 14
 
@@ -117,7 +117,7 @@ class PretrainTrainer(CheckedTrainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Mean loss of every task on the held-out draws; logged with the prefix ``eval_``, once a step."""
-        if self.looked():
+        if self.evaluated():
             return {}
         size = self.args.per_device_train_batch_size
         mine = [self.held_out[i : i + size] for i in range(0, len(self.held_out), size)]

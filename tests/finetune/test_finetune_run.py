@@ -13,7 +13,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.run import FinetuneConfig
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.training import last_checkpoint, same_job
+from dupmae_ir.training.checkpoints import last_checkpoint, same_job
 
 WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
 

@@ -18,7 +18,7 @@ from dupmae_ir.finetune.run import FinetuneConfig, _objective
 from dupmae_ir.models.checkpoints.folder import load_model, read_config
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.training import read_log
+from dupmae_ir.training.log import read_log
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.finetune.data.mined import Mined, Passages
 from dupmae_ir.models.checkpoints.folder import quiet_transformers
 from dupmae_ir.models.inference.encoder import batches_by_tokens
-from dupmae_ir.training import CheckedTrainer
+from dupmae_ir.training.trainer import CheckedTrainer
 
 SEPARATORS = {"space": " ", "sep": " {sep} ", "colon": ": "}
 """Between title and text; {sep} is the tokenizer's own separator."""

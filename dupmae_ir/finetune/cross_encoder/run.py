@@ -108,7 +108,7 @@ def _train(config: CrossEncoderConfig, settings: dict[str, Any], output: Path) -
         separator,
     )
     from dupmae_ir.finetune.data.mined import open_passages
-    from dupmae_ir.training import last_checkpoint, same_job
+    from dupmae_ir.training.checkpoints import last_checkpoint, same_job
 
     work = output.with_name(f".{output.name}.training")
     same_job(work / "job.json", settings)
@@ -156,7 +156,8 @@ def _finish(
     """The model folder, whole or not at all; then the checkpoints go."""
     from dupmae_ir.io.publishing import move_into_place, write_json
     from dupmae_ir.models.checkpoints.folder import quiet_transformers
-    from dupmae_ir.training import LOG, read_log, refuse_broken_weights
+    from dupmae_ir.training.checkpoints import refuse_broken_weights
+    from dupmae_ir.training.log import LOG, read_log
 
     refuse_broken_weights(model, summary["updates"], work)
     log = [row for row in read_log(work / LOG) if "loss" in row]

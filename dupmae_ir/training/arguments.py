@@ -1,0 +1,87 @@
+"""The device of a training run and its ``transformers.TrainingArguments``, built in one place for all commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from transformers import TrainingArguments
+
+from dupmae_ir.device import pick_device, pick_dtype
+from dupmae_ir.errors import UsageError
+from dupmae_ir.training.config import RunOptions
+
+
+def training_device(device: str) -> torch.device:
+    """The device of ``--device``; ``auto`` is a CUDA device if there is one, else the CPU.
+
+    Raises :class:`UsageError` for a device that is absent, and for ``cuda:N``: processes are assigned to GPUs by rank.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen, _ = pick_device(device)
+    if chosen.type == "cuda" and chosen.index is not None:
+        raise UsageError(f"--device {device}: use --device cuda and set CUDA_VISIBLE_DEVICES={chosen.index}")
+    return chosen
+
+
+def process_state(options: RunOptions) -> PartialState:
+    """This process's place among those of ``torchrun``, if it was started by it."""
+    return PartialState(cpu=training_device(options.device).type == "cpu")
+
+
+def training_arguments(
+    options: RunOptions,
+    work: str | Path,
+    *,
+    batch_size: int,
+    accumulate: int,
+    learning_rate: float,
+    steps: int,
+    evaluate: bool = False,
+    evaluate_first: bool = False,
+    find_unused_parameters: bool | None = None,
+) -> TrainingArguments:
+    """Arguments of Hugging Face's Trainer for a run of ``steps`` updates with checkpoints in ``work``.
+
+    Args:
+        options: the command's options.
+        work: folder of the checkpoints and the log.
+        batch_size: examples per step and process.
+        accumulate: batches per update.
+        learning_rate: peak of the linear schedule.
+        steps: number of updates.
+        evaluate: call ``Trainer.evaluate`` every ``options.eval_steps`` updates.
+        evaluate_first: evaluate before the first update as well.
+        find_unused_parameters: passed to DistributedDataParallel; None = transformers' choice.
+    """
+    device = training_device(options.device)
+    on_cpu = device.type == "cpu"
+    return TrainingArguments(
+        output_dir=str(work),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulate,
+        max_steps=steps,
+        learning_rate=learning_rate,
+        warmup_steps=round(options.warmup * steps),
+        lr_scheduler_type="linear",
+        max_grad_norm=options.clip,
+        weight_decay=options.weight_decay,
+        bf16=pick_dtype(options.dtype, device)[0] is torch.bfloat16,
+        logging_steps=options.log_steps,
+        save_steps=options.save_steps,
+        save_total_limit=options.keep,
+        eval_steps=options.eval_steps,
+        eval_strategy="steps" if evaluate else "no",
+        eval_on_start=evaluate_first,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        report_to=[],
+        seed=options.seed,
+        disable_tqdm=True,
+        dataloader_num_workers=options.workers,
+        use_cpu=on_cpu,
+        ddp_backend="gloo" if on_cpu and PartialState().num_processes > 1 else None,
+        ddp_find_unused_parameters=find_unused_parameters,
+    )

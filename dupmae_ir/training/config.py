@@ -1,0 +1,48 @@
+"""Options shared by all commands that train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dupmae_ir.config import ComputeOptions, OutputOptions, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ComputeOptions, OutputOptions):
+    """Optimisation, checkpoints and log of a training run. A command redeclares a field to change its default."""
+
+    steps: int = option(0, "number of updates; 0 = determined by --epochs", group="training", at_least=0)
+    warmup: float = option(
+        0.1, "fraction of the updates with a rising learning rate", group="training", at_least=0, at_most=1
+    )
+    weight_decay: float = option(0.01, "weight decay of AdamW", group="training", at_least=0)
+    clip: float = option(1.0, "maximum gradient norm", group="training", above=0)
+    seed: int = option(42, "random seed of sampling, initialisation and dropout", group="training", at_least=0)
+    dtype: str = option(
+        "float32",
+        "precision of the matrix products, under autocast: float32, bfloat16, or auto (bfloat16 where the hardware has "
+        "it); weights and optimizer stay float32",
+        group="compute",
+        choices=("float32", "bfloat16", "auto"),
+    )
+    workers: int = option(0, "processes that prepare batches; 0 = the training process", group="compute", at_least=0)
+    log_steps: int = option(10, "updates between log entries", group="output", above=0)
+    save_steps: int = option(
+        500,
+        "updates between checkpoints, from which the same command resumes",
+        group="output",
+        above=0,
+        multiple_of="log_steps",  # else a resumed run would log other means
+    )
+    eval_steps: int = option(500, "updates between evaluations on held-out data", group="output", above=0)
+    keep: int = option(2, "number of checkpoints kept", group="output", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(RunOptions):
+    """:class:`RunOptions`, and the ones that pretrain takes from a preset."""
+
+    batch_size: int = option(32, "examples per step and process", group="training", above=0)
+    accumulate: int = option(1, "batches accumulated before an update", group="training", above=0)
+    epochs: float = option(1.0, "passes over the data, unless --steps is given", group="training", above=0)
+    learning_rate: float = option(2e-5, "peak learning rate; linear warm-up and decay", group="training", above=0)

@@ -1,0 +1,100 @@
+"""Hugging Face's Trainer with our log and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_model, save_model
+from transformers import Trainer
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from dupmae_ir.training.callbacks import JsonLines, TensorBoard, Terminal
+from dupmae_ir.training.checkpoints import WEIGHTS, refuse_broken_weights, refuse_non_finite
+
+
+class Sums:
+    """Running means of named losses, kept on the device until they are read."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, torch.Tensor] = {}
+        self.count = 0
+
+    def add(self, terms: Mapping[str, torch.Tensor]) -> None:
+        """Add one batch's losses by name."""
+        for name, value in terms.items():
+            value = value.detach().double()
+            self.values[name] = self.values[name] + value if name in self.values else value
+        self.count += 1
+
+    def means(self) -> dict[str, torch.Tensor]:
+        """Mean of each loss since the last :meth:`clear`, in float64."""
+        return {name: value / max(1, self.count) for name, value in self.values.items()}
+
+    def clear(self) -> None:
+        """Start over."""
+        self.values.clear()
+        self.count = 0
+
+
+class CheckedTrainer(Trainer):
+    """Hugging Face's Trainer with our log, checkpoints as safetensors, and a refusal to save non-finite weights.
+
+    A subclass may add its losses by name to ``sums``; then their means are logged instead of transformers' own.
+    ``settings`` are those of ``transformers.Trainer``.
+    """
+
+    def __init__(self, quiet: bool = False, tensorboard: bool = True, **settings: Any) -> None:
+        self.sums = Sums()
+        self._evaluated_at = -1
+        super().__init__(**settings)
+        for callback in (PrinterCallback, ProgressCallback):
+            self.remove_callback(callback)
+        self.add_callback(JsonLines(self.work))
+        if tensorboard:
+            self.add_callback(TensorBoard(self.work))
+        if not quiet:
+            self.add_callback(Terminal())
+
+    @property
+    def work(self) -> str:
+        """The folder of the checkpoints and the log."""
+        return str(self.args.output_dir)
+
+    @property
+    def bare(self) -> torch.nn.Module:
+        """The model without the wrapper of a distributed run."""
+        return self.accelerator.unwrap_model(self.model)
+
+    def evaluated(self) -> bool:
+        """Whether :meth:`evaluate` was already called at this step; transformers may call it twice."""
+        last, self._evaluated_at = self._evaluated_at, self.state.global_step
+        return last == self._evaluated_at
+
+    def means(self, sums: Sums) -> dict[str, float]:
+        """Means of losses by name, equal in all processes."""
+        return {name: float(value) for name, value in sums.means().items()}
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log ``logs`` with the means of ``sums``; :class:`TrainingFailed` where a loss is not finite."""
+        if "loss" in logs:
+            logs.update(self.means(self.sums))
+            losses = {k: float(v) for k, v in logs.items() if k.startswith("loss")}
+            refuse_non_finite(losses, self.state.global_step, self.work)
+            self.sums.clear()
+        super().log(logs, *args, **kwargs)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        refuse_non_finite(self.means(self.sums), self.state.global_step, self.work)
+        refuse_broken_weights(self.bare, self.state.global_step, self.work)
+        super()._save_checkpoint(*args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:  # noqa: ARG002
+        folder = Path(output_dir or self.work)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(self.bare, str(folder / WEIGHTS))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:  # noqa: ARG002
+        load_model(self.bare, str(Path(resume_from_checkpoint) / WEIGHTS))
