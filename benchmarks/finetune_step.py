@@ -27,7 +27,8 @@ from typing import Any
 import torch
 
 from dupmae_ir.console import table
-from dupmae_ir.finetune.objective import BiEncoder, Objective, batch_loss, like_lengths
+from dupmae_ir.finetune.config import Objective
+from dupmae_ir.finetune.objective import BiEncoder, batch_loss, group_by_length
 from dupmae_ir.models.masked_lm import head_of
 from dupmae_ir.models.retriever import Retriever
 
@@ -37,8 +38,8 @@ SHAPES = {
 }
 WORDS = 30522
 OBJECTIVES = {
-    "cls": Objective("cls"),
-    "sum": Objective("sum", part_weight=0.5, query_weight=0.05, document_weight=0.01),
+    "cls": Objective(similarity="cls"),
+    "sum": Objective(similarity="sum", part_weight=0.5, query_flops=0.05, document_flops=0.01),
 }
 SIDES = ("query", "document")
 LENGTHS = {"query": 32, "document": 128}
@@ -162,7 +163,7 @@ def padding(lengths: dict[str, list[int]], queries: int, documents: int) -> tupl
         for side, size in (("query", queries), ("document", documents)):
             batch = lengths[side][n * size : (n + 1) * size]
             real, plain = real + sum(batch), plain + size * max(batch)
-            for rows in like_lengths(batch):
+            for rows in group_by_length(batch):
                 grouped, groups = grouped + len(rows) * batch[rows[0]], groups + 1
     return 1 - real / grouped, 1 - real / plain, groups / batches
 

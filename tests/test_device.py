@@ -12,9 +12,9 @@ import torch
 from dupmae_ir import device
 from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.encode.run import run as encode
-from dupmae_ir.finetune.cross_encoder.run import CrossEncoderConfig
+from dupmae_ir.finetune.config import FinetuneConfig
+from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
 from dupmae_ir.finetune.cross_encoder.run import run as train_cross_encoder
-from dupmae_ir.finetune.run import FinetuneConfig
 from dupmae_ir.finetune.run import run as finetune
 from dupmae_ir.finetune.score.run import ScoreConfig
 from dupmae_ir.finetune.score.run import run as score
@@ -47,7 +47,7 @@ def test_torch_has_its_threads_back_after_an_error_too(wanted: int | None, insid
     [
         (encode, EncodeConfig(corpus="c", index="i", threads=3)),
         (pretrain, PretrainConfig(method="mlm", corpus=["c"], output="o", threads=3)),
-        (finetune, FinetuneConfig(output="o", threads=3)),
+        (finetune, FinetuneConfig(pairs=("p",), output="o", threads=3)),
         (score, ScoreConfig(mined="m", model="c", output="o", threads=3)),
         (train_cross_encoder, CrossEncoderConfig(mined="m", model="c", output="o", threads=3)),
     ],

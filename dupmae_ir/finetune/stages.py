@@ -1,9 +1,9 @@
-"""Several steps as one job: a recipe names them in order, each a command of its own that resumes (DupMAE section 3.4).
+"""Recipes of several steps, each a resumable command of its own (DupMAE section 3.4).
 
-A recipe is TOML. ``[inputs]`` are values that the steps use as ``{name}`` and that ``--set name=value`` replaces;
+A recipe is TOML. ``[inputs]`` are values that the steps refer to as ``{name}`` and that ``--set name=value`` replaces;
 every ``[[step]]`` has a ``name``, a ``command`` and that command's settings. ``{stage1}`` is the output of the step
-``stage1``; ``{start}`` is where a stage's weights come from: ``{model}``, or with ``init_from = "previous"`` the
-stage that was trained last.
+``stage1``; ``{start}`` is the model a stage starts from: ``{model}``, or with ``init_from = "previous"`` the stage
+trained before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import flags, from_mapping, read_toml
+from dupmae_ir.config import Config, flags, from_mapping, read_toml
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, TrainingFailed, UsageError
 from dupmae_ir.io.locks import exclusive
@@ -32,24 +32,25 @@ STATE = "steps.json"
 COMMANDS = {
     "pretrain": ("dupmae_ir.pretrain.run", "PretrainConfig", ""),
     "pretrain.augment": ("dupmae_ir.pretrain.augment.run", "AugmentConfig", ".jsonl"),
-    "finetune.convert": ("dupmae_ir.finetune.convert", "ConvertConfig", ".jsonl"),
-    "finetune": ("dupmae_ir.finetune.run", "FinetuneConfig", ""),
-    "finetune.mine": ("dupmae_ir.finetune.mine.run", "MineConfig", ".jsonl"),
-    "finetune.cross_encoder": ("dupmae_ir.finetune.cross_encoder.run", "CrossEncoderConfig", ""),
-    "finetune.score": ("dupmae_ir.finetune.score.run", "ScoreConfig", ".jsonl"),
+    "finetune.convert": ("dupmae_ir.finetune.convert.config", "ConvertConfig", ".jsonl"),
+    "finetune": ("dupmae_ir.finetune.config", "FinetuneConfig", ""),
+    "finetune.mine": ("dupmae_ir.finetune.mine.config", "MineConfig", ".jsonl"),
+    "finetune.cross_encoder": ("dupmae_ir.finetune.cross_encoder.config", "CrossEncoderConfig", ""),
+    "finetune.score": ("dupmae_ir.finetune.score.config", "ScoreConfig", ".jsonl"),
 }
-"""Command -> (module and class of its settings, ending of its output)."""
+"""Command -> (module and class of its options, suffix of its output)."""
 
-_PLACE = re.compile(r"\{([a-z0-9_]+)\}")
+_PLACEHOLDER = re.compile(r"\{([a-z0-9_]+)\}")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command of a recipe, ready to run."""
+    """One command of a recipe, its options checked."""
 
     name: str
     command: str
-    config: Any
+    config: Config
+    output: str
 
     @property
     def words(self) -> list[str]:
@@ -58,17 +59,17 @@ class Step:
 
 
 def find_recipe(name: str) -> Path:
-    """A file, or one of the recipes that come with the package, by name."""
+    """The path of a recipe: a file, or the name of one in the package."""
     if Path(name).is_file():
         return Path(name)
     known = {p.stem: p for p in sorted(RECIPES.glob("*.toml"))}
     if name.endswith(".toml"):
-        raise InputError(f"{name}: no such recipe; those of the package are {', '.join(known)}")
+        raise InputError(f"{name}: no such recipe; the package has {', '.join(known)}")
     return lookup("recipe", name, known)
 
 
 def has_steps(name: str) -> bool:
-    """True for a recipe of several steps (and for a name that is none of ours, so that the error speaks of recipes)."""
+    """Whether a recipe has steps; True for an unknown name as well, so that the error is about recipes."""
     path = Path(name)
     return not path.is_file() or "step" in read_toml(path)
 
@@ -76,9 +77,17 @@ def has_steps(name: str) -> bool:
 def plan(
     recipe: str | Path, output: str | Path, given: Mapping[str, Any], last: str | None = None
 ) -> tuple[list[Step], dict[str, Any]]:
-    """(steps, inputs) of a recipe with the values of ``--set``, as far as the step ``last``.
+    """(steps, inputs) of a recipe.
 
-    Raises :class:`InputError` naming the recipe.
+    Args:
+        recipe: path of the recipe.
+        output: folder of the steps' outputs.
+        given: values of the recipe's inputs, as of ``--set``.
+        last: name of the last step to plan; None = all.
+
+    Raises:
+        InputError: the recipe cannot be used; the message names it.
+        UsageError: an unknown or missing input.
     """
     data = read_toml(recipe)
     inputs = dict(data.get("inputs", {}))
@@ -86,17 +95,17 @@ def plan(
         if name not in inputs:
             raise UsageError(f"--set {name}: {recipe} has no such input.{suggest(name, inputs)}")
         inputs[name] = value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
-    if lacking := [name for name, value in inputs.items() if value in ("", [])]:
-        raise UsageError(f"{recipe} wants {' and '.join(f'--set {n}=...' for n in lacking)}")
+    if missing := [name for name, value in inputs.items() if value in ("", [])]:
+        raise UsageError(f"{recipe} requires {' and '.join(f'--set {n}=...' for n in missing)}")
     known: dict[str, Any] = {**inputs, "start": inputs.get("model", "")}
     steps: list[Step] = []
     for table in data.get("step", []):
         step = _step(table, known, Path(output), str(recipe))
         if step.name in known:
-            raise InputError(f"{recipe}: two steps or inputs are called {step.name!r}")
-        known[step.name] = step.config.output
+            raise InputError(f"{recipe}: two steps or inputs are named {step.name!r}")
+        known[step.name] = step.output
         if step.command == "finetune" and data.get("init_from", "pretrained") == "previous":
-            known["start"] = step.config.output
+            known["start"] = step.output
         steps.append(step)
         if step.name == last:
             break
@@ -115,11 +124,10 @@ def run_stages(
     dry_run: bool = False,
     last: str | None = None,
 ) -> dict[str, Any]:
-    """Run what is not done yet, in order, as far as ``last``; the same call goes on after any end. Returns the
-    summaries by step.
+    """Run the steps that are not done yet, in order, up to ``last``. Returns digest, seconds and result by step.
 
-    A step is done again when its settings, an input file or a step before it has changed; its old output is refused
-    rather than overwritten by the step's own command.
+    A step runs again when its settings, an input file or an earlier step has changed; its command then refuses to
+    overwrite the old output. Interrupted, the same call resumes.
     """
     steps, inputs = plan(find_recipe(recipe), output, given, last)
     if dry_run:
@@ -138,8 +146,8 @@ def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str,
         before = hashlib.sha256(f"{before} {json.dumps(step.words)}".encode()).hexdigest()
         kept = state.get(step.name)
         title = f"[{number}/{len(steps)}] {step.name}"
-        if kept is not None and kept["digest"] == before and Path(step.config.output).exists():
-            say(f"{title}: done before", quiet)
+        if kept is not None and kept["digest"] == before and Path(step.output).exists():
+            say(f"{title}: already complete", quiet)
             continue
         say(f"{title}: python -m {' '.join(step.words)}", quiet)
         started = time.time()
@@ -156,7 +164,7 @@ def _call(step: Step, quiet: bool) -> dict[str, Any]:
         raise KeyboardInterrupt
     if done.returncode:
         raise TrainingFailed(
-            f"step {step.name} ended with status {done.returncode}, as told above; the same command goes on from there"
+            f"step {step.name} ended with status {done.returncode} (see above); run the same command to resume"
         )
     lines = done.stdout.strip().splitlines()
     return json.loads(lines[-1]) if lines else {}
@@ -166,10 +174,10 @@ def _step(table: Mapping[str, Any], known: Mapping[str, Any], folder: Path, sour
     settings = dict(table)
     name, command = settings.pop("name", None), settings.pop("command", None)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
-        raise InputError(f"{source}: a step's name is {name!r}; wants small letters, digits and _")
+        raise InputError(f"{source}: a step's name is {name!r}; use lower-case letters, digits and _")
     where = f"{source}: step {name}"
     if command not in COMMANDS:
-        raise InputError(f"{where}: no command {command!r}; there are {', '.join(COMMANDS)}")
+        raise InputError(f"{where}: no command {command!r}; choose from {', '.join(COMMANDS)}")
     module, kind, ending = COMMANDS[command]
     config_class = getattr(importlib.import_module(module), kind)
     values = {key: _filled(value, known, where) for key, value in settings.items()}
@@ -178,26 +186,26 @@ def _step(table: Mapping[str, Any], known: Mapping[str, Any], folder: Path, sour
         values[key] = [v for item in _listed(values[key]) for v in _listed(item)]
     values["output"] = str(folder / f"{name}{ending}")
     _check_required(config_class, values, where)
-    return Step(name, command, from_mapping(config_class, values, where))
+    return Step(name, command, from_mapping(config_class, values, where), values["output"])
 
 
-def _check_required(config_class: Any, values: Mapping[str, Any], where: str) -> None:
+def _check_required(config_class: type[Config], values: Mapping[str, Any], where: str) -> None:
     required = {f.name for f in fields(config_class) if f.default is MISSING and f.default_factory is MISSING}
     if missing := sorted(required - {k.replace("-", "_") for k in values}):
         raise InputError(f"{where}: missing {', '.join(missing)}")
 
 
 def _filled(value: Any, known: Mapping[str, Any], where: str) -> Any:
-    """``{name}`` replaced; alone it may stand for a list."""
+    """``value`` with each ``{name}`` replaced; a value that is only ``{name}`` may become a list."""
     if isinstance(value, list):
         return [_filled(v, known, where) for v in value]
     if not isinstance(value, str):
         return value
-    for name in _PLACE.findall(value):
+    for name in _PLACEHOLDER.findall(value):
         if name not in known:
-            raise InputError(f"{where}: {{{name}}} is neither an input nor a step before it.{suggest(name, known)}")
-    whole = _PLACE.fullmatch(value)
-    return known[whole[1]] if whole else _PLACE.sub(lambda m: str(known[m[1]]), value)
+            raise InputError(f"{where}: {{{name}}} is neither an input nor an earlier step.{suggest(name, known)}")
+    whole = _PLACEHOLDER.fullmatch(value)
+    return known[whole[1]] if whole else _PLACEHOLDER.sub(lambda m: str(known[m[1]]), value)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -205,12 +213,12 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _digest(inputs: Mapping[str, Any]) -> str:
-    """Over the inputs and the bytes of those that are files."""
-    told = {}
+    """A digest of the inputs, and of the contents of those that are files."""
+    contents = {}
     for name, value in inputs.items():
         paths = [Path(str(v)) for v in _listed(value)]
-        told[name] = [sha256_file(p) if p.is_file() else str(p) for p in paths]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        contents[name] = [sha256_file(p) if p.is_file() else str(p) for p in paths]
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 def _state(path: Path) -> dict[str, Any]:
@@ -219,4 +227,4 @@ def _state(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as e:
-        raise InputError(f"{path}: not valid JSON ({e}); remove it to look at every step again") from None
+        raise InputError(f"{path}: not valid JSON ({e}); remove it to check every step again") from None

@@ -11,8 +11,9 @@ from safetensors.torch import load_model, save_model
 from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from dupmae_ir.console import say
 from dupmae_ir.training.callbacks import JsonLines, TensorBoard, Terminal
-from dupmae_ir.training.checkpoints import WEIGHTS, refuse_broken_weights, refuse_non_finite
+from dupmae_ir.training.checkpoints import WEIGHTS, last_checkpoint, refuse_broken_weights, refuse_non_finite
 
 
 class Sums:
@@ -47,7 +48,7 @@ class CheckedTrainer(Trainer):
     """
 
     def __init__(self, quiet: bool = False, tensorboard: bool = True, **settings: Any) -> None:
-        self.sums = Sums()
+        self.quiet, self.sums = quiet, Sums()
         self._evaluated_at = -1
         super().__init__(**settings)
         for callback in (PrinterCallback, ProgressCallback):
@@ -57,6 +58,14 @@ class CheckedTrainer(Trainer):
             self.add_callback(TensorBoard(self.work))
         if not quiet:
             self.add_callback(Terminal())
+
+    def train_or_resume(self) -> None:
+        """Train from the last complete checkpoint of the work folder, or from the beginning."""
+        checkpoint = last_checkpoint(self.work)
+        if checkpoint is not None:
+            say(f"resuming from {checkpoint}", self.quiet or not self.is_world_process_zero())
+            self.args.eval_on_start = False  # was done before the first update
+        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     @property
     def work(self) -> str:

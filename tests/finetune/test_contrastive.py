@@ -7,10 +7,13 @@ import math
 import pytest
 import torch
 
+from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.losses import contrastive, flops
-from dupmae_ir.finetune.objective import Objective, batch_loss
+from dupmae_ir.finetune.objective import batch_loss
 from dupmae_ir.finetune.trainer import Teacher
 from dupmae_ir.models.pooling import keep_top_k
+
+PLAIN = {"part_weight": 0.0, "query_flops": 0.0, "document_flops": 0.0}
 
 
 class Fixed(torch.nn.Module):
@@ -66,14 +69,14 @@ def test_the_loss_is_equation_13_on_equation_12(k):
     model = Fixed()
     same = torch.zeros(3, 5, dtype=torch.bool)
     same[0, 4] = same[2, 1] = True
-    loss, terms = loss_of(model, batch(same=[(0, 4), (2, 1)]), Objective(top_k=k))
+    loss, terms = loss_of(model, batch(same=[(0, 4), (2, 1)]), Objective(top_k=k, **PLAIN))
     assert loss.item() == pytest.approx(restated(model, k, same.tolist()), abs=1e-9)
     assert terms["contrastive"].item() == pytest.approx(loss.item())
 
 
 def test_gradients_flow_through_the_documents_top_k_and_only_there():
     model = Fixed()
-    loss, _ = loss_of(model, batch(), Objective(top_k=2))
+    loss, _ = loss_of(model, batch(), Objective(top_k=2, **PLAIN))
     loss.backward()
     moved = model.ot.grad[3:] != 0
     kept = keep_top_k(torch.relu(model.ot[3:]).detach(), 2) > 0
@@ -83,7 +86,7 @@ def test_gradients_flow_through_the_documents_top_k_and_only_there():
 
 
 def test_terms_add_up_to_the_loss():
-    o = Objective(top_k=5, part_weight=0.5, query_weight=0.1, document_weight=0.01)
+    o = Objective(top_k=5, part_weight=0.5, query_flops=0.1, document_flops=0.01)
     loss, t = loss_of(Fixed(), batch(), o)
     want = t["contrastive"] + 0.5 * (t["cls"] + t["ot"]) + 0.1 * t["flops_q"] + 0.01 * t["flops_d"]
     assert loss.item() == pytest.approx(want.item(), rel=1e-6)
@@ -102,7 +105,7 @@ def test_the_teacher_is_the_mean_of_its_tokens_at_one_length():
 
 
 def test_the_anchor_is_the_distance_from_the_teacher_and_joins_the_loss():
-    model, o = Fixed(), Objective(top_k=5, anchor_weight=2.0)
+    model, o = Fixed(), Objective(top_k=5, teacher="minilm", anchor_weight=2.0, **PLAIN)
     there = loss_of(model, batch(), o, [model.cls[rows].detach() for rows in (slice(0, 3), slice(3, 8))])
     assert there[1]["anchor"] == 0
     away = loss_of(model, batch(), o, [torch.ones(3, 4), torch.ones(5, 4)])

@@ -16,6 +16,7 @@ pytest.importorskip("accelerate", reason="training needs the extra: pip install 
 import torch
 from rerank_samples import ROOT, kill_when, pair_tokenizer, write_base, write_mined
 
+from dupmae_ir.finetune.cross_encoder.__main__ import main
 from dupmae_ir.finetune.cross_encoder.model import (
     Draw,
     Draws,
@@ -26,7 +27,6 @@ from dupmae_ir.finetune.cross_encoder.model import (
     load_reranker,
     relevance,
 )
-from dupmae_ir.finetune.cross_encoder.run import main
 from dupmae_ir.finetune.data.mined import open_passages, read_mined
 
 # Tiny models are saved within a second of each other, which transformers takes for a clock that stands still.
@@ -55,7 +55,8 @@ def flags(inputs, output, *more, base="base"):
         "40",
         "--group-size",
         "4",
-        "--cpu",
+        "--device",
+        "cpu",
         "--log-steps",
         "2",
         "--save-steps",
@@ -168,7 +169,7 @@ def test_two_processes_are_one_of_twice_the_batch(inputs, tmp_path):
 def test_killed_and_run_again_it_is_the_same_model(inputs, tmp_path):
     more = ("--epochs", 4, "--learning-rate", "1e-3", "--held-out", 4, "--quiet")
     assert main(flags(inputs, tmp_path / "whole", *more)) == 0
-    work = tmp_path / ".cut.training"
+    work = tmp_path / ".cut.work"
     ready = (work / "checkpoint-8" / "trainer_state.json").is_file
     kill_when(SLOW, flags(inputs, tmp_path / "cut", *more), ready)
     assert not (tmp_path / "cut").exists()
@@ -180,20 +181,20 @@ def test_killed_and_run_again_it_is_the_same_model(inputs, tmp_path):
     assert all(torch.equal(a[k], b[k]) for k in a)
     records = [json.loads((tmp_path / n / "training.json").read_text()) for n in ("whole", "cut")]
     assert [r["loss"] for r in records[0]["log"]] == [r["loss"] for r in records[1]["log"]]
-    assert records[0]["summary"]["held_out"] == records[1]["summary"]["held_out"]
+    assert records[0]["result"]["held_out"] == records[1]["result"]["held_out"]
     assert not work.exists()
 
 
 SLOW = """
 import sys, time
-from dupmae_ir.finetune.cross_encoder import run as cross_encoder
+from dupmae_ir.finetune.cross_encoder.__main__ import main
 from dupmae_ir.finetune.cross_encoder import model
 plain = model.RerankerTrainer.compute_loss
 def slowly(self, *a, **k):
     time.sleep(0.2 if self.state.global_step >= 8 else 0)
     return plain(self, *a, **k)
 model.RerankerTrainer.compute_loss = slowly
-sys.exit(cross_encoder.main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -219,7 +220,7 @@ def test_other_families_read_what_they_know(tmp_path):
 
 
 def test_checkpointing_and_bfloat16_run(inputs, tmp_path):
-    more = ("--epochs", 0.3, "--checkpointing", "--bf16", "--quiet")
+    more = ("--epochs", 0.3, "--checkpointing", "--dtype", "bfloat16", "--quiet")
     assert main(flags(inputs, tmp_path / "t", *more)) == 0
     assert all(w.dtype == torch.float32 for w in weights(tmp_path / "t").values())
 
@@ -229,18 +230,22 @@ def test_finished_and_unfinished_work_is_only_continued_with_the_same_settings(i
     assert main(flags(inputs, tmp_path / "t", "--epochs", 0.2, "--quiet", "--json")) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "already complete"
     assert main(flags(inputs, tmp_path / "t", "--epochs", 0.4, "--quiet")) == 2
-    assert "--epochs was 0.2, is 0.4" in capsys.readouterr().err
-    (tmp_path / ".u.training").mkdir()
-    (tmp_path / ".u.training" / "job.json").write_text('{"epochs": 9.0}')
+    assert "--epochs 0.2 (requested 0.4)" in capsys.readouterr().err
+    begun = {"settings": {"epochs": 9.0}, "inputs": {}}
+    (tmp_path / ".u.work").mkdir()
+    (tmp_path / ".u.work" / "job.json").write_text(json.dumps(begun))
+    (tmp_path / ".u.work" / "log.jsonl").touch()
     assert main(flags(inputs, tmp_path / "u", "--quiet")) == 2
-    assert "training was begun with other settings (--epochs was 9.0, is 1.0" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "unfinished work was begun with other settings" in error
+    assert "--epochs 9.0 (requested 1.0)" in error
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (("--group-size", 1), "--group-size 1"),
-        (("--epochs", 0), "--epochs must be above 0"),
+        (("--group-size", 1), "--group-size must be at least 2"),
+        (("--epochs", 0), "--epochs must be greater than 0"),
         (("--held-out", 48), "48 usable queries"),
         (("--length", 200), "8 to 64"),
         (("--warmup", 2), "--warmup"),
@@ -265,7 +270,7 @@ def test_queries_without_negatives_are_left_out_and_told(inputs, tmp_path, capsy
     more = ("--mined", tmp_path / "mined.jsonl", "--epochs", 0.2, "--limit", 30)
     assert main(flags(inputs, tmp_path / "t", *more)) == 0
     assert "5 queries have no negative and are left out" in capsys.readouterr().err
-    assert json.loads((tmp_path / "t" / "training.json").read_text())["summary"]["queries"] == 30
+    assert json.loads((tmp_path / "t" / "training.json").read_text())["result"]["queries"] == 30
 
 
 def test_a_loss_that_is_no_number_stops_and_names_the_way_out(inputs, tmp_path, capsys):

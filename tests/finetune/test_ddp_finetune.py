@@ -45,7 +45,7 @@ def test_killed_and_resumed_is_the_undisturbed_run(stage, folder, tmp_path):
     # Dropout, so that the state of the random numbers counts; many steps, so that the kill comes in time.
     changes |= {"dropout": 0.1, "steps": 40, "save_steps": 4, "log_steps": 4}
     assert main(stage_flags(folder, tmp_path / "whole", **changes)) == 0
-    work = tmp_path / ".killed.training"
+    work = tmp_path / ".killed.work"
     kill_when(COMMAND, stage_flags(folder, tmp_path / "killed", **changes), lambda: reached(work, 8))
     assert not (tmp_path / "killed").exists()
     assert main(stage_flags(folder, tmp_path / "killed", **changes)) == 0
@@ -70,7 +70,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(encoder, chunk, folder,
         "grad_cache": chunk,
     }
     assert main(stage_flags(folder, tmp_path / "one", **changes, batch_size=12)) == 0
-    flags = stage_flags(folder, tmp_path / "two", **changes, batch_size=6, cpu=True)
+    flags = stage_flags(folder, tmp_path / "two", **changes, batch_size=6, device="cpu")
     command = [
         sys.executable,
         "-m",

@@ -13,7 +13,7 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.finetune.data.examples import Batches, Draw, ExampleCollator, PairExamples, mined_examples
 from dupmae_ir.finetune.data.mined import read_mined
 from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches
-from dupmae_ir.finetune.objective import answering, like_lengths
+from dupmae_ir.finetune.objective import group_by_length, other_answers
 from dupmae_ir.types import Document
 
 
@@ -93,7 +93,7 @@ def test_a_batch_says_who_answers_whom():
         [True, False, False, False, False, False],
         [True, True, False, False, False, False],
     ]
-    assert answering(batch).tolist() == expected
+    assert other_answers(batch).tolist() == expected
 
 
 def test_a_pairs_own_negatives():
@@ -118,7 +118,7 @@ def test_batches_run_over_epochs():
 def test_texts_of_like_length_are_encoded_together():
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(5, 120, (64,), generator=generator).tolist()
-    groups = like_lengths(lengths)
+    groups = group_by_length(lengths)
     assert sorted(row for g in groups for row in g) == list(range(64))
     padded = sum(len(g) * max(lengths[row] for row in g) for g in groups)
     assert 1 - sum(lengths) / padded < 0.1
@@ -144,6 +144,6 @@ def test_the_groups_are_the_cheapest_there_are(cost):
                     groups[-1].append(n)
             yield groups
 
-    found = [[lengths[row] for row in g] for g in like_lengths(lengths, cost)]
+    found = [[lengths[row] for row in g] for g in group_by_length(lengths, cost)]
     assert price(found) == min(map(price, cuts()))
-    assert like_lengths([], cost) == []
+    assert group_by_length([], cost) == []

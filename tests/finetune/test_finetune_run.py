@@ -9,11 +9,10 @@ import pytest
 
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
-from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.__main__ import main
-from dupmae_ir.finetune.run import FinetuneConfig
+from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.training.checkpoints import last_checkpoint, same_job
+from dupmae_ir.training.checkpoints import last_checkpoint
 
 WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
 
@@ -68,7 +67,7 @@ def test_it_learns_and_writes_a_checkpoint_that_encodes(folder, capsys):
     record = json.loads((folder / "out" / "training.json").read_text())
     losses = [row["loss_contrastive"] for row in record["log"] if "loss" in row]
     assert losses[-1] < 0.7 * losses[0]
-    assert record["config"]["batch_size"] == 12
+    assert record["settings"]["batch_size"] == 12
     encoder = TextEncoder.load(folder / "out", document_length=32, query_length=16)
     d = encoder.encode_documents([f"the sat over on runs {w}" for w in WORDS])
     q = encoder.encode_queries([f"{w} on" for w in WORDS])
@@ -99,40 +98,59 @@ def test_a_run_cut_off_resumes_to_the_same_losses(folder, monkeypatch):
         m.setattr(trainer.PairTrainer, "__init__", with_cut)
         assert command(folder, *settings, output="cut") == 130
     assert not (folder / "cut").exists()
-    assert last_checkpoint(folder / ".cut.training").name == "checkpoint-5"
+    assert last_checkpoint(folder / ".cut.work").name == "checkpoint-5"
     assert command(folder, *settings, output="cut") == 0
     a, b = (TextEncoder.load(folder / n, document_length=32).encode_documents(["the cat"]) for n in ("whole", "cut"))
     assert (a.cls == b.cls).all()
 
 
 @pytest.mark.parametrize(
-    ("other", "says"),
-    [
-        ({"config": {"epochs": 2.0}}, "--epochs was 1.0, is 2.0"),
-        ({"inputs": {"a.jsonl": "12", "b.jsonl": "35"}}, "another b.jsonl)"),
-        ({"steps": 9}, "another steps)"),
-    ],
+    ("other", "expected"),
+    [(("--epochs", "2"), "--epochs 1.0 (requested 2.0)"), (("--dropout", "0.1"), "--dropout 0.0 (requested 0.1)")],
 )
-def test_checkpoints_of_another_job_are_refused_by_what_differs(tmp_path, other, says):
-    job = {"config": {"epochs": 1.0}, "steps": 5, "inputs": {"a.jsonl": "12", "b.jsonl": "34"}}
-    same_job(tmp_path / "work" / "job.json", job)
-    same_job(tmp_path / "work" / "job.json", job)
-    with pytest.raises(UsageError) as refused:
-        same_job(tmp_path / "work" / "job.json", {**job, **other})
-    assert says in str(refused.value)
+def test_other_settings_are_refused_and_named(folder, capsys, other, expected):
+    assert command(folder) == 0
+    assert command(folder, *other) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+def test_run_again_after_success_gives_the_same_result_and_the_log_is_kept(folder, capsys):
+    assert command(folder, "--json", "--log-steps", "2") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert command(folder, "--json", "--log-steps", "2") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (first.pop("status"), again.pop("status")) == ("complete", "already complete")
+    del first["seconds"]
+    assert again == first
+    assert not list(folder.glob(".out*"))
+    log = folder / "out" / "training"
+    assert {p.name for p in log.iterdir()} == {"log.jsonl", "losses.png", "tensorboard"}
+    assert [json.loads(row) for row in (log / "log.jsonl").read_text().splitlines()] == json.loads(
+        (folder / "out" / "training.json").read_text()
+    )["log"]
+
+
+def test_changed_pairs_are_refused(folder, capsys):
+    assert command(folder) == 0
+    with open(folder / "pairs.jsonl", "a") as f:
+        f.write('{"query": "cat", "positive": "the cat"}\n')
+    assert command(folder) == 2
+    assert "the contents of --pairs" in capsys.readouterr().err
 
 
 def test_a_finished_model_is_not_overwritten(folder, capsys):
     (folder / "out").mkdir()
     (folder / "out" / "training.json").write_text("{}")
     assert command(folder) == 2
-    assert "holds a finished model" in capsys.readouterr().err
+    assert "not a record of this toolkit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--cap", "x"), "wants KIND=N"),
+        (("--cap", "x"), "expected KIND=N"),
         (("--cap", "nope=3"), "kinds here: x"),
         (("--batch-size", "500"), "do not fit"),
         (("--model", "/nowhere"), "no such model folder"),
@@ -170,14 +188,14 @@ def test_a_new_projection_is_the_least_squares_to_the_teachers_vectors(folder):
     """Nothing beats it on the passages it was fitted to: neither an orthogonal one nor itself, a little off."""
     import torch
 
-    from dupmae_ir.finetune.run import _base_model, _teacher
+    from dupmae_ir.finetune.base import load_base, load_teacher
 
     config = FinetuneConfig(pairs=("-",), output="-", teacher=str(folder / "base"), cls_dim=24, document_length=16)
     passages = [" ".join(random.Random(i).choices(WORDS, k=4)) for i in range(300)]
-    model, tokenizer = _base_model(config, folder / "base", passages, True)
+    model, tokenizer = load_base(config, folder / "base", passages, True)
     read = tokenizer(passages, padding=True, return_tensors="pt")
     with torch.no_grad():
-        target = _teacher(config, model)(read["input_ids"], read["attention_mask"])
+        target = load_teacher(config, model)(read["input_ids"], read["attention_mask"])
         first = model.hidden(read["input_ids"], read["attention_mask"])[:, 0]
 
     def distance(weight):
@@ -194,7 +212,7 @@ def test_two_encoders_start_with_one_projection(folder):
     from tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertForMaskedLM
 
-    from dupmae_ir.finetune.run import _base_model
+    from dupmae_ir.finetune.base import load_base
     from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
     from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
@@ -202,7 +220,7 @@ def test_two_encoders_start_with_one_projection(folder):
     sides = [Retriever(BertForMaskedLM(tiny_config()), None, *silent_ids(tokenizer)) for _ in range(2)]
     save_model(folder / "two", UntiedRetriever(*sides), tokenizer, ModelConfig())
     config = FinetuneConfig(pairs=("-",), output="-", encoder="untied", cls_dim=8)
-    model, _ = _base_model(config, folder / "two", [], True)
+    model, _ = load_base(config, folder / "two", [], True)
     query, document = model.query.projection, model.document.projection
     assert torch.equal(query.weight, document.weight)
     assert query is not document

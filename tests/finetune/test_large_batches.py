@@ -12,11 +12,14 @@ import pytest
 import torch
 from tiny_models import tiny_config
 
-from dupmae_ir.finetune.objective import BiEncoder, Objective, batch_loss
-from dupmae_ir.finetune.trainer import cached_step
+from dupmae_ir.finetune.config import Objective
+from dupmae_ir.finetune.grad_cache import cached_step
+from dupmae_ir.finetune.objective import BiEncoder, batch_loss
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
-OBJECTIVE = Objective(top_k=6, part_weight=0.5, query_weight=0.1, document_weight=0.1, distill="kl")
+OBJECTIVE = Objective(
+    top_k=6, contrastive_weight=1.0, part_weight=0.5, query_flops=0.1, document_flops=0.1, distill="kl"
+)
 
 
 def retriever(seed=0, dropout=0.0):
@@ -50,7 +53,7 @@ def texts(queries=6, negatives=1, seed=0):
         "query_keys": torch.arange(queries) // 2,
         "document_keys": torch.arange(documents),
         "answers": torch.arange(queries).unsqueeze(1),
-        "taught": torch.randn(queries, 1 + negatives, generator=g).double(),
+        "teacher_scores": torch.randn(queries, 1 + negatives, generator=g).double(),
     }
 
 
@@ -124,8 +127,8 @@ import sys, torch
 sys.path.insert(0, "tests"); sys.path.insert(0, "tests/finetune")
 from accelerate import Accelerator
 from test_large_batches import OBJECTIVE, retriever, texts
+from dupmae_ir.finetune.gather import gather_batch
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss
-from dupmae_ir.finetune.trainer import gathered
 from torch.nn.parallel import DistributedDataParallel
 
 accelerator = Accelerator(cpu=True)
@@ -136,11 +139,11 @@ rows = range(3 * rank, 3 * rank + 3)
 negatives = [int(whole["group"][i, 1]) for i in rows][: 3 - rank]
 documents = [*rows, *negatives]
 group = torch.tensor([[n, 3 + n if n < len(negatives) else -1] for n in range(3)])
-batch = {k: whole[k][list(rows)] for k in ("query_ids", "query_mask", "query_keys", "answers", "taught")}
+batch = {k: whole[k][list(rows)] for k in ("query_ids", "query_mask", "query_keys", "answers", "teacher_scores")}
 batch |= {k: whole[k][documents] for k in ("document_ids", "document_mask", "document_keys")} | {"group": group}
 model = DistributedDataParallel(BiEncoder(retriever()), find_unused_parameters=True)
 parts = [model(batch[f"{s}_ids"], batch[f"{s}_mask"], s) for s in ("query", "document")]
-queries, every, told = gathered(*parts, batch, accelerator)
+queries, every, told = gather_batch(*parts, batch, accelerator)
 loss, _ = batch_loss(queries, every, told, OBJECTIVE)
 (loss * world).backward()
 if rank == 0:

@@ -13,12 +13,14 @@ import torch
 from stage_samples import distilling, stage_flags, write_stage
 
 from dupmae_ir.finetune.__main__ import main
-from dupmae_ir.finetune.objective import BiEncoder, Objective, batch_loss
-from dupmae_ir.finetune.run import FinetuneConfig, _objective
+from dupmae_ir.finetune.config import Objective
+from dupmae_ir.finetune.objective import BiEncoder, batch_loss
 from dupmae_ir.models.checkpoints.folder import load_model, read_config
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.training.log import read_log
+
+PLAIN = {"part_weight": 0.0, "query_flops": 0.0, "document_flops": 0.0}
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def drawn(queries=3, documents=9, dim=4, vocabulary=11, seed=0):
         "query_keys": torch.arange(queries),
         "document_keys": torch.arange(documents),
         "answers": torch.arange(queries).unsqueeze(1),
-        "taught": torch.randn(queries, 3, generator=g).double(),
+        "teacher_scores": torch.randn(queries, 3, generator=g).double(),
     }
     return *parts, batch
 
@@ -53,7 +55,9 @@ def softmax(values):
 def test_stage_3_is_equation_15_on_equation_12(similarity, k):
     """KL of the softmax over {d+} and D- alone, of <q,d> = cls.cls + sum over I_d, plus a share of Eq. 14."""
     queries, documents, batch = drawn()
-    objective = Objective(similarity, top_k=k, contrastive_weight=0.2, distill="kl", teacher_temperature=2.0)
+    objective = Objective(
+        similarity=similarity, top_k=k, contrastive_weight=0.2, distill="kl", teacher_temperature=2.0, **PLAIN
+    )
     loss, _ = batch_loss(queries, documents, batch, objective)
     total = 0.0
     for q in range(3):
@@ -64,7 +68,7 @@ def test_stage_3_is_equation_15_on_equation_12(similarity, k):
             impact = sum(queries[1][q, v].item() * documents[1][d, v].item() for v in kept)
             scores.append({"sum": dense + impact, "cls": dense, "ot": impact}[similarity])
         own = [scores[d] for d in batch["group"][q]]
-        taught = softmax([t / 2.0 for t in batch["taught"][q].tolist()])
+        taught = softmax([t / 2.0 for t in batch["teacher_scores"][q].tolist()])
         total += sum(t * math.log(t / s) for t, s in zip(taught, softmax(own), strict=True)) / 3
         total -= 0.2 * math.log(softmax(scores)[q]) / 3
     assert loss.item() == pytest.approx(total, rel=1e-12)
@@ -74,24 +78,26 @@ def test_queries_are_cut_where_asked():
     """CoT-MoTE keeps the strongest words of both sides."""
     queries, documents, batch = drawn()
     cut = torch.where(queries[1] >= queries[1].topk(2).values[:, -1:], queries[1], 0.0)
-    asked, _ = batch_loss(queries, documents, batch, Objective(top_k=3, query_top_k=2))
-    given, _ = batch_loss((queries[0], cut), documents, batch, Objective(top_k=3))
+    asked, _ = batch_loss(queries, documents, batch, Objective(top_k=3, query_top_k=2, **PLAIN))
+    given, _ = batch_loss((queries[0], cut), documents, batch, Objective(top_k=3, **PLAIN))
     assert asked.item() == given.item()
 
 
 def test_dense_training_leaves_the_documents_whole():
     queries, documents, batch = drawn()
-    dense, _ = batch_loss(queries, documents, batch, Objective(top_k=2, train_top_k=False))
-    whole, _ = batch_loss(queries, documents, batch, Objective(top_k=0))
+    dense, _ = batch_loss(queries, documents, batch, Objective(top_k=2, train_top_k=False, **PLAIN))
+    whole, _ = batch_loss(queries, documents, batch, Objective(top_k=0, **PLAIN))
     assert dense.item() == whole.item()
-    assert dense.item() != batch_loss(queries, documents, batch, Objective(top_k=2))[0].item()
+    assert dense.item() != batch_loss(queries, documents, batch, Objective(top_k=2, **PLAIN))[0].item()
 
 
 def test_inner_products_are_exact_under_bfloat16():
     """At 300 bfloat16 knows steps of 2, which would be the whole margin between two passages."""
     queries, documents, batch = drawn(dim=64)
     queries, documents = (tuple(v.float() * 4 for v in parts) for parts in (queries, documents))
-    objective = Objective(top_k=4, distill="margin-mse", part_weight=0.5)
+    objective = Objective(
+        top_k=4, distill="margin-mse", contrastive_weight=1.0, part_weight=0.5, query_flops=0, document_flops=0
+    )
     exact, _ = batch_loss(queries, documents, batch, objective)
     with torch.autocast("cpu", torch.bfloat16):
         found, _ = batch_loss(queries, documents, batch, objective)
@@ -104,8 +110,8 @@ def test_inner_products_are_exact_under_bfloat16():
 )
 def test_the_parts_have_the_share_of_the_whole(distill, given, expected):
     """A contrastive share of 1e-4 must not bring the parts' contrastive losses along at full weight."""
-    objective = _objective(FinetuneConfig(output="x", distill=distill, contrastive_weight=given))
-    assert (objective.contrastive_weight, objective.part_weight) == pytest.approx(expected)
+    objective = Objective(distill=distill, contrastive_weight=given)
+    assert (objective.contrastive, objective.part) == pytest.approx(expected)
 
 
 def test_the_regulariser_warms_up_quadratically(folder, tmp_path):
@@ -258,7 +264,7 @@ def test_another_base_of_the_same_name_is_another_job(folder, tmp_path, capsys):
     weights = folder / "base" / "config.json"
     weights.write_text(weights.read_text().replace('"layer_norm_eps": 1e-12', '"layer_norm_eps": 1e-11'))
     assert main(flags) == 2
-    assert "made otherwise" in capsys.readouterr().err
+    assert "the contents of --model" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_ends_the_run_before_anything_is_spoilt(folder, tmp_path, capsys):
@@ -281,7 +287,7 @@ def test_a_loss_that_is_no_number_ends_the_run_before_anything_is_spoilt(folder,
     assert error.count("\n") == 1
     for word in ("step 5", "loss is nan", "checkpoint-4", "lower --learning-rate"):
         assert word in error
-    work = tmp_path / ".out.training"
+    work = tmp_path / ".out.work"
     assert not (work / "checkpoint-5").exists()
     assert not (tmp_path / "out").exists()
     assert all(math.isfinite(r["loss"]) for r in read_log(work / "log.jsonl"))

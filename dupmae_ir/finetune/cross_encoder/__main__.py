@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
-from dupmae_ir.finetune.cross_encoder.run import main
+from dupmae_ir.command import Command
+from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
+
+PURPOSE = """
+Train a cross-encoder, which reads query and passage together: the teacher whose scores stage 3 distils. The loss is
+listwise: softmax cross-entropy of one positive against negatives sampled from the mined lists, anew in every epoch.
+If interrupted, run the same command to resume to the same weights.
+"""
+EXAMPLES = """
+python -m dupmae_ir.finetune.cross_encoder --mined mined/bm25.jsonl --model models/electra-base --output models/teacher
+"""
+
+
+def summarize(config: CrossEncoderConfig, result: dict[str, Any]) -> str:
+    """The closing line: updates, time, and the change of the held-out loss."""
+    time = f" in {result['seconds']:,} s" if "seconds" in result else ""
+    text = f"{config.output}: {result['updates']:,} updates on {result['queries']:,} queries{time}"
+    if held := result["held_out"]:
+        b, a = held["before"], held["after"]
+        text += (
+            f"; held out: loss {b['loss']:.3f} -> {a['loss']:.3f}, positive ranked first in {b['positive_first']:.0%} "
+            f"-> {a['positive_first']:.0%} of the groups"
+        )
+    return text
+
+
+main = Command(
+    "finetune.cross_encoder",
+    PURPOSE,
+    EXAMPLES,
+    CrossEncoderConfig,
+    "dupmae_ir.finetune.cross_encoder.run:run",
+    summarize=summarize,
+    resumes=True,
+    packages=("accelerate", "matplotlib", "tensorboard"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main.exit()

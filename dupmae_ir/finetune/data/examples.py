@@ -144,7 +144,7 @@ class ExampleCollator:
 
     Besides: ``query_keys`` (Q,), ``document_keys`` (D,) and ``answers`` (Q, P) int64 tell which texts are the same and
     which documents answer which query (-1 is padding); ``group`` (Q, 1 + N) the columns of a query's positive and
-    negatives (-1 where it has fewer); ``taught`` (Q, 1 + N) the teacher's scores, if there are any.
+    negatives (-1 where it has fewer); ``teacher_scores`` (Q, 1 + N) the teacher's scores, if there are any.
     """
 
     def __init__(self, tokenizer: Any, query_length: int, document_length: int, separator: str = " ") -> None:
@@ -166,7 +166,7 @@ class ExampleCollator:
             "group": self._groups(examples),
         }
         if examples[0].scores:
-            batch["taught"] = _padded([list(e.scores) for e in examples], 0.0)
+            batch["teacher_scores"] = _padded([list(e.scores) for e in examples], 0.0)
         return batch
 
     @staticmethod

@@ -1,0 +1,120 @@
+"""The retriever that a stage starts from, and the sentence encoder it may learn from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from dupmae_ir.errors import HeadMissing, UsageError
+from dupmae_ir.finetune.config import FinetuneConfig
+from dupmae_ir.finetune.trainer import Teacher
+from dupmae_ir.models.checkpoints.base_models import base_folder, sampled, with_calibrated_head
+from dupmae_ir.models.checkpoints.calibrated_head import taught_projection
+from dupmae_ir.models.checkpoints.folder import ModelConfig, load_model, read_config
+from dupmae_ir.models.experts import join_experts, with_experts
+from dupmae_ir.models.masked_lm import encoder_of
+from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+
+
+def load_base(
+    config: FinetuneConfig, base: Path, passages: Sequence[str], quiet: bool
+) -> tuple[Retriever | UntiedRetriever, PreTrainedTokenizerBase]:
+    """(retriever in training mode, tokenizer) of the folder ``base``, with one or two encoders as ``config`` says.
+
+    A base without a masked-LM head gets one calibrated on ``passages`` (see models/checkpoints/calibrated_head.py).
+    """
+    try:
+        model, tokenizer, _ = load_model(base, need_ot=config.similarity != "cls", activation=config.activation)
+    except HeadMissing:
+        model, tokenizer = with_calibrated_head(
+            base, passages, cls_dim=config.cls_dim or None, seed=config.seed, quiet=quiet
+        )
+        model.activation = config.activation
+    sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
+    without = [side for side in sides if side.projection is None]
+    if without and config.cls_dim:
+        # Both sides start from one projection: two random ones would make their vectors unrelated.
+        projection = _new_projection(without[-1], tokenizer, config, passages)
+        for side in without:
+            side.projection = copy.deepcopy(projection)
+    model = _with_encoders(model, config.encoder)
+    _set_dropout(model, config.dropout)
+    return model.train().requires_grad_(True), tokenizer
+
+
+def _set_dropout(model: torch.nn.Module, rate: float) -> None:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = rate
+        elif hasattr(module, "dropout_prob"):
+            setattr(module, "dropout_prob", rate)  # noqa: B010
+
+
+def _new_projection(
+    side: Retriever, tokenizer: PreTrainedTokenizerBase, config: FinetuneConfig, passages: Sequence[str]
+) -> torch.nn.Linear:
+    """W_cls for a base without one: the least-squares fit to --teacher's vectors, or orthogonal without a teacher."""
+    width = side.lm.config.hidden_size
+    if config.teacher is None or config.cls_dim != width:
+        projection = torch.nn.Linear(width, config.cls_dim, bias=False)
+        torch.nn.init.orthogonal_(projection.weight)
+        return projection
+    sample = sampled(passages, config.seed)
+    return taught_projection(side, tokenizer, sample, load_teacher(config, side), config.document_length)
+
+
+def _with_encoders(model: Retriever | UntiedRetriever, encoder: str) -> Retriever | UntiedRetriever:
+    """One retriever for both sides, or two, as --encoder requires. A base with two encoders keeps them."""
+    if isinstance(model, UntiedRetriever):
+        if encoder == "tied":
+            raise UsageError(
+                "the base has one encoder for queries and another for documents; use --encoder untied, or mote for "
+                "experts"
+            )
+        if encoder == "mote":
+            # Loaded from two folders, the experts have two copies of the attention; share one again.
+            model.query.lm = join_experts(model.document.lm, model.query.lm, "the base").query
+        return model
+    if encoder == "tied":
+        return model
+    if encoder == "untied":
+        return UntiedRetriever(copy.deepcopy(model), model)
+    experts = with_experts(model.lm)
+    query = copy.copy(model)
+    query._modules = {**model._modules, "lm": experts.query}
+    return UntiedRetriever(query, model)
+
+
+def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedTokenizerBase) -> ModelConfig:
+    """What the trained folder records about the model: the base's settings with those of this stage."""
+    settings = {
+        "method": "cot-mote" if config.encoder == "mote" else "dupmae",
+        "activation": config.activation,
+        "top_k": config.top_k or len(tokenizer),
+        "query_length": config.query_length,
+        "document_length": config.document_length,
+        "impact_scale": None,
+    }
+    return ModelConfig(**{**read_config(base).__dict__, **settings})
+
+
+def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever) -> Teacher | None:
+    """The frozen sentence encoder of --teacher, or None.
+
+    Raises :class:`UsageError` where its width or its vocabulary is not the retriever's.
+    """
+    if config.teacher is None:
+        return None
+    teacher, _, _ = load_model(base_folder(config.teacher), need_ot=False)
+    student = retriever.side("document")
+    width, vocabulary = teacher.lm.config.hidden_size, teacher.lm.config.vocab_size
+    if width != retriever.dim or vocabulary != student.lm.config.vocab_size:
+        raise UsageError(
+            f"--teacher {config.teacher}: its vectors are {width} wide over {vocabulary:,} word pieces, the [CLS] part "
+            f"is {retriever.dim} wide over {student.lm.config.vocab_size:,}; they must be equal"
+        )
+    return Teacher(encoder_of(teacher.lm))

