@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from dupmae_ir.console import one_line
-from dupmae_ir.errors import CheckpointError, HeadMissing, InputError, UsageError
+from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.models.checkpoints.base_models import SAMPLE, base_folder, with_calibrated_head
 from dupmae_ir.models.checkpoints.folder import load_model, silent_ids
 from dupmae_ir.models.experts import FOLDERS, Experts, load_experts
@@ -17,17 +17,9 @@ from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.config import PretrainConfig
 
 
-def check_base(config: PretrainConfig) -> None:
-    """Raise an error for files and folders to start from that do not exist."""
-    if config.from_config and not Path(config.from_config).is_file():
-        raise InputError(f"{config.from_config}: no such file; name the config.json of a masked language model")
-    folders = [base_folder(config.model)] if config.model else [config.init_from, config.tokenizer]
-    for folder in folders:
-        if folder is not None and not Path(folder).is_dir():
-            raise CheckpointError(f"{folder}: no such model folder; nothing is downloaded")
-
-
-def load_base(config: PretrainConfig, passages: Iterator[str], quiet: bool) -> tuple[Retriever, PreTrainedTokenizerBase]:
+def load_base(
+    config: PretrainConfig, passages: Iterator[str], quiet: bool
+) -> tuple[Retriever, PreTrainedTokenizerBase]:
     """(retriever in training mode, without a [CLS] projection; tokenizer).
 
     ``passages`` is read only if a masked-LM head has to be calibrated. Raises :class:`CheckpointError` for a base model

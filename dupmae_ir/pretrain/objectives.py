@@ -58,11 +58,7 @@ def build_objective(method: str, lm: PreTrainedModel | Experts, recipe: Recipe) 
 
 
 def save_encoder(
-    folder: Path,
-    objective: Bottleneck,
-    retriever: Retriever,
-    tokenizer: PreTrainedTokenizerBase,
-    config: ModelConfig,
+    folder: Path, objective: Bottleneck, retriever: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig
 ) -> None:
     """Write the trained encoder as a model folder; CoT-MoTE with separate experts has two encoders in it."""
     shutil.rmtree(folder, ignore_errors=True)

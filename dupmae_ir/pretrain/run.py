@@ -21,11 +21,11 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.models.checkpoints.base_models import base_folder
-from dupmae_ir.models.checkpoints.folder import ModelConfig, folder_digest
+from dupmae_ir.models.checkpoints.folder import ModelConfig
 from dupmae_ir.models.masked_lm import longest
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.pretrain.base import check_base, load_base, load_continued_experts
+from dupmae_ir.pretrain.base import load_base, load_continued_experts
 from dupmae_ir.pretrain.collate import COLLATORS, Draw
 from dupmae_ir.pretrain.config import PretrainConfig
 from dupmae_ir.pretrain.corpus import digest, read_texts
@@ -41,7 +41,7 @@ from dupmae_ir.training.checkpoints import refuse_broken_weights
 from dupmae_ir.training.distributed import DistributedJob
 from dupmae_ir.training.log import LOG, read_log
 from dupmae_ir.training.plots import keep_log
-from dupmae_ir.training.records import RECORD, deciding_settings
+from dupmae_ir.training.records import RECORD, deciding_settings, input_digests
 
 PATHS = ("model", "init_from", "from_config", "tokenizer", "corpus")
 
@@ -56,7 +56,6 @@ def run(config: PretrainConfig) -> dict[str, Any] | None:
     where the model was trained now; None in the worker processes of a distributed run. Interrupted, the same call
     continues from the last checkpoint to the same weights. See :mod:`dupmae_ir.io.jobs` for what a second run returns.
     """
-    check_base(config)
     state = process_state(config)
     quiet = config.quiet or not state.is_main_process
     settings = deciding_settings(config, state.num_processes, PATHS) | choices(config.recipe)
@@ -72,17 +71,15 @@ def run(config: PretrainConfig) -> dict[str, Any] | None:
 
 def _inputs(config: PretrainConfig, source_digest: SourceDigest) -> dict[str, str]:
     """Digests of the corpora, and of the files that training starts from."""
-    digests = {"corpus": _joined(map(source_digest, config.corpus))}
-    if config.model:
-        digests["model"] = folder_digest(base_folder(config.model))
-    if config.init_from:
-        decoders = Path(config.init_from) / KEPT / DECODERS
-        files = [sha256_file(decoders)] if decoders.is_file() else []
-        digests["init_from"] = _joined([folder_digest(config.init_from), *files])
-    if config.from_config and config.tokenizer:
-        digests["from_config"] = sha256_file(config.from_config)
-        digests["tokenizer"] = folder_digest(config.tokenizer)
-    return digests
+    base = base_folder(config.model) if config.model else None
+    digests = input_digests(
+        {"from_config": config.from_config},
+        {"model": base, "init_from": config.init_from, "tokenizer": config.tokenizer},
+    )
+    decoders = Path(config.init_from or "") / KEPT / DECODERS
+    if config.init_from and decoders.is_file():
+        digests["init_from"] = _joined([digests["init_from"], sha256_file(decoders)])
+    return {"corpus": _joined(map(source_digest, config.corpus)), **digests}
 
 
 def _joined(digests: Iterable[str]) -> str:

@@ -98,7 +98,8 @@ def load_corpus(
     """The tokenised corpus of ``source``, from the cache or tokenised into it first.
 
     The cache key is a digest of the source's bytes, the tokenizer and ``cutting``; names do not matter. ``cache`` is
-    the folder of the cache, by default the user's; ``source_digest`` the digest of the source where it is known. Raises :class:`InputError` for a source without text.
+    the folder of the cache, by default the user's; ``source_digest`` saves computing the digest of the source again.
+    Raises :class:`InputError` for a source without text.
     """
     root = Path(cache) if cache else cache_folder()
     key = _key(source_digest or digest(source), tokenizer, cutting)

@@ -136,7 +136,7 @@ class PretrainTrainer(CheckedTrainer):
         return (loss, terms) if return_outputs else loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Mean loss of each task on the held-out draws, logged with the prefix ``eval_``; {} if called twice at a step."""
+        """Mean loss of each task on the held-out draws, logged as ``eval_*``; {} if called again at a step."""
         if self.evaluated():
             return {}
         size = self.args.per_device_train_batch_size
