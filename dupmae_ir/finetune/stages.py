@@ -30,8 +30,8 @@ from dupmae_ir.registry import lookup, suggest
 RECIPES = Path(__file__).with_name("recipes")
 STATE = "steps.json"
 COMMANDS = {
-    "pretrain": ("dupmae_ir.pretrain.run", "PretrainConfig", ""),
-    "pretrain.augment": ("dupmae_ir.pretrain.augment.run", "AugmentConfig", ".jsonl"),
+    "pretrain": ("dupmae_ir.pretrain.config", "PretrainConfig", ""),
+    "pretrain.augment": ("dupmae_ir.pretrain.augment.config", "AugmentConfig", ".jsonl"),
     "finetune.convert": ("dupmae_ir.finetune.convert.config", "ConvertConfig", ".jsonl"),
     "finetune": ("dupmae_ir.finetune.config", "FinetuneConfig", ""),
     "finetune.mine": ("dupmae_ir.finetune.mine.config", "MineConfig", ".jsonl"),

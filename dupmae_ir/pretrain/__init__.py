@@ -1,1 +1,1 @@
-"""Pre-training: masked auto-encoding of a corpus, one objective per method."""
+"""Pre-training: masked auto-encoding of a corpus, with one objective per method."""

@@ -1,7 +1,7 @@
-"""From drawn texts to the batch of an objective: padding, masks, labels.
+"""Batches of the objectives from drawn texts: padding, masks, labels.
 
-All randomness comes from the draw's number and the run's seed, so that a batch is the same however many workers,
-processes or resumptions there were.
+All randomness derives from the number of the draw and the seed of the run, so a batch does not depend on the number of
+workers or processes, or on a resumption.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from dupmae_ir.pretrain.tokens import Corpus
 from dupmae_ir.pretrain.vocabulary import Vocabulary
 from dupmae_ir.pretrain.word_counts import WordCounts, word_hashes, word_starts
 
-MOST_QUERIES = 10
-"""Generated queries joined into one text for MASTER's decoder, as released."""
+MAX_QUERIES = 10
+"""Generated queries joined into one text for MASTER's decoder, as in the released code."""
+
+Batch = dict[str, Tensor]
 
 
 class Draw(NamedTuple):
-    """A text of the mixture, and how many were drawn before it in this run."""
+    """A text drawn from the corpora; ``number`` counts the draws of the run."""
 
     number: int
     corpus: int
@@ -32,12 +34,12 @@ class Draw(NamedTuple):
 
 
 class Padded(NamedTuple):
-    """Texts between [CLS] and [SEP], padded to the longest."""
+    """Texts with [CLS] and [SEP], padded to the longest."""
 
     ids: np.ndarray  #: (B, L) int64
-    lengths: np.ndarray  #: (B,) int64, both specials counted
+    lengths: np.ndarray  #: (B,) int64, [CLS] and [SEP] included
     continues: np.ndarray  #: (B, L) bool: the piece continues the word before it
-    numbers: np.ndarray  #: (B,) int64 draws they belong to
+    numbers: np.ndarray  #: (B,) int64 numbers of the draws
 
     @property
     def mask(self) -> Tensor:
@@ -46,8 +48,16 @@ class Padded(NamedTuple):
 
 
 class Collator:
-    """What all methods' collators share. ``counts`` (one per corpus) are needed for keyword masks only; ``bits`` lets
-    masks per row travel as bits."""
+    """Base class of the methods' collators: a callable from draws to a batch.
+
+    Args:
+        corpora: the corpora that draws refer to.
+        vocabulary: of the base model's tokenizer.
+        recipe: resolved choices.
+        seed: seed of the run.
+        counts: word counts of each corpus, needed for keyword masks only.
+        bits: pack the masks of enhanced decoding into bits, to transfer less to a GPU.
+    """
 
     def __init__(
         self,
@@ -61,50 +71,51 @@ class Collator:
         self.corpora, self.vocabulary, self.recipe, self.seed = corpora, vocabulary, recipe, seed
         self.counts, self.bits = counts, bits
 
-    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+    def __call__(self, draws: Sequence[Draw]) -> Batch:
+        """The batch of these draws."""
         raise NotImplementedError
 
     def text(self, draw: Draw) -> np.ndarray:
-        """The ids of a draw, without specials."""
+        """The ids of a drawn text, without special tokens."""
         return self.corpora[draw.corpus].texts[draw.row]
 
     def padded(self, texts: Sequence[np.ndarray], draws: Sequence[Draw], use: str = "text") -> Padded:
-        """[CLS] text [SEP], cut to the recipe's length."""
+        """``[CLS] text [SEP]`` of each text, truncated to the recipe's length; ``use`` names the random stream."""
         v = self.vocabulary
         numbers = np.array([d.number for d in draws], np.int64)
-        cut = self._cut(texts, self.seeds(numbers, f"cut {use}"))
-        lengths = np.array([len(t) + 2 for t in cut], np.int64)
-        ids = np.full((len(cut), int(lengths.max())), v.pad, np.int64)
-        for row, text in enumerate(cut):
+        kept = self._truncated(texts, self.seeds(numbers, f"cut {use}"))
+        lengths = np.array([len(t) + 2 for t in kept], np.int64)
+        ids = np.full((len(kept), int(lengths.max())), v.pad, np.int64)
+        for row, text in enumerate(kept):
             ids[row, 0], ids[row, len(text) + 1] = v.cls, v.sep
             ids[row, 1 : len(text) + 1] = text
         continues = v.continues[ids]
-        continues[:, :2] = False  # whatever the first piece is, a word begins with it
+        continues[:, :2] = False  # the first piece always starts a word
         return Padded(ids, lengths, continues, numbers)
 
-    def _cut(self, texts: Sequence[np.ndarray], seeds: np.ndarray) -> list[np.ndarray]:
+    def _truncated(self, texts: Sequence[np.ndarray], seeds: np.ndarray) -> list[np.ndarray]:
         room = int(self.recipe.length or 0) - 2
         if self.recipe.truncation == "random":
             return [t[-room:] if seed & np.uint64(1) else t[:room] for t, seed in zip(texts, seeds, strict=True)]
         return [t[:room] for t in texts]
 
     def seeds(self, numbers: np.ndarray, use: str) -> np.ndarray:
-        """(B,) uint64: a stream of its own for each draw and use."""
+        """(B,) uint64: an independent random stream for each draw and use."""
         return masking.seeds_for(self.seed, numbers, use)
 
-    def hidden(self, texts: Padded, ratio: float | None, use: str) -> np.ndarray:
-        """(B, L) bool: whole words drawn at random."""
+    def word_mask(self, texts: Padded, ratio: float | None, use: str) -> np.ndarray:
+        """(B, L) bool: whole words masked at random."""
         assert ratio is not None
         seeds = self.seeds(texts.numbers, use)
         count_special = bool(self.recipe.count_special)
         return masking.word_mask(texts.continues, texts.lengths, ratio, seeds, count_special=count_special)
 
-    def corrupted(self, texts: Padded, hidden: np.ndarray, use: str) -> tuple[Tensor, Tensor]:
-        """(ids with the hidden ones replaced, labels: the original id where hidden)."""
+    def corrupt(self, texts: Padded, masked: np.ndarray, use: str) -> tuple[Tensor, Tensor]:
+        """(ids with the masked ones replaced, labels), both (B, L); see :func:`~dupmae_ir.pretrain.masking.corrupt`."""
         shares = tuple(self.recipe.mask_replace or ())
         ids, labels = masking.corrupt(
             texts.ids,
-            hidden,
+            masked,
             self.seeds(texts.numbers, f"replace {use}"),
             self.vocabulary.mask,
             self.vocabulary.size,
@@ -112,32 +123,32 @@ class Collator:
         )
         return torch.from_numpy(ids), torch.from_numpy(labels)
 
-    def masked(self, texts: Padded, ratio: float | None, use: str) -> tuple[Tensor, Tensor]:
-        """:meth:`corrupted` at whole words drawn at random."""
-        return self.corrupted(texts, self.hidden(texts, ratio, use), use)
+    def mask_words(self, texts: Padded, ratio: float | None, use: str) -> tuple[Tensor, Tensor]:
+        """:meth:`corrupt` at whole words masked at random."""
+        return self.corrupt(texts, self.word_mask(texts, ratio, use), use)
 
 
 class MLMCollator(Collator):
     """Batches of :class:`~dupmae_ir.models.objectives.plain_mlm.PlainMLM`."""
 
-    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
-        return self.batch(self.padded([self.text(d) for d in draws], draws), None)
+    def __call__(self, draws: Sequence[Draw]) -> Batch:
+        texts = self.padded([self.text(d) for d in draws], draws)
+        return self.batch(texts, self.word_mask(texts, self.recipe.encoder_ratio, "encoder"))
 
-    def batch(self, texts: Padded, hidden: np.ndarray | None) -> dict[str, Tensor]:
-        """What the encoder reads; ``hidden`` (B, L) bool, None to draw it."""
-        if hidden is None:
-            hidden = self.hidden(texts, self.recipe.encoder_ratio, "encoder")
-        ids, labels = self.corrupted(texts, hidden, "encoder")
+    def batch(self, texts: Padded, masked: np.ndarray) -> Batch:
+        """The inputs and labels. ``masked`` (B, L) bool: the tokens masked in the encoder's input."""
+        ids, labels = self.corrupt(texts, masked, "encoder")
         return {"encoder_ids": ids, "attention_mask": texts.mask, "encoder_labels": labels}
 
 
 class RetroMAECollator(MLMCollator):
     """Batches of :class:`~dupmae_ir.models.objectives.retromae.RetroMAE`."""
 
-    def batch(self, texts: Padded, hidden: np.ndarray | None) -> dict[str, Tensor]:
-        batch = super().batch(texts, hidden)
+    def batch(self, texts: Padded, masked: np.ndarray) -> Batch:
+        """The inputs and labels. ``masked`` (B, L) bool: the tokens masked in the encoder's input."""
+        batch = super().batch(texts, masked)
         if self.recipe.decoding == "basic":
-            ids, labels = self.masked(texts, self.recipe.decoder_ratio, "decoder")
+            ids, labels = self.mask_words(texts, self.recipe.decoder_ratio, "decoder")
             return {**batch, "decoder_ids": ids, "decoder_labels": labels}
         assert self.recipe.decoder_ratio is not None
         visible = masking.position_masks(
@@ -156,28 +167,28 @@ class RetroMAECollator(MLMCollator):
 
     @staticmethod
     def _all_but_specials(texts: Padded) -> np.ndarray:
-        """(B, L) labels of enhanced decoding: every token but [CLS] and the last [SEP]."""
-        place = np.arange(texts.ids.shape[1])
-        asked = (place > 0) & (place < texts.lengths[:, None] - 1)
-        return np.where(asked, texts.ids, masking.IGNORED)
+        """(B, L) labels of enhanced decoding: all tokens but [CLS] and the final [SEP]."""
+        position = np.arange(texts.ids.shape[1])
+        predicted = (position > 0) & (position < texts.lengths[:, None] - 1)
+        return np.where(predicted, texts.ids, masking.IGNORED)
 
 
 class DupMAECollator(RetroMAECollator):
-    """RetroMAE's batch, the bag of words, and who speaks in the OT part."""
+    """Batches of :class:`~dupmae_ir.models.objectives.dupmae.DupMAE`: RetroMAE's, bags of words and a pooling mask."""
 
-    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+    def __call__(self, draws: Sequence[Draw]) -> Batch:
         texts = self.padded([self.text(d) for d in draws], draws)
-        hidden = self.hidden(texts, self.recipe.encoder_ratio, "encoder")
+        masked = self.word_mask(texts, self.recipe.encoder_ratio, "encoder")
         ids, weights = self._bags(texts)
         return {
-            **self.batch(texts, hidden),
+            **self.batch(texts, masked),
             "bow_ids": torch.from_numpy(ids),
             "bow_weights": torch.from_numpy(weights),
-            "speaking": self._speaking(texts, hidden),
+            "pooling_mask": self._pooling_mask(texts, masked),
         }
 
     def _bags(self, texts: Padded) -> tuple[np.ndarray, np.ndarray]:
-        """(B, W) distinct ids and their weights, 0 as padding (DupMAE Eq. 8; 1 / tokens as released)."""
+        """(B, W) distinct ids and their weights, 0 for padding (DupMAE Eq. 8; 1 / tokens in the released code)."""
         bags = [self._bag(texts.ids[row, : texts.lengths[row]]) for row in range(len(texts.ids))]
         width = max(1, *(len(ids) for ids, _ in bags))
         all_ids, weights = np.zeros((len(bags), width), np.int64), np.zeros((len(bags), width), np.float32)
@@ -188,27 +199,27 @@ class DupMAECollator(RetroMAECollator):
     def _bag(self, ids: np.ndarray) -> tuple[np.ndarray, float]:
         ordinary = ids[~self.vocabulary.special[ids]]
         distinct = np.unique(ordinary)
-        parts = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[str(self.recipe.bow_norm)]
-        return distinct, 1 / max(1, parts)
+        total = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[str(self.recipe.bow_norm)]
+        return distinct, 1 / max(1, total)
 
-    def _speaking(self, texts: Padded, hidden: np.ndarray) -> Tensor:
-        """(B, L) bool: tokens whose logits enter the maximum."""
-        place = np.arange(texts.ids.shape[1])
+    def _pooling_mask(self, texts: Padded, masked: np.ndarray) -> Tensor:
+        """(B, L) bool: the tokens that are max-pooled."""
+        position = np.arange(texts.ids.shape[1])
         ends = texts.lengths[:, None] - bool(self.recipe.ot_exclude_sep)
-        speaking = (place > 0) & (place < ends)
+        pooling_mask = (position > 0) & (position < ends)
         if self.recipe.ot_exclude_masked:
-            speaking &= ~hidden
-        return torch.from_numpy(speaking)
+            pooling_mask &= ~masked
+        return torch.from_numpy(pooling_mask)
 
 
 class MASTERCollator(Collator):
-    """Batches of :class:`~dupmae_ir.models.objectives.master.MASTER`, for the tasks that are on."""
+    """Batches of :class:`~dupmae_ir.models.objectives.master.MASTER`, with the inputs of the recipe's tasks."""
 
-    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+    def __call__(self, draws: Sequence[Draw]) -> Batch:
         texts = self.padded([self.text(d) for d in draws], draws)
-        ids, labels = self.masked(texts, self.recipe.encoder_ratio, "encoder")
+        ids, labels = self.mask_words(texts, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": texts.mask, "labels": labels}
-        makers: dict[str, Callable[[Padded, Sequence[Draw]], dict[str, Tensor]]] = {
+        makers: dict[str, Callable[[Padded, Sequence[Draw]], Batch]] = {
             "mkp": self._keywords,
             "cmp": self._complementary,
             "npr": self._neighbours,
@@ -219,28 +230,28 @@ class MASTERCollator(Collator):
             batch |= makers[task](texts, draws)
         return batch
 
-    def _keywords(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:
-        """Masked keywords of the passage (MASTER Eq. 5)."""
-        return _named("decoder", self.corrupted(texts, self._keyword_hidden(texts, draws, "mkp"), "mkp"))
+    def _keywords(self, texts: Padded, draws: Sequence[Draw]) -> Batch:
+        """Masked keyword prediction: the decoder predicts the keywords of the passage (MASTER Eq. 5)."""
+        return _named("decoder", self.corrupt(texts, self._keyword_mask(texts, draws, "mkp"), "mkp"))
 
-    def _complementary(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
-        """The decoder is asked for what its encoder was shown (MASTER Eq. 5)."""
-        hidden = self.hidden(texts, self.recipe.complementary_ratio, "cmp")
-        rest = masking.complement(hidden, texts.lengths)
+    def _complementary(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
+        """Complementary masks: the decoder predicts the tokens that the encoder saw (MASTER Eq. 5)."""
+        masked = self.word_mask(texts, self.recipe.complementary_ratio, "cmp")
+        rest = masking.complement(masked, texts.lengths)
         return {
-            **_named("overlap_encoder", self.corrupted(texts, hidden, "cmp encoder")),
-            **_named("overlap_decoder", self.corrupted(texts, rest, "cmp decoder")),
+            **_named("overlap_encoder", self.corrupt(texts, masked, "cmp encoder")),
+            **_named("overlap_decoder", self.corrupt(texts, rest, "cmp decoder")),
         }
 
-    def _neighbours(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
-        """[CLS] of one passage helps decode the next (MASTER Eq. 6)."""
+    def _neighbours(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
+        """Neighbouring passages: [CLS] of one helps decode the other (MASTER Eq. 6)."""
         pairs = [self._pair(d) for d in draws]
         first = self.padded([a for a, _ in pairs], draws, "npr encoder")
         second = self.padded([b for _, b in pairs], draws, "npr decoder")
-        hidden = self._keyword_hidden(second, draws, "npr")
+        masked = self._keyword_mask(second, draws, "npr")
         return {
-            **_named("next_encoder", self.masked(first, self.recipe.encoder_ratio, "npr encoder"), first.mask),
-            **_named("next_decoder", self.corrupted(second, hidden, "npr decoder"), second.mask),
+            **_named("next_encoder", self.mask_words(first, self.recipe.encoder_ratio, "npr encoder"), first.mask),
+            **_named("next_decoder", self.corrupt(second, masked, "npr decoder"), second.mask),
         }
 
     def _pair(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
@@ -248,30 +259,32 @@ class MASTERCollator(Collator):
         other = corpus.neighbour(draw.row) if self.recipe.npr_source == "neighbours" else None
         if other is not None:
             return text, corpus.texts[other]
-        # Also where a text stands alone in its document.
+        # Also for a text that is alone in its document.
         middle = len(text) // 2
         return text[:middle], text[middle:]
 
-    def _queries(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
+    def _queries(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
         """The text's generated queries, joined by [SEP] (MASTER Eq. 7)."""
         sep = np.array([self.vocabulary.sep])
         joined = []
         for d in draws:
-            queries = self.corpora[d.corpus].queries_of(d.row)[:MOST_QUERIES]
+            queries = self.corpora[d.corpus].queries_of(d.row)[:MAX_QUERIES]
             parts = [piece for q in queries for piece in (sep, q)][1:]
             joined.append(np.concatenate(parts) if parts else self.text(d)[:0])
         return self._generated("query", joined, draws)
 
-    def _continuations(self, texts: Padded, draws: Sequence[Draw]) -> dict[str, Tensor]:  # noqa: ARG002
-        """The text's generated continuation, or the text again where there is none (MASTER Eq. 7)."""
-        said = [self.corpora[d.corpus].following_of(d.row) for d in draws]
-        return self._generated("gpt", [s[0] if s else self.text(d) for s, d in zip(said, draws, strict=True)], draws)
+    def _continuations(self, texts: Padded, draws: Sequence[Draw]) -> Batch:  # noqa: ARG002
+        """The text's generated continuation, or the text itself if there is none (MASTER Eq. 7)."""
+        following = [self.corpora[d.corpus].following_of(d.row) for d in draws]
+        return self._generated(
+            "gpt", [f[0] if f else self.text(d) for f, d in zip(following, draws, strict=True)], draws
+        )
 
-    def _generated(self, prefix: str, rows: list[np.ndarray], draws: Sequence[Draw]) -> dict[str, Tensor]:
+    def _generated(self, prefix: str, rows: list[np.ndarray], draws: Sequence[Draw]) -> Batch:
         texts = self.padded(rows, draws, prefix)
-        return _named(prefix, self.masked(texts, self.recipe.decoder_ratio, prefix), texts.mask)
+        return _named(prefix, self.mask_words(texts, self.recipe.decoder_ratio, prefix), texts.mask)
 
-    def _keyword_hidden(self, texts: Padded, draws: Sequence[Draw], use: str) -> np.ndarray:
+    def _keyword_mask(self, texts: Padded, draws: Sequence[Draw], use: str) -> np.ndarray:
         weights = np.ones(texts.ids.shape, np.float32)
         for row, draw in enumerate(draws):
             ids = texts.ids[row, 1 : texts.lengths[row] - 1]
@@ -284,23 +297,26 @@ class MASTERCollator(Collator):
 
 
 class CoTMAECollator(Collator):
-    """Batches of :class:`~dupmae_ir.models.objectives.cot_mae.CoTMAE`. Two texts of a document each lead the
-    decoding of the other, so that a draw makes two rows; a generated query is decoded only, and a draw makes one."""
+    """Batches of :class:`~dupmae_ir.models.objectives.cot_mae.CoTMAE`.
 
-    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
+    Two texts of a document each help decode the other, so a draw makes two rows. A generated query is only decoded, and
+    a draw makes one row.
+    """
+
+    def __call__(self, draws: Sequence[Draw]) -> Batch:
         pairs = [self._pair(d) for d in draws]
         if self.recipe.context == "query":
-            rows, led, numbers = [a for a, _ in pairs], [b for _, b in pairs], list(draws)
+            rows, decoded, numbers = [a for a, _ in pairs], [b for _, b in pairs], list(draws)
         else:
             rows = [t for pair in pairs for t in pair]
-            led = [t for a, b in pairs for t in (b, a)]
-            # Each direction has masks of its own.
+            decoded = [t for a, b in pairs for t in (b, a)]
+            # Each direction has its own masks.
             numbers = [d._replace(number=2 * d.number + way) for d in draws for way in (0, 1)]
-        texts, contexts = self.padded(rows, numbers), self.padded(led, numbers, "context")
-        ids, labels = self.masked(texts, self.recipe.encoder_ratio, "encoder")
+        texts, contexts = self.padded(rows, numbers), self.padded(decoded, numbers, "context")
+        ids, labels = self.mask_words(texts, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": texts.mask, "labels": labels}
         if self.recipe.decoder_layers:
-            batch |= _named("enc_head", self.masked(contexts, self.recipe.decoder_ratio, "decoder"), contexts.mask)
+            batch |= _named("enc_head", self.mask_words(contexts, self.recipe.decoder_ratio, "decoder"), contexts.mask)
         if self.recipe.causal_layers:
             batch |= {"dec_head_input_ids": torch.from_numpy(contexts.ids), "dec_head_attention_mask": contexts.mask}
         return batch
@@ -313,7 +329,7 @@ class CoTMAECollator(Collator):
             queries = corpus.queries_of(draw.row)
             return text, queries[int(chance % np.uint64(len(queries)))]
         if context == "overlap":
-            # Two windows of three quarters: half of the text is in both.
+            # Two spans of three quarters each, which overlap in half of the text.
             quarter = len(text) // 4
             return text[: len(text) - quarter], text[quarter:]
         if context == "random":
@@ -328,12 +344,12 @@ class CoTMAECollator(Collator):
 class CoTMoTECollator(Collator):
     """Batches of :class:`~dupmae_ir.models.objectives.cot_mote.CoTMoTE`: a passage and one of its queries."""
 
-    def __call__(self, draws: Sequence[Draw]) -> dict[str, Tensor]:
-        asked = [self._query(d) for d in draws]
-        passages, queries = self.padded([self.text(d) for d in draws], draws), self.padded(asked, draws, "query")
-        ids, labels = self.masked(passages, self.recipe.encoder_ratio, "encoder")
+    def __call__(self, draws: Sequence[Draw]) -> Batch:
+        passages = self.padded([self.text(d) for d in draws], draws)
+        queries = self.padded([self._query(d) for d in draws], draws, "query")
+        ids, labels = self.mask_words(passages, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": passages.mask, "labels": labels}
-        batch |= _named("query", self.masked(queries, self.recipe.encoder_ratio, "query"), queries.mask)
+        batch |= _named("query", self.mask_words(queries, self.recipe.encoder_ratio, "query"), queries.mask)
         return batch | {"dec_head_input_ids": torch.from_numpy(queries.ids), "dec_head_attention_mask": queries.mask}
 
     def _query(self, draw: Draw) -> np.ndarray:
@@ -342,8 +358,8 @@ class CoTMoTECollator(Collator):
         return queries[int(chance % np.uint64(len(queries)))]
 
 
-def _named(prefix: str, masked: tuple[Tensor, Tensor], mask: Tensor | None = None) -> dict[str, Tensor]:
-    """``PREFIX_input_ids, PREFIX_labels`` and, where it is not the passage's own, ``PREFIX_attention_mask``."""
+def _named(prefix: str, masked: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Batch:
+    """``PREFIX_input_ids, PREFIX_labels``, and ``PREFIX_attention_mask`` if it is not that of the passage."""
     batch = {f"{prefix}_input_ids": masked[0], f"{prefix}_labels": masked[1]}
     return batch if mask is None else {**batch, f"{prefix}_attention_mask": mask}
 
@@ -359,13 +375,13 @@ COLLATORS: dict[str, type[Collator]] = {
 
 
 def usable(corpus: Corpus, method: str, recipe: Recipe) -> np.ndarray:
-    """Rows of a corpus that the method can use: those with a query or a neighbour where it needs one."""
+    """Rows of a corpus that the method can train on: those with the query or neighbour that it needs."""
     rows = np.arange(len(corpus))
     if method == "cot-mote" or (method == "cot-mae" and recipe.context == "query"):
         return rows[np.diff(corpus.query_range) > 0]
     if method == "master" and "doc2query" in (recipe.tasks or ()):
         return rows[np.diff(corpus.query_range) > 0]
     if method == "cot-mae" and recipe.context in ("nearby", "random"):
-        _, back, size = np.unique(corpus.document, return_inverse=True, return_counts=True)
-        return rows[size[back] > 1]
+        _, inverse, size = np.unique(corpus.document, return_inverse=True, return_counts=True)
+        return rows[size[inverse] > 1]
     return rows

@@ -1,7 +1,7 @@
-"""Text to pre-train on, as a stream of documents.
+"""The text to pre-train on, as a stream of documents.
 
-A source is a plain text file (one passage a line), JSON lines, tab-separated lines, a BEIR folder, a Hugging Face
-dataset saved on disk, or a folder of such files; ``.gz`` of any.
+A source is a plain text file (one passage per line), JSON lines, tab-separated lines, a BEIR folder, a Hugging Face
+dataset saved to disk, or a folder of such files; files may be gzipped (``.gz``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.io.collections import natural_key, read_collection
@@ -26,19 +25,19 @@ DOCUMENTS = ("line", "blank", "file")
 
 @dataclass(frozen=True)
 class Text:
-    """A document: its passages in order and, where it is one passage, texts that a model wrote about it."""
+    """A document: its passages in order, and the texts that a model generated for it."""
 
     passages: list[str]
-    queries: tuple[str, ...] = ()  #: queries that it answers (doc2query)
-    following: tuple[str, ...] = ()  #: continuations of it (GPT-2)
+    queries: tuple[str, ...] = ()  #: generated queries (doc2query)
+    following: tuple[str, ...] = ()  #: generated continuations (GPT-2)
 
 
 def read_texts(source: str | Path, documents: str = "line") -> Iterator[Text]:
-    """Stream the documents of ``source``, empty ones left out.
+    """Stream the documents of ``source``; empty ones are skipped.
 
-    ``documents`` says how lines of plain text make documents: each ``line`` is one, ``blank`` lines part them, or the
-    ``file`` is one. Rows of JSON are ``{"text": str or list of passages}`` (or ``contents``), with ``title``,
-    ``queries`` and ``next`` if there. Raises :class:`InputError` with file and line.
+    In plain text a document is a line (``documents="line"``), a paragraph between blank lines (``blank``) or a file
+    (``file``). JSON rows are ``{"text": str or list of passages}`` (or ``contents``), optionally with ``title``,
+    ``queries`` and ``next``. Raises :class:`InputError` that names file and line.
     """
     for path in list_sources(source):
         if path.is_dir():
@@ -52,22 +51,21 @@ def read_texts(source: str | Path, documents: str = "line") -> Iterator[Text]:
 
 
 def list_sources(source: str | Path) -> list[Path]:
-    """Files (or dataset folders) of a source, in reading order."""
+    """The files (or dataset folders) of a source, in reading order. Raises :class:`InputError` if there are none."""
     path = Path(source)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if path.is_file() or _is_dataset(path):
         return [path]
     beir = [p for p in (path / "corpus.jsonl", path / "corpus.jsonl.gz") if p.is_file()]
-    inside = [p for p in path.iterdir() if p.is_file() and _plain_name(p).endswith(ENDINGS) and p.name[0] != "."]
-    found = beir[:1] or sorted(inside, key=lambda p: natural_key(p.name))
+    found = beir[:1] or sorted(filter(_is_text, path.iterdir()), key=lambda p: natural_key(p.name))
     if not found:
-        raise InputError(f"{path}: nothing to read in this folder (no {', '.join(ENDINGS)} file, no saved dataset)")
+        raise InputError(f"{path}: no corpus in this folder (no {', '.join(ENDINGS)} file, no saved dataset)")
     return found
 
 
 def digest(source: str | Path) -> str:
-    """sha256 over the names' order and the bytes of all files of a source."""
+    """sha256 over the bytes of all files of a source, in reading order."""
     whole = hashlib.sha256()
     for path in list_sources(source):
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
@@ -80,6 +78,12 @@ def _plain_name(path: Path) -> str:
     return path.name.lower().removesuffix(".gz")
 
 
+def _is_text(path: Path) -> bool:
+    # X.meta.json is the record of the file X.
+    record = path.name.endswith(".meta.json")
+    return path.is_file() and _plain_name(path).endswith(ENDINGS) and path.name[0] != "." and not record
+
+
 def _is_dataset(path: Path) -> bool:
     return any((path / name).is_file() for name in DATASET_FILES)
 
@@ -88,7 +92,7 @@ def _from_lines(path: Path, documents: str) -> Iterator[Text]:
     passages: list[str] = []
     before = 0
     for number, line in numbered_lines(path):
-        # numbered_lines leaves blank lines out; a gap in the numbers tells of them.
+        # numbered_lines skips blank lines, which leaves a gap in the numbers.
         ends = documents == "line" or (documents == "blank" and number > before + 1)
         if ends and passages:
             yield Text(passages)
@@ -111,14 +115,14 @@ def _from_json_lines(path: Path) -> Iterator[Text]:
             yield text
 
 
-def _from_row(row: Any, where: str) -> Text | None:
+def _from_row(row: object, where: str) -> Text | None:
     """The document of one row, or None where it has no text."""
     if not isinstance(row, dict):
-        raise InputError(f'{where}: wants one JSON object a line with "text" or "contents"')
+        raise InputError(f'{where}: expected one JSON object per line with "text" or "contents"')
     value = row.get("text", row.get("contents"))
     if value is None:
-        there = ", ".join(sorted(row)[:8])
-        raise InputError(f'{where}: no text: wants "text" or "contents", has {there}')
+        found = ", ".join(sorted(row)[:8])
+        raise InputError(f'{where}: no text: expected "text" or "contents", found {found}')
     passages = [p.strip() for p in _strings(value, "text", where) if p.strip()]
     title = row.get("title")
     if isinstance(title, str) and title.strip():
@@ -131,10 +135,10 @@ def _from_row(row: Any, where: str) -> Text | None:
     return Text(passages, queries, following)
 
 
-def _strings(value: Any, key: str, where: str) -> list[str]:
+def _strings(value: object, key: str, where: str) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
-        raise InputError(f'{where}: "{key}" is neither a text nor a list of texts')
+        raise InputError(f'{where}: "{key}" must be a string or a list of strings')
     return strings
 
 
@@ -142,11 +146,13 @@ def _from_dataset(path: Path) -> Iterator[Text]:
     try:
         import datasets
     except ImportError:
-        raise EnvironmentProblem(f"{path} is a Hugging Face dataset; to read it: pip install datasets") from None
+        raise EnvironmentProblem(
+            f"{path} is a Hugging Face dataset, which needs a package: pip install datasets"
+        ) from None
     try:
         loaded = datasets.load_from_disk(str(path))
     except Exception as e:
-        raise InputError(f"{path}: the dataset does not load: {' '.join(str(e).split())[:200]}") from None
+        raise InputError(f"{path}: cannot load the dataset: {' '.join(str(e).split())[:200]}") from None
     parts = loaded.values() if isinstance(loaded, datasets.DatasetDict) else [loaded]
     for part in parts:
         for number, row in enumerate(part):

@@ -1,7 +1,7 @@
-"""What a method can be told, and what its presets say.
+"""The choices of each pre-training method and their presets.
 
-``release`` does what the released code does, ``paper`` what the text says, where the two differ; a flag wins over
-both. CoT-MoTE has no released code: its ``release`` preset takes what the text leaves open from CoT-MAE's code.
+The preset ``release`` follows the released code, ``paper`` the text of the paper where the two differ. A flag overrides
+both. CoT-MoTE has no released code; its ``release`` preset takes what the paper leaves open from CoT-MAE's code.
 """
 
 from __future__ import annotations
@@ -9,124 +9,158 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dupmae_ir.config import option
+from dupmae_ir.config import Config, option
 from dupmae_ir.errors import UsageError
 
 TASKS = ("mkp", "cmp", "npr", "doc2query", "gpt2")
+MIN_LENGTH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Choices of the objective and of the run that a preset makes; None = the preset's."""
+class Recipe(Config):
+    """Choices of the objective and of its training that a preset makes; None = the preset's choice."""
 
     # Masks
-    encoder_ratio: float | None = option(None, "share of the tokens hidden from the encoder", group="masks")
-    decoder_ratio: float | None = option(None, "share hidden from the decoders", group="masks")
-    mask_replace: tuple[float, ...] | None = option(
-        None, "shares of [MASK], random and unchanged among hidden tokens", group="masks", metavar="X"
+    encoder_ratio: float | None = option(
+        None, "fraction of the tokens masked in the encoder's input", group="masks", above=0, below=1
     )
-    count_special: bool | None = option(None, "count [CLS] and [SEP] when the share is taken", group="masks")
+    decoder_ratio: float | None = option(
+        None, "fraction of the tokens masked in the decoders' input", group="masks", above=0, below=1
+    )
+    mask_replace: tuple[float, ...] | None = option(
+        None,
+        "fractions of the masked tokens replaced by [MASK], replaced by a random token, and left unchanged",
+        group="masks",
+        metavar="X",
+    )
+    count_special: bool | None = option(None, "include [CLS] and [SEP] in the tokens of these fractions", group="masks")
     # RetroMAE and DupMAE
     decoding: str | None = option(
         None,
-        "enhanced: two streams and a mask per row (Eq. 7); basic: masked text",
+        "enhanced: two streams and one mask per row (Eq. 7); basic: a masked text",
         group="RetroMAE, DupMAE",
         choices=("enhanced", "basic"),
     )
     query_stream: str | None = option(
         None,
-        "H1 of enhanced decoding: position + h_cls, or through the embeddings' LayerNorm too",
+        "H1 of enhanced decoding: position + h_cls (raw), or the same through the embeddings' LayerNorm (embedded)",
         group="RetroMAE, DupMAE",
         choices=("raw", "embedded"),
     )
-    decoder_layers: int | None = option(None, "layers of a (mask) decoder", group="decoders")
+    decoder_layers: int | None = option(
+        None, "layers of the decoder, or of each masked decoder", group="decoders", at_least=0
+    )
     # DupMAE
-    bow_weight: float | None = option(None, "weight of the bag-of-words loss (Eq. 9)", group="DupMAE")
+    bow_weight: float | None = option(None, "weight of the bag-of-words loss (Eq. 9)", group="DupMAE", at_least=0)
     decoder_weight: float | None = option(
-        None, "weight of the [CLS] decoder's loss; 0 leaves the bag of words alone", group="DupMAE"
+        None, "weight of the [CLS] decoder's loss; 0 = only the bag of words", group="DupMAE", at_least=0
     )
     bow_norm: str | None = option(
         None,
-        "a word's weight in it: 1, 1 / tokens, or 1 / distinct tokens",
+        "weight of a word in the bag: 1 (sum), 1 / tokens (length), or 1 / distinct tokens (set)",
         group="DupMAE",
         choices=("sum", "length", "set"),
     )
     ot_head: str | None = option(
         None,
-        "vocabulary logits from: the MLM head, a linear map of its own (W^O), or the word embeddings alone",
+        "vocabulary logits from the MLM head, a separate linear map (W^O), or the word embeddings only (tied)",
         group="DupMAE",
         choices=("mlm", "linear", "tied"),
     )
-    ot_exclude_masked: bool | None = option(None, "hidden tokens do not speak in the OT part", group="DupMAE")
-    ot_exclude_sep: bool | None = option(None, "[SEP] does not speak in the OT part", group="DupMAE")
+    ot_exclude_masked: bool | None = option(None, "exclude masked tokens from OT pooling", group="DupMAE")
+    ot_exclude_sep: bool | None = option(None, "exclude [SEP] from OT pooling", group="DupMAE")
     # MASTER
-    tasks: tuple[str, ...] | None = option(None, f"decoders that are on, of {' '.join(TASKS)}", group="MASTER")
+    tasks: tuple[str, ...] | None = option(None, "tasks to train, each with its decoder", group="MASTER", choices=TASKS)
     keyword: str | None = option(
-        None, "keyword weights: 1 / frequency, or tf-idf", group="MASTER", choices=("invfreq", "tfidf")
+        None, "weight of a keyword: 1 / frequency, or tf-idf", group="MASTER", choices=("invfreq", "tfidf")
     )
     npr_source: str | None = option(
         None,
-        "neighbouring passages are halves of the text, or the next text of its document",
+        "neighbouring passages: the halves of a text, or a text and the next one of its document",
         group="MASTER",
         choices=("halves", "neighbours"),
     )
     complementary_ratio: float | None = option(
-        None, "share hidden from the encoder in the complementary task; the decoder gets the rest", group="MASTER"
+        None,
+        "fraction masked in the encoder's input of the complementary task; the decoder's input has the rest masked",
+        group="MASTER",
+        above=0,
+        below=1,
     )
     encoder_losses: str | None = option(
         None,
-        "masked-LM loss of all texts the encoder reads, or of the passage alone",
+        "masked-LM loss of all texts that the encoder reads, or of the passage only",
         group="MASTER",
         choices=("all", "passage"),
     )
-    shared_decoder: bool | None = option(None, "one decoder for all tasks", group="MASTER")
+    shared_decoder: bool | None = option(None, "use one decoder for all tasks", group="MASTER")
     # CoT-MAE and CoT-MoTE
     context: str | None = option(
         None,
-        "what [CLS] must help decode: a nearby text of the document, an overlapping piece of the same text, "
+        "text decoded with the help of [CLS]: a nearby text of the document, an overlapping span of the same text, "
         "any other text of the document, or a generated query",
         group="CoT-MAE, CoT-MoTE",
         choices=("nearby", "overlap", "random", "query"),
     )
-    causal_layers: int | None = option(None, "layers of the left-to-right decoder", group="CoT-MAE, CoT-MoTE")
+    causal_layers: int | None = option(
+        None, "layers of the left-to-right decoder", group="CoT-MAE, CoT-MoTE", at_least=0
+    )
     window: int | None = option(
-        None, "tokens that the left-to-right decoder looks back, besides [CLS]; 0 = all", group="CoT-MAE, CoT-MoTE"
+        None,
+        "tokens that the left-to-right decoder attends to, besides [CLS]; 0 = all",
+        group="CoT-MAE, CoT-MoTE",
+        at_least=0,
     )
     decode: str | None = option(
         None,
-        "representation that leads CoT-MoTE's decoder: h_0, the vocabulary vector, or each in turn",
+        "representation that CoT-MoTE's decoder starts from: h_0 (den), the vocabulary vector (spr), or each in turn",
         group="CoT-MAE, CoT-MoTE",
         choices=("den", "spr", "both"),
     )
     sparse_head: str | None = option(
         None,
-        "SPR through the MLM head, or by the word embeddings alone (Eq. 4 as printed)",
+        "SPR from the MLM head, or from the word embeddings only (tied, Eq. 4 as printed)",
         group="CoT-MAE, CoT-MoTE",
         choices=("mlm", "tied"),
     )
     spr_to_hidden: str | None = option(
         None,
-        "SPR becomes a decoder input by the (frozen) word embeddings or by a learned map",
+        "map SPR to a decoder input with the (frozen) word embeddings or with a learned linear map",
         group="CoT-MAE, CoT-MoTE",
         choices=("embeddings", "linear"),
     )
-    shared_norm: bool | None = option(None, "both experts use one second LayerNorm", group="CoT-MAE, CoT-MoTE")
+    shared_norm: bool | None = option(
+        None, "share the LayerNorm after the feed-forward part between the experts", group="CoT-MAE, CoT-MoTE"
+    )
     experts: str | None = option(
         None,
-        "what queries and passages have of their own: the feed-forward part, nothing (Siamese), everything",
+        "separate for queries and passages: the feed-forward part (ffn), nothing (none, Siamese), or everything (all)",
         group="CoT-MAE, CoT-MoTE",
         choices=("ffn", "none", "all"),
     )
-    switched: bool | None = option(None, "each expert reads the other's texts", group="CoT-MAE, CoT-MoTE")
-    # The run
+    switched: bool | None = option(None, "let each expert read the other's texts", group="CoT-MAE, CoT-MoTE")
+    # Training
     truncation: str | None = option(
-        None, "cut long texts at the end, or at a random end", group="training", choices=("end", "random")
+        None, "truncate long texts at the end, or at a random end", group="training", choices=("end", "random")
     )
-    length: int | None = option(None, "tokens per text, [CLS] and [SEP] included", group="training")
-    batch_size: int | None = option(None, "texts per step and process", group="training")
-    accumulate: int | None = option(None, "batches added up before an update", group="training")
-    learning_rate: float | None = option(None, "peak; linear warm-up and decay", group="training")
-    epochs: float | None = option(None, "passes over the corpus, unless --steps is given", group="training")
+    length: int | None = option(
+        None, "tokens per text, [CLS] and [SEP] included", group="training", at_least=MIN_LENGTH
+    )
+    batch_size: int | None = option(None, "texts per step and process", group="training", above=0)
+    accumulate: int | None = option(None, "batches accumulated before an update", group="training", above=0)
+    learning_rate: float | None = option(
+        None, "peak learning rate; linear warm-up and decay", group="training", above=0
+    )
+    epochs: float | None = option(None, "passes over the corpus, unless --steps is given", group="training", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shares = self.mask_replace
+        if shares is not None and (len(shares) != 3 or min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6):
+            given = " ".join(map(str, shares))
+            raise UsageError(f"--mask-replace must be three fractions that add up to 1, got {given}")
+        if self.tasks is not None and len(set(self.tasks)) < len(self.tasks):
+            raise UsageError(f"--tasks {' '.join(self.tasks)}: names a task twice")
 
 
 _MASKS = {"encoder_ratio": 0.30, "decoder_ratio": 0.50, "mask_replace": (0.8, 0.1, 0.1), "count_special": True}
@@ -192,14 +226,14 @@ del _COT_MOTE["decoder_ratio"]
 
 _MLM: dict[str, Any] = {**{k: v for k, v in _MASKS.items() if k != "decoder_ratio"}, **_RUN}
 
-_PRINTED = {"mask_replace": (1.0, 0.0, 0.0)}
+_PAPER_MASKS = {"mask_replace": (1.0, 0.0, 0.0)}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "retromae": {"release": _RETROMAE, "paper": {**_RETROMAE, **_PRINTED}},
+    "retromae": {"release": _RETROMAE, "paper": {**_RETROMAE, **_PAPER_MASKS}},
     "dupmae": {
         "release": _DUPMAE,
         "paper": {
             **_DUPMAE,
-            **_PRINTED,
+            **_PAPER_MASKS,
             "query_stream": "raw",
             "bow_weight": 1.0,
             "bow_norm": "sum",
@@ -212,79 +246,45 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "release": _MASTER,
         "paper": {
             **_MASTER,
-            **_PRINTED,
+            **_PAPER_MASKS,
             "keyword": "tfidf",
             "npr_source": "neighbours",
             "complementary_ratio": 0.30,
             "encoder_losses": "passage",
         },
     },
-    "cot-mae": {"release": _COT_MAE, "paper": {**_COT_MAE, **_PRINTED}},
-    "cot-mote": {"release": _COT_MOTE, "paper": {**_COT_MOTE, **_PRINTED, "sparse_head": "tied"}},
-    # Nobody's paper: RetroMAE's encoder without its decoder, to tell what the decoder adds.
-    "mlm": {"release": _MLM, "paper": {**_MLM, **_PRINTED}},
+    "cot-mae": {"release": _COT_MAE, "paper": {**_COT_MAE, **_PAPER_MASKS}},
+    "cot-mote": {"release": _COT_MOTE, "paper": {**_COT_MOTE, **_PAPER_MASKS, "sparse_head": "tied"}},
+    # A baseline without a paper: RetroMAE's encoder loss without its decoder.
+    "mlm": {"release": _MLM, "paper": {**_MLM, **_PAPER_MASKS}},
 }
-"""Method -> preset -> every choice that the method has."""
+"""Method -> preset -> all choices that the method has."""
 
 
-def resolve(method: str, preset: str, told: Recipe) -> Recipe:
-    """The preset's choices with those of ``told`` laid over them; what the method has no use for stays None.
+def resolve(method: str, preset: str, given: Recipe) -> Recipe:
+    """The preset's choices, overridden by those of ``given``. Choices that the method does not have are None.
 
-    Raises :class:`UsageError` for a choice that the method does not have or a value that cannot be.
+    Raises :class:`UsageError` for a choice that the method does not have, and for choices that exclude each other.
     """
     chosen = dict(PRESETS[method][preset])
     for f in fields(Recipe):
-        value = getattr(told, f.name)
+        value = getattr(given, f.name)
         if value is None:
             continue
         if f.name not in chosen:
-            owners = ", ".join(m for m in PRESETS if f.name in PRESETS[m]["release"])
-            raise UsageError(f"{_flag(f.name)} says nothing to {method}; it belongs to {owners}")
+            owners = " or ".join(m for m in PRESETS if f.name in PRESETS[m]["release"])
+            flag = f"--{f.name.replace('_', '-')}"
+            raise UsageError(f"{flag} applies only with --method {owners}, not {method}")
         chosen[f.name] = value
     recipe = Recipe(**chosen)
-    _check(recipe)
+    if recipe.decoding == "enhanced" and recipe.decoder_layers != 1:
+        raise UsageError("--decoder-layers must be 1 with --decoding enhanced; use --decoding basic for more layers")
+    if recipe.decoder_layers == 0 and not recipe.causal_layers:
+        raise UsageError("--decoder-layers 0 leaves no decoder; use 1 or more")
     return recipe
 
 
-def made(recipe: Recipe) -> dict[str, Any]:
-    """The choices that a resolved recipe makes, by name: what is printed and stored."""
+def choices(recipe: Recipe) -> dict[str, Any]:
+    """The choices that a resolved recipe makes, by name, as plain JSON-able values."""
     values = {f.name: getattr(recipe, f.name) for f in fields(Recipe)}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _check(recipe: Recipe) -> None:
-    for name in ("encoder_ratio", "decoder_ratio", "complementary_ratio"):
-        value = getattr(recipe, name)
-        if value is not None and not 0 < value < 1:
-            raise UsageError(f"{_flag(name)} {value:g}: wants a share above 0 and below 1, for example 0.3")
-    for name in ("length", "batch_size", "accumulate", "learning_rate", "epochs", "decoder_layers"):
-        value = getattr(recipe, name)
-        allows_none = name == "decoder_layers" and bool(recipe.causal_layers)
-        if value is not None and not (value > 0 or (value == 0 and allows_none)):
-            raise UsageError(f"{_flag(name)} {value:g}: must be above 0")
-    for name in ("bow_weight", "decoder_weight", "window", "causal_layers"):
-        value = getattr(recipe, name)
-        if value is not None and value < 0:
-            raise UsageError(f"{_flag(name)} {value:g}: must be 0 or more")
-    if recipe.length is not None and recipe.length < 8:
-        raise UsageError(f"--length {recipe.length}: wants at least 8 tokens")
-    shares = recipe.mask_replace or ()
-    if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise UsageError(f"--mask-replace {' '.join(map(str, shares))}: wants three shares that add up to 1")
-    if recipe.decoding == "enhanced" and recipe.decoder_layers != 1:
-        raise UsageError("--decoder-layers: enhanced decoding has one layer; use --decoding basic for more")
-    if recipe.tasks is not None:
-        _check_tasks(recipe.tasks)
-
-
-def _check_tasks(tasks: tuple[str, ...]) -> None:
-    from dupmae_ir.registry import lookup
-
-    for task in tasks:
-        lookup("task", task, dict.fromkeys(TASKS))
-    if len(set(tasks)) < len(tasks):
-        raise UsageError(f"--tasks {' '.join(tasks)}: names a task twice")

@@ -1,4 +1,4 @@
-"""A corpus as word-piece ids in memory-mapped arrays, made once and found again by what it was made of."""
+"""A corpus as word-piece ids in memory-mapped arrays, cached by the digest of its source, tokenizer and settings."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.downloads import cache_folder
-from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.pretrain.corpus import Text, digest, read_texts
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 FORMAT = 1
-AT_ONCE = 1024
-"""Documents handed to the tokenizer together."""
+CHUNK = 1024
+"""Documents tokenised together."""
 
 _SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+(?=[\"'(\[]*[A-Z0-9])")
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths: row i is ``ids[offsets[i]:offsets[i + 1]]``."""
+    """Rows of different length: row i is ``ids[offsets[i]:offsets[i + 1]]``."""
 
     ids: np.ndarray
     offsets: np.ndarray  #: (rows + 1,) int64
@@ -49,26 +52,26 @@ class Corpus:
 
     name: str
     texts: Ragged
-    document: np.ndarray  #: (texts,) int64: number of the document that a text belongs to
-    queries: Ragged  #: all generated queries; those of text i are rows ``query_range[i]:query_range[i + 1]``
+    document: np.ndarray  #: (texts,) int64: number of each text's document
+    queries: Ragged  #: generated queries; those of text i are rows ``query_range[i]:query_range[i + 1]``
     query_range: np.ndarray
-    following: Ragged  #: generated continuations, likewise
+    following: Ragged  #: generated continuations, with ``following_range`` likewise
     following_range: np.ndarray
-    folder: Path  #: where it is cached
+    folder: Path  #: the cache folder
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def queries_of(self, row: int) -> list[np.ndarray]:
-        """Generated queries of a text; [] where there are none."""
+        """Generated queries of a text; may be empty."""
         return [self.queries[i] for i in range(self.query_range[row], self.query_range[row + 1])]
 
     def following_of(self, row: int) -> list[np.ndarray]:
-        """Generated continuations of a text; [] where there are none."""
+        """Generated continuations of a text; may be empty."""
         return [self.following[i] for i in range(self.following_range[row], self.following_range[row + 1])]
 
     def neighbour(self, row: int) -> int | None:
-        """The text after this one in its document, else the one before it, else None."""
+        """Row of the next text of the same document, otherwise of the previous one; None if there is neither."""
         for other in (row + 1, row - 1):
             if 0 <= other < len(self) and self.document[other] == self.document[row]:
                 return other
@@ -77,39 +80,44 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Cutting:
-    """How documents become texts. ``passages``: each passage is one, cut at ``length`` ids; ``blocks``: sentences of
-    a document packed into texts of at most ``length`` ids, never across documents."""
+    """How documents are divided into texts."""
 
-    unit: str = "passages"
+    unit: str = "passages"  #: ``passages``: truncated at ``length`` ids; ``blocks``: sentences packed up to ``length``
     length: int = 510
-    documents: str = "line"
+    documents: str = "line"  #: see :func:`~dupmae_ir.pretrain.corpus.read_texts`
 
 
 def load_corpus(
-    source: str | Path, tokenizer: Any, cutting: Cutting, cache: str | Path | None = None, quiet: bool = False
+    source: str | Path,
+    tokenizer: PreTrainedTokenizerBase,
+    cutting: Cutting,
+    cache: str | Path | None = None,
+    quiet: bool = False,
+    source_digest: str | None = None,
 ) -> Corpus:
-    """The corpus ``source`` in ids: from the cache, or tokenised into it first.
+    """The tokenised corpus of ``source``, from the cache or tokenised into it first.
 
-    The cache key is the bytes of the source, the tokenizer and ``cutting``; nothing is ever reused by name. Raises
-    :class:`InputError` for a source without text.
+    The cache key is a digest of the source's bytes, the tokenizer and ``cutting``; names do not matter. ``cache`` is
+    the folder of the cache, by default the user's; ``source_digest`` saves computing the digest of the source again.
+    Raises :class:`InputError` for a source without text.
     """
-    home = Path(cache) if cache else cache_folder()
-    key = _key(source, tokenizer, cutting)
-    folder = home / key[:32]
-    with exclusive(home / f".{key[:32]}.lock", f"tokenising {source}", wait=True):
+    root = Path(cache) if cache else cache_folder()
+    key = _key(source_digest or digest(source), tokenizer, cutting)
+    folder = root / key[:32]
+    with exclusive(lock_path(folder), f"tokenising {source}", wait=True, quiet=quiet):
         if not (folder / "meta.json").is_file():
-            say(f"tokenising {source} (kept in {folder})", quiet)
+            say(f"tokenising {source} (cached in {folder})", quiet)
             _tokenise(source, tokenizer, cutting, folder, quiet)
-    return _opened(folder, Path(source).name)
+    return _open(folder, Path(source).name)
 
 
-def _key(source: str | Path, tokenizer: Any, cutting: Cutting) -> str:
+def _key(source_digest: str, tokenizer: PreTrainedTokenizerBase, cutting: Cutting) -> str:
     pieces = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    told = {"format": FORMAT, "source": digest(source), "tokenizer": pieces, **cutting.__dict__}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    settings = {"format": FORMAT, "source": source_digest, "tokenizer": pieces, **cutting.__dict__}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def _opened(folder: Path, name: str) -> Corpus:
+def _open(folder: Path, name: str) -> Corpus:
     def ragged(kind: str) -> Ragged:
         ids = folder / f"{kind}.ids.npy"
         return Ragged(np.load(ids, mmap_mode="r"), np.load(folder / f"{kind}.offsets.npy"))
@@ -127,9 +135,9 @@ def _opened(folder: Path, name: str) -> Corpus:
 
 
 class _RaggedWriter:
-    """Ids to a raw file as they come, offsets in memory; an ordinary .npy in the end."""
+    """Writes rows of ids to a raw file, which :meth:`finish` turns into ``KIND.ids.npy`` and ``KIND.offsets.npy``."""
 
-    def __init__(self, folder: Path, kind: str, dtype: Any) -> None:
+    def __init__(self, folder: Path, kind: str, dtype: type[np.unsignedinteger]) -> None:
         self.folder, self.kind, self.dtype = folder, kind, np.dtype(dtype)
         self.raw: IO[bytes] = open(folder / f"{kind}.raw", "wb")  # noqa: SIM115 - closed in finish
         self.lengths: list[int] = []
@@ -157,7 +165,9 @@ class _RaggedWriter:
         raw.unlink()
 
 
-def _tokenise(source: str | Path, tokenizer: Any, cutting: Cutting, folder: Path, quiet: bool) -> None:
+def _tokenise(
+    source: str | Path, tokenizer: PreTrainedTokenizerBase, cutting: Cutting, folder: Path, quiet: bool
+) -> None:
     aside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -169,19 +179,19 @@ def _tokenise(source: str | Path, tokenizer: Any, cutting: Cutting, folder: Path
         )
         ranges = {"query_range": (queries, [0]), "following_range": (following, [0])}
         bar = open_files.enter_context(progress("tokenising", "documents", quiet=quiet))
-        for number, (own, about, after) in enumerate(_documents(source, tokenizer, cutting)):
+        for number, (own, asked, continued) in enumerate(_documents(source, tokenizer, cutting)):
             for ids in own:
                 texts.add(ids)
                 document.append(number)
-                # What a model wrote about a document belongs to its first text.
-                for rows, (writer, ends) in zip((about, after), ranges.values(), strict=True):
+                # Generated texts of a document belong to its first text.
+                for rows, (writer, ends) in zip((asked, continued), ranges.values(), strict=True):
                     for row in rows:
                         writer.add(row)
                     ends.append(len(writer.lengths))
                     rows.clear()
             bar.update()
         if not document:
-            raise InputError(f"{source}: no text in it; give a corpus with at least one passage")
+            raise InputError(f"{source}: contains no text; give a corpus with at least one passage")
         for writer in (texts, queries, following):
             writer.finish()
     np.save(aside / "document.npy", np.array(document, np.int64))
@@ -194,29 +204,31 @@ def _tokenise(source: str | Path, tokenizer: Any, cutting: Cutting, folder: Path
 Ids = list[list[int]]
 
 
-def _documents(source: str | Path, tokenizer: Any, cutting: Cutting) -> Iterator[tuple[Ids, Ids, Ids]]:
+def _documents(
+    source: str | Path, tokenizer: PreTrainedTokenizerBase, cutting: Cutting
+) -> Iterator[tuple[Ids, Ids, Ids]]:
     """(texts, generated queries, generated continuations) of each document, as ids."""
     for chunk in _chunks(read_texts(source, cutting.documents)):
-        asked = _ids(tokenizer, [q for text in chunk for q in text.queries])
-        said = _ids(tokenizer, [f for text in chunk for f in text.following])
+        queries = _ids(tokenizer, [q for text in chunk for q in text.queries])
+        following = _ids(tokenizer, [f for text in chunk for f in text.following])
         for text, own in zip(chunk, _texts_of(chunk, tokenizer, cutting), strict=True):
-            about = [next(asked)[: cutting.length] for _ in text.queries]
-            yield own, about, [next(said)[: cutting.length] for _ in text.following]
+            asked = [next(queries)[: cutting.length] for _ in text.queries]
+            yield own, asked, [next(following)[: cutting.length] for _ in text.following]
 
 
 def _chunks(texts: Iterator[Text]) -> Iterator[list[Text]]:
-    while chunk := list(islice(texts, AT_ONCE)):
+    while chunk := list(islice(texts, CHUNK)):
         yield chunk
 
 
-def _texts_of(chunk: list[Text], tokenizer: Any, cutting: Cutting) -> list[Ids]:
-    """The texts of each document, as ids; documents of which nothing is left have none."""
+def _texts_of(chunk: list[Text], tokenizer: PreTrainedTokenizerBase, cutting: Cutting) -> list[Ids]:
+    """The texts of each document, as ids; a document may have none."""
     split = _sentences if cutting.unit == "blocks" else (lambda text: text.passages)
     parts = [split(text) for text in chunk]
     ids = _ids(tokenizer, [p for passages in parts for p in passages])
     rows = [[row for row in (next(ids) for _ in passages) if row] for passages in parts]
     if cutting.unit == "blocks":
-        return [list(packed(sentences, cutting.length)) for sentences in rows]
+        return [list(pack(sentences, cutting.length)) for sentences in rows]
     return [[row[: cutting.length] for row in document] for document in rows]
 
 
@@ -224,8 +236,8 @@ def _sentences(text: Text) -> list[str]:
     return [s for passage in text.passages for s in _SENTENCE_END.split(passage) if s.strip()]
 
 
-def packed(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:
-    """Sentences in order, joined while they fit into ``length`` ids; one that is longer is cut into pieces."""
+def pack(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:
+    """Join consecutive sentences while they fit into ``length`` ids; a longer sentence is split."""
     block: list[int] = []
     for sentence in sentences:
         if block and len(block) + len(sentence) > length:
@@ -239,7 +251,7 @@ def packed(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:
         yield block
 
 
-def _ids(tokenizer: Any, texts: list[str]) -> Iterator[list[int]]:
+def _ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Iterator[list[int]]:
     if not texts:
         return iter(())
     return iter(tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"])

@@ -1,4 +1,4 @@
-"""The training run: Hugging Face's Trainer with our draws, our losses by task, and our checkpoints."""
+"""The trainer of pre-training: which texts a batch has, the losses by task, and the held-out losses."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import TrainingArguments
 
-from dupmae_ir.pretrain.collate import Collator, Draw
+from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms
+from dupmae_ir.pretrain.collate import Batch, Collator, Draw
 from dupmae_ir.training.trainer import CheckedTrainer, Sums
 
-_BLOCK = 1 << 14
+_BLOCK = 1 << 14  #: corpora chosen at a time
 
 
 class Mixture:
-    """Texts of several corpora drawn in proportion to ``weights``, each corpus in a new random order every pass.
+    """An endless stream of texts from several corpora, each corpus in a new random order every pass.
 
-    ``rows[c]`` are the rows of corpus c that may be drawn. The n-th draw depends on the seed alone.
+    The n-th draw depends only on the seed.
+
+    Args:
+        rows: rows of each corpus that may be drawn.
+        weights: relative sampling weight of each corpus.
+        seed: seed of the run.
     """
 
     def __init__(self, rows: Sequence[np.ndarray], weights: Sequence[float], seed: int) -> None:
@@ -44,7 +51,7 @@ class Mixture:
 
 
 class Batches:
-    """All batches of a run, in order: ``count`` of ``size`` draws each."""
+    """The batches of a run, in order: ``count`` of ``size`` draws each. A batch sampler for torch's ``DataLoader``."""
 
     def __init__(self, mixture: Mixture, size: int, count: int) -> None:
         self.mixture, self.batch_size, self.count = mixture, size, count
@@ -59,8 +66,8 @@ class Batches:
             yield [next(draws) for _ in range(self.batch_size)]
 
 
-class _Draws(Dataset):
-    """The draws themselves: the collator knows the texts."""
+class _Draws(Dataset[Draw]):
+    """Maps each draw to itself: the collator reads the texts."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -68,17 +75,26 @@ class _Draws(Dataset):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, draw: Any) -> Any:
+    def __getitem__(self, draw: Draw) -> Draw:
         return draw
 
 
 class PretrainTrainer(CheckedTrainer):
-    """Trainer of a :class:`~dupmae_ir.models.objectives.bottleneck.Bottleneck`. ``held_out`` are draws whose losses
-    :meth:`evaluate` reports, always with the same masks."""
+    """Trains a :class:`~dupmae_ir.models.objectives.bottleneck.Bottleneck`.
+
+    Args:
+        objective: the objective, trained in place.
+        collator: makes the batches.
+        batches: the draws of each batch.
+        arguments: arguments of Hugging Face's Trainer.
+        held_out: draws whose losses :meth:`evaluate` reports, always with the same masks.
+        quiet: print nothing.
+        tensorboard: write the log for TensorBoard too.
+    """
 
     def __init__(
         self,
-        objective: Any,
+        objective: Bottleneck,
         collator: Collator,
         batches: Batches,
         arguments: TrainingArguments,
@@ -99,8 +115,9 @@ class PretrainTrainer(CheckedTrainer):
             data_collator=collator,
         )
 
-    def get_train_dataloader(self) -> DataLoader:
-        loader: Any = DataLoader(
+    def get_train_dataloader(self) -> DataLoader[Batch]:
+        """The batches of the run, divided among the processes."""
+        loader: DataLoader[Batch] = DataLoader(
             self.train_dataset,
             batch_sampler=self.batches,
             collate_fn=self.data_collator,
@@ -109,23 +126,26 @@ class PretrainTrainer(CheckedTrainer):
         )
         return self.accelerator.prepare(loader)
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+    def compute_loss(
+        self, model: Bottleneck, inputs: Batch, return_outputs: bool = False, **_: Any
+    ) -> Tensor | tuple[Tensor, Terms]:
+        """The loss of a batch; each term and the number of tokens are added to the sums that :meth:`log` reports."""
         loss, terms = model(inputs)
         self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
         self.tokens = self.tokens.to(loss.device) + inputs["attention_mask"].sum()
         return (loss, terms) if return_outputs else loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Mean loss of every task on the held-out draws; logged with the prefix ``eval_``, once a step."""
+        """Mean loss of each task on the held-out draws, logged as ``eval_*``; {} if called again at a step."""
         if self.evaluated():
             return {}
         size = self.args.per_device_train_batch_size
-        mine = [self.held_out[i : i + size] for i in range(0, len(self.held_out), size)]
-        mine = mine[self.args.process_index :: self.args.world_size]
+        batches = [self.held_out[i : i + size] for i in range(0, len(self.held_out), size)]
+        own = batches[self.args.process_index :: self.args.world_size]
         sums = Sums()
         self.model.eval()
         with torch.inference_mode():
-            for draws in mine:
+            for draws in own:
                 batch = self._prepare_inputs(self.data_collator(draws))
                 with self.compute_loss_context_manager():
                     loss, terms = self.model(batch)
@@ -136,6 +156,7 @@ class PretrainTrainer(CheckedTrainer):
         return means
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log ``logs`` with the tokens since the last entry and their rate."""
         if "loss" in logs:
             now = time.monotonic()
             tokens = float(self._reduced(self.tokens.reshape(1))[0]) * self.args.world_size
@@ -145,13 +166,13 @@ class PretrainTrainer(CheckedTrainer):
         super().log(logs, *args, **kwargs)
 
     def means(self, sums: Sums) -> dict[str, float]:
-        """Over the batches of all processes."""
+        """Means of losses by name over the batches of all processes."""
         means = sums.means()
         if not means:
             return {}
         values = self._reduced(torch.stack(list(means.values())))
         return dict(zip(means, values.tolist(), strict=True))
 
-    def _reduced(self, values: torch.Tensor) -> torch.Tensor:
-        """Mean over the processes."""
+    def _reduced(self, values: Tensor) -> Tensor:
+        """The mean over the processes."""
         return self.accelerator.reduce(values.to(self.args.device), "mean")

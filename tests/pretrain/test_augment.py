@@ -1,4 +1,4 @@
-"""A corpus gains what a model writes about it: the same texts whatever the batch, and after kill -9."""
+"""Texts generated for a corpus: equal for every batch size and order, and after kill -9."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ import transformers as tf
 from tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.pretrain.augment.run import main, read_rows
-from dupmae_ir.pretrain.augment.writer import Writer, WriterConfig
+from dupmae_ir.pretrain.augment.__main__ import main
+from dupmae_ir.pretrain.augment.config import GeneratorConfig
+from dupmae_ir.pretrain.augment.generator import Generator
+from dupmae_ir.pretrain.augment.rows import read_rows
 from dupmae_ir.pretrain.corpus import read_texts
 
 ROOT = Path(__file__).parents[2]
 
 
 def tokenizer(**special: str) -> Any:
-    """Words split at blanks; nothing but <unk> is special unless said."""
+    """Splits at spaces; only <unk> is special by default."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     pieces = ["<unk>", "<pad>", "</s>", *WORDS]
@@ -51,7 +53,7 @@ def t5(tmp_path_factory) -> Path:
         decoder_start_token_id=1,
     )
     model = tf.T5ForConditionalGeneration(config)
-    # Less sure of itself than a random model is, so that draws differ.
+    # Flatter than a random model's distribution, so that samples differ.
     model.lm_head.weight.data *= 0.3
     model.save_pretrained(folder)
     tokenizer(pad_token="<pad>", eos_token="</s>").save_pretrained(folder)
@@ -60,7 +62,7 @@ def t5(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def gpt2(tmp_path_factory) -> Path:
-    """As the real one, without a padding token."""
+    """Without a padding token, like the real GPT-2."""
     folder = tmp_path_factory.mktemp("gpt2")
     torch.manual_seed(1)
     config = tf.GPT2Config(
@@ -95,6 +97,7 @@ def corpus(tmp_path) -> Path:
     return path
 
 
+NAMES = ["cut.jsonl.gz", "cut.jsonl.gz.meta.json", "whole.jsonl.gz", "whole.jsonl.gz.meta.json"]
 SHORT = ("--max-new-tokens", 6, "--max-input", 20, "--window", 7, "--dtype", "float32", "--device", "cpu", "--quiet")
 
 
@@ -119,7 +122,7 @@ def texts(rows: list[dict[str, Any]], field: str) -> list[list[str]]:
     return [row.get(field, []) for row in rows]
 
 
-def test_queries_stand_beside_the_texts(t5, corpus, tmp_path):
+def test_queries_are_added_to_the_rows(t5, corpus, tmp_path):
     rows = augmented("queries", t5, corpus, tmp_path / "out.jsonl", "--per-text", 3)
     given = list(read_rows(corpus))
     assert [{k: r[k] for k in ("id", "title", "text")} for r in rows] == given
@@ -132,6 +135,9 @@ def test_queries_stand_beside_the_texts(t5, corpus, tmp_path):
             assert 0 < len(row["queries"]) <= 3
             assert set(" ".join(row["queries"]).split()) <= set(WORDS)
     assert not list(tmp_path.glob(".*"))
+    record = json.loads((tmp_path / "out.jsonl.meta.json").read_text())
+    assert record["result"] == {"texts": 30, "augmented": 28}
+    assert set(record["inputs"]) == {"corpus", "model"}
 
 
 def test_the_other_task_keeps_the_first_field(t5, gpt2, corpus, tmp_path):
@@ -150,11 +156,11 @@ def test_a_row_that_has_the_field_keeps_it(t5, tmp_path, capsys):
     rows = augmented("queries", t5, corpus, tmp_path / "o.jsonl", "--json")
     assert rows[0] == {"id": "1", "title": "", "text": "the cat", "queries": ["mine"]}
     assert len(rows[1]["queries"]) > 1
-    assert json.loads(capsys.readouterr().out)["written_about"] == 1
+    assert json.loads(capsys.readouterr().out)["augmented"] == 1
 
 
 @pytest.mark.parametrize("task", ["queries", "continuation"])
-def test_batch_and_order_and_company_do_not_matter(task, t5, gpt2, corpus, tmp_path):
+def test_texts_do_not_depend_on_batch_and_order(task, t5, gpt2, corpus, tmp_path):
     model = t5 if task == "queries" else gpt2
     alone = augmented(task, model, corpus, tmp_path / "1.jsonl", "--batch-size", 1)
     augmented(task, model, corpus, tmp_path / "64.jsonl", "--batch-size", 64)
@@ -166,8 +172,8 @@ def test_batch_and_order_and_company_do_not_matter(task, t5, gpt2, corpus, tmp_p
     assert augmented(task, model, corpus, tmp_path / "s.jsonl", "--seed", 1) != alone
 
 
-def test_greedy_is_what_the_model_finds_likeliest(gpt2, tmp_path):
-    """Against a loop without cache, padding or generate(): the likeliest next token, six times."""
+def test_greedy_is_the_most_likely_token(gpt2, tmp_path):
+    """Against a loop without cache, padding or generate(): the most likely next token, six times."""
     corpus = tmp_path / "c.txt"
     prompts = ["the cat sat", "dog", "quick brown fox jumps over the lazy dog"]
     corpus.write_text("".join(f"{p}\n" for p in prompts))
@@ -183,9 +189,9 @@ def test_greedy_is_what_the_model_finds_likeliest(gpt2, tmp_path):
     assert max(len(" ".join(t).split()) for t in texts(rows, "next")) == 6
 
 
-def test_draws_follow_the_models_distribution(gpt2):
-    """First tokens of 4,000 continuations against softmax over the 10 likeliest; nothing outside them."""
-    config = WriterConfig(
+def test_samples_follow_the_models_distribution(gpt2):
+    """First tokens of 4,000 continuations against the softmax over the top 10; no other token occurs."""
+    config = GeneratorConfig(
         task="continuation",
         model=str(gpt2),
         per_text=4000,
@@ -195,10 +201,10 @@ def test_draws_follow_the_models_distribution(gpt2):
         dtype="float32",
         batch_size=4000,
     )
-    writer = Writer.load(config)
-    drawn = writer(["the cat sat"])[0]
-    pieces = writer.tokenizer
-    logits = writer.model(pieces("the cat sat", return_tensors="pt")["input_ids"]).logits[0, -1].detach()
+    generator = Generator.load(config)
+    drawn = generator(["the cat sat"])[0]
+    pieces = generator.tokenizer
+    logits = generator.model(pieces("the cat sat", return_tensors="pt")["input_ids"]).logits[0, -1].detach()
     best = logits.topk(10)
     expected = {pieces.decode([int(i)]): float(p) for i, p in zip(best.indices, best.values.softmax(0), strict=True)}
     assert set(drawn) <= set(expected)
@@ -208,9 +214,9 @@ def test_draws_follow_the_models_distribution(gpt2):
             assert abs(drawn.count(word) / 4000 - p) < 5 * (p * (1 - p) / 4000) ** 0.5 + 1e-9
 
 
-def test_top_p_and_temperature_narrow_the_draws(gpt2):
+def test_top_p_and_temperature_narrow_the_samples(gpt2):
     def kinds(**changes: Any) -> int:
-        config = WriterConfig(
+        config = GeneratorConfig(
             task="continuation",
             model=str(gpt2),
             per_text=500,
@@ -221,7 +227,7 @@ def test_top_p_and_temperature_narrow_the_draws(gpt2):
             batch_size=500,
             **changes,
         )
-        return len(set(Writer.load(config)(["the cat sat"])[0]))
+        return len(set(Generator.load(config)(["the cat sat"])[0]))
 
     wide = kinds(top_k=0)
     assert kinds(top_k=3) <= 3 < wide
@@ -248,22 +254,23 @@ def test_queries_read_the_beginning_and_continuations_the_end(t5, gpt2, tmp_path
                 1,
             )
             written.append(texts(rows, "queries" if task == "queries" else "next"))
-        assert written[0] == written[1], f"{task} depends on what lies beyond its {name}"
+        assert written[0] == written[1], f"{task} depends on tokens beyond its {name}"
 
 
 SLOW = """
 import sys, time
-from dupmae_ir.pretrain.augment import run as augment
-whole = augment.Writer.__call__
+from dupmae_ir.pretrain.augment.__main__ import main
+from dupmae_ir.pretrain.augment.generator import Generator
+whole = Generator.__call__
 def slowly(*given):
     time.sleep(0.3)
     return whole(*given)
-augment.Writer.__call__ = slowly
-sys.exit(augment.main(sys.argv[1:]))
+Generator.__call__ = slowly
+sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_kill_9_and_again(t5, corpus, tmp_path):
+def test_a_killed_run_resumes_to_the_same_output(t5, corpus, tmp_path):
     whole, output = tmp_path / "whole.jsonl.gz", tmp_path / "cut.jsonl.gz"
     augmented("queries", t5, corpus, whole)
     process = subprocess.Popen(
@@ -271,58 +278,62 @@ def test_kill_9_and_again(t5, corpus, tmp_path):
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    work = tmp_path / ".cut.jsonl.gz.augment"
+    work = tmp_path / ".cut.jsonl.gz.work" / "lines.jsonl"
     end = time.monotonic() + 60
-    while not (work.exists() and work.read_bytes().count(b"\n") >= 3) and time.monotonic() < end:
+    while not (work.exists() and work.read_bytes().count(b"\n") >= 14) and time.monotonic() < end:
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
     process.wait()
     assert not output.exists()
-    finished = work.read_bytes()
+    finished = work.read_bytes().count(b"\n") // 7
     with work.open("ab") as f:
-        f.write(b'[["torn')
+        f.write(b'{"texts": ["torn')
     seen: list[int] = []
-    run_batch, Writer.__call__ = Writer.__call__, lambda self, p, d: seen.append(len(p)) or run_batch(self, p, d)
+    run_batch, Generator.__call__ = Generator.__call__, lambda self, p, d: seen.append(len(p)) or run_batch(self, p, d)
     try:
         assert main(words("queries", t5, corpus, output)) == 0
     finally:
-        Writer.__call__ = run_batch
-    assert len(seen) == 4 - (finished.count(b"\n") - 1)
+        Generator.__call__ = run_batch
+    assert len(seen) == 4 - finished
     assert output.read_bytes() == whole.read_bytes()
     assert gzip.decompress(output.read_bytes()).count(b"\n") == 30
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "cut.jsonl.gz", "whole.jsonl.gz"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", *NAMES]
 
 
 def test_other_settings_do_not_continue_unfinished_work(t5, corpus, tmp_path, capsys, monkeypatch):
     output = tmp_path / "o.jsonl"
-    monkeypatch.setattr("dupmae_ir.pretrain.augment.run._join", lambda *_: exec("raise KeyboardInterrupt"))
+    monkeypatch.setattr("dupmae_ir.pretrain.augment.run._merge", lambda *_: exec("raise KeyboardInterrupt"))
     assert main(words("queries", t5, corpus, output)) == 130
     monkeypatch.undo()
     capsys.readouterr()
-    assert "--top-k was 10, is 5" in refused(capsys, "queries", t5, corpus, output, "--top-k", 5)
+    assert "--top-k 10 (requested 5)" in refused(capsys, "queries", t5, corpus, output, "--top-k", 5)
     with corpus.open("a") as f:
         f.write('{"_id": "new", "text": "the fox"}\n')
-    assert "--corpus was" in refused(capsys, "queries", t5, corpus, output)
+    assert "the contents of --corpus" in refused(capsys, "queries", t5, corpus, output)
     rows = augmented("queries", t5, corpus, output, "--restart")
     assert len(rows) == 31
-    assert "--overwrite" in refused(capsys, "queries", t5, corpus, output)
+    capsys.readouterr()
+    assert main([*words("queries", t5, corpus, output), "--json"]) == 0
+    again = {"output": str(output), "status": "already complete", "texts": 31, "augmented": 29}
+    assert json.loads(capsys.readouterr().out) == again
+    assert "--seed 0 (requested 1)" in refused(capsys, "queries", t5, corpus, output, "--seed", 1)
     assert augmented("queries", t5, corpus, output, "--overwrite") == rows
 
 
-def test_a_corpus_that_changes_meanwhile_is_noticed(t5, corpus, tmp_path, capsys, monkeypatch):
-    whole = Writer.__call__
+def test_a_corpus_that_changes_during_the_run_is_refused(t5, corpus, tmp_path, capsys, monkeypatch):
+    whole = Generator.__call__
 
-    def meddling(self: Writer, *given: Any) -> Any:
+    def meddling(self: Generator, *given: Any) -> Any:
         corpus.write_text(corpus.read_text().replace("cat", "dog"))
         return whole(self, *given)
 
-    monkeypatch.setattr(Writer, "__call__", meddling)
+    monkeypatch.setattr(Generator, "__call__", meddling)
     assert "changed while" in refused(capsys, "queries", t5, corpus, tmp_path / "o.jsonl")
     assert not (tmp_path / "o.jsonl").exists()
 
 
-def test_what_can_be_read(t5, tmp_path):
+def test_every_format_is_read(t5, tmp_path):
     folder = tmp_path / "beir"
     folder.mkdir()
     (folder / "corpus.jsonl").write_text('{"_id": "a", "title": "t", "text": "x"}\n')
@@ -342,7 +353,7 @@ def test_what_can_be_read(t5, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("--per-text", "-1"), "--per-text must be 0 or more"),
+        (("--per-text", "-1"), "--per-text must be at least 0"),
         (("--window", "0"), "--window"),
         (("--top-p", "0"), "--top-p"),
         (("--temperature", "-1"), "--temperature"),
@@ -352,11 +363,11 @@ def test_what_can_be_read(t5, tmp_path):
         (("--device", "nothing"), "no device"),
     ],
 )
-def test_bad_settings_end_in_one_line(change, said, t5, corpus, tmp_path, capsys):
+def test_invalid_settings_are_one_line(change, said, t5, corpus, tmp_path, capsys):
     assert said in refused(capsys, "queries", t5, corpus, tmp_path / "o.jsonl", *change)
 
 
-def test_bad_input_ends_in_one_line(t5, tmp_path, capsys):
+def test_invalid_input_is_one_line(t5, tmp_path, capsys):
     corpus = tmp_path / "c.jsonl"
     for content, said in (
         ("", "empty"),
@@ -366,13 +377,13 @@ def test_bad_input_ends_in_one_line(t5, tmp_path, capsys):
     ):
         corpus.write_text(content)
         assert said in refused(capsys, "queries", t5, corpus, tmp_path / "o.jsonl")
-    assert not (tmp_path / ".o.jsonl.augment").exists()
+    assert not (tmp_path / ".o.jsonl.work").exists()
 
 
-def test_models_that_cannot_write_are_refused(t5, gpt2, corpus, tmp_path, capsys):
+def test_models_that_do_not_fit_the_task_are_refused(t5, gpt2, corpus, tmp_path, capsys):
     output = tmp_path / "o.jsonl"
-    assert "gpt2 model; --task queries wants an encoder-decoder" in refused(capsys, "queries", gpt2, corpus, output)
-    assert "t5 model; --task continuation wants a causal" in refused(capsys, "continuation", t5, corpus, output)
+    assert "gpt2 model; --task queries requires an encoder-decoder" in refused(capsys, "queries", gpt2, corpus, output)
+    assert "t5 model; --task continuation requires a causal" in refused(capsys, "continuation", t5, corpus, output)
     bert = tmp_path / "bert"
     tf.BertForMaskedLM(tiny_config()).save_pretrained(bert)
     tiny_tokenizer().save_pretrained(bert)
@@ -382,13 +393,13 @@ def test_models_that_cannot_write_are_refused(t5, gpt2, corpus, tmp_path, capsys
     assert "config.json" in refused(capsys, "queries", tmp_path, corpus, output)
 
 
-def test_a_tokenizer_that_can_mark_nothing_is_refused(gpt2, tmp_path):
+def test_a_tokenizer_without_padding_and_end_token_is_refused(gpt2, tmp_path):
     folder = tmp_path / "bare"
     tf.GPT2LMHeadModel.from_pretrained(gpt2).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
-    config = WriterConfig(task="continuation", model=str(folder), max_input=8, max_new_tokens=8)
+    config = GeneratorConfig(task="continuation", model=str(folder), max_input=8, max_new_tokens=8)
     with pytest.raises(CheckpointError, match="neither a padding nor an end token"):
-        Writer.load(config)
+        Generator.load(config)
 
 
 def test_a_model_without_all_its_weights_is_refused(t5, tmp_path):
@@ -401,11 +412,11 @@ def test_a_model_without_all_its_weights_is_refused(t5, tmp_path):
     kept = {k: v for k, v in weights.items() if not k.startswith("decoder.block.1")}
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match="weights are missing"):
-        Writer.load(WriterConfig(task="queries", model=str(folder)))
+        Generator.load(GeneratorConfig(task="queries", model=str(folder)))
 
 
-def test_a_model_that_gives_no_numbers_is_refused(t5):
-    writer = Writer.load(WriterConfig(task="queries", model=str(t5), device="cpu", dtype="float32"))
-    writer.model.get_encoder().final_layer_norm.weight.data.fill_(float("nan"))
+def test_nan_logits_are_refused(t5):
+    generator = Generator.load(GeneratorConfig(task="queries", model=str(t5), device="cpu", dtype="float32"))
+    generator.model.get_encoder().final_layer_norm.weight.data.fill_(float("nan"))
     with pytest.raises(Exception, match="--dtype float32"):
-        writer(["the cat"])
+        generator(["the cat"])

@@ -1,4 +1,4 @@
-"""Bases of every family that can be pre-trained, their tokenizers, and clear refusals of the others."""
+"""Base models of every supported family, their tokenizers, and refusals of the others."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def family(name, folder):
 
 @pytest.mark.parametrize("name", ["distilbert", "roberta"])
 @pytest.mark.parametrize("method", ["retromae", "dupmae", "cot-mae", "cot-mote"])
-def test_other_families_run(name, method, corpus, tmp_path):
+def test_other_families_train(name, method, corpus, tmp_path):
     base = family(name, tmp_path / "base")
     choices = {"context": "nearby", "causal-layers": 1} if method == "cot-mae" else {}
     assert main(flags(method, base, corpus, tmp_path / "out", steps=4, length=64, **choices)) == 0
 
 
-def test_the_raw_query_stream_takes_robertas_own_positions(tmp_path):
-    """Its first place has row pad + 1 of the table."""
+def test_robertas_positions_start_after_the_padding_id(tmp_path):
+    """The first position is row pad + 1 of the table."""
     from transformers import AutoModelForMaskedLM
 
     from dupmae_ir.models.masked_lm import embed, longest, position_rows
@@ -107,7 +107,7 @@ def test_the_raw_query_stream_takes_robertas_own_positions(tmp_path):
     torch.testing.assert_close(embed(lm, ids), embed(lm, vectors=words))
 
 
-def test_distilberts_vectors_go_where_its_ids_go(tmp_path):
+def test_distilbert_embeds_vectors_like_ids(tmp_path):
     from transformers import AutoModelForMaskedLM
 
     from dupmae_ir.models.masked_lm import embed
@@ -117,7 +117,7 @@ def test_distilberts_vectors_go_where_its_ids_go(tmp_path):
     torch.testing.assert_close(embed(lm, ids), embed(lm, vectors=lm.distilbert.embeddings.word_embeddings(ids)))
 
 
-def test_what_continues_a_word():
+def test_pieces_that_continue_a_word():
     tokenizer = tiny_tokenizer()
     vocabulary = Vocabulary.of(tokenizer, 31, "tiny")
     assert [p for p, i in tokenizer.get_vocab().items() if vocabulary.continues[i]] == ["##s"]
@@ -149,19 +149,19 @@ def test_a_model_of_another_kind_is_refused(corpus, tmp_path, capsys):
     GPT2LMHeadModel(GPT2Config(vocab_size=29, n_embd=24, n_layer=1, n_head=2, n_positions=64)).save_pretrained(base)
     tiny_tokenizer().save_pretrained(base)
     assert main(flags("retromae", base, corpus, tmp_path / "out")) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert str(base) in said[-1]
-    assert "Traceback" not in "".join(said)
+    err = capsys.readouterr().err.strip().splitlines()
+    assert str(base) in err[-1]
+    assert "Traceback" not in "".join(err)
 
 
-def test_experts_go_on_as_experts(corpus, tmp_path, capsys):
-    """--init-from with CoT-MoTE takes both experts, not the passage's twice."""
+def test_a_continued_run_starts_from_both_experts(corpus, tmp_path, capsys):
+    """--init-from with CoT-MoTE loads both experts, not the passage expert twice."""
     from dupmae_ir.models.experts import load_experts
 
     base = tiny_base(tmp_path / "base")
     assert main(flags("cot-mote", base, corpus, tmp_path / "a", steps=20)) == 0
-    told = flags("cot-mote", None, corpus, tmp_path / "b", steps=1, **{"init-from": tmp_path / "a"})
-    assert main([*told, "--learning-rate", "1e-12"]) == 0
+    words = flags("cot-mote", None, corpus, tmp_path / "b", steps=1, **{"init-from": tmp_path / "a"})
+    assert main([*words, "--learning-rate", "1e-12"]) == 0
     before, after = (load_experts(tmp_path / n)[0].state_dict() for n in ("a", "b"))
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-6)
@@ -178,6 +178,6 @@ def test_a_head_is_calibrated_on_request(tmp_path):
     BertModel(tiny_config(hidden_act="gelu")).save_pretrained(base)
     tiny_tokenizer().save_pretrained(base)
     corpus = tiny_corpus(tmp_path / "many.jsonl", rows=200)
-    told = flags("retromae", base, corpus, tmp_path / "out", steps=2, **{"add-head": True})
-    assert main(told) == 0
+    words = flags("retromae", base, corpus, tmp_path / "out", steps=2, **{"add-head": True})
+    assert main(words) == 0
     assert (tmp_path / "out" / "model.safetensors").is_file()

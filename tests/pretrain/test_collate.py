@@ -1,4 +1,4 @@
-"""What each choice of a recipe does to a batch; every test fails when the choice is ignored."""
+"""The effect of each choice of a recipe on a batch; every test fails if the choice is ignored."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def share_hidden(labels, ids):
     return float((labels != -100).sum() / ordinary)
 
 
-def test_a_text_between_its_specials(parts):
+def test_a_text_is_framed_by_special_tokens(parts):
     batch = collator(parts, "retromae")(draws(0, 4))
     ids, mask = batch["ids"], batch["attention_mask"]
     for row, number in enumerate((0, 4)):
@@ -75,15 +75,15 @@ def test_a_text_between_its_specials(parts):
         assert mask[row].sum() == length
 
 
-def test_plain_mlm_reads_what_retromaes_encoder_reads(parts):
-    """The same draws, masks and replacements: a control that differs by the decoder alone."""
+def test_plain_mlm_has_the_encoder_inputs_of_retromae(parts):
+    """The same draws, masks and replacements: the baseline differs only by the decoder."""
     ours, theirs = (collator(parts, method)(draws(0, 1, 2)) for method in ("mlm", "retromae"))
     assert set(ours) == {"encoder_ids", "attention_mask", "encoder_labels"}
     for key, value in ours.items():
         assert (value == theirs[key]).all(), key
 
 
-def test_batches_do_not_depend_on_company_or_order(parts):
+def test_a_row_does_not_depend_on_the_rest_of_its_batch(parts):
     c = collator(parts, "dupmae")
     together, alone = c(draws(0, 1, 2)), c([Draw(1, 0, 1)])
     length = int(alone["attention_mask"].sum())
@@ -149,15 +149,15 @@ def test_bow_norm(parts, norm, parts_of):
         assert weights == pytest.approx(dict.fromkeys(text, 1 / parts_of(text)), rel=1e-6)
 
 
-def test_who_speaks(parts):
-    def speaking(**choices):
+def test_the_pooling_mask(parts):
+    def pooling_mask(**choices):
         return collator(parts, "dupmae", **choices)(draws(2))
 
-    usual = speaking(ot_exclude_masked=False, ot_exclude_sep=False)
-    assert usual["speaking"][0].tolist() == [False] + [True] * 15
-    without = speaking(ot_exclude_masked=True, ot_exclude_sep=True)
+    usual = pooling_mask(ot_exclude_masked=False, ot_exclude_sep=False)
+    assert usual["pooling_mask"][0].tolist() == [False] + [True] * 15
+    without = pooling_mask(ot_exclude_masked=True, ot_exclude_sep=True)
     hidden = without["encoder_labels"][0] != -100
-    assert without["speaking"][0].tolist() == [0 < i < 15 and not hidden[i] for i in range(16)]
+    assert without["pooling_mask"][0].tolist() == [0 < i < 15 and not hidden[i] for i in range(16)]
 
 
 @pytest.mark.parametrize("length", [8, 12])
@@ -200,10 +200,10 @@ def test_keyword_weights(parts):
     def shares(keyword, row):
         batch = collator(parts, "master", tasks=("mkp",), keyword=keyword)(many(row, 2000))
         hidden = (batch["decoder_labels"] != -100).float().mean(0)[1:-1]
-        told: dict[str, list[float]] = {}
+        shown: dict[str, list[float]] = {}
         for i, piece in enumerate(corpus.texts[row].tolist()):
-            told.setdefault(names[piece], []).append(hidden[i].item())
-        return {k: sum(v) / len(v) for k, v in told.items()}
+            shown.setdefault(names[piece], []).append(hidden[i].item())
+        return {k: sum(v) / len(v) for k, v in shown.items()}
 
     inverse, tfidf = shares("invfreq", 1), shares("tfidf", 1)
     # Row 1 is "dog runs fast over the lazy fox dog runs fast over": "the" is everywhere, "lazy" is once.
@@ -220,15 +220,15 @@ def test_npr_source(parts):
     halves = collator(parts, "master", **choices)(draws(0))
     whole = collator(parts, "master", **choices, npr_source="neighbours")(draws(0, 5))
 
-    def told(batch, prefix, row=0):
+    def shown(batch, prefix, row=0):
         return batch[f"{prefix}_input_ids"][row, batch[f"{prefix}_attention_mask"][row] == 1].tolist()[1:-1]
 
-    assert told(halves, "next_encoder") + told(halves, "next_decoder") == text
-    assert told(whole, "next_encoder") == text
-    assert told(whole, "next_decoder") == neighbour
+    assert shown(halves, "next_encoder") + shown(halves, "next_decoder") == text
+    assert shown(whole, "next_encoder") == text
+    assert shown(whole, "next_decoder") == neighbour
     # A text alone in its document is halved all the same.
     alone = corpus.texts[5].tolist()
-    assert told(whole, "next_encoder", 1) + told(whole, "next_decoder", 1) == alone
+    assert shown(whole, "next_encoder", 1) + shown(whole, "next_decoder", 1) == alone
 
 
 def test_generated_texts(parts):
@@ -254,8 +254,8 @@ def test_context(parts):
         choices = {"context": context, "decoder_layers": 0, "causal_layers": 1, "mask_replace": (0.0, 0.0, 1.0)}
         batch = collator(parts, "cot-mae", **choices)(many(row, number))
         sides = [("input_ids", "attention_mask"), ("dec_head_input_ids", "dec_head_attention_mask")]
-        told = [[r[m == 1].tolist()[1:-1] for r, m in zip(batch[i], batch[m], strict=True)] for i, m in sides]
-        return list(zip(*told, strict=True))
+        shown = [[r[m == 1].tolist()[1:-1] for r, m in zip(batch[i], batch[m], strict=True)] for i, m in sides]
+        return list(zip(*shown, strict=True))
 
     assert pairs("nearby", 2, 1) == [(texts[2], texts[3]), (texts[3], texts[2])]
     assert pairs("nearby", 4, 1) == [(texts[4], texts[3]), (texts[3], texts[4])]

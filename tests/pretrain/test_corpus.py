@@ -1,4 +1,4 @@
-"""What can be read as text to pre-train on, and what is refused."""
+"""Formats that are read as text to pre-train on, and input that is refused."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def test_a_folder_of_files_in_natural_order(tmp_path):
     for n in (10, 2, 1):
         write(tmp_path / f"part{n}.txt", f"text {n}\n")
     write(tmp_path / ".hidden.txt", "no\n")
+    write(tmp_path / "part1.txt.meta.json", "{}\n")
     write(tmp_path / "picture.png", "no\n")
     assert [p.name for p in list_sources(tmp_path)] == ["part1.txt", "part2.txt", "part10.txt"]
 
@@ -80,11 +81,11 @@ def test_a_saved_dataset(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', 'a.jsonl:2: "text" is neither'),
-        ("a.jsonl", '{"txt": "x"}\n', 'a.jsonl:1: no text: wants "text" or "contents", has txt'),
+        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', 'a.jsonl:2: "text" must be a string'),
+        ("a.jsonl", '{"txt": "x"}\n', 'a.jsonl:1: no text: expected "text" or "contents", found txt'),
         ("a.jsonl", '{"text"\n', "a.jsonl:1: broken JSON"),
-        ("a.jsonl", "[1]\n", "a.jsonl:1: wants one JSON object"),
-        ("a.jsonl", '{"text": "x", "queries": {"a": 1}}\n', 'a.jsonl:1: "queries" is neither'),
+        ("a.jsonl", "[1]\n", "a.jsonl:1: expected one JSON object"),
+        ("a.jsonl", '{"text": "x", "queries": {"a": 1}}\n', 'a.jsonl:1: "queries" must be a string'),
         ("a.txt", "\n\n", "a.txt is empty"),
     ],
 )
@@ -95,14 +96,14 @@ def test_refused_with_file_and_line(tmp_path, name, text, message):
     assert "\n" not in str(e.value)
 
 
-def test_nothing_to_read(tmp_path):
-    with pytest.raises(InputError, match="nothing to read"):
+def test_a_source_without_text_files_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no corpus in this folder"):
         list_sources(tmp_path)
     with pytest.raises(InputError, match="no such file"):
         list_sources(tmp_path / "absent")
 
 
-def test_the_digest_is_of_the_bytes(tmp_path):
+def test_the_digest_covers_the_bytes(tmp_path):
     a, b = write(tmp_path / "a.txt", "same\n"), write(tmp_path / "b.txt", "same\n")
     assert digest(a) == digest(b)
     write(b, "other\n")

@@ -376,7 +376,7 @@ def test_arrays_that_do_not_fit_are_refused():
             masking.position_masks(continues, rows, 0.3, seeds)
     with pytest.raises(ValueError, match="weights"):
         masking.keyword_mask(continues, lengths, np.ones((1, 8), np.float32), 0.3, seeds)
-    with pytest.raises(ValueError, match="hidden"):
+    with pytest.raises(ValueError, match="masked"):
         masking.corrupt(np.zeros((1, 9), np.int64), continues[:, :8], seeds, 1, 9)
     with pytest.raises(UsageError, match="at least 1"):
         masking.position_masks(continues, lengths, 0.3, seeds, distinct=0)

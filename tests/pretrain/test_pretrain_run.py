@@ -1,4 +1,4 @@
-"""The command as a user runs it: every method, resumption to the bit, several processes, and every refusal."""
+"""The command as a user runs it: every method, bit-identical resumption, several processes, and every refusal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pretraining import flags, tiny_base, tiny_corpus
 
+from dupmae_ir.pretrain import run
 from dupmae_ir.pretrain.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ def encoder_files(output):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_and_is_stored(method, base, corpus, tmp_path, capsys):
+def test_every_method_learns_and_is_saved(method, base, corpus, tmp_path, capsys):
     from dupmae_ir.models.checkpoints.folder import load_model
 
     output = tmp_path / "out"
@@ -48,11 +49,12 @@ def test_every_method_learns_and_is_stored(method, base, corpus, tmp_path, capsy
     summary = json.loads(capsys.readouterr().out)
     first, last = summary["held_out"]["first"], summary["held_out"]["last"]
     assert set(first) == set(last)
-    # Every task's loss on text that was never trained on.
+    # The loss of every task decreases on text that was not trained on.
     assert {k: last[k] < first[k] for k in first} == dict.fromkeys(first, True)
     record = json.loads((output / "training.json").read_text())
-    assert record["choices"]["length"] == 24
-    assert record["config"]["method"] == method
+    assert record["made_by"] == "dupmae-ir pretrain"
+    assert (record["settings"]["method"], record["settings"]["length"]) == (method, 24)
+    assert set(record["inputs"]) == {"corpus", "model"}
     folder = output / "passage_model" if method == "cot-mote" else output
     model, _, config = load_model(folder)
     assert config.method == method
@@ -62,8 +64,8 @@ def test_every_method_learns_and_is_stored(method, base, corpus, tmp_path, capsy
     assert list(output.parent.glob(".out*")) == []
 
 
-def test_killed_and_resumed_is_the_undisturbed_run(base, corpus, tmp_path):
-    """kill -9 after a checkpoint; the same command goes on, and every loss and weight is the same to the bit."""
+def test_a_killed_run_resumes_to_identical_weights(base, corpus, tmp_path):
+    """kill -9 after a checkpoint; the same command resumes, and all losses and weights are bit-identical."""
     outputs = [tmp_path / "whole", tmp_path / "killed"]
     commands = [
         [sys.executable, "-m", "dupmae_ir.pretrain", *flags("dupmae", base, corpus, o, steps=120, accumulate=2)]
@@ -73,12 +75,12 @@ def test_killed_and_resumed_is_the_undisturbed_run(base, corpus, tmp_path):
     subprocess.run(commands[0], check=True, stderr=subprocess.DEVNULL, **quiet)
     for after in (8, 60):
         victim = subprocess.Popen(commands[1], stderr=subprocess.DEVNULL, **quiet)
-        wait_for(tmp_path / ".killed.training", after, victim)
+        wait_for(tmp_path / ".killed.work", after, victim)
         victim.send_signal(signal.SIGKILL)
         victim.wait()
     assert not outputs[1].exists()
     resumed = subprocess.run(commands[1], check=True, stderr=subprocess.PIPE, text=True, **quiet)
-    assert "going on from" in resumed.stderr
+    assert "resuming from" in resumed.stderr
     for a, b in zip(encoder_files(outputs[0]), encoder_files(outputs[1]), strict=True):
         assert a.read_bytes() == b.read_bytes(), a.name
     assert log_of(outputs[0]) == log_of(outputs[1])
@@ -121,36 +123,36 @@ def test_two_processes(base, corpus, tmp_path):
         "29611",
         "-m",
         "dupmae_ir.pretrain",
-        *flags("retromae", base, corpus, output, steps=40, cpu=True),
+        *flags("retromae", base, corpus, output, steps=40, device="cpu"),
     ]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stderr.count("model written") == 1
+    assert done.stderr.count("plots in") == 1
     record = json.loads((output / "training.json").read_text())
-    assert record["held_out"]["last"]["loss"] < record["held_out"]["first"]["loss"]
+    assert record["result"]["held_out"]["last"]["loss"] < record["result"]["held_out"]["first"]["loss"]
 
 
-def test_continuing_takes_the_decoders_along(base, corpus, tmp_path, capsys):
+def test_a_continued_run_starts_from_the_decoders_too(base, corpus, tmp_path, capsys):
     """DupMAE-dagger: the same command from --init-from on another corpus."""
     assert main(flags("dupmae", base, corpus, tmp_path / "first", steps=4)) == 0
     other = tiny_corpus(tmp_path / "other.jsonl", seed=9)
-    told = flags("dupmae", None, other, tmp_path / "second", steps=4, **{"init-from": tmp_path / "first"})
-    assert main(told) == 0
-    assert "decoder weights taken over" in capsys.readouterr().err
+    words = flags("dupmae", None, other, tmp_path / "second", steps=4, **{"init-from": tmp_path / "first"})
+    assert main(words) == 0
+    assert "decoder weights loaded from" in capsys.readouterr().err
     rows = log_of(tmp_path / "second")
     fresh = flags("dupmae", tmp_path / "first", other, tmp_path / "third", steps=4)
     assert main(fresh) == 0
-    # The decoder goes on where it stood instead of starting anew.
+    # The decoder continues from its weights instead of new ones.
     assert rows[0]["eval_loss_decoder"] < log_of(tmp_path / "third")[0]["eval_loss_decoder"]
 
 
-def test_from_nothing(corpus, base, tmp_path):
-    told = flags(
+def test_training_from_scratch(corpus, base, tmp_path):
+    words = flags(
         "retromae", None, corpus, tmp_path / "out", steps=2, **{"from-config": base / "config.json", "tokenizer": base}
     )
-    assert main(told) == 0
+    assert main(words) == 0
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
@@ -158,9 +160,9 @@ def test_two_corpora_with_weights(base, corpus, tmp_path, capsys):
     text = tmp_path / "plain.txt"
     text.write_text("the cat sat on the mat\n" * 30)
     assert main(flags("retromae", base, [corpus, text], tmp_path / "out", steps=2, weights=[1, 3])) == 0
-    said = capsys.readouterr().err
-    assert "c.jsonl: 120 texts" in said
-    assert "plain.txt: 30 texts" in said
+    err = capsys.readouterr().err
+    assert "c.jsonl: 120 texts" in err
+    assert "plain.txt: 30 texts" in err
 
 
 def test_a_nan_never_replaces_a_good_checkpoint(base, corpus, tmp_path, capsys, monkeypatch):
@@ -176,9 +178,9 @@ def test_a_nan_never_replaces_a_good_checkpoint(base, corpus, tmp_path, capsys, 
     monkeypatch.setattr(RetroMAE, "forward", poisoned)
     output = tmp_path / "out"
     assert main(flags("retromae", base, corpus, output, steps=40)) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "the loss is nan; the last good checkpoint is" in said
-    assert "--learning-rate" in said
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert "the loss is nan; the last good checkpoint is" in err
+    assert "--learning-rate" in err
     assert not output.exists()
     monkeypatch.setattr(RetroMAE, "forward", real)
     assert main(flags("retromae", base, corpus, output, steps=40)) == 0
@@ -197,51 +199,71 @@ def test_weights_that_overflow_are_not_saved(base, corpus, tmp_path, capsys, mon
 
     monkeypatch.setattr(PretrainTrainer, "_save_checkpoint", poisoned)
     assert main(flags("retromae", base, corpus, tmp_path / "out")) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "holds values that are not finite" in said
-    assert "checkpoint-4" in said
-    assert not (tmp_path / ".out.training" / "checkpoint-8").exists()
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert "has values that are not finite" in err
+    assert "checkpoint-4" in err
+    assert not (tmp_path / ".out.work" / "checkpoint-8").exists()
 
 
-def test_another_job_does_not_go_on_from_these_checkpoints(base, corpus, tmp_path, capsys, monkeypatch):
-    from dupmae_ir.pretrain import run
-
-    monkeypatch.setattr(run, "_finish", lambda *a: {})
-    assert main(flags("retromae", base, corpus, tmp_path / "out")) == 0
+def test_checkpoints_of_other_settings_are_not_resumed(base, corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run, "_save", lambda *_: exec("raise KeyboardInterrupt"))
+    assert main(flags("retromae", base, corpus, tmp_path / "out")) == 130
     assert main(flags("retromae", base, corpus, tmp_path / "out", seed=7)) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "begun with other settings (--seed was 42, is 7); give the same flags" in said
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert "unfinished work was begun with other settings: --seed 42 (requested 7)" in err
 
 
-def test_a_finished_model_is_not_overwritten(base, corpus, tmp_path, capsys):
+def test_a_finished_run_returns_its_result(base, corpus, tmp_path, capsys):
+    words = [*flags("retromae", base, corpus, tmp_path / "out"), "--json"]
+    assert main(words) == 0
+    first = json.loads(capsys.readouterr().out)
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert main([*words, "--device", "cpu", "--keep", "1"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (first.pop("status"), again.pop("status")) == ("complete", "already complete")
+    assert {k: v for k, v in first.items() if k not in ("seconds", "tokens_per_second")} == again
+    assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_model_with_other_settings_is_not_overwritten(base, corpus, tmp_path, capsys):
+    assert main(flags("retromae", base, corpus, tmp_path / "out", steps=2)) == 0
+    assert main(flags("retromae", base, corpus, tmp_path / "out", steps=2, **{"decoder-ratio": 0.7})) == 2
+    assert "already exists with other settings: --decoder-ratio 0.5 (requested 0.7)" in capsys.readouterr().err
+    other = tiny_corpus(tmp_path / corpus.name, seed=5)
+    assert main(flags("retromae", base, other, tmp_path / "out", steps=2)) == 2
+    assert "the contents of --corpus" in capsys.readouterr().err
+
+
+def test_a_folder_of_unknown_origin_is_not_overwritten(base, corpus, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "training.json").write_text("{}")
     assert main(flags("retromae", base, corpus, tmp_path / "out")) == 2
-    assert "holds a finished model" in capsys.readouterr().err
+    assert "not a record of this toolkit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"length": 65}, "positions for 64 tokens"),
-        ({"encoder-ratio": 1}, "--encoder-ratio 1"),
-        ({"bow-weight": 1}, "belongs to dupmae"),
-        ({"model": None}, "give one of --model, --init-from and --from-config"),
+        ({"encoder-ratio": 1}, "--encoder-ratio must be less than 1"),
+        ({"bow-weight": 1}, "--bow-weight applies only with --method dupmae"),
+        ({"model": None}, "give one of --model, --init-from, --from-config"),
         ({"model": "absent"}, "no such model folder"),
         ({"corpus": "absent.txt"}, "no such file"),
         ({"held-out": 500}, "there are only 120 texts"),
         ({"weights": [1, 2]}, "2 weights for 1 corpora"),
-        ({"save-steps": 3}, "multiples of --log-steps"),
-        ({"init-from": "x"}, "give one of"),
+        ({"save-steps": 3}, "--save-steps must be a multiple of --log-steps"),
+        ({"init-from": "x"}, "give only one of --model, --init-from, --from-config"),
         ({"from-config": "x", "model": None}, "--tokenizer"),
-        ({"warmup": 2}, "--warmup 2"),
+        ({"warmup": 2}, "--warmup must be at most 1"),
     ],
 )
 def test_misuse_is_one_line(base, corpus, tmp_path, capsys, changes, message):
     assert main(flags("retromae", base, corpus, tmp_path / "out", **changes)) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert message in said[-1]
-    assert "Traceback" not in "".join(said)
+    err = capsys.readouterr().err.strip().splitlines()
+    assert message in err[-1]
+    assert "Traceback" not in "".join(err)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""The tokenised cache: what is in it, when it is used again, and the words counted from it."""
+"""The cache of tokenised corpora: its contents, when it is reused, and the word counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.pretrain import tokens
-from dupmae_ir.pretrain.tokens import Cutting, load_corpus, packed
+from dupmae_ir.pretrain.tokens import Cutting, load_corpus, pack
 from dupmae_ir.pretrain.vocabulary import Vocabulary
 from dupmae_ir.pretrain.word_counts import WordCounts, count_words, word_hashes, word_starts
 
@@ -27,19 +27,19 @@ def corpus_of(tmp_path, tokenizer, rows, **cutting):
     return load_corpus(path, tokenizer, Cutting(**cutting), tmp_path / "cache", quiet=True)
 
 
-def test_passages_and_what_belongs_to_them(tmp_path, tokenizer):
+def test_passages_and_their_generated_texts(tmp_path, tokenizer):
     rows = [
         {"text": ["the cat sat", "on the mat"], "queries": ["cat", "the mat"]},
         {"text": "dogs"},
         {"text": "quick fox", "queries": ["fox"], "next": "jumps over the lazy dog"},
     ]
     corpus = corpus_of(tmp_path, tokenizer, rows, length=4)
-    told = [tokenizer.decode(corpus.texts[i]) for i in range(len(corpus))]
-    assert told == ["the cat sat", "on the mat", "dog ##s", "quick fox"]
+    texts = [tokenizer.decode(corpus.texts[i]) for i in range(len(corpus))]
+    assert texts == ["the cat sat", "on the mat", "dog ##s", "quick fox"]
     assert corpus.document.tolist() == [0, 0, 1, 2]
-    asked = [[tokenizer.decode(q) for q in corpus.queries_of(i)] for i in range(4)]
-    assert asked == [["cat", "the mat"], [], [], ["fox"]]
-    # Generated texts are cut like the others.
+    queries = [[tokenizer.decode(q) for q in corpus.queries_of(i)] for i in range(4)]
+    assert queries == [["cat", "the mat"], [], [], ["fox"]]
+    # Generated texts are truncated like the others.
     assert [tokenizer.decode(f) for f in corpus.following_of(3)] == ["jumps over the lazy"]
     assert [corpus.neighbour(i) for i in range(4)] == [1, 0, None, None]
     assert corpus.texts.ids.dtype == np.uint16
@@ -57,11 +57,11 @@ def test_blocks_lose_nothing_and_never_cross_documents(tmp_path, tokenizer):
 
 
 def test_packing():
-    assert list(packed([[1, 2], [3], [4, 5, 6], [7] * 9], 4)) == [[1, 2, 3], [4, 5, 6], [7] * 4, [7] * 4, [7]]
-    assert list(packed([], 4)) == []
+    assert list(pack([[1, 2], [3], [4, 5, 6], [7] * 9], 4)) == [[1, 2, 3], [4, 5, 6], [7] * 4, [7] * 4, [7]]
+    assert list(pack([], 4)) == []
 
 
-def test_the_cache_is_found_by_content(tmp_path, tokenizer, monkeypatch):
+def test_the_cache_key_is_the_content(tmp_path, tokenizer, monkeypatch):
     made = []
     real = tokens._tokenise
     monkeypatch.setattr(tokens, "_tokenise", lambda *a: (made.append(a[0]), real(*a)))
@@ -75,7 +75,7 @@ def test_the_cache_is_found_by_content(tmp_path, tokenizer, monkeypatch):
     assert len(made) == 4
 
 
-def test_a_cache_cut_off_while_written_is_made_again(tmp_path, tokenizer):
+def test_an_incomplete_cache_is_rebuilt(tmp_path, tokenizer):
     first = corpus_of(tmp_path, tokenizer, [{"text": "the cat"}])
     (first.folder / "meta.json").unlink()
     again = corpus_of(tmp_path, tokenizer, [{"text": "the cat"}])
@@ -83,7 +83,7 @@ def test_a_cache_cut_off_while_written_is_made_again(tmp_path, tokenizer):
 
 
 def test_a_corpus_without_words_is_refused(tmp_path, tokenizer):
-    with pytest.raises(InputError, match="no text in it"):
+    with pytest.raises(InputError, match="contains no text"):
         corpus_of(tmp_path, tokenizer, [{"text": " "}])
 
 
@@ -93,8 +93,8 @@ def test_words_are_counted(tmp_path, tokenizer, monkeypatch):
     texts = ["the cats sat on the mat", "dogs dog cats", "cat", "s cats"]
     corpus = corpus_of(tmp_path, tokenizer, [{"text": t} for t in texts])
     vocabulary = Vocabulary.of(tokenizer, 29, "tiny")
-    # Small enough that counts of several readings are added.
-    monkeypatch.setattr(words, "AT_ONCE", 4)
+    # Small enough that counts of several chunks are added.
+    monkeypatch.setattr(words, "CHUNK", 4)
     counts = count_words(corpus, vocabulary.continues)
 
     def split(i):
@@ -114,7 +114,7 @@ def test_words_are_counted(tmp_path, tokenizer, monkeypatch):
     assert counts.weights(np.array([12345], np.uint64), "invfreq").tolist() == [1.0]
 
 
-def test_no_words_at_all():
-    nothing = WordCounts(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
-    assert nothing.weights(np.array([1, 2], np.uint64), "tfidf").tolist() == [1.0, 1.0]
+def test_an_empty_corpus_has_no_words():
+    empty = WordCounts(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+    assert empty.weights(np.array([1, 2], np.uint64), "tfidf").tolist() == [1.0, 1.0]
     assert len(word_hashes(np.zeros(0, np.int64), np.zeros(0, np.int64))) == 0

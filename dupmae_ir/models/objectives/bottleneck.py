@@ -1,8 +1,9 @@
-"""What every masked-auto-encoder objective does: encode a masked text, and make [CLS] carry it to a decoder."""
+"""The steps that all masked-auto-encoder objectives share: encode a masked text and decode from its [CLS] vector."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,47 +12,55 @@ from dupmae_ir.models.masked_lm import embed, encoder_of, head_of, shape_of
 from dupmae_ir.models.objectives.decoders import DecoderLayer
 from dupmae_ir.models.objectives.token_loss import IGNORED, token_cross_entropy
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
 Terms = dict[str, Tensor]
-"""The loss of each task by name; their weighted sum is what is minimised."""
+"""The loss of each task by name. Their weighted sum is minimised."""
 
 
 class Bottleneck(nn.Module):
-    """A masked LM and the steps its objectives share. Only decoders that a subclass adds are new parameters; the
-    embeddings and the prediction head are the encoder's own."""
+    """Base class of the objectives: a masked LM, whose embeddings and prediction head the decoders share.
 
-    def __init__(self, lm: nn.Module) -> None:
+    The decoders that a subclass adds are the only new parameters.
+    """
+
+    def __init__(self, lm: PreTrainedModel) -> None:
         super().__init__()
-        self.lm: Any = lm
+        self.lm = lm
 
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(B, L) -> (B, L, d) last hidden states."""
+        """Last hidden states: (B, L) ids and attention mask -> (B, L, d)."""
         return encoder_of(self.lm)(input_ids=ids, attention_mask=mask).last_hidden_state
 
     def embed(self, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
-        """Word (or given vectors) + position + type, LayerNorm and dropout: (B, L, d)."""
+        """Word embeddings (or the given vectors) + position + type, then LayerNorm and dropout: (B, L, d)."""
         return embed(self.lm, ids, vectors)
 
-    def predict(self, hidden: Tensor, labels: Tensor, lm: nn.Module | None = None) -> Tensor:
-        """Mean cross-entropy of the head (``lm``'s, where it is another) at the labels (-100: nothing asked)."""
-        head = head_of(self.lm if lm is None else lm)
-        asked = labels != IGNORED
-        # Only labelled tokens go through the head at all.
-        return token_cross_entropy(head.transform(hidden[asked]), labels[asked], head.weight, head.bias)
+    def predict(self, hidden: Tensor, labels: Tensor, lm: PreTrainedModel | None = None) -> Tensor:
+        """Mean cross-entropy of the prediction head at the labels; positions labelled -100 are ignored.
 
-    def led_by(self, cls: Tensor, ids: Tensor) -> Tensor:
-        """[h_cls, embeddings of the other tokens]: the decoder's input, (B, L, d). Position 0 gets no position."""
+        ``lm``: the model whose head is used, where it is not the objective's own.
+        """
+        head = head_of(self.lm if lm is None else lm)
+        labelled = labels != IGNORED
+        # Only labelled tokens pass through the head.
+        return token_cross_entropy(head.transform(hidden[labelled]), labels[labelled], head.weight, head.bias)
+
+    def decoder_input(self, cls: Tensor, ids: Tensor) -> Tensor:
+        """[h_cls, embeddings of the other tokens]: (B, L, d). h_cls has no position embedding."""
         return torch.cat([cls, self.embed(ids)[:, 1:]], 1)
 
-    def decode(self, layers: Any, cls: Tensor, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
-        """Ordinary self-attention over :meth:`led_by` and the loss at the masked tokens (RetroMAE Eq. 2-3)."""
-        hidden = self.led_by(cls, ids)
+    def decode(self, layers: Iterable[nn.Module], cls: Tensor, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        """Loss at the masked tokens after self-attention over :meth:`decoder_input` (RetroMAE Eq. 2-3)."""
+        hidden = self.decoder_input(cls, ids)
         visible = mask.bool().unsqueeze(1)
         for layer in layers:
             hidden = layer(hidden, hidden, visible)
         return self.predict(hidden, labels)
 
 
-def decoder_layers(config: Any, count: int) -> nn.ModuleList:
+def decoder_layers(config: PretrainedConfig, count: int) -> nn.ModuleList:
     """``count`` new BERT layers with BERT's initialisation."""
     layers = nn.ModuleList(DecoderLayer(config) for _ in range(count))
     for module in layers.modules():

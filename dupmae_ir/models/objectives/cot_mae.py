@@ -1,6 +1,8 @@
-"""CoT-MAE: [CLS] of a text leads the decoding of its context, by masks or left to right (CoT-MoTE section 3)."""
+"""CoT-MAE: the [CLS] vector of a text helps decode its context, masked or left to right (CoT-MoTE section 3)."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -9,16 +11,20 @@ from torch.nn import functional as F
 from dupmae_ir.models.masked_lm import shape_of
 from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms, decoder_layers
 from dupmae_ir.models.objectives.decoders import CausalBlock, causal
+from dupmae_ir.models.objectives.token_loss import IGNORED
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class LeftToRight(Bottleneck):
-    """A bottleneck with the auto-regressive decoder of CoT-MAE and CoT-MoTE; names as released."""
+    """An objective with the auto-regressive decoder of CoT-MAE and CoT-MoTE; parameter names as in the release."""
 
     d_head: nn.ModuleList
     window: int
 
     def add_blocks(self, layers: int, window: int) -> None:
-        """``layers`` GPT-2 blocks that see position 0 and the last ``window`` tokens (0: all before)."""
+        """Add ``layers`` GPT-2 blocks that attend to position 0 and the last ``window`` tokens (0: all before)."""
         shape = shape_of(self.lm.config)
         self.window, self.dropout = window, shape.dropout
         self.d_head = nn.ModuleList(CausalBlock(self.lm.config) for _ in range(layers))
@@ -26,20 +32,26 @@ class LeftToRight(Bottleneck):
             self.d_head_ln_f = nn.LayerNorm(shape.width, eps=shape.epsilon)
 
     def left_to_right(self, cls: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """Each token of the context from those before it, [SEP] included, the first from ``cls`` (B, 1, d) alone."""
-        hidden = F.dropout(self.led_by(cls, ids), self.dropout, self.training)
+        """Loss of predicting each token of the context, [SEP] included, from ``cls`` (B, 1, d) and those before it."""
+        hidden = F.dropout(self.decoder_input(cls, ids), self.dropout, self.training)
         visible = causal(mask, self.window)
         for block in self.d_head:
             hidden = block(hidden, visible)
-        labels = ids.masked_fill(~mask.bool(), -100)
+        labels = ids.masked_fill(~mask.bool(), IGNORED)
         return self.predict(self.d_head_ln_f(hidden)[:, :-1], labels[:, 1:])
 
 
 class CoTMAE(LeftToRight):
-    """Encoder loss, and the loss of each decoder that has layers: ``mask_layers`` BERT layers on the masked context,
-    ``causal_layers`` GPT-2 blocks that predict the context left to right within ``window`` tokens (0: no limit)."""
+    """The encoder's masked-LM loss plus the loss of each decoder that has layers.
 
-    def __init__(self, lm: nn.Module, mask_layers: int = 2, causal_layers: int = 0, window: int = 0) -> None:
+    Args:
+        lm: the masked LM to train.
+        mask_layers: BERT layers that decode the masked context; 0 for none.
+        causal_layers: GPT-2 blocks that predict the context left to right; 0 for none.
+        window: tokens that the causal blocks look back, besides position 0; 0 for no limit.
+    """
+
+    def __init__(self, lm: PreTrainedModel, mask_layers: int = 2, causal_layers: int = 0, window: int = 0) -> None:
         super().__init__(lm)
         if mask_layers + causal_layers < 1:
             raise ValueError("CoT-MAE needs a decoder: mask layers, causal layers or both")
@@ -47,8 +59,12 @@ class CoTMAE(LeftToRight):
         self.add_blocks(causal_layers, window)
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
-        """``input_ids, attention_mask, labels`` of the masked text; ``enc_head_*`` the masked context and its labels,
-        ``dec_head_input_ids, dec_head_attention_mask`` the plain context, for the decoders that are there."""
+        """The loss and its terms.
+
+        ``batch``: ``input_ids, attention_mask, labels`` of the masked text; for the mask decoder ``enc_head_*``, the
+        masked context and its labels; for the causal decoder ``dec_head_input_ids, dec_head_attention_mask``, the
+        unmasked context.
+        """
         hidden = self.encode(batch["input_ids"], batch["attention_mask"])
         terms: Terms = {"mlm": self.predict(hidden, batch["labels"])}
         cls = hidden[:, :1]

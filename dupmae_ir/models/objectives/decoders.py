@@ -1,12 +1,12 @@
 """Decoder blocks of the pre-training objectives, with their own attention.
 
-Parameters are named as in Hugging Face's BertLayer and GPT2Block, so that released decoders load; nothing here uses
-those classes, whose internals change between versions.
+Parameters are named as in Hugging Face's BertLayer and GPT2Block, so that released decoders load. The classes
+themselves are not used, because their internals change between versions.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,14 @@ from torch.nn import functional as F
 
 from dupmae_ir.models.masked_lm import shape_of
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 
 class _Attention(nn.Module):
     """``attention.self.{query,key,value}`` and ``attention.output.{dense,LayerNorm}`` of a BertLayer."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
         shape = shape_of(config)
         width = shape.width
@@ -41,14 +44,9 @@ class _Attention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """One post-norm BERT layer whose queries may come from another stream than its context.
+    """One post-norm BERT layer whose queries may come from a different stream than its keys and values."""
 
-    ``query`` (B, L, d) carries the residual; ``context`` (B, L, d) gives keys and values; ``visible`` (B, L, L) or
-    (B, 1, L) is True where a row may look. A row that may look nowhere looks at column 0: its output means nothing,
-    but it must not be NaN.
-    """
-
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
         shape = shape_of(config)
         width, inner = shape.width, shape.inner
@@ -60,6 +58,14 @@ class DecoderLayer(nn.Module):
         self.dropout = shape.dropout
 
     def forward(self, query: Tensor, context: Tensor, visible: Tensor) -> Tensor:
+        """Output (B, L, d).
+
+        Args:
+            query: (B, L, d), the residual stream.
+            context: (B, L, d), the source of keys and values.
+            visible: (B, L, L) or (B, 1, L), True where a row may attend. A row that may attend nowhere attends to
+                column 0, because its output, although unused, must not be NaN.
+        """
         visible = visible.bool()
         blind = ~visible.any(-1, keepdim=True)
         first = torch.zeros_like(visible[:1, :1]).index_fill_(-1, torch.tensor([0], device=visible.device), True)
@@ -71,10 +77,10 @@ class DecoderLayer(nn.Module):
 class _Conv1D(nn.Module):
     """GPT-2's linear layer, whose weight is (in, out)."""
 
-    def __init__(self, inside: int, outside: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(inside, outside) * 0.02)
-        self.bias = nn.Parameter(torch.zeros(outside))
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight + self.bias
@@ -85,11 +91,9 @@ class CausalBlock(nn.Module):
 
     The released code builds its ``GPT2Config`` from BERT's configuration, so the block has BERT's exact GELU and
     layer-norm epsilon (1e-12), not GPT-2's tanh approximation and 1e-5.
-
-    Args of ``forward``: ``x`` (B, L, d); ``visible`` (B, L, L), True where a row may attend, causal mask included.
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
         shape = shape_of(config)
         width = shape.width
@@ -99,6 +103,7 @@ class CausalBlock(nn.Module):
         self.mlp = nn.ModuleDict({"c_fc": _Conv1D(width, 4 * width), "c_proj": _Conv1D(4 * width, width)})
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        """(B, L, d) -> (B, L, d). ``visible`` (B, L, L): True where a row may attend, causal mask included."""
         q, k, v = (split_heads(p, self.heads) for p in self.attn["c_attn"](self.ln_1(x)).chunk(3, -1))
         drop = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible.unsqueeze(1), dropout_p=drop)
@@ -118,14 +123,16 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def unpack(bits: Tensor, length: int) -> Tensor:
-    """(..., ceil(length / 8)) uint8, lowest bit first -> (..., length) bool: masks that travelled as bits."""
-    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return ((bits.unsqueeze(-1) >> places) & 1).flatten(-2)[..., :length].bool()
+    """Unpack bit masks: (..., ceil(length / 8)) uint8, lowest bit first -> (..., length) bool."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits.unsqueeze(-1) >> shifts) & 1).flatten(-2)[..., :length].bool()
 
 
 def causal(mask: Tensor, window: int = 0) -> Tensor:
-    """(B, L) real tokens -> (B, L, L): row i sees columns up to i that are real; with ``window`` w only column 0 and
-    the last w of them (CoT-MAE's ``attn_window``)."""
+    """Causal attention mask: (B, L) attention mask -> (B, L, L) bool, True where row i may attend to column j.
+
+    With ``window`` w, a row attends only to column 0 and the last w columns up to itself (CoT-MAE's ``attn_window``).
+    """
     length = mask.shape[1]
     row, column = torch.arange(length, device=mask.device).unsqueeze(1), torch.arange(length, device=mask.device)
     near = column <= row

@@ -1,17 +1,22 @@
-"""MASTER: several bottlenecked decoders, each with its own task, on one encoder (MASTER section 4)."""
+"""MASTER: one encoder and several bottlenecked decoders, each with its own task (MASTER section 4)."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms, decoder_layers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TASKS = {"mkp": "c_head", "doc2query": "query_head", "gpt2": "gpt_head", "npr": "next_head", "cmp": "overlap_head"}
 """Task -> name of its decoder in the released checkpoints: masked keywords, generated queries, generated
 continuation, neighbouring passage, complementary mask."""
 
-# Task -> (prefix of its decoder's inputs, attention mask of those inputs).
+# Task -> (prefix of its decoder's inputs in the batch, name of their attention mask).
 _INPUTS = {
     "mkp": ("decoder", "attention_mask"),
     "doc2query": ("query", "query_attention_mask"),
@@ -22,16 +27,20 @@ _INPUTS = {
 
 
 class MASTER(Bottleneck):
-    """The sum of the decoders' losses and of the encoder's on each text it reads (MASTER Eq. 8; three passes in the
-    released code). ``tasks`` switches decoders off for the ablations; a task that is off costs nothing.
+    """The sum of all decoder losses and of the encoder's masked-LM losses (MASTER Eq. 8).
 
-    ``encoder_losses``: ``all`` adds the masked-LM loss of every text the encoder reads, as released; ``passage`` that
-    of the passage alone, the one L_MLM of Eq. 8. ``shared_decoder``: one for all tasks (Table 6).
+    Args:
+        lm: the masked LM to train.
+        tasks: the tasks to train; a task that is left out costs nothing.
+        layers: layers of each decoder.
+        encoder_losses: ``all`` adds the masked-LM loss of every text that the encoder reads (three passes, as in the
+            released code); ``passage`` adds that of the passage only, the one L_MLM of Eq. 8.
+        shared_decoder: one decoder for all tasks (Table 6).
     """
 
     def __init__(
         self,
-        lm: nn.Module,
+        lm: PreTrainedModel,
         tasks: tuple[str, ...] = tuple(TASKS),
         layers: int = 2,
         encoder_losses: str = "all",
@@ -39,7 +48,7 @@ class MASTER(Bottleneck):
     ) -> None:
         super().__init__(lm)
         if encoder_losses not in ("all", "passage"):
-            raise ValueError(f"encoder losses {encoder_losses!r} are not known")
+            raise ValueError(f"encoder losses {encoder_losses!r} are not known; use all or passage")
         self.encoder_losses = encoder_losses
         if unknown := set(tasks) - set(TASKS):
             raise ValueError(f"no task named {sorted(unknown)[0]!r}; there are {', '.join(TASKS)}")
@@ -49,13 +58,16 @@ class MASTER(Bottleneck):
             setattr(self, name, decoder_layers(self.lm.config, layers))
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
-        """``input_ids, attention_mask, labels`` of the masked passage, and for each task that is on
-        ``PREFIX_input_ids, PREFIX_labels`` with its mask, the prefixes being those of the released code."""
+        """The loss and its terms.
+
+        ``batch``: ``input_ids, attention_mask, labels`` of the masked passage, and for each task
+        ``PREFIX_input_ids, PREFIX_labels`` and their attention mask, with the prefixes of the released code.
+        """
         terms: Terms = {}
-        passage = self._read(batch, "input_ids", "attention_mask", "labels", terms, "mlm_passage")
-        led_by = dict.fromkeys(self.tasks, passage)
+        passage = self._encode_masked(batch, "input_ids", "attention_mask", "labels", terms, "mlm_passage")
+        cls_for = dict.fromkeys(self.tasks, passage)
         if "npr" in self.tasks:
-            led_by["npr"] = self._read(
+            cls_for["npr"] = self._encode_masked(
                 batch,
                 "next_encoder_input_ids",
                 "next_encoder_attention_mask",
@@ -64,7 +76,7 @@ class MASTER(Bottleneck):
                 "mlm_neighbour",
             )
         if "cmp" in self.tasks:
-            led_by["cmp"] = self._read(
+            cls_for["cmp"] = self._encode_masked(
                 batch,
                 "overlap_encoder_input_ids",
                 "attention_mask",
@@ -75,11 +87,13 @@ class MASTER(Bottleneck):
         for task in self.tasks:
             prefix, mask = _INPUTS[task]
             ids, labels = batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"]
-            terms[task] = self.decode(getattr(self, self.decoder_of[task]), led_by[task], ids, batch[mask], labels)
+            terms[task] = self.decode(getattr(self, self.decoder_of[task]), cls_for[task], ids, batch[mask], labels)
         return torch.stack(list(terms.values())).sum(), terms
 
-    def _read(self, batch: dict[str, Tensor], ids: str, mask: str, labels: str, terms: Terms, name: str) -> Tensor:
-        """Encode one masked text, note its own loss where it counts, and return its [CLS] (B, 1, d)."""
+    def _encode_masked(
+        self, batch: dict[str, Tensor], ids: str, mask: str, labels: str, terms: Terms, name: str
+    ) -> Tensor:
+        """[CLS] vector (B, 1, d) of a masked text; its masked-LM loss joins ``terms`` if it is part of the sum."""
         hidden = self.encode(batch[ids], batch[mask])
         if self.encoder_losses == "all" or name == "mlm_passage":
             terms[name] = self.predict(hidden, batch[labels])

@@ -1,4 +1,4 @@
-"""Masked-LM pre-training and nothing else (BERT): what the auto-encoders are compared with."""
+"""Masked-LM pre-training only (BERT): the baseline of the auto-encoders."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms
 
 
 class PlainMLM(Bottleneck):
-    """The encoder's loss of every objective here, without a decoder: nothing asks [CLS] to carry the text."""
+    """The encoder's masked-LM loss without a decoder: nothing trains [CLS] to represent the text."""
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
-        """``encoder_ids, attention_mask, encoder_labels``, each (B, L)."""
+        """The loss and its terms. ``batch``: ``encoder_ids, attention_mask, encoder_labels``, each (B, L)."""
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         loss = self.predict(hidden, batch["encoder_labels"])
         return loss, {"mlm": loss}

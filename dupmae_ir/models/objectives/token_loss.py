@@ -1,9 +1,9 @@
-"""Cross-entropy over the vocabulary without the (N, V) logits of all tokens at once.
+"""Cross-entropy over the vocabulary without materialising the (N, V) logits of all tokens.
 
-The gradient is worked out chunk by chunk on the way forward, while a chunk's logits are there, and only scaled on the
-way back: memory is three tensors of a chunk's logits and the gradients, whatever the batch and the length. The (V, d)
-gradient, which every form of the loss must return, exists from the forward pass on, and twice while it is scaled.
-benchmarks/heads_memory.py measures what lies above the parameters' gradients.
+The gradient is computed chunk by chunk during the forward pass, while a chunk's logits exist, and the backward pass
+only scales it. Memory is therefore three tensors of a chunk's logits plus the gradients, independent of batch and
+length. The (V, d) gradient, which any implementation has to return, exists from the forward pass on, and twice while it
+is scaled. benchmarks/heads_memory.py measures the memory above the parameters' gradients.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ import torch
 from torch import Tensor
 
 IGNORED = -100
-TOKENS = 256
-"""Tokens per chunk: 256 x 30,522 float32 logits are 31 MB."""
+TOKENS_PER_CHUNK = 256
+"""256 x 30,522 float32 logits are 31 MB."""
 
 
 def token_cross_entropy(
-    hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None, chunk: int = TOKENS
+    hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None, chunk: int = TOKENS_PER_CHUNK
 ) -> Tensor:
-    """Mean -log softmax(hidden W^T + b) at the labels, over the labelled tokens of the batch; 0 if there are none.
+    """Mean of -log softmax(hidden W^T + b) at the labels over the labelled tokens of the batch; 0 if there are none.
 
-    ``hidden`` (..., d) outputs of the head's transform, ``labels`` (...) ids with :data:`IGNORED` where nothing is
-    asked, ``weight`` (V, d), ``bias`` (V,). Only labelled tokens are projected.
+    Args:
+        hidden: (..., d), outputs of the head's transform; only labelled tokens are projected.
+        labels: (...), ids, or :data:`IGNORED` for tokens that are not predicted.
+        weight: (V, d).
+        bias: (V,) or None.
+        chunk: tokens whose logits are computed together.
     """
-    asked = labels != IGNORED
-    return _TokenLoss.apply(hidden[asked], labels[asked], weight, bias, chunk)
+    labelled = labels != IGNORED
+    return _TokenLoss.apply(hidden[labelled], labels[labelled], weight, bias, chunk)
 
 
 class _TokenLoss(torch.autograd.Function):
@@ -47,15 +51,15 @@ class _TokenLoss(torch.autograd.Function):
         table = weight.to(dtype)
         for start in range(0, len(labels), chunk):
             part = slice(start, start + chunk)
-            tokens, wanted = hidden[part].to(dtype), labels[part].unsqueeze(1)
+            tokens, targets = hidden[part].to(dtype), labels[part].unsqueeze(1)
             logits = torch.mm(tokens, table.t()).to(exact)
             if bias is not None:
                 logits += bias
-            loss += (torch.logsumexp(logits, 1) - logits.gather(1, wanted).squeeze(1)).sum() / count
+            loss += (torch.logsumexp(logits, 1) - logits.gather(1, targets).squeeze(1)).sum() / count
             if not any(needs):
                 continue
             # d loss / d logits = (softmax - one hot) / count
-            slope = logits.softmax(1).scatter_add_(1, wanted, logits.new_full(wanted.shape, -1.0)).div_(count)
+            slope = logits.softmax(1).scatter_add_(1, targets, logits.new_full(targets.shape, -1.0)).div_(count)
             if grad_hidden is not None:
                 grad_hidden[part] = torch.mm(slope.to(dtype), table).to(hidden.dtype)
             if grad_weight is not None:
@@ -80,7 +84,7 @@ class _TokenLoss(torch.autograd.Function):
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, without a second tensor of total's size where the dtypes allow."""
+    """Add the product a b to ``total`` in place, without a temporary of its size where the dtypes match."""
     if a.dtype == total.dtype:
         total.addmm_(a, b)
     else:

@@ -1,271 +1,138 @@
-"""Texts that a model writes about a corpus: queries for MASTER and CoT-MoTE, continuations for MASTER.
+"""Add generated texts to a corpus: queries for MASTER and CoT-MoTE, continuations for MASTER.
 
-``python -m dupmae_ir.pretrain.augment`` reads a corpus and writes it as JSON lines with one field more: ``queries``
-(an encoder-decoder such as doc2query-T5, fed with title and text) or ``next`` (a causal model such as GPT-2, the
-text being its prompt). Applied to its own output it adds the other field and keeps the first.
+The corpus is copied to JSON lines with one more field: ``queries``, from an encoder-decoder such as doc2query-T5 that
+reads title and text, or ``next``, from a causal model such as GPT-2 that is prompted with the text. Applied to its own
+output, the command adds the other field and keeps the first.
 
-What is written about a text depends on the text, the model and the seed alone (see
-:mod:`~dupmae_ir.pretrain.augment.writer`), so neither a resume nor another order changes it.
+The generated texts depend only on the text, the model and the seed (see
+:mod:`~dupmae_ir.pretrain.augment.generator`), so neither a resumption nor another order changes them.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import json
-import os
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from dupmae_ir.config import option, parse
-from dupmae_ir.console import Parser, guarded, progress, say
+from dupmae_ir.console import progress, say
+from dupmae_ir.device import on_its_threads, pick_device, pick_dtype
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.io.collections import read_collection
-from dupmae_ir.io.lines import numbered_lines
-from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.pretrain.augment.writer import Writer, WriterConfig
-from dupmae_ir.pretrain.corpus import JSON_ENDINGS, list_sources
-
-PURPOSE = """
-Add texts that a model writes to a corpus: queries (any Hugging Face encoder-decoder, such as doc2query-T5) or
-continuations (any causal model, such as GPT-2), for --method master and cot-mote of dupmae-ir pretrain.
-Interrupted, the same command resumes to the same texts.
-"""
-EXAMPLE = """
-dupmae-ir pretrain.augment --task queries --model doc2query-t5/ --corpus passages.txt.gz --output queries.jsonl.gz
-dupmae-ir pretrain.augment --task continuation --model gpt2/ --corpus queries.jsonl.gz --output both.jsonl.gz
-"""
-FIELDS = {"queries": "queries", "continuation": "next"}
-IDS = ("id", "_id", "docid")
-
-Row = dict[str, Any]
+from dupmae_ir.io.resumable_jsonl import ResumableJsonl
+from dupmae_ir.pretrain.augment.config import FIELDS, AugmentConfig
+from dupmae_ir.pretrain.augment.generator import Generator, model_digest
+from dupmae_ir.pretrain.augment.rows import needs_texts, prompt, read_rows, to_line
 
 
-@dataclass(frozen=True, kw_only=True)
-class AugmentConfig(WriterConfig):
-    """Everything that ``python -m dupmae_ir.pretrain.augment`` can be told."""
-
-    corpus: str = option(
-        help="text file (a passage a line), JSON lines, TSV, BEIR folder, or a folder of such files; .gz of any",
-        group="input",
-        metavar="TEXT",
-    )
-    output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")
-    window: int = option(256, "texts read between two saves, and sorted by length together", group="machine")
-    overwrite: bool = option(False, "replace an older output, once the new one is complete", group="output")
-    restart: bool = option(False, "throw away the unfinished work of an earlier run", group="output")
-    quiet: bool = option(False, "no progress, only errors", group="output")
-    json: bool = option(False, "print the summary as JSON on standard output", group="output")
-
-
+@on_its_threads
 def run(config: AugmentConfig) -> dict[str, Any]:
-    """Write ``config.output`` and return the summary: file, texts in it, those written about now, seconds.
+    """Write ``config.output`` and its record, and return the counts: texts, and texts that were augmented.
 
-    Finished windows lie in ``.OUTPUT.augment`` beside the output until it is whole; a run that was killed goes on
-    from there, and refuses to with another model, corpus or setting. A text that has the field already keeps it, and
-    an empty text gets an empty list.
+    A row that already has generated texts keeps them; an empty text gets an empty list. See :mod:`dupmae_ir.io.jobs`
+    for what a second run returns.
     """
-    if config.window < 1:
-        raise UsageError(f"--window must be 1 or more, got {config.window}")
-    output, field = _output(config), FIELDS[config.task]
-    started = time.monotonic()
-    with exclusive(output.with_name(f".{output.name}.lock"), f"writing {output}"):
-        corpus = _survey(config.corpus, field)
-        writer = Writer.load(config)
-        work = output.with_name(f".{output.name}.augment")
-        with _resumed(work, _decisive(config, corpus, writer), config.restart) as file:
-            _write(config, field, writer, corpus.asked, file)
-        _join(config.corpus, field, corpus, work, output)
-        work.unlink()
-    return {
-        "output": str(output),
-        "texts": corpus.rows,
-        "written_about": corpus.asked,
-        "seconds": round(time.monotonic() - started, 1),
-    }
+    if Path(config.output).is_dir():
+        raise UsageError(f"{config.output} is a folder; name a file to write")
+    corpus = _survey(config.corpus, FIELDS[config.task])
 
+    def inputs() -> dict[str, str]:
+        return {"corpus": corpus.digest, "model": model_digest(config)}
 
-def read_rows(source: str | Path) -> Iterator[Row]:
-    """The texts of a corpus as ``{"id", "title", "text"}``, with ``queries`` and ``next`` where a row has them.
-
-    Without an id of its own a text has its line number, in a folder of files behind the file's name. ``text`` stays a
-    list where it was one. Raises :class:`InputError` with file and line.
-    """
-    paths = list_sources(source)
-    for path in paths:
-        prefix = f"{path.name}:" if len(paths) > 1 else ""
-        name = path.name.lower().removesuffix(".gz")
-        if path.is_dir():
-            raise InputError(f"{path} is a saved Hugging Face dataset; make JSON lines of it: dataset.to_json(FILE)")
-        if name.endswith(".tsv"):
-            yield from ({"id": d.docid, "title": d.title, "text": d.text} for d in read_collection(path))
-            continue
-        for number, line in numbered_lines(path):
-            if name.endswith(JSON_ENDINGS):
-                yield _row(line, f"{path}:{number}", f"{prefix}{number}")
-            else:
-                yield {"id": f"{prefix}{number}", "title": "", "text": line.strip()}
-
-
-def prompt(row: Row) -> str:
-    """What the model reads of a row: title, a blank, text; "" where both are empty."""
-    passages = [row["text"]] if isinstance(row["text"], str) else row["text"]
-    return " ".join(piece.strip() for piece in (row["title"], *passages) if piece.strip())
+    with Job(
+        config.output,
+        "pretrain.augment",
+        _settings(config),
+        inputs,
+        overwrite=config.overwrite,
+        restart=config.restart,
+        quiet=config.quiet,
+    ) as job:
+        if result := job.finished():
+            return result
+        started = time.monotonic()
+        # Loaded first, because a downloaded model has its digest only afterwards.
+        generator = Generator.load(config)
+        work = job.begin()
+        lines = _generate(config, generator, corpus, work / "lines.jsonl")
+        made = work / f"augmented{Path(config.output).suffix}"
+        _merge(config, corpus, lines, made)
+        seconds = round(time.monotonic() - started, 1)
+        return job.publish(made, {"texts": corpus.texts, "augmented": corpus.pending}) | {"seconds": seconds}
 
 
 class _Corpus(NamedTuple):
-    """What a first reading finds, so that a mistake in the last line shows before the work begins."""
+    """Counts and digest of the corpus, from a first pass that also finds errors before the model is loaded."""
 
-    rows: int
-    asked: int  #: rows to write about
+    texts: int
+    pending: int  #: texts to generate for
     digest: str  #: sha256 of all rows
 
 
 def _survey(source: str, field: str) -> _Corpus:
-    rows = asked = 0
+    texts = pending = 0
     sha256 = hashlib.sha256()
     for row in read_rows(source):
-        rows += 1
-        asked += _wants(row, field)
-        sha256.update(_line(row))
-    if not rows:
-        raise InputError(f"{source}: no texts in it")
-    return _Corpus(rows, asked, sha256.hexdigest())
+        texts += 1
+        pending += needs_texts(row, field)
+        sha256.update(to_line(row))
+    if not texts:
+        raise InputError(f"{source}: contains no texts")
+    return _Corpus(texts, pending, sha256.hexdigest())
 
 
-def _output(config: AugmentConfig) -> Path:
-    output = Path(config.output).absolute()
-    if output.is_dir():
-        raise UsageError(f"{output} is a folder; name a file in it")
-    if output.exists() and not config.overwrite:
-        raise UsageError(f"{output}: already there; add --overwrite to replace it, or name another --output")
-    return output
-
-
-def _wants(row: Row, field: str) -> bool:
-    return not row.get(field) and bool(prompt(row))
-
-
-def _write(config: AugmentConfig, field: str, writer: Writer, asked: int, file: IO[bytes]) -> None:
-    """Append the windows that the work file lacks; each is one line, on the disk before the next begins."""
-    done = sum(1 for _ in file) * config.window
-    todo = islice((prompt(row) for row in read_rows(config.corpus) if _wants(row, field)), done, None)
-    with progress(config.task, "texts", asked, config.quiet, initial=min(done, asked)) as bar:
-        while window := list(islice(todo, config.window)):
-            file.write(_line(writer(window, bar.update)))
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _join(source: str, field: str, corpus: _Corpus, work: Path, output: Path) -> None:
-    """The output: every row with what was written about it."""
-    sha256 = hashlib.sha256()
-    with work.open("rb") as file, _opened(output) as out:
-        next(file)
-        written = chain.from_iterable(map(json.loads, file))
-        for row in read_rows(source):
-            sha256.update(_line(row))
-            texts = next(written, []) if _wants(row, field) else row.get(field, [])
-            out.write(_line({**row, field: texts}))
-        if sha256.hexdigest() != corpus.digest:
-            raise InputError(f"{source}: changed while its texts were written; put it back, or add --restart")
-
-
-def _decisive(config: AugmentConfig, corpus: _Corpus, writer: Writer) -> dict[str, Any]:
-    """Whatever decides what is written, by flag; batch size and device do so by rounding only."""
+def _settings(config: AugmentConfig) -> dict[str, Any]:
+    """The settings that decide what is generated; batch size and device affect it by rounding only."""
     names = ("task", "top_k", "top_p", "temperature", "max_new_tokens", "max_input", "seed", "window")
+    dtype, _ = pick_dtype(config.dtype, pick_device(config.device)[0])
     return {
-        "corpus": corpus.digest,
-        "model": writer.digest,
-        "dtype": writer.dtype,
+        **{name: getattr(config, name) for name in names},
         "per_text": config.copies,
-        **{n: getattr(config, n) for n in names},
+        "dtype": str(dtype).removeprefix("torch."),
     }
 
 
-@contextmanager
-def _resumed(work: Path, settings: Mapping[str, Any], restart: bool) -> Iterator[IO[bytes]]:
-    """The work file, to read its finished windows from and then append to. The first line says its settings."""
-    if restart:
-        work.unlink(missing_ok=True)
-    with work.open("a+b") as file:
-        file.seek(0)
-        whole = sum(len(line) for line in file if line.endswith(b"\n"))
-        # A kill in the middle of a line leaves its beginning.
-        file.truncate(whole)
-        file.seek(0)
-        if not whole:
-            file.write(_line(settings))
-        elif changed := _changes(json.loads(file.readline()), settings):
-            raise UsageError(
-                f"{work}: unfinished work was begun otherwise ({changed}); run the first command again "
-                "to finish it, or add --restart to throw it away"
+def _generate(config: AugmentConfig, generator: Generator, corpus: _Corpus, path: Path) -> ResumableJsonl:
+    """Generate the missing texts window by window: one line ``{"texts": [...]}`` per row, in reading order."""
+    lines = ResumableJsonl(path, corpus.pending, config.window)
+    if lines.done:
+        say(f"resuming after {lines.done:,} of {corpus.pending:,} texts", config.quiet)
+    field = FIELDS[config.task]
+    prompts = (prompt(row) for row in read_rows(config.corpus) if needs_texts(row, field))
+    todo = islice(prompts, lines.done, None)
+    with progress(config.task, "texts", corpus.pending, config.quiet, initial=lines.done) as bar:
+        while window := list(islice(todo, config.window)):
+            lines.append([{"texts": texts} for texts in generator(window, bar.update)])
+    return lines
+
+
+def _merge(config: AugmentConfig, corpus: _Corpus, lines: ResumableJsonl, path: Path) -> None:
+    """Write every row of the corpus with its generated texts."""
+    field = FIELDS[config.task]
+    sha256 = hashlib.sha256()
+    with _open(path) as out:
+        generated = lines.rows()
+        for row in read_rows(config.corpus):
+            sha256.update(to_line(row))
+            texts = next(generated, {"texts": []})["texts"] if needs_texts(row, field) else row.get(field, [])
+            out.write(to_line({**row, field: texts}))
+        if sha256.hexdigest() != corpus.digest:
+            raise InputError(
+                f"{config.corpus}: changed while texts were generated for it; restore it, or add --restart"
             )
-        yield file
-
-
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    names = [n for n in now if before.get(n) != now[n]]
-    return "; ".join(f"--{n.replace('_', '-')} was {str(before.get(n))[:12]}, is {str(now[n])[:12]}" for n in names)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Atomic; gzipped by the name, without time or name inside so that equal texts are equal bytes."""
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    """Atomic writing; a name that ends in .gz is gzipped without time or name, so that equal texts are equal bytes."""
     with atomic_write(path, "wb") as raw:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as zipped:
-                yield zipped
+                yield zipped  # type: ignore[misc]
         else:
             yield raw
-
-
-def _line(value: Any) -> bytes:
-    return (json.dumps(value, ensure_ascii=False) + "\n").encode()
-
-
-def _row(line: str, where: str, number: str) -> Row:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as e:
-        raise InputError(f"{where}: broken JSON: {e}") from None
-    if not isinstance(data, dict) or not {"text", "contents"} & data.keys():
-        raise InputError(f'{where}: wants one JSON object a line with "text" or "contents"')
-    name = "text" if "text" in data else "contents"
-    texts = _strings(data, name, where)
-    row: Row = {
-        "id": str(next((data[key] for key in IDS if key in data), number)),
-        "title": " ".join(_strings(data, "title", where)),
-        "text": texts if isinstance(data[name], list) else "".join(texts),
-    }
-    return row | {field: there for field in FIELDS.values() if (there := _strings(data, field, where))}
-
-
-def _strings(data: Row, name: str, where: str) -> list[str]:
-    value = data.get(name)
-    strings = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
-        raise InputError(f'{where}: "{name}" is neither a text nor a list of texts')
-    # JSON may hold half of a surrogate pair, which no UTF-8 file can.
-    return [s.encode("utf-8", "replace").decode() for s in strings]
-
-
-def main(argv: list[str] | None = None) -> int:
-    return guarded(lambda: _main(argv), "dupmae-ir pretrain.augment")
-
-
-def _main(argv: list[str] | None) -> int:
-    config = parse(Parser("pretrain.augment", PURPOSE, EXAMPLE), AugmentConfig, argv)
-    summary = run(config)
-    if config.json:
-        sys.stdout.write(json.dumps(summary) + "\n")
-    told = f"{summary['texts']:,} texts, {summary['written_about']:,} written about now"
-    say(f"{summary['output']}: {told}", config.quiet)
-    return 0

@@ -1,4 +1,4 @@
-"""CoT-MoTE: what the experts share, who reads what, what each choice does, and the two folders."""
+"""CoT-MoTE: shared and separate parameters of the experts, each choice of the objective, and the two folders."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def roberta():
     return RobertaForMaskedLM(RobertaConfig(**{k: v for k, v in same.items() if k != "model_type"}))
 
 
-def apart(experts):
-    """Experts that no longer are what they started from."""
+def diverged(experts):
+    """Experts whose feed-forward weights differ."""
     generator = torch.Generator().manual_seed(0)
     for name, p in experts.query.named_parameters():
         if "intermediate" in name or (".output." in name and "attention" not in name):
@@ -113,7 +113,7 @@ def test_experts_start_equal_and_share_their_attention(make):
     assert not any(n.rpartition(".")[0].endswith(("intermediate.dense", "ffn.lin1")) for n in touched)
 
 
-def test_a_step_on_queries_moves_their_expert_and_the_shared_attention_alone():
+def test_a_step_on_queries_changes_only_their_expert_and_the_shared_attention():
     experts = with_experts(bert()).train()
     before = {n: p.clone() for n, p in experts.state_dict().items()}
     optimizer = torch.optim.SGD(experts.parameters(), 0.1)
@@ -131,7 +131,7 @@ def test_a_step_on_queries_moves_their_expert_and_the_shared_attention_alone():
     assert embeddings is experts.passage.cls.predictions.decoder.weight
 
 
-def test_siamese_is_one_encoder_and_separate_are_two_wholes(batch):
+def test_siamese_is_one_encoder_and_separate_is_two(batch):
     torch.manual_seed(1)
     one, two, experts = (CoTMoTE(bert(), experts=kind).double() for kind in ("none", "all", "ffn"))
     assert one.experts.query is one.experts.passage
@@ -142,14 +142,14 @@ def test_siamese_is_one_encoder_and_separate_are_two_wholes(batch):
     for name in ("mlm_passage", "mlm_query"):
         assert terms[0][name].item() == pytest.approx(terms[1][name].item(), abs=1e-12)
         assert terms[0][name].item() == pytest.approx(terms[2][name].item(), abs=1e-12)
-    # A query moves nothing of the passage's whole encoder.
+    # The query loss has no gradient in the passage encoder.
     terms[1]["mlm_query"].backward()
     assert all(p.grad is None for p in two.experts.passage.parameters())
     assert any(p.grad is not None for p in two.experts.query.parameters())
 
 
 def test_switched_experts_read_each_others_texts(batch):
-    lm = apart(with_experts(bert())).double()
+    lm = diverged(with_experts(bert())).double()
     torch.manual_seed(1)
     straight = CoTMoTE(lm)
     torch.manual_seed(1)
@@ -161,7 +161,7 @@ def test_switched_experts_read_each_others_texts(batch):
     assert abs(loss.item() - straight.double()(given)[1]["mlm_query"].item()) > 1e-6
 
 
-def test_a_step_sets_the_experts_apart_and_keeps_the_rest_one(batch):
+def test_a_step_changes_only_the_feed_forward_parts_differently(batch):
     objective = CoTMoTE(bert())
     optimizer = torch.optim.AdamW(objective.parameters(), 1e-2)
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_a_step_sets_the_experts_apart_and_keeps_the_rest_one(batch):
     assert len(want) == 2 * 6
 
 
-def test_one_norm_or_two():
+def test_the_norm_is_shared_or_separate():
     def norm(experts, side):
         return getattr(experts, side).bert.encoder.layer[0].output.LayerNorm
 
@@ -191,7 +191,7 @@ def test_one_norm_or_two():
 
 
 @pytest.mark.parametrize("text_type", ["", "queries", "auto", None])
-def test_the_type_of_a_text_is_declared(text_type):
+def test_the_text_type_must_be_declared(text_type):
     with pytest.raises(ValueError, match="declare query or passage"):
         with_experts(bert()).encode(torch.tensor([[3, 4]]), torch.ones(1, 2), text_type)
 
@@ -211,7 +211,7 @@ def plain_hidden(shared, experts, ids, mask):
 
 
 def plain_loss(objective, batch, decode, sparse_head, spr_to_hidden, window):
-    """Eq. 3-4 and 11-12 as they read, with all logits: the terms by name."""
+    """Eq. 3-4 and 11-12 implemented directly, with all logits: the terms by name."""
     lm, experts = objective.experts.passage, objective.experts
     passage = plain_hidden(lm, lm, batch["input_ids"], batch["attention_mask"])
     query = plain_hidden(lm, experts.query, batch["query_input_ids"], batch["query_attention_mask"])
@@ -247,11 +247,11 @@ def plain_loss(objective, batch, decode, sparse_head, spr_to_hidden, window):
 @pytest.mark.parametrize("spr_to_hidden", ["embeddings", "linear"])
 @pytest.mark.parametrize("sparse_head", ["mlm", "tied"])
 @pytest.mark.parametrize("decode", ["den", "spr", "both"])
-def test_losses_and_gradients_are_those_of_the_formulas(batch, decode, sparse_head, spr_to_hidden, window):
-    """Everything written out plainly, in float64, for every choice; the experts already differ."""
+def test_losses_and_gradients_match_the_formulas(batch, decode, sparse_head, spr_to_hidden, window):
+    """Against a direct float64 implementation, for every choice; the experts already differ."""
     torch.manual_seed(1)
     choices = {"decode": decode, "sparse_head": sparse_head, "spr_to_hidden": spr_to_hidden, "window": window}
-    objective = CoTMoTE(apart(with_experts(bert(initializer_range=0.2))), **choices).double()
+    objective = CoTMoTE(diverged(with_experts(bert(initializer_range=0.2))), **choices).double()
     batch["dec_head_attention_mask"] = batch["dec_head_attention_mask"].clone()
     batch["dec_head_attention_mask"][1, 4:] = 0
     loss, terms = objective(batch)
@@ -267,13 +267,13 @@ def test_losses_and_gradients_are_those_of_the_formulas(batch, decode, sparse_he
 
 
 def test_every_parameter_learns_in_a_default_step(batch):
-    """Nothing lies idle, as several processes want it."""
+    """Distributed training requires a gradient for every parameter."""
     objective = CoTMoTE(bert())
     objective(batch)[0].backward()
     assert [n for n, p in objective.named_parameters() if p.grad is None] == []
 
 
-def test_choices_matter(batch):
+def test_each_choice_changes_the_losses(batch):
     def terms(**choices):
         torch.manual_seed(5)
         return {k: v.item() for k, v in CoTMoTE(bert(), **choices)(batch)[1].items()}
@@ -289,24 +289,24 @@ def test_choices_matter(batch):
     for wrong in ({"decode": "all"}, {"sparse_head": "x"}, {"spr_to_hidden": "x"}):
         with pytest.raises(ValueError, match="is not known"):
             terms(**wrong)
-    with pytest.raises(UsageError, match="--causal-layers wants 1 or more"):
+    with pytest.raises(UsageError, match="--causal-layers must be at least 1"):
         terms(layers=0)
 
 
-def test_tied_means_the_word_embeddings():
-    """Also of a base whose head has a weight of its own."""
+def test_a_tied_sparse_head_uses_the_word_embeddings():
+    """Also for a base model whose head is not tied to its embeddings."""
     objective = CoTMoTE(bert(tie_word_embeddings=False), sparse_head="tied")
     hidden, words = torch.randn(2, 5, 24), objective.lm.bert.embeddings.word_embeddings.weight
     assert not torch.equal(words, objective.lm.cls.predictions.decoder.weight)
     spr = (hidden[:, 1:-1] @ words.t()).relu().log1p().amax(1)
     torch.testing.assert_close(objective.spr(hidden, torch.ones(2, 5, dtype=torch.long)), spr)
-    torch.testing.assert_close(objective.as_hidden(spr), (spr @ words).unsqueeze(1))
+    torch.testing.assert_close(objective.spr_as_hidden(spr), (spr @ words).unsqueeze(1))
 
 
 def test_the_embeddings_do_not_learn_through_the_product_with_spr():
     objective = CoTMoTE(bert())
     spr = torch.rand(2, 29, requires_grad=True)
-    objective.as_hidden(spr).sum().backward()
+    objective.spr_as_hidden(spr).sum().backward()
     assert spr.grad is not None
     assert objective.lm.bert.embeddings.word_embeddings.weight.grad is None
 
@@ -320,10 +320,10 @@ def test_a_text_without_ordinary_tokens_is_zero():
 
 @pytest.fixture
 def trained():
-    return apart(with_experts(bert())).eval()
+    return diverged(with_experts(bert())).eval()
 
 
-def test_two_plain_folders(tmp_path, trained):
+def test_experts_are_saved_as_two_plain_folders(tmp_path, trained):
     from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = tiny_tokenizer()
@@ -364,8 +364,8 @@ def test_sentence_transformers_opens_the_folders(tmp_path, trained):
 
 
 @pytest.mark.parametrize("shared_norm", [False, True])
-def test_the_folders_become_experts_again(tmp_path, shared_norm):
-    trained = apart(with_experts(bert(), shared_norm))
+def test_saved_experts_load_with_shared_modules(tmp_path, shared_norm):
+    trained = diverged(with_experts(bert(), shared_norm))
     save_experts(tmp_path / "m", trained, tiny_tokenizer(), ModelConfig())
     again, _, config = load_experts(tmp_path / "m", shared_norm)
     assert isinstance(again, Experts)
@@ -380,11 +380,11 @@ def test_the_folders_become_experts_again(tmp_path, shared_norm):
     assert (norms[0] is norms[1]) == shared_norm
     count = sum(p.numel() for p in trained.parameters())
     assert sum(p.numel() for p in again.parameters()) == count
-    # And they train on as they did.
+    # They can be trained further.
     assert sum(p.numel() for p in CoTMoTE(again).experts.parameters()) == count
 
 
-def test_what_was_there_stays_when_writing_fails(tmp_path, trained):
+def test_a_failed_write_keeps_the_previous_folder(tmp_path, trained):
     save_experts(tmp_path / "m", trained, tiny_tokenizer(), ModelConfig())
     before = {p: p.read_bytes() for p in (tmp_path / "m").rglob("*.*")}
 
@@ -396,7 +396,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path, trained):
             raise OSError(28, f"no space left for {folder}")
 
     with pytest.raises(OSError, match="no space"):
-        save_experts(tmp_path / "m", apart(trained), Full(), ModelConfig())
+        save_experts(tmp_path / "m", diverged(trained), Full(), ModelConfig())
     assert {p: p.read_bytes() for p in (tmp_path / "m").rglob("*.*")} == before
     load_experts(tmp_path / "m")
 
@@ -409,19 +409,19 @@ def change_a_weight(folder):
     return "layer.0.attention.self.query.weight differs"
 
 
-def change_the_words(folder):
+def change_the_vocabulary(folder):
     path = folder / "query_model" / "tokenizer.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"fox"', '"fax"'), encoding="utf-8")
     return "different vocabularies"
 
 
-def take_one_away(folder):
-    (folder / "query_model").rename(folder / "questions")
+def remove_one_side(folder):
+    (folder / "query_model").rename(folder / "elsewhere")
     return "has only one of"
 
 
-@pytest.mark.parametrize("damage", [change_a_weight, change_the_words, take_one_away])
-def test_folders_that_do_not_belong_together_are_refused(tmp_path, trained, damage):
+@pytest.mark.parametrize("damage", [change_a_weight, change_the_vocabulary, remove_one_side])
+def test_inconsistent_folders_are_refused(tmp_path, trained, damage):
     save_experts(tmp_path / "m", trained, tiny_tokenizer(), ModelConfig())
     match = damage(tmp_path / "m")
     with pytest.raises(CheckpointError, match=match) as e:
@@ -429,21 +429,23 @@ def test_folders_that_do_not_belong_together_are_refused(tmp_path, trained, dama
     assert "\n" not in str(e.value)
 
 
-def test_one_encoder_is_no_experts(tmp_path, trained):
+def test_a_folder_with_one_encoder_is_refused(tmp_path, trained):
     save_experts(tmp_path / "m", trained, tiny_tokenizer(), ModelConfig())
-    with pytest.raises(CheckpointError, match="holds one encoder; experts are two, in query_model and passage_model"):
+    with pytest.raises(
+        CheckpointError, match="contains one encoder; experts are two, in query_model and passage_model"
+    ):
         load_experts(tmp_path / "m" / "passage_model")
 
 
 def longer():
-    """The same model with a block more."""
+    """The same model with one more block."""
     lm = bert(num_hidden_layers=3)
     lm.load_state_dict(bert().state_dict(), strict=False)
     return lm
 
 
 def wider():
-    """The same attention before other feed-forward parts."""
+    """The same attention with feed-forward parts of another size."""
     lm, body = bert(intermediate_size=32), bert().state_dict()
     alike = {k: v for k, v in body.items() if lm.state_dict()[k].shape == v.shape}
     lm.load_state_dict(alike, strict=False)
@@ -460,12 +462,12 @@ def wider():
         (bert, lambda: bert(seed=1), "word_embeddings"),
     ],
 )
-def test_models_that_are_no_experts_of_each_other(passage, query, key):
+def test_models_that_differ_in_shared_parts_are_refused(passage, query, key):
     with pytest.raises(CheckpointError, match=rf"\Athe base: \S*{key}\S* differs between[^\n]*\Z"):
         join_experts(passage(), query(), "the base")
 
 
-def test_one_norm_cannot_be_made_of_two(trained):
+def test_different_norms_cannot_be_shared(trained):
     with pytest.raises(CheckpointError, match=r"output.LayerNorm.\w+ differs"):
         join_experts(trained.passage, trained.query, "the base", shared_norm=True)
 

@@ -1,4 +1,4 @@
-"""Decoder blocks against the library's own layers, and the masks against their definition."""
+"""Decoder blocks against transformers' layers, and the masks against their definition."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dupmae_ir.models.objectives.decoders import CausalBlock, DecoderLayer, caus
 
 
 @pytest.fixture
-def still():
+def config():
     """A BERT configuration without dropout."""
     return tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
-def test_a_decoder_layer_is_a_bert_layer_where_query_and_context_are_one(still):
+def test_a_decoder_layer_equals_a_bert_layer_on_one_stream(config):
     from transformers.models.bert.modeling_bert import BertLayer
 
     torch.manual_seed(0)
-    theirs = BertLayer(still).double().eval()
+    theirs = BertLayer(config).double().eval()
     theirs.attention.self.config._attn_implementation = "eager"
-    ours = DecoderLayer(still).double()
+    ours = DecoderLayer(config).double()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 5, 24, dtype=torch.float64)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
@@ -31,25 +31,25 @@ def test_a_decoder_layer_is_a_bert_layer_where_query_and_context_are_one(still):
     torch.testing.assert_close(ours(x, x, mask.unsqueeze(1)), want, rtol=1e-9, atol=1e-9)
 
 
-def test_a_causal_block_is_a_gpt2_block_with_bert_settings(still):
+def test_a_causal_block_equals_a_gpt2_block_with_bert_settings(config):
     from transformers import GPT2Config
     from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
     torch.manual_seed(0)
-    config = GPT2Config(
+    gpt2 = GPT2Config(
         n_embd=24,
-        n_head=still.num_attention_heads,
+        n_head=config.num_attention_heads,
         resid_pdrop=0.0,
         attn_pdrop=0.0,
         embd_pdrop=0.0,
-        activation_function=still.hidden_act,
-        layer_norm_epsilon=still.layer_norm_eps,
+        activation_function=config.hidden_act,
+        layer_norm_epsilon=config.layer_norm_eps,
     )
-    config._attn_implementation = "eager"
-    theirs = GPT2Block(config, layer_idx=0).double().eval()
+    gpt2._attn_implementation = "eager"
+    theirs = GPT2Block(gpt2, layer_idx=0).double().eval()
     for p in theirs.parameters():
         torch.nn.init.normal_(p, std=0.3)
-    ours = CausalBlock(still).double()
+    ours = CausalBlock(config).double()
     kept = ours.state_dict().keys()
     ours.load_state_dict({k: v for k, v in theirs.state_dict().items() if k in kept})
     x = torch.randn(2, 6, 24, dtype=torch.float64)
@@ -69,8 +69,8 @@ def test_the_causal_mask_and_its_window():
     assert near[1].tolist() == [True, True, False, False, False, False]
 
 
-def test_a_row_that_sees_nothing_is_not_nan(still):
-    layer = DecoderLayer(still)
+def test_a_row_without_visible_columns_is_finite(config):
+    layer = DecoderLayer(config)
     x = torch.randn(1, 4, 24, requires_grad=True)
     visible = torch.zeros(1, 4, 4, dtype=torch.bool)
     visible[0, 0, 1] = True

@@ -1,4 +1,4 @@
-"""The pre-training objectives: their shared loss, and that each option does what it says."""
+"""The pre-training objectives: their shared loss and the effect of each option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dupmae_ir.models.objectives.retromae import RetroMAE
 from dupmae_ir.models.objectives.token_loss import token_cross_entropy
 
 
-def test_the_token_loss_is_cross_entropy_whatever_the_chunk_and_passes_gradcheck():
+def test_the_token_loss_is_cross_entropy_for_any_chunk_size():
     g = torch.Generator().manual_seed(0)
     hidden = torch.randn(2, 6, 4, generator=g, dtype=torch.float64)
     weight = torch.randn(11, 4, generator=g, dtype=torch.float64)
@@ -37,7 +37,7 @@ def test_the_token_loss_is_cross_entropy_whatever_the_chunk_and_passes_gradcheck
     assert torch.autograd.gradcheck(lambda h, w, b: token_cross_entropy(h, labels, w, b, 3), leaves)
 
 
-def test_no_labelled_token_is_no_loss_and_no_nan():
+def test_the_token_loss_without_labels_is_zero():
     hidden = torch.randn(2, 3, 4, requires_grad=True)
     loss = token_cross_entropy(hidden, torch.full((2, 3), -100), torch.randn(5, 4))
     assert loss.item() == 0
@@ -102,7 +102,7 @@ def test_an_enhanced_row_sees_only_what_its_mask_shows(lm, batch):
     assert (moved == touched).all()
 
 
-def test_plain_mlm_is_the_masked_lms_own_loss_and_has_nothing_else(lm, batch):
+def test_plain_mlm_is_the_masked_lms_loss_without_new_parameters(lm, batch):
     objective = PlainMLM(lm).double()
     loss, terms = objective(batch)
     want = lm(batch["encoder_ids"], batch["attention_mask"], labels=batch["encoder_labels"]).loss
@@ -119,7 +119,7 @@ def test_plain_mlm_is_the_masked_lms_own_loss_and_has_nothing_else(lm, batch):
         ({"decoding": "basic", "layers": 1}, {"decoding": "basic", "layers": 3}),
     ],
 )
-def test_retromaes_options_matter(lm, batch, one, other):
+def test_each_retromae_option_changes_the_loss(lm, batch, one, other):
     torch.manual_seed(5)
     first = RetroMAE(lm, **one)
     torch.manual_seed(5)
@@ -140,15 +140,15 @@ def test_dupmaes_bag_of_words_is_equation_8(lm, batch):
 
 
 @pytest.mark.parametrize("head", ["tied", "linear"])
-def test_dupmaes_heads_matter(lm, batch, head):
+def test_each_dupmae_head_changes_the_loss(lm, batch, head):
     assert abs(total(DupMAE(lm, head=head), batch) - total(DupMAE(lm), batch)) > 1e-6
 
 
-def test_tokens_that_do_not_speak_do_not_count(lm, batch):
+def test_the_pooling_mask_restricts_the_bag_of_words(lm, batch):
     objective = DupMAE(lm).double()
-    speaking = batch["attention_mask"].clone()
-    speaking[:, 1:5] = 0
-    narrowed = objective({**batch, "speaking": speaking})[1]["bow"]
+    pooling_mask = batch["attention_mask"].clone()
+    pooling_mask[:, 1:5] = 0
+    narrowed = objective({**batch, "pooling_mask": pooling_mask})[1]["bow"]
     assert abs(narrowed.item() - objective(batch)[1]["bow"].item()) > 1e-6
 
 
@@ -163,14 +163,14 @@ def masters_batch():
     return batch
 
 
-def test_masters_shared_decoder_is_one_for_all_tasks(lm):
+def test_masters_shared_decoder_serves_all_tasks(lm):
     batch = masters_batch()
     torch.manual_seed(3)
     shared = MASTER(lm, shared_decoder=True).double()
     own = MASTER(lm).double()
     decoders = sum(p.numel() for n, p in own.named_parameters() if "_head." in n)
     assert 5 * sum(p.numel() for n, p in shared.named_parameters() if "shared_head." in n) == decoders
-    # With every task's own decoder set to the shared one, both are the same objective.
+    # With the shared decoder's weights in every task's decoder, the objectives are equal.
     for name in own.decoder_of.values():
         getattr(own, name).load_state_dict(shared.shared_head.state_dict())
     assert total(shared, batch) == pytest.approx(total(own, batch), abs=1e-12)
@@ -189,7 +189,7 @@ def test_masters_tasks_can_be_switched_off_one_by_one(lm):
         assert not any(n.startswith(TASKS[task]) for n, _ in objective.named_parameters())
 
 
-def test_cot_maes_decoders_and_window_matter(lm):
+def test_each_cot_mae_decoder_and_the_window_change_the_loss(lm):
     g = torch.Generator().manual_seed(3)
     mask = torch.ones(3, 8, dtype=torch.long)
     batch = {"attention_mask": mask, "enc_head_attention_mask": mask, "dec_head_attention_mask": mask}
@@ -214,6 +214,6 @@ def test_cot_maes_decoders_and_window_matter(lm):
         lambda lm: CoTMAE(lm, 0, 0),
     ],
 )
-def test_what_makes_no_sense_is_refused(lm, make):
+def test_invalid_options_are_refused(lm, make):
     with pytest.raises(ValueError, match=r".+"):
         make(lm)

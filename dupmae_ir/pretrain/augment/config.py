@@ -1,0 +1,82 @@
+"""Options of ``dupmae-ir pretrain.augment``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dupmae_ir.config import ComputeOptions, OutputOptions, option
+from dupmae_ir.device import DTYPES
+from dupmae_ir.errors import UsageError
+
+TASKS = ("queries", "continuation")
+PER_TEXT = {"queries": 5, "continuation": 1}
+"""Default number of generated texts per text."""
+FIELDS = {"queries": "queries", "continuation": "next"}
+"""Task -> JSON field of the generated texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig(ComputeOptions):
+    """A generative model, its task, and how it samples tokens."""
+
+    task: str = option(help="what the model generates for each text", group="input", choices=TASKS)
+    model: str = option(help="model folder, or the name of a cached model", group="input", metavar="FOLDER")
+    download: bool = option(
+        False, "download the model from the Hugging Face hub unless it is a folder or cached", group="input"
+    )
+    per_text: int = option(
+        0, "texts generated for each text; 0 = 5 queries or 1 continuation", group="sampling", at_least=0
+    )
+    top_k: int = option(
+        10, "sample from the K most likely tokens, as docT5query does; 0 = all", group="sampling", at_least=0
+    )
+    top_p: float = option(
+        1.0, "sample from the most likely tokens with this total probability", group="sampling", above=0, at_most=1
+    )
+    temperature: float = option(
+        1.0,
+        "above 1 flattens the distribution, below 1 sharpens it; 0 = the most likely token",
+        group="sampling",
+        at_least=0,
+        below=float("inf"),
+    )
+    max_new_tokens: int = option(64, "maximum number of generated tokens", group="sampling", above=0)
+    max_input: int = option(
+        512,
+        "maximum number of input tokens: the first ones for queries, the last ones for continuations",
+        group="sampling",
+        above=0,
+    )
+    seed: int = option(0, "random seed of the sampling", group="sampling", at_least=0)
+    batch_size: int = option(64, "texts generated together", group="compute", above=0)
+    dtype: str = option(
+        "auto",
+        "precision of the model: float32, bfloat16, float16 or auto (the fastest here)",
+        group="compute",
+        choices=DTYPES,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature == 0 and self.copies > 1:
+            raise UsageError("--temperature 0 generates the same text every time; add --per-text 1")
+
+    @property
+    def copies(self) -> int:
+        """Number of texts generated for each text."""
+        return self.per_text or PER_TEXT[self.task]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig(GeneratorConfig, OutputOptions):
+    """Options of ``dupmae-ir pretrain.augment``."""
+
+    corpus: str = option(
+        help="text file (one passage per line), JSON lines, TSV, BEIR folder, or a folder of such files; .gz of any",
+        group="input",
+        metavar="TEXT",
+    )
+    output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")
+    window: int = option(256, "texts between two saves, sorted by length together", group="compute", above=0)
+    overwrite: bool = option(False, "replace an existing output once the new one is complete", group="output")
+    restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")

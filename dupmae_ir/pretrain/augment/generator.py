@@ -1,0 +1,236 @@
+"""Generates texts with a Hugging Face model: queries with an encoder-decoder, continuations with a causal model.
+
+The generated texts depend only on the seed, the text and the model. Each token is sampled with a uniform random number
+that is a function of seed, text and position: it is the token where the cumulative probability passes that number.
+Batch, order and device therefore change nothing except through rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers as tf
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import cached_file, logging
+
+from dupmae_ir.console import one_line
+from dupmae_ir.device import pick_device, pick_dtype
+from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
+from dupmae_ir.models.checkpoints.folder import folder_digest
+from dupmae_ir.pretrain.augment.config import GeneratorConfig
+
+
+class Generator:
+    """A loaded generative model: a callable from prompts to up to ``per_text`` generated texts for each."""
+
+    def __init__(
+        self, model: tf.PreTrainedModel, tokenizer: tf.PreTrainedTokenizerBase, config: GeneratorConfig
+    ) -> None:
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+
+    @classmethod
+    def load(cls, config: GeneratorConfig) -> Generator:
+        """Load the model that ``config`` names. Raises :class:`CheckpointError` if it does not fit the task."""
+        device, _ = pick_device(config.device)
+        dtype, _ = pick_dtype(config.dtype, device)
+        _check_model(_load(tf.AutoConfig, config), config)
+        kind = tf.AutoModelForSeq2SeqLM if config.task == "queries" else tf.AutoModelForCausalLM
+        model, loading = _load(kind, config, dtype=dtype, output_loading_info=True)
+        if missing := sorted(loading["missing_keys"]):
+            raise CheckpointError(
+                f"{config.model}: {len(missing)} weights are missing (first: {missing[0]}); use a complete checkpoint"
+            )
+        return cls(model.to(device).eval(), _load_tokenizer(config), config)
+
+    def __call__(self, prompts: Sequence[str], done: Callable[[int], object] = lambda _: None) -> list[list[str]]:
+        """Generated texts of each prompt, in the order of the prompts; empty ones are dropped.
+
+        ``done(n)`` is called after each batch of n prompts.
+        """
+        size = max(1, self.config.batch_size // self.config.copies)
+        # Sorting by length saves padding. The longest come first, so that memory runs out early if at all.
+        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        generated: dict[int, list[str]] = {}
+        for start in range(0, len(order), size):
+            batch = order[start : start + size]
+            generated.update(zip(batch, self._batch([prompts[i] for i in batch]), strict=True))
+            done(len(batch))
+        return [generated[i] for i in range(len(prompts))]
+
+    def _batch(self, prompts: list[str]) -> list[list[str]]:
+        sampler = _SeededSampler(self.config, self._uniforms(prompts))
+        try:
+            with _quiet_transformers(), torch.inference_mode():
+                ids = self._generate(prompts, sampler)
+        except torch.OutOfMemoryError:
+            raise EnvironmentProblem(
+                f"the device's memory is full; run the same command with a --batch-size below "
+                f"{self.config.batch_size}, finished windows are kept"
+            ) from None
+        if sampler.failed:
+            raise EnvironmentProblem(f"{self.config.model}: the logits are NaN in this dtype; use --dtype float32")
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        lines = [one_line(text) for text in texts]
+        k = self.config.copies
+        return [[line for line in lines[i : i + k] if line] for i in range(0, len(lines), k)]
+
+    def _generate(self, prompts: list[str], sampler: _SeededSampler) -> Tensor:
+        """Ids of the new tokens, (prompts x per_text, <= max_new_tokens)."""
+        inputs = self.tokenizer(
+            prompts, return_tensors="pt", padding=True, truncation=True, max_length=self.config.max_input
+        ).to(self.model.device)
+        given = {"attention_mask": inputs["attention_mask"].repeat_interleave(self.config.copies, 0)}
+        if self.config.task == "queries":
+            # Each text is encoded once for all of its queries.
+            hidden = self.model.get_encoder()(inputs["input_ids"], attention_mask=inputs["attention_mask"])[0]
+            given["encoder_outputs"] = BaseModelOutput(hidden.repeat_interleave(self.config.copies, 0))
+        else:
+            given["input_ids"] = inputs["input_ids"].repeat_interleave(self.config.copies, 0)
+        ids = self.model.generate(
+            **given,
+            logits_processor=[sampler],
+            do_sample=False,
+            num_beams=1,
+            num_return_sequences=1,
+            max_new_tokens=self.config.max_new_tokens,
+            pad_token_id=self.tokenizer.pad_token_id,
+        )
+        return ids if self.config.task == "queries" else ids[:, inputs["input_ids"].shape[1] :]
+
+    def _uniforms(self, prompts: list[str]) -> Tensor:
+        """(prompts x per_text, max_new_tokens) float32 in [0, 1), each row a function of seed and prompt only."""
+        keys = [hashlib.sha256(f"{self.config.seed} {p}".encode()).digest()[:16] for p in prompts]
+        shape = (self.config.copies, self.config.max_new_tokens)
+        rows = [np.random.Generator(np.random.Philox(key=int.from_bytes(k))).random(shape, np.float32) for k in keys]
+        return torch.from_numpy(np.concatenate(rows)).to(self.model.device)
+
+
+class _SeededSampler:
+    """A logits processor that keeps one token per row: where the cumulative probability passes the row's uniform."""
+
+    def __init__(self, config: GeneratorConfig, uniforms: Tensor) -> None:
+        self.uniforms, self.greedy, self.step = uniforms, config.temperature == 0, 0
+        self.nan = torch.zeros((), dtype=torch.bool, device=uniforms.device)
+        self.warpers: list[tf.LogitsProcessor] = []
+        if config.temperature not in (0, 1):
+            self.warpers.append(tf.TemperatureLogitsWarper(float(config.temperature)))
+        if config.top_k:
+            self.warpers.append(tf.TopKLogitsWarper(config.top_k))
+        if config.top_p < 1:
+            self.warpers.append(tf.TopPLogitsWarper(config.top_p))
+
+    @property
+    def failed(self) -> bool:
+        """Whether any score was NaN."""
+        return bool(self.nan)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """(rows, V) scores -> 0 at the sampled token and -inf elsewhere; with temperature 0 the scores themselves."""
+        self.nan = self.nan | scores.isnan().any()
+        if self.greedy:
+            return scores
+        warped = scores.float()
+        for warper in self.warpers:
+            warped = warper(input_ids, warped)
+        cumulative = warped.softmax(-1).cumsum(-1)
+        targets = self.uniforms[:, self.step : self.step + 1] * cumulative[:, -1:]
+        sampled = torch.searchsorted(cumulative, targets, right=True).clamp_(max=scores.shape[1] - 1)
+        self.step += 1
+        return torch.full_like(scores, -torch.inf).scatter_(1, sampled, 0.0)
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Without the messages and progress bars of transformers."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def model_digest(config: GeneratorConfig) -> str:
+    """sha256 over the model's files, in its folder or in the Hugging Face cache."""
+    folder = Path(config.model)
+    if not folder.is_dir():
+        # The cache has one folder for each version of a model.
+        folder = _from_hub(config, lambda: Path(cached_file(config.model, "config.json", local_files_only=True))).parent
+    return folder_digest(folder)
+
+
+def _load(kind: type, config: GeneratorConfig, **settings: Any) -> Any:
+    """``kind.from_pretrained`` from a folder, the Hugging Face cache or, with --download, the hub."""
+    folder = Path(config.model).is_dir()
+    if folder and not (Path(config.model) / "config.json").is_file():
+        raise CheckpointError(f"{config.model}: not a model folder (it has no config.json)")
+
+    def load() -> Any:
+        local = folder or not config.download
+        with _quiet_transformers():
+            return kind.from_pretrained(config.model, local_files_only=local, trust_remote_code=False, **settings)  # type: ignore[attr-defined]
+
+    if not folder:
+        return _from_hub(config, load)
+    try:
+        return load()
+    except Exception as e:
+        raise CheckpointError(f"{config.model}: cannot be loaded: {one_line(str(e))[:200]}") from None
+
+
+def _from_hub(config: GeneratorConfig, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as e:
+        if config.download:
+            raise CheckpointError(f"{config.model}: cannot be downloaded: {one_line(str(e))[:200]}") from None
+        raise CheckpointError(
+            f"{config.model}: no such folder, and no model of that name in the Hugging Face cache; name a model "
+            "folder, or add --download where there is a network"
+        ) from None
+
+
+def _load_tokenizer(config: GeneratorConfig) -> tf.PreTrainedTokenizerBase:
+    # A causal model continues at the end of the prompt, so padding and truncation are on the left.
+    side = "right" if config.task == "queries" else "left"
+    tokenizer = _load(tf.AutoTokenizer, config, padding_side=side, truncation_side=side)
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise CheckpointError(
+                f"{config.model}: the tokenizer has neither a padding nor an end token; set one: "
+                "tokenizer.pad_token = ..., then tokenizer.save_pretrained(FOLDER)"
+            )
+        # Padding is masked out, so any token will do.
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _check_model(settings: tf.PretrainedConfig, config: GeneratorConfig) -> None:
+    """Refuse a model that does not fit the task, or has too few positions."""
+    encoder_decoder = bool(getattr(settings, "is_encoder_decoder", False))
+    # BERT and similar models have a causal head in transformers too, but were not trained to generate.
+    causal = not encoder_decoder and (
+        type(settings) not in tf.MODEL_FOR_MASKED_LM_MAPPING or getattr(settings, "is_decoder", False)
+    )
+    expected = "an encoder-decoder such as doc2query-T5" if config.task == "queries" else "a causal model such as GPT-2"
+    if not (encoder_decoder if config.task == "queries" else causal):
+        raise CheckpointError(
+            f"{config.model} is a {settings.model_type} model; --task {config.task} requires {expected}"
+        )
+    most = getattr(settings, "max_position_embeddings", None)
+    lengths = (config.max_input, config.max_new_tokens)
+    if most and (max(lengths) if config.task == "queries" else sum(lengths)) > most:
+        raise UsageError(
+            f"{config.model} has {most} positions, too few for --max-input {lengths[0]} "
+            f"{'or' if config.task == 'queries' else 'and'} --max-new-tokens {lengths[1]}; lower them"
+        )

@@ -1,0 +1,75 @@
+"""The model that pre-training starts from: a base model, an earlier run's model, or new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from dupmae_ir.console import one_line
+from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
+from dupmae_ir.models.checkpoints.base_models import SAMPLE, base_folder, with_calibrated_head
+from dupmae_ir.models.checkpoints.folder import load_model, silent_ids
+from dupmae_ir.models.experts import FOLDERS, Experts, load_experts
+from dupmae_ir.models.retriever import Retriever
+from dupmae_ir.pretrain.config import PretrainConfig
+
+
+def load_base(
+    config: PretrainConfig, passages: Iterator[str], quiet: bool
+) -> tuple[Retriever, PreTrainedTokenizerBase]:
+    """(retriever in training mode, without a [CLS] projection; tokenizer).
+
+    ``passages`` is read only if a masked-LM head has to be calibrated. Raises :class:`CheckpointError` for a base model
+    without a head unless --add-head is given.
+    """
+    if config.from_config:
+        return _from_scratch(Path(config.from_config), Path(str(config.tokenizer)))
+    folder = base_folder(str(config.model or config.init_from))
+    if (folder / FOLDERS["passage"]).is_dir():
+        folder = folder / FOLDERS["passage"]
+    try:
+        model, tokenizer, _ = load_model(folder)
+    except HeadMissing:
+        if not (config.add_head or config.model == "minilm"):
+            raise CheckpointError(
+                f"{folder}: has no trained masked-LM head, which every objective needs; calibrate one on the corpus "
+                "with --add-head, or use a masked language model"
+            ) from None
+        first = list(islice(passages, 10 * SAMPLE))
+        model, tokenizer = with_calibrated_head(folder, first, cls_dim=None, seed=config.seed, quiet=quiet)
+    # W_cls is learned in fine-tuning; pre-training uses the [CLS] vector itself.
+    model.projection = None
+    return model.train().requires_grad_(True), tokenizer
+
+
+def load_continued_experts(config: PretrainConfig) -> Experts | None:
+    """Both experts of the CoT-MoTE model that --init-from continues; None for any other run."""
+    if config.method != "cot-mote" or not (Path(config.init_from or "") / FOLDERS["query"]).is_dir():
+        return None
+    recipe = config.recipe
+    if recipe.experts != "ffn":
+        raise UsageError(f"--init-from {config.init_from}: contains two encoders, which require --experts ffn")
+    experts, _, _ = load_experts(str(config.init_from), bool(recipe.shared_norm))
+    return experts.train().requires_grad_(True)
+
+
+def _from_scratch(path: Path, folder: Path) -> tuple[Retriever, PreTrainedTokenizerBase]:
+    try:
+        settings = AutoConfig.from_pretrained(path)
+        lm = AutoModelForMaskedLM.from_config(settings)
+    except Exception as e:
+        raise CheckpointError(
+            f"{path}: not the configuration of a masked language model: {one_line(str(e))[:200]}"
+        ) from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as e:
+        raise CheckpointError(f"{folder}: cannot load the tokenizer: {one_line(str(e))[:200]}") from None
+    if len(tokenizer) > settings.vocab_size:
+        raise UsageError(
+            f"{path}: vocab_size is {settings.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; they must fit"
+        )
+    return Retriever(lm, None, *silent_ids(tokenizer)).train(), tokenizer

