@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -56,8 +57,6 @@ def training_arguments(
         evaluate_first: evaluate before the first update as well.
         find_unused_parameters: passed to DistributedDataParallel; None = transformers' choice.
     """
-    device = training_device(options.device)
-    on_cpu = device.type == "cpu"
     return TrainingArguments(
         output_dir=str(work),
         per_device_train_batch_size=batch_size,
@@ -68,20 +67,36 @@ def training_arguments(
         lr_scheduler_type="linear",
         max_grad_norm=options.clip,
         weight_decay=options.weight_decay,
-        bf16=pick_dtype(options.dtype, device)[0] is torch.bfloat16,
-        logging_steps=options.log_steps,
-        save_steps=options.save_steps,
-        save_total_limit=options.keep,
-        eval_steps=options.eval_steps,
+        seed=options.seed,
         eval_strategy="steps" if evaluate else "no",
         eval_on_start=evaluate_first,
-        logging_nan_inf_filter=False,
-        remove_unused_columns=False,
-        report_to=[],
-        seed=options.seed,
-        disable_tqdm=True,
-        dataloader_num_workers=options.workers,
-        use_cpu=on_cpu,
-        ddp_backend="gloo" if on_cpu and PartialState().num_processes > 1 else None,
         ddp_find_unused_parameters=find_unused_parameters,
+        **_machine(options),
+        **_reports(options),
     )
+
+
+def _machine(options: RunOptions) -> dict[str, Any]:
+    """Device, precision and processes."""
+    device = training_device(options.device)
+    on_cpu = device.type == "cpu"
+    return {
+        "use_cpu": on_cpu,
+        "bf16": pick_dtype(options.dtype, device)[0] is torch.bfloat16,
+        "dataloader_num_workers": options.workers,
+        "ddp_backend": "gloo" if on_cpu and PartialState().num_processes > 1 else None,
+    }
+
+
+def _reports(options: RunOptions) -> dict[str, Any]:
+    """Log, checkpoints and evaluation; our callbacks replace those of transformers."""
+    return {
+        "logging_steps": options.log_steps,
+        "save_steps": options.save_steps,
+        "save_total_limit": options.keep,
+        "eval_steps": options.eval_steps,
+        "logging_nan_inf_filter": False,
+        "remove_unused_columns": False,
+        "report_to": [],
+        "disable_tqdm": True,
+    }

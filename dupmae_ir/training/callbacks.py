@@ -27,15 +27,18 @@ class Terminal(TrainerCallback):
         self.bar: tqdm[Any] | None = None
 
     def on_train_begin(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+        """Start the clock and the bar."""
         self.started, self.first = time.monotonic(), state.global_step
         if state.is_world_process_zero and sys.stderr.isatty():
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit=" steps", dynamic_ncols=True)
 
     def on_step_end(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+        """Advance the bar."""
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
 
     def on_log(self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any) -> None:
+        """Print a line for a log entry."""
         if not logs or not state.is_world_process_zero:
             return
         line = self._line(state, logs)
@@ -45,6 +48,7 @@ class Terminal(TrainerCallback):
             say(line)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Close the bar."""
         if self.bar is not None:
             self.bar.close()
 
@@ -76,12 +80,14 @@ class JsonLines(TrainerCallback):
         self.path = Path(folder) / LOG
 
     def on_train_begin(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+        """Keep the entries up to the checkpoint."""
         if state.is_world_process_zero:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             kept = [row for row in read_log(self.path) if row["step"] <= state.global_step] if state.global_step else []
             self.path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
 
     def on_log(self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any) -> None:
+        """Append an entry."""
         if logs and "train_runtime" not in logs and state.is_world_process_zero:
             with open(self.path, "a", encoding="utf-8") as f:
                 f.write(json.dumps({"step": state.global_step, **logs}) + "\n")
@@ -95,16 +101,19 @@ class TensorBoard(TrainerCallback):
         self.writer: SummaryWriter | None = None
 
     def on_train_begin(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
+        """Open the event file."""
         if state.is_world_process_zero:
             # purge_step hides what a killed run wrote after its last checkpoint.
             self.writer = SummaryWriter(str(self.folder), purge_step=state.global_step + 1)
 
     def on_log(self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any) -> None:
+        """Write an entry."""
         if self.writer is not None:
             for name, value in (logs or {}).items():
                 if isinstance(value, int | float):
                     self.writer.add_scalar(name, value, state.global_step)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Close the event file."""
         if self.writer is not None:
             self.writer.close()

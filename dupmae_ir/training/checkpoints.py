@@ -6,13 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from dupmae_ir.config import differences
-from dupmae_ir.errors import TrainingFailed, UsageError
-from dupmae_ir.io.publishing import write_json
+from dupmae_ir.errors import TrainingFailed
 
 WEIGHTS = "weights.safetensors"
 """A checkpoint's weights; modules that are shared are written once."""
@@ -25,31 +22,6 @@ def last_checkpoint(work: str | Path) -> Path | None:
     """
     found = [p for p in Path(work).glob("checkpoint-*") if _is_complete(p)]
     return max(found, key=lambda p: int(p.name.rpartition("-")[2])) if found else None
-
-
-def same_job(path: str | Path, told: Mapping[str, Any]) -> None:
-    """Write a run's settings to ``path``, or refuse to continue from checkpoints with other settings.
-
-    To be removed when pretrain runs in a :class:`~dupmae_ir.io.jobs.Job`, which does this for every command.
-    """
-    path, told = Path(path), json.loads(json.dumps(told))
-    if not path.is_file():
-        write_json(path, told)
-        return
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    if kept != told:
-        raise UsageError(
-            f"{path.parent}: training was begun with other settings ({_changed(kept, told)}); give the same flags to "
-            "go on, or remove that folder to start over"
-        )
-
-
-def _changed(kept: Mapping[str, Any], told: Mapping[str, Any]) -> str:
-    """What differs between two jobs: flags with their values or, where they agree, the names of files and the rest."""
-    if flags := differences(kept.get("config", kept), told.get("config", told)):
-        return flags
-    before, now = ({**job, **job.get("inputs", {}), "inputs": None} for job in (kept, told))
-    return "another " + ", ".join(k for k in {**before, **now} if before.get(k) != now.get(k))
 
 
 def _is_complete(checkpoint: Path) -> bool:

@@ -9,7 +9,7 @@ from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
 
 PURPOSE = """
 Train a cross-encoder, which reads query and passage together: the teacher whose scores stage 3 distils. The loss is
-listwise: softmax cross-entropy of one positive against negatives sampled from the mined lists, anew in every epoch.
+listwise: softmax cross-entropy of one positive against negatives sampled from the mined lists in every epoch.
 If interrupted, run the same command to resume to the same weights.
 """
 EXAMPLES = """

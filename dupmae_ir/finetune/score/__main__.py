@@ -18,6 +18,7 @@ python -m dupmae_ir.finetune.score --mined mined/stage1.jsonl --model models/tea
 
 
 def summarize(config: ScoreConfig, result: dict[str, Any]) -> str:
+    """The closing line: pairs, queries and time."""
     time = f" in {result['seconds']:,.0f} s" if "seconds" in result else ""
     return f"{config.output}: {result['pairs']:,} pairs of {result['queries']:,} queries{time}"
 
