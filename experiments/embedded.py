@@ -39,7 +39,7 @@ def train(pairs: Path, folder: Path, quiet: bool) -> dict[str, Any]:
 def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
     """README.md of the folder."""
     held, stage = (made[name] for name in STEPS)
-    batch = held["config"]["batch_size"]
+    batch = held["settings"]["batch_size"]
     return f"""# The embedded model
 
 A 6-layer, 384-wide BERT with BERT's uncased vocabulary that gives both parts of DupMAE's representation in one pass:
@@ -53,7 +53,7 @@ twelve layers deep and trained on MS MARCO.
 2. **Held**: {held["steps"]} updates of {batch} pairs in which [CLS] learns to say what that mean says: the distance
    from the start's unit vectors at length sqrt(20), and a small share of the contrastive loss.
 3. **Stage 1**: a head is calibrated in closed form (`models/checkpoints/calibrated_head.py`, no training); then
-   {stage["steps"]} updates of {stage["config"]["batch_size"]} pairs under the in-batch contrastive loss (Eq. 13) of
+   {stage["steps"]} updates of {stage["settings"]["batch_size"]} pairs under the in-batch contrastive loss (Eq. 13) of
    DupMAE's similarity (Eq. 12), [CLS] still held.
 
 There is no masked-auto-encoder pre-training in it: with what two cores can read in minutes none helped
@@ -69,7 +69,7 @@ settings, the digest of the pairs and the losses of both steps.
 
 ## Data
 Query-passage pairs made automatically from openly licensed text (headings, glossaries, review questions, FAQs), of
-which {held["config"]["limit"]:,} and {stage["config"]["limit"]:,} were drawn.
+which {held["settings"]["limit"]:,} and {stage["settings"]["limit"]:,} were drawn.
 
 {sources_table(sources)}
 

@@ -9,7 +9,6 @@ import pytest
 from experiment_samples import a_record, write_base
 from test_publish import SOURCES
 
-from dupmae_ir.finetune.run import check
 from dupmae_ir.finetune.stages import find_recipe, plan
 from dupmae_ir.models.checkpoints.folder import load_model
 
@@ -19,7 +18,7 @@ def trained(tmp_path):
     """What the recipe leaves: two finished steps."""
     model = write_base(tmp_path / "runs" / "stage1")
     for name, limit in (("held", 14_400), ("stage1", 9_600)):
-        told = {"config": {"batch_size": 48, "limit": limit}, "steps": limit // 48, "seconds": 600, "log": []}
+        told = {"settings": {"batch_size": 48, "limit": limit}, "steps": limit // 48, "seconds": 600, "log": []}
         (model.parent / name).mkdir(exist_ok=True)
         (model.parent / name / "training.json").write_text(json.dumps(told))
     (tmp_path / "SOURCES.md").write_text(SOURCES)
@@ -43,8 +42,6 @@ def flags(folder, *more):
 def test_the_recipe_has_the_steps_that_are_told_about(tmp_path):
     steps, _ = plan(find_recipe(module.RECIPE), tmp_path, {"pairs": "train.jsonl.gz"})
     assert tuple(step.name for step in steps) == module.STEPS
-    for step in steps:
-        check(step.config)
     held, stage = (step.config for step in steps)
     assert (held.similarity, stage.similarity, stage.model) == ("cls", "sum", str(tmp_path / "held"))
 

@@ -12,7 +12,9 @@ import tracemalloc
 import pytest
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.finetune.convert import ConvertConfig, main, run, scores_path
+from dupmae_ir.finetune.convert.__main__ import main
+from dupmae_ir.finetune.convert.config import ConvertConfig
+from dupmae_ir.finetune.convert.run import run, scores_path
 from dupmae_ir.finetune.data import formats
 from dupmae_ir.finetune.data.examples import mined_examples
 from dupmae_ir.finetune.data.formats import array_items
@@ -55,7 +57,13 @@ def summary(capsys):
 
 def test_judgements(marco, capsys):
     assert convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), "--json", "--kind", "marco") == 0
-    assert summary(capsys) == {"output": str(marco / "out.jsonl"), "lines": 2, "queries": 2, "positives": 2}
+    assert summary(capsys) == {
+        "output": str(marco / "out.jsonl"),
+        "status": "complete",
+        "lines": 2,
+        "queries": 2,
+        "positives": 2,
+    }
     pairs = read_pairs(marco / "out.jsonl")
     assert [(p.query, p.positive.docid, p.positive.text, p.kind) for p in pairs] == [
         ("one?", "0", "first passage", "marco"),
@@ -95,7 +103,7 @@ def test_triples_of_ids_become_a_mined_file(marco, capsys):
     assert [(m.qid, m.query, m.negatives) for m in mined] == [("10", "one?", ("1", "2")), ("11", "two?", ("0",))]
     assert [m.positives[0].text for m in mined] == ["first passage", "second passage"]
     assert open_passages(marco / "out.jsonl", mined)["2"].text == "third passage"
-    assert read_record(marco / "out.jsonl")["counts"]["lines"] == 2
+    assert read_record(marco / "out.jsonl")["result"]["lines"] == 2
 
 
 def test_the_record_holds_on_to_the_collection(marco):
@@ -120,14 +128,29 @@ def hard(marco):
 
 
 def test_sentence_transformers_negatives(hard):
-    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard)) == 0
-    # The systems take turns; 3 is a copy of the positive.
-    assert [m.negatives for m in read_mined(hard / "out.jsonl")] == [("1", "2"), ("0",)]
-    for systems, wanted in ((("dense",), [("2",), ()]), (("dense", "bm25"), [("2", "1"), ("0",)])):
-        assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--systems", *systems) == 0
-        assert [m.negatives for m in read_mined(hard / "out.jsonl")] == wanted
-    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--negatives", "1") == 0
-    assert [m.negatives for m in read_mined(hard / "out.jsonl")] == [("1",), ("0",)]
+    # The systems are interleaved; 3 is a copy of the positive.
+    for number, (flags, expected) in enumerate(
+        (
+            ((), [("1", "2"), ("0",)]),
+            (("--systems", "dense"), [("2",), ()]),
+            (("--systems", "dense", "bm25"), [("2", "1"), ("0",)]),
+            (("--negatives", "1"), [("1",), ("0",)]),
+        )
+    ):
+        output = f"{number}.jsonl"
+        assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), *flags, output=output) == 0
+        assert [m.negatives for m in read_mined(hard / output)] == expected
+
+
+def test_run_again_gives_the_same_result_and_other_settings_are_refused(hard, capsys):
+    words = ("st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--json")
+    assert convert(hard, *words) == 0
+    first = summary(capsys)
+    assert convert(hard, *words) == 0
+    assert summary(capsys) == {**first, "status": "already complete"}
+    assert convert(hard, *words, "--negatives", "1") == 2
+    assert "--negatives 0 (requested 1)" in capsys.readouterr().err
+    assert not list(hard.glob(".out*"))
 
 
 SCORES = {"10": {"0": 9.5, "1": 1.25, "2": -3.0, "3": 9.0}, "11": {"1": 8.0, "0": 0.5, "2": 7.0}}
@@ -224,8 +247,8 @@ def test_triples_of_texts_and_pairs(tmp_path, capsys):
     assert (counts["lines"], counts["duplicates"], counts["positives_as_negatives"]) == (3, 1, 1)
     assert [[d.text for d in p.negatives] for p in read_pairs(tmp_path / "out.jsonl")] == [["no"], ["not this"], []]
     (tmp_path / "p.tsv").write_text("q1\tyes\nq2\tyes too\n")
-    assert convert(tmp_path, "tsv", "p.tsv") == 0
-    assert read_pairs(tmp_path / "out.jsonl") == read_pairs(tmp_path / "p.tsv")
+    assert convert(tmp_path, "tsv", "p.tsv", output="pairs.jsonl") == 0
+    assert read_pairs(tmp_path / "pairs.jsonl") == read_pairs(tmp_path / "p.tsv")
 
 
 # -- large arrays
@@ -266,7 +289,7 @@ def test_items_are_the_same_wherever_the_pieces_end(tmp_path, monkeypatch, at_on
 def test_what_never_ends_is_not_read_to_the_end(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text('[{"question": "' + "x" * 300_000)
     monkeypatch.setattr(formats, "LONGEST_ITEM", 100_000)
-    with pytest.raises(InputError, match=r"a.json:1: broken JSON, or cut short"):
+    with pytest.raises(InputError, match=r"a.json:1: invalid or truncated JSON"):
         list(array_items(tmp_path / "a.json"))
 
 
@@ -277,18 +300,18 @@ def test_what_never_ends_is_not_read_to_the_end(tmp_path, monkeypatch):
     ("kind", "content", "message"),
     [
         ("dpr", '{"question": 1}', "not a JSON array"),
-        ("dpr", '[\n{"question": "q", "positive_ctxs": [{"title": "t"}]}]', 'in:2: item 1: "positive_ctxs" wants'),
-        ("dpr", '[{"question": "q", "positive_ctxs": []},\n{"question": "q"', "in:2: broken JSON, or cut short"),
-        ("dpr", "[1", "in:1: broken JSON, or cut short: no end of the array"),
+        ("dpr", '[\n{"question": "q", "positive_ctxs": [{"title": "t"}]}]', 'in:2: item 1: "positive_ctxs" must'),
+        ("dpr", '[{"question": "q", "positive_ctxs": []},\n{"question": "q"', "in:2: invalid or truncated JSON"),
+        ("dpr", "[1", "in:1: invalid or truncated JSON: no end of the array"),
         ("dpr", "[]", "nothing in it can be trained on (it is empty)"),
         ("dpr", '[{"question": "q", "positive_ctxs": []}]', "(1 queries without positive (1 at"),
-        ("tevatron", '{"query": [1, 2]}', ":1: holds token ids"),
-        ("tevatron", '{"query": "q", "positives": [[1, 2]], "negatives": []}', ":1: holds token ids"),
-        ("tevatron", '{"query": "q"}', ':1: wants "query" and "positive_passages"'),
-        ("tevatron", '{"query": "q", "positive_passages": ["text"]}', 'in:1: "positive_passages" wants a list'),
-        ("msmarco-triples", "q\tp\tn\nonly one\n", "in:2: wants query, positive and negative"),
+        ("tevatron", '{"query": [1, 2]}', ":1: contains token ids"),
+        ("tevatron", '{"query": "q", "positives": [[1, 2]], "negatives": []}', ":1: contains token ids"),
+        ("tevatron", '{"query": "q"}', ':1: expected "query" and "positive_passages"'),
+        ("tevatron", '{"query": "q", "positive_passages": ["text"]}', 'in:1: "positive_passages" must be a list'),
+        ("msmarco-triples", "q\tp\tn\nonly one\n", "in:2: expected query, positive and negative"),
         ("msmarco-triples", "1\t2\t3\n", "in:1: these are ids; give --queries and --collection"),
-        ("tsv", "q\tp\textra\n", "in:1: wants query and passage"),
+        ("tsv", "q\tp\textra\n", "in:1: expected query and passage"),
     ],
 )
 def test_wrong_content_is_one_line(tmp_path, capsys, kind, content, message):
@@ -303,10 +326,10 @@ def test_wrong_content_is_one_line(tmp_path, capsys, kind, content, message):
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
-        ("msmarco-triples", "10\t0\t1\n10\t0\n", "in:2: wants query, positive and negative"),
-        ("msmarco-triples", "10\t0\t1\n11\t1\t0\n10\t0\t2\n", "in:3: query 10 comes a second time; sort the lines"),
-        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": [1]}', 'in:1: wants "qid", "pos": [ids]'),
-        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": {"a": [{"pid": 1}]}}', 'in:1: "a": an id is a text'),
+        ("msmarco-triples", "10\t0\t1\n10\t0\n", "in:2: expected query, positive and negative"),
+        ("msmarco-triples", "10\t0\t1\n11\t1\t0\n10\t0\t2\n", "in:3: query 10 occurs twice; sort the lines"),
+        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": [1]}', 'in:1: expected "qid", "pos": [ids]'),
+        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": {"a": [{"pid": 1}]}}', 'in:1: "a": an id must be'),
         ("st-hard-negatives", '{"qid": 10, "neg": {}}', 'in:1: "pos" is not a list'),
         ("msmarco-qrels", "10 0 0 1\n10 0\n", "in:2: expected 4 columns"),
     ],
@@ -323,13 +346,13 @@ def test_wrong_content_with_ids_is_one_line(marco, capsys, kind, content, messag
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("10 0 9\n10 1\n", "scores:2: 2 column(s) where qid, pid and score"),
+        ("10 0 9\n10 1\n", "scores:2: expected the columns qid, pid and score"),
         ("10 0 high\n", "scores:1: the score 'high' is not a number"),
         ("10 0 nan\n", "scores:1: the score 'nan' is not a number"),
-        ("10 0 9\n11 1 9\n10 1 2\n", "scores:3: query 10 comes a second time"),
+        ("10 0 9\n11 1 9\n10 1 2\n", "scores:3: query 10 occurs twice"),
         ('{"qid": 10, "pid": 0}', "scores:1: the score None is not a number"),
-        ('{"qid": 10}', 'scores:1: "pid": an id is'),
-        ('{"qid": 10, "scores": [1]}', 'scores:1: "scores" wants an object'),
+        ('{"qid": 10}', 'scores:1: "pid": an id must be'),
+        ('{"qid": 10, "scores": [1]}', 'scores:1: "scores" must be an object'),
     ],
 )
 def test_wrong_scores_are_one_line(hard, capsys, content, message):
@@ -340,7 +363,7 @@ def test_wrong_scores_are_one_line(hard, capsys, content, message):
 
 def test_a_system_that_no_query_has(hard, capsys):
     assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), "--systems", "bm52") == 2
-    assert "no system 'bm52'; there are bm25, dense" in capsys.readouterr().err
+    assert "no system 'bm52'; choose from bm25, dense" in capsys.readouterr().err
 
 
 def test_unknown_ids_are_named_and_counted(marco, capsys):
@@ -366,18 +389,18 @@ def test_unknown_negatives(marco, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--format msmarco-qrels --input x", "wants --queries"),
-        ("--format titles --input x", "wants --titles"),
+        ("--format msmarco-qrels --input x", "requires --queries"),
+        ("--format titles --input x", "requires --titles"),
         ("--format dpr --input absent.json", "no such file"),
-        ("--format dpr --input .", "wants a file"),
-        ("--format beir --input pyproject.toml", "wants a BEIR folder"),
-        ("--format dpr --input x --titles t", "does not know --titles"),
-        ("--format dpr --input x --systems bm25", "does not know --systems"),
+        ("--format dpr --input .", "expected a file"),
+        ("--format beir --input pyproject.toml", "expected a BEIR folder"),
+        ("--format dpr --input x --titles t", "--titles applies only with --format msmarco-qrels"),
+        ("--format dpr --input x --systems bm25", "--systems applies only with --format st-hard-negatives"),
         ("--format st-hard-negatives --input pyproject.toml --queries q --collection c --scores s.pkl.gz", "a pickle"),
-        ("--format st-hard-negatives --input x --queries q --collection c --titles t", "(--format titles)"),
-        ("--format msmarco-triples --input x --queries q", "want --queries and --collection"),
+        ("--format st-hard-negatives --input x --queries q --collection c --titles t", "--titles applies only with"),
+        ("--format msmarco-triples --input x --queries q", "require --queries and --collection"),
         ("--format msmarco-triples --input x --scores s", "triples of texts have none"),
-        ("--format tsv --input x --negatives -1", "must be 0 or more"),
+        ("--format tsv --input x --negatives -1", "must be at least 0"),
     ],
 )
 def test_misuse(tmp_path, capsys, words, message):
@@ -410,7 +433,7 @@ def test_an_error_leaves_what_was_there(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from dupmae_ir.finetune import convert
+from dupmae_ir.finetune.convert.__main__ import main
 from dupmae_ir.io import lines
 plain = lines._encoded
 count = 0
@@ -421,7 +444,7 @@ def encoded(row):
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(row)
 lines._encoded = encoded
-sys.exit(convert.main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 

@@ -15,7 +15,8 @@ from rerank_samples import kill_when
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError
 from dupmae_ir.finetune.data.mined import Passages, open_passages, read_mined, read_scores, require_scores, text_key
-from dupmae_ir.finetune.mine.run import hard_negatives, main
+from dupmae_ir.finetune.mine.__main__ import main
+from dupmae_ir.finetune.mine.filter import hard_negatives
 from dupmae_ir.io.jobs import Job, read_record
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
 from dupmae_ir.testing import HashingEncoder
@@ -271,20 +272,20 @@ def test_a_finished_output_is_reused_and_other_settings_are_refused(folder, caps
     assert "--depth 200 (requested 10)" in capsys.readouterr().err
     lines(folder / "corpus.jsonl", [*read(folder / "corpus.jsonl"), {"_id": "new", "text": "x"}])
     assert mine(folder, *MODEL) == 2
-    assert "--collection was" in capsys.readouterr().err
+    assert "the contents of --collection" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((), "give either --pairs, or --topics"),
-        (("--topics", "t"), "go together"),
-        (("--pairs", "p", "--qrels", "q"), "give either"),
+        ((), "give one of --pairs, --topics"),
+        (("--topics", "t"), "--topics requires --qrels"),
+        (("--pairs", "p", "--qrels", "q"), "--qrels applies only with --topics"),
         (("--pairs", "nowhere.jsonl"), "no such file"),
         (("--pairs", "p", "--skip-top", "200"), "--skip-top 200"),
-        (("--pairs", "p", "--collection", "-"), "once only"),
+        (("--pairs", "p", "--collection", "-"), "only once"),
         (("--pairs", "p", "--collection", "nowhere"), "no such file or folder"),
-        (("--pairs", "p", "--negatives", "-1"), "0 or more"),
+        (("--pairs", "p", "--negatives", "-1"), "at least 0"),
         (("--pairs", "p", "--model", "m"), "--by model"),
     ],
 )
@@ -308,13 +309,14 @@ SLOW = """
 import sys, time
 from dupmae_ir.io import resumable_jsonl
 from dupmae_ir.finetune.mine import run as mine
+from dupmae_ir.finetune.mine.__main__ import main
 mine.WINDOW = 2
 plain = resumable_jsonl.ResumableJsonl.append
 def slowly(self, rows):
     plain(self, rows)
     time.sleep(0.2)
 resumable_jsonl.ResumableJsonl.append = slowly
-sys.exit(mine.main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -374,7 +376,7 @@ def test_a_resumed_file_continues_at_a_window(tmp_path):
     assert read(tmp_path / "o") == [{"n": n} for n in range(5)]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o", "o.meta.json"]
     with Job(tmp_path / "o", "mine", {}) as job:
-        assert job.finished() == {"lines": 5, "status": "already complete"}
+        assert job.finished() == {"output": str(tmp_path / "o"), "lines": 5, "status": "already complete"}
 
 
 def test_passages_by_id_from_every_kind_of_file(tmp_path):
@@ -388,7 +390,7 @@ def test_passages_by_id_from_every_kind_of_file(tmp_path):
         assert [passages[d.docid] for d in reversed(documents)] == documents[::-1]
         assert len(passages) == 50
         assert "d50" not in passages
-        with pytest.raises(InputError, match="no passage 'd50'"):
+        with pytest.raises(InputError, match="has no passage 'd50'"):
             passages["d50"]
     some = Passages(tmp_path / "a.jsonl", {"d3", "d9", "d99"})
     assert (len(some), some["d9"]) == (2, documents[9])
@@ -404,7 +406,7 @@ def test_another_collection_is_refused(folder):
     with pytest.raises(InputError, match=r"negatives are not in .*other.jsonl \("):
         Passages(other).require(mined, "mined.jsonl")
     (folder / "corpus.jsonl").unlink()
-    with pytest.raises(InputError, match="is not there; put it back"):
+    with pytest.raises(InputError, match="does not exist; restore it"):
         open_passages(folder / "mined.jsonl", mined)
 
 
@@ -423,16 +425,16 @@ GOOD = {
     [
         ({"negatives": ["a"]}, r"1 negative is a positive \(a of query q, line 1\)"),
         ({"positives": []}, "no positive"),
-        ({"scores": []}, "not equal"),
-        ({"negatives": "b"}, "not the list"),
-        ({"qid": 3}, "wants an object"),
-        ({"positives": [{"text": "t"}]}, "a positive is"),
+        ({"scores": []}, "must be equal"),
+        ({"negatives": "b"}, "not a list"),
+        ({"qid": 3}, "expected an object"),
+        ({"positives": [{"text": "t"}]}, "a positive must be"),
     ],
 )
 def test_a_bad_mined_file_is_named(tmp_path, change, says):
     with pytest.raises(InputError, match=says):
         read_mined(lines(tmp_path / "m.jsonl", [{**GOOD, **change}]))
-    with pytest.raises(InputError, match="a second time"):
+    with pytest.raises(InputError, match="occurs twice"):
         read_mined(lines(tmp_path / "m.jsonl", [GOOD, GOOD]))
 
 

@@ -143,7 +143,7 @@ def test_a_finished_file_is_reused_and_other_settings_are_refused(folder, capsys
 def test_what_is_no_reranker_is_refused(folder, capsys):
     write_base(folder / "encoder")
     write_base(folder / "nli", labels=3)
-    for model, says in (("encoder", "no classifier's labels"), ("nli", "a classifier of 3 labels")):
+    for model, says in (("encoder", "not a sequence classifier"), ("nli", "a classifier with 3 labels")):
         assert command(folder, model=model) == 2
         assert says in capsys.readouterr().err
     config = json.loads((folder / "encoder" / "config.json").read_text())
@@ -173,5 +173,5 @@ def test_misuse_is_one_line(folder, capsys, flags, says):
 def test_a_moved_collection_is_named(folder, capsys):
     (folder / "corpus.jsonl").rename(folder / "elsewhere.jsonl")
     assert command(folder) == 2
-    assert "is not there" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     assert command(folder, "--collection", folder / "elsewhere.jsonl") == 0

@@ -1,6 +1,6 @@
-"""What a training run draws from: a query with one positive, some negatives and, for distillation, their scores.
+"""Training examples: a query with one positive, some negatives and, for distillation, the teacher's scores.
 
-Which positive and which negatives a query gets in an epoch depends on the seed, the epoch and the query alone.
+The positive and the negatives of a query in an epoch depend only on the seed, the epoch and the query.
 """
 
 from __future__ import annotations
@@ -12,25 +12,38 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.finetune.data.mined import Mined, open_passages, read_mined, read_scores, require_scores, text_key
+from dupmae_ir.finetune.data.mined import (
+    Mined,
+    Passages,
+    open_passages,
+    read_mined,
+    read_scores,
+    require_scores,
+    text_key,
+)
 from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches
 from dupmae_ir.types import Document
 
 ABSENT = -1
+"""Padding of keys and columns."""
 
 
 class Draw(NamedTuple):
-    """A query of the training set in an epoch."""
+    """A row of the training set in an epoch."""
 
     row: int
     epoch: int
 
 
 class Example(NamedTuple):
-    """One query as it is trained on. ``answers`` are the text keys of all its positives, which are never negatives of
-    it; ``scores`` the teacher's, positive first."""
+    """One training example.
+
+    ``answers`` are the text keys of all positives of the query, which are never its negatives; ``scores`` the
+    teacher's, positive first.
+    """
 
     query: str
     positive: Document
@@ -40,7 +53,7 @@ class Example(NamedTuple):
 
 
 class PairExamples:
-    """Pairs, with at most ``negatives`` of those that a pair brings along."""
+    """Pairs, each with at most ``negatives`` of its own negatives."""
 
     def __init__(self, pairs: Sequence[Pair], negatives: int = 0, seed: int = 0) -> None:
         self.pairs, self.negatives, self.seed = pairs, negatives, seed
@@ -52,19 +65,21 @@ class PairExamples:
         pair = self.pairs[draw.row]
         drawn: Sequence[Document] = pair.negatives
         if len(drawn) > self.negatives:
-            drawn = _chance(self.seed, draw).sample(drawn, self.negatives)
+            drawn = _rng(self.seed, draw).sample(drawn, self.negatives)
         answers = frozenset([text_key(pair.positive)])
         return Example(pair.query, pair.positive, tuple(d for d in drawn if text_key(d) not in answers), answers)
 
 
 class MinedExamples:
-    """Mined queries: a positive of each, and ``negatives`` drawn from its ``top`` best-ranked ones. ``left_out``:
-    how many queries are not here, having no negative."""
+    """Mined queries: one positive each, and ``negatives`` sampled from its top ``top`` candidates.
+
+    ``left_out`` is the number of queries without a negative, which are not included.
+    """
 
     def __init__(
         self,
         mined: Sequence[Mined],
-        passages: Any,
+        passages: Passages,
         negatives: int,
         top: int,
         seed: int = 0,
@@ -79,16 +94,16 @@ class MinedExamples:
 
     def __getitem__(self, draw: Draw) -> Example:
         query = self.mined[draw.row]
-        chance = _chance(self.seed, draw)
-        positive = query.positives[chance.randrange(len(query.positives))]
+        rng = _rng(self.seed, draw)
+        positive = query.positives[rng.randrange(len(query.positives))]
         best = query.negatives[: self.top]
-        drawn = chance.sample(best, min(self.negatives, len(best)))
+        drawn = rng.sample(best, min(self.negatives, len(best)))
         scores = () if self.scores is None else tuple(self.scores[query.qid][d] for d in (positive.docid, *drawn))
         answers = frozenset(map(text_key, query.positives))
         return Example(query.query, positive, tuple(self.passages[d] for d in drawn), answers, scores)
 
 
-def _chance(seed: int, draw: Draw) -> random.Random:
+def _rng(seed: int, draw: Draw) -> random.Random:
     return random.Random(f"{seed} {draw.epoch} {draw.row}")
 
 
@@ -100,25 +115,34 @@ def mined_examples(
     scores: str | Path | None = None,
     collection: str | Path | None = None,
 ) -> MinedExamples:
-    """Examples from files, checked as a whole before anything is trained.
+    """Examples of a mined file, all of it checked before training starts.
 
-    Raises :class:`InputError`, one line with counts, for negatives that are positives, unknown ids, missing teacher
-    scores; queries for which nothing was mined are an error where nothing else would be left.
+    Args:
+        path: mined file.
+        negatives: negatives per query.
+        top: candidates to sample them from.
+        seed: random seed.
+        scores: file of the teacher's scores.
+        collection: the mined collection, if it has moved.
+
+    Raises:
+        InputError: negatives that are positives, unknown ids, missing scores (with counts), or no query with a
+            negative.
     """
     mined = read_mined(path)
     with_negatives = [m for m in mined if m.negatives]
     if not with_negatives:
-        raise InputError(f"{path}: none of its {len(mined):,} queries has a negative; mine with a greater --depth")
+        raise InputError(f"{path}: none of its {len(mined):,} queries has a negative; mine with a larger --depth")
     passages = open_passages(path, mined, collection)
-    taught = None
+    by_query = None
     if scores is not None:
-        taught = read_scores(scores)
-        require_scores(mined, taught, scores)
-    return MinedExamples(with_negatives, passages, negatives, top, seed, taught, len(mined) - len(with_negatives))
+        by_query = read_scores(scores)
+        require_scores(mined, by_query, scores)
+    return MinedExamples(with_negatives, passages, negatives, top, seed, by_query, len(mined) - len(with_negatives))
 
 
 class Batches:
-    """The batches of a whole run, ``count`` of them, epoch after epoch, as :class:`TopicalBatches` makes them."""
+    """The ``count`` batches of a run, epoch after epoch, from :class:`TopicalBatches`."""
 
     def __init__(self, batches: TopicalBatches, count: int) -> None:
         self.batches, self.count = batches, count
@@ -140,14 +164,16 @@ class Batches:
 
 
 class ExampleCollator:
-    """Examples -> ids and masks of queries and of documents, the Q positives first, then all negatives.
+    """Collates Q examples with D documents: the Q positives first, then all negatives.
 
-    Besides: ``query_keys`` (Q,), ``document_keys`` (D,) and ``answers`` (Q, P) int64 tell which texts are the same and
-    which documents answer which query (-1 is padding); ``group`` (Q, 1 + N) the columns of a query's positive and
-    negatives (-1 where it has fewer); ``teacher_scores`` (Q, 1 + N) the teacher's scores, if there are any.
+    A batch has ``query_ids``, ``query_mask``, ``document_ids`` and ``document_mask``; int64 text keys ``query_keys``
+    (Q,), ``document_keys`` (D,) and ``answers`` (Q, P), padded with -1; ``group`` (Q, 1 + N), the columns of a query's
+    positive and negatives, padded with -1; and in distillation ``teacher_scores`` (Q, 1 + N).
     """
 
-    def __init__(self, tokenizer: Any, query_length: int, document_length: int, separator: str = " ") -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, query_length: int, document_length: int, separator: str = " "
+    ) -> None:
         self.tokenizer, self.separator = tokenizer, separator
         self.query_length, self.document_length = query_length, document_length
 
@@ -177,15 +203,15 @@ class ExampleCollator:
             first += len(e.negatives)
         return _padded(groups, ABSENT)
 
-    def tokens(self, texts: list[str], length: int) -> Any:
-        """Padded ids and mask of texts cut to ``length``."""
+    def tokens(self, texts: list[str], length: int) -> BatchEncoding:
+        """Padded ids and mask of texts truncated to ``length`` word pieces."""
         return self.tokenizer(
             texts, padding=True, truncation=True, max_length=length, return_tensors="pt", return_token_type_ids=False
         )
 
 
 def _key(key: int) -> int:
-    """63 bits, so that -1 is free."""
+    """63 bits, so that -1 is not a key."""
     return key >> 1
 
 

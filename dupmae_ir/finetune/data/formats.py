@@ -1,4 +1,4 @@
-"""Training data as others publish it, read row by row; errors name file and line."""
+"""Readers of published training data, row by row; errors name file and line."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dupmae_ir.io.collections import Seen
 from dupmae_ir.io.lines import columns, numbered_lines
 from dupmae_ir.types import Document
 
-AT_ONCE = 1 << 16  #: characters of a JSON array that are read together
-LONGEST_ITEM = 64 << 20  #: characters; an item of an array that is not whole by then is broken
+AT_ONCE = 1 << 16  #: characters of a JSON array read at a time
+LONGEST_ITEM = 64 << 20  #: characters; a longer item of an array is taken for broken
 _BETWEEN_ITEMS = re.compile(r"[\s,]*")
 
 
 class Row(NamedTuple):
-    """A query with whole passages, or with the ids of passages of a collection.
+    """A query with complete passages, or with ids of a collection.
 
-    ``query`` is None where its text is not known. ``where`` is file and line, for errors.
+    ``query`` is None for an unknown id. ``where`` is file and line, for errors.
     """
 
     qid: str
@@ -38,12 +38,12 @@ class Row(NamedTuple):
 def dpr(path: str | Path) -> Iterator[Row]:
     """DPR's ``biencoder-*.json``: an array of ``question, positive_ctxs, negative_ctxs, hard_negative_ctxs``.
 
-    Hard negatives come first. The array is decoded item by item, whatever its size.
+    Hard negatives come first. The array is decoded item by item, so that its size does not matter.
     """
     for number, (line, item) in enumerate(array_items(path), 1):
         where = f"{path}:{line}: item {number}"
         if not isinstance(item, dict) or not isinstance(item.get("question"), str):
-            raise InputError(f'{where}: wants an object with "question" and "positive_ctxs"')
+            raise InputError(f'{where}: expected an object with "question" and "positive_ctxs"')
         positives = _passages(item, "positive_ctxs", where)
         negatives = (*_passages(item, "hard_negative_ctxs", where), *_passages(item, "negative_ctxs", where))
         yield Row(str(number), item["question"], positives, negatives, where)
@@ -53,9 +53,9 @@ def tevatron(path: str | Path) -> Iterator[Row]:
     """Tevatron's JSON lines: ``query_id, query, positive_passages, negative_passages``."""
     for where, row in _json_lines(path):
         if "positives" in row or isinstance(row.get("query"), list):
-            raise InputError(f"{where}: holds token ids; give Tevatron's data from before it was tokenised")
+            raise InputError(f"{where}: contains token ids; use Tevatron's data before tokenisation")
         if not isinstance(row.get("query"), str) or "positive_passages" not in row:
-            raise InputError(f'{where}: wants "query" and "positive_passages" (and "negative_passages")')
+            raise InputError(f'{where}: expected "query" and "positive_passages" (and "negative_passages")')
         positives, negatives = (_passages(row, f"{side}_passages", where) for side in ("positive", "negative"))
         yield Row(str(row.get("query_id", "")), row["query"], positives, negatives, where)
 
@@ -65,7 +65,7 @@ def _passages(row: Mapping[str, Any], key: str, where: str) -> tuple[Document, .
     if not isinstance(passages, list) or not all(
         isinstance(p, dict) and isinstance(p.get("text"), str) for p in passages
     ):
-        raise InputError(f'{where}: "{key}" wants a list of objects with "text" (and "title")')
+        raise InputError(f'{where}: "{key}" must be a list of objects with "text" (and "title")')
     return tuple(Document(_docid(p), p["text"], p.get("title") or "") for p in passages)
 
 
@@ -77,21 +77,21 @@ def _docid(passage: Mapping[str, Any]) -> str:
 def st_hard_negatives(path: str | Path, queries: Mapping[str, str], systems: Sequence[str] = ()) -> Iterator[Row]:
     """sentence-transformers' ``msmarco-hard-negatives.jsonl``: ``{"qid", "pos": [ids], "neg": {system: [ids]}}``.
 
-    ``systems`` are those whose negatives are taken (none: all), in turn, so that the best of each come first. A query
-    may lack a system; one that no query has is an error.
+    Negatives of ``systems`` (default: all) are interleaved, so that the best of each come first. A query may lack a
+    system; a system that no query has is an :class:`InputError`.
     """
-    met: set[str] = set()
+    systems_seen: set[str] = set()
     for where, row in _json_lines(path):
         found = row.get("neg")
         if not isinstance(found, dict):
-            raise InputError(f'{where}: wants "qid", "pos": [ids] and "neg": {{system: [ids]}}')
-        met.update(found)
+            raise InputError(f'{where}: expected "qid", "pos": [ids] and "neg": {{system: [ids]}}')
+        systems_seen.update(found)
         lists = [_ids(found[s], s, where) for s in systems or found if s in found]
-        in_turn = dict.fromkeys(i for i in chain.from_iterable(zip_longest(*lists)) if i is not None)
+        interleaved = dict.fromkeys(i for i in chain.from_iterable(zip_longest(*lists)) if i is not None)
         qid, positives = _id(row.get("qid"), "qid", where), _ids(row.get("pos"), "pos", where)
-        yield Row(qid, queries.get(qid), tuple(positives), tuple(in_turn), where)
-    if unknown := sorted(set(systems) - met):
-        raise InputError(f"{path}: no system {unknown[0]!r}; there are {', '.join(sorted(met))}")
+        yield Row(qid, queries.get(qid), tuple(positives), tuple(interleaved), where)
+    if unknown := sorted(set(systems) - systems_seen):
+        raise InputError(f"{path}: no system {unknown[0]!r}; choose from {', '.join(sorted(systems_seen))}")
 
 
 def _ids(values: Any, name: str, where: str) -> list[str]:
@@ -102,12 +102,12 @@ def _ids(values: Any, name: str, where: str) -> list[str]:
 
 def _id(value: Any, name: str, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
-        raise InputError(f'{where}: "{name}": an id is a text or a whole number, got {json.dumps(value)[:40]}')
+        raise InputError(f'{where}: "{name}": an id must be a string or an integer, got {json.dumps(value)[:40]}')
     return str(value)
 
 
 def id_triples(path: str | Path, queries: Mapping[str, str]) -> Iterator[Row]:
-    """``qid<TAB>positive id<TAB>negative id``; the lines of a query, one after the other, are one row."""
+    """``qid<TAB>positive id<TAB>negative id`` lines; consecutive lines of a query make one row."""
     lines = ((f"{path}:{number}", _cells(line, 3, f"{path}:{number}")) for number, line in numbered_lines(path))
     for qid, group in groupby(lines, lambda line: line[1][0]):
         positives: dict[str, None] = {}
@@ -140,12 +140,12 @@ def _cells(line: str, wanted: int, where: str) -> list[str]:
     cells = [c.strip() for c in line.split("\t")]
     if len(cells) != wanted or not all(cells):
         names = "query, positive and negative" if wanted == 3 else "query and passage"
-        raise InputError(f"{where}: wants {names} with a tab between, got {sum(map(bool, cells))} of {wanted}")
+        raise InputError(f"{where}: expected {names} separated by tabs, got {sum(map(bool, cells))} of {wanted}")
     return cells
 
 
 def judged(qrels: Mapping[str, Mapping[str, int]], queries: Mapping[str, str], source: str) -> Iterator[Row]:
-    """Judgements above 0 as positives, in their order."""
+    """Judgements with a grade above 0 as positives, in their order."""
     for qid, grades in qrels.items():
         positives = tuple(d for d, grade in grades.items() if grade > 0)
         yield Row(qid, queries.get(qid), positives, (), f"{source}: query {qid}")
@@ -159,7 +159,7 @@ def teacher_scores(path: str | Path) -> Iterator[tuple[str, dict[str, float]]]:
         merged: dict[str, float] = {}
         for _, where, scores in group:
             if not merged and seen.add(qid):
-                raise InputError(f"{where}: query {qid} comes a second time; sort the lines by query")
+                raise InputError(f"{where}: query {qid} occurs twice; sort the lines by query")
             merged.update(scores)
         yield qid, merged
 
@@ -171,11 +171,11 @@ def _scored(path: str | Path) -> Iterator[tuple[str, str, dict[str, float]]]:
             row = _object(line, where)
             qid, scores = row.get("qid"), row.get("scores") or {row.get("pid"): row.get("score")}
             if not isinstance(scores, dict):
-                raise InputError(f'{where}: "scores" wants an object of id and score')
+                raise InputError(f'{where}: "scores" must be an object of docid and score')
         elif len(cells := columns(line)) == 3:
             qid, scores = cells[0], {cells[1]: cells[2]}
         else:
-            raise InputError(f"{where}: {len(cells)} column(s) where qid, pid and score are wanted")
+            raise InputError(f"{where}: expected the columns qid, pid and score, got {len(cells)}")
         yield (_id(qid, "qid", where), where, {_id(d, "pid", where): _score(s, where) for d, s in scores.items()})
 
 
@@ -198,14 +198,14 @@ def _object(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as e:
-        raise InputError(f"{where}: broken JSON: {e}") from None
+        raise InputError(f"{where}: invalid JSON: {e}") from None
     if not isinstance(row, dict):
-        raise InputError(f"{where}: wants one JSON object a line")
+        raise InputError(f"{where}: expected one JSON object per line")
     return row
 
 
 def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """(line, item) of a JSON array, gzipped or not, decoded one at a time; memory holds an item or AT_ONCE."""
+    """(line, item) of a JSON array, gzipped or not, decoded one at a time: memory use is one item or AT_ONCE."""
     line = 1
     try:
         with _text(path) as f:
@@ -220,7 +220,7 @@ def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
                 if text.startswith("]", at):
                     return
                 item, end, problem = _decoded(text, at)
-                # A number or a word that ends with what was read may go on in the next piece.
+                # A number or literal at the end of the buffer may continue in the next block.
                 if at < end < len(text):
                     yield line, item
                     line, at = line + text.count("\n", at, end), end
@@ -228,22 +228,22 @@ def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
                 text, at = text[at:], 0
                 more = f.read(max(AT_ONCE, len(text))) if len(text) < LONGEST_ITEM else ""
                 if not more:
-                    raise InputError(f"{path}:{line}: broken JSON, or cut short: {problem}")
+                    raise InputError(f"{path}:{line}: invalid or truncated JSON: {problem}")
                 text += more
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as e:
-        raise InputError(f"{path}: after line {line}: not whole UTF-8 text: {e}") from None
+        raise InputError(f"{path}: after line {line}: not complete UTF-8 text: {e}") from None
 
 
 def _end_of_gap(text: str, at: int) -> int:
     match = _BETWEEN_ITEMS.match(text, at)
-    assert match  # it matches nothing, too
+    assert match  # the pattern matches the empty string
     return match.end()
 
 
 def _decoded(text: str, at: int) -> tuple[Any, int, str]:
-    """(item, where it ends, "") or (None, ``at``, what is wrong)."""
+    """(item, its end, what to report if it is incomplete), or (None, ``at``, the error)."""
     try:
         item, end = json.JSONDecoder().raw_decode(text, at)
     except json.JSONDecodeError as e:

@@ -1,4 +1,4 @@
-"""What mining writes and training reads: queries with positives and hard negatives, passages by id, teacher scores."""
+"""Mined files: queries with positives and hard negatives, their passages by id, and a teacher's scores."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.types import Document
 
 SHOWN = 3
-"""Examples that an error names."""
+"""Examples named in an error."""
 
 
 class Mined(NamedTuple):
-    """A query, the passages that answer it, and the ids of those that were found but do not, best first.
+    """A query, its positives, and the ids of its hard negatives, best first.
 
-    ``scores`` (n,) float32 and ``ranks`` (n,) int32 are the search's, rank 1 the first hit, positives counted.
+    ``scores`` (n,) float32 and ``ranks`` (n,) int32 are those of the search; rank 1 is the first hit, positives
+    included.
     """
 
     qid: str
@@ -43,13 +44,13 @@ class Mined(NamedTuple):
 
 
 def read_mined(path: str | Path) -> list[Mined]:
-    """The lines of ``python -m dupmae_ir.finetune.mine``: ``{"qid", "query", "positives": [{"id", "title", "text"}],
-    "negatives": [ids], "scores": [...], "ranks": [...]}``.
+    """Read the lines of ``dupmae-ir finetune.mine``.
 
-    Raises :class:`InputError` with file and line for anything else, and in one line with counts for negatives that are
+    A line is ``{"qid", "query", "positives": [{"id", "title", "text"}], "negatives": [ids], "scores": [...], "ranks":
+    [...]}``. Raises :class:`InputError` with file and line for anything else, and with counts for negatives that are
     positives of their query.
     """
-    known: dict[str, str] = {}  # one string per id, however many queries name it
+    known: dict[str, str] = {}  # one string per id, shared by all queries
     found: list[Mined] = []
     clashes: list[str] = []
     seen: set[str] = set()
@@ -57,7 +58,7 @@ def read_mined(path: str | Path) -> list[Mined]:
         where = f"{path}:{number}"
         mined = _mined(line, where, known)
         if mined.qid in seen:
-            raise InputError(f"{where}: query {mined.qid!r} comes a second time")
+            raise InputError(f"{where}: query {mined.qid!r} occurs twice")
         seen.add(mined.qid)
         positives = {p.docid for p in mined.positives}
         clashes += [f"{n} of query {mined.qid}, line {number}" for n in mined.negatives if n in positives]
@@ -68,7 +69,10 @@ def read_mined(path: str | Path) -> list[Mined]:
 
 
 def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
-    """Query id -> docid -> score, from lines of ``{"qid", "scores": {docid: score}}``; errors name file and line."""
+    """Read query id -> docid -> score from lines of ``{"qid", "scores": {docid: score}}``.
+
+    Raises :class:`InputError` with file and line.
+    """
     known: dict[str, str] = {}
     scores: dict[str, dict[str, float]] = {}
     for number, line in numbered_lines(path):
@@ -76,9 +80,9 @@ def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
         row = _object(line, where)
         qid, values = row.get("qid"), row.get("scores")
         if not isinstance(qid, str) or not isinstance(values, dict):
-            raise InputError(f'{where}: wants {{"qid": ..., "scores": {{docid: number}}}}')
+            raise InputError(f'{where}: expected {{"qid": ..., "scores": {{docid: number}}}}')
         if qid in scores:
-            raise InputError(f"{where}: query {qid!r} comes a second time")
+            raise InputError(f"{where}: query {qid!r} occurs twice")
         if bad := next((d for d, v in values.items() if not _is_number(v)), None):
             raise InputError(f"{where}: the score of {bad!r} is not a number")
         scores[qid] = {known.setdefault(d, d): float(v) for d, v in values.items()}
@@ -86,7 +90,7 @@ def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
 
 
 def require_scores(mined: Iterable[Mined], scores: Mapping[str, Mapping[str, float]], source: str | Path) -> None:
-    """Raise :class:`InputError`, in one line with counts, unless every positive and negative has its score."""
+    """Raise :class:`InputError` with counts unless every positive and negative has a score."""
     missing = [
         f"{docid} of query {m.qid}"
         for m in mined
@@ -100,20 +104,20 @@ def require_scores(mined: Iterable[Mined], scores: Mapping[str, Mapping[str, flo
 
 
 def counted(examples: Sequence[str], one: str, many: str, count: int | None = None) -> str:
-    """``5 negatives are positives (a, b, c, ...)``. ``count`` where there are more than ``examples``."""
+    """``5 negatives are positives (a, b, c, ...)``; ``count`` if it is not the number of ``examples``."""
     count = len(examples) if count is None else count
     shown = ", ".join(examples[:SHOWN]) + (", ..." if count > SHOWN else "")
     return f"{count:,} {one if count == 1 else many} ({shown})"
 
 
 def text_key(document: Document) -> int:
-    """64 bits of the passage's text, the same for texts that differ in case, blanks or Unicode form only."""
+    """A 64-bit digest of the passage's text, equal for texts that differ only in case, white space or Unicode form."""
     text = unicodedata.normalize("NFKC", document.text or document.title).casefold()
     return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "little")
 
 
 class IdTable:
-    """docid -> a number of 64 bits, at 16 bytes an id; two ids clash once in millions of large collections."""
+    """docid -> 64-bit number, at 16 bytes per id; a collision of two ids is vanishingly unlikely."""
 
     def __init__(self) -> None:
         self._keys, self._values = array("Q"), array("Q")
@@ -122,11 +126,12 @@ class IdTable:
         return len(self._keys)
 
     def add(self, docid: str, value: int) -> None:
+        """Add an entry; not allowed after the first :meth:`get`."""
         self._keys.append(_hashed(docid))
         self._values.append(value)
 
     def get(self, docid: str) -> int | None:
-        """The number of ``docid``; None for an unknown id. Nothing can be added after the first look."""
+        """The number of ``docid``, or None for an unknown id."""
         keys, values = self._sorted
         wanted = _hashed(docid)
         at = bisect.bisect_left(keys, wanted)
@@ -142,7 +147,7 @@ class IdTable:
 
 
 class Records:
-    """JSON values by id. Memory holds 16 bytes of each, a temporary file the values.
+    """JSON values by id, in a temporary file; memory use is 16 bytes per id.
 
     Reading is safe from several threads and from forked processes.
     """
@@ -166,7 +171,7 @@ class Records:
         return self._table.get(key) is not None
 
     def get(self, key: str) -> Any:
-        """The value of ``key``; None for an unknown id."""
+        """The value of ``key``, or None for an unknown id."""
         offset = self._table.get(key)
         if offset is None:
             return None
@@ -175,19 +180,19 @@ class Records:
 
 
 class Passages:
-    """Passages of a collection by id, kept as :class:`Records`. ``wanted``: only these."""
+    """Passages of a collection by id; with ``ids``, only these."""
 
-    def __init__(self, source: str | Path, wanted: Ids[str] | None = None) -> None:
+    def __init__(self, source: str | Path, ids: Ids[str] | None = None) -> None:
         self.source = str(source)
         collection = Collection(source)
-        self._records = Records((d.docid, d) for d in collection if wanted is None or d.docid in wanted)
+        self._records = Records((d.docid, d) for d in collection if ids is None or d.docid in ids)
         self.inputs: list[Input] = collection.inputs
 
     def __len__(self) -> int:
         return len(self._records)
 
     def get(self, docid: str) -> Document | None:
-        """The passage; None for an id that the collection lacks."""
+        """The passage, or None for an unknown id."""
         found = self._records.get(docid)
         return None if found is None else Document(*found)
 
@@ -195,35 +200,35 @@ class Passages:
         return docid in self._records
 
     def __getitem__(self, docid: str) -> Document:
-        """Raises :class:`InputError` for an id that the collection lacks."""
+        """The passage; :class:`InputError` for an unknown id."""
         document = self.get(docid)
         if document is None:
-            raise InputError(f"{self.source}: no passage {docid!r} in it")
+            raise InputError(f"{self.source}: has no passage {docid!r}")
         return document
 
     def require(self, mined: Iterable[Mined], source: str | Path) -> None:
-        """Raise :class:`InputError`, in one line with counts, unless every negative is here."""
+        """Raise :class:`InputError` with counts unless the collection has every negative."""
         mined = list(mined)
-        lacking = {d for d in {d for m in mined for d in m.negatives} if d not in self}
-        if lacking:
-            missing = [f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in lacking]
+        missing_ids = {d for d in {d for m in mined for d in m.negatives} if d not in self}
+        if missing_ids:
+            missing = [f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in missing_ids]
             where = f"not in {self.source}"
             what = counted(missing, f"negative is {where}", f"negatives are {where}")
             raise InputError(f"{source}: {what}; give the collection it was mined from")
 
 
 def open_passages(path: str | Path, mined: Iterable[Mined], collection: str | Path | None = None) -> Passages:
-    """The passages that the negatives of ``path`` (a mined file, read as ``mined``) name.
+    """The passages of the negatives of ``path``, a mined file with the contents ``mined``.
 
-    They come from the collection that its record names, as it is given there or beside the mined file, or from
-    ``collection``. Raises :class:`IndexMismatch` where the collection is not the one that was mined.
+    They are read from ``collection`` or from the collection that the file's record names, at that path or beside the
+    mined file. Raises :class:`IndexMismatch` where the collection is not the one that was mined.
     """
     mined = list(mined)
     meta = read_record(path)
     source = Path(collection) if collection is not None else _collection_of(Path(path), meta)
     passages = Passages(source, {docid for m in mined for docid in m.negatives})
     if meta.get("collection_digest") != inputs_digest(i.sha256 for i in passages.inputs):
-        raise IndexMismatch(f"{source} is not the collection that {path} was mined from; put it back, or mine again")
+        raise IndexMismatch(f"{source} is not the collection that {path} was mined from; restore it, or mine again")
     passages.require(mined, path)
     return passages
 
@@ -239,18 +244,22 @@ def _collection_of(path: Path, meta: dict[str, Any]) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise InputError(f"{named}: the collection that {path} was mined from is not there; put it back, or beside {path}")
+    raise InputError(
+        f"{named}: the collection that {path} was mined from does not exist; restore it, or put it beside {path}"
+    )
 
 
 def _mined(line: str, where: str, known: dict[str, str]) -> Mined:
     row = _object(line, where)
     qid, query = row.get("qid"), row.get("query")
     if not isinstance(qid, str) or not isinstance(query, str):
-        raise InputError(f'{where}: wants an object with "qid", "query", "positives" and "negatives"')
+        raise InputError(f'{where}: expected an object with "qid", "query", "positives" and "negatives"')
     negatives = _list(row, "negatives", str, where)
     scores, ranks = _list(row, "scores", (int, float), where), _list(row, "ranks", int, where)
     if not len(negatives) == len(scores) == len(ranks):
-        raise InputError(f"{where}: {len(negatives)} negatives, {len(scores)} scores and {len(ranks)} ranks; not equal")
+        raise InputError(
+            f"{where}: {len(negatives)} negatives, {len(scores)} scores, {len(ranks)} ranks: must be equal"
+        )
     positives = tuple(_positive(p, where) for p in _list(row, "positives", dict, where))
     if not positives:
         raise InputError(f"{where}: query {qid!r} has no positive")
@@ -267,14 +276,14 @@ def _mined(line: str, where: str, known: dict[str, str]) -> Mined:
 def _positive(row: dict[str, Any], where: str) -> Document:
     docid, title, text = row.get("id"), row.get("title", ""), row.get("text")
     if not isinstance(docid, str) or not docid or not isinstance(title, str) or not isinstance(text, str):
-        raise InputError(f'{where}: a positive is {{"id", "title", "text"}}')
+        raise InputError(f'{where}: a positive must be {{"id", "title", "text"}}')
     return Document(docid, text, title)
 
 
 def _list(row: dict[str, Any], name: str, kind: Any, where: str) -> list[Any]:
     values = row.get(name)
     if not isinstance(values, list) or not all(isinstance(v, kind) for v in values):
-        raise InputError(f"{where}: {name!r} is not the list it should be")
+        raise InputError(f"{where}: {name!r} is not a list of the expected type")
     return values
 
 
@@ -284,7 +293,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
     except ValueError as e:
         raise InputError(f"{where}: not valid JSON: {e}") from None
     if not isinstance(row, dict):
-        raise InputError(f"{where}: wants one JSON object a line")
+        raise InputError(f"{where}: expected one JSON object per line")
     return row
 
 
@@ -297,7 +306,7 @@ def _hashed(docid: str) -> int:
 
 
 def survey(collection: Collection, on_document: Callable[[Document, int], None]) -> IdTable:
-    """docid -> text key of every passage of a collection, in one pass; ``on_document`` sees each with its key."""
+    """Text keys of a collection by docid, in one pass; calls ``on_document(document, key)`` for each passage."""
     keys = IdTable()
     for document in collection:
         key = text_key(document)

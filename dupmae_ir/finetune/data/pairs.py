@@ -15,7 +15,7 @@ from dupmae_ir.types import Document
 
 
 class Pair(NamedTuple):
-    """A query, a passage that answers it, passages that do not, and what kind of pair it is ("" if unsaid)."""
+    """A query, a passage that answers it, passages that do not, and the kind of pair ("" if not given)."""
 
     query: str
     positive: Document
@@ -24,8 +24,11 @@ class Pair(NamedTuple):
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """JSON lines (gz or plain) of ``{"query", "positive", "negatives"?, "kind"?}``, a passage being a text or
-    ``{"id"?, "title"?, "text"}``; or TSV of query and passage. Errors name the file and the line."""
+    """Read pairs from JSON lines or from TSV of query and passage, gzipped or plain.
+
+    A JSON line is ``{"query", "positive", "negatives"?, "kind"?}``; a passage is a text or ``{"id"?, "title"?,
+    "text"}``. Raises :class:`InputError` with file and line.
+    """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file of pairs")
@@ -40,12 +43,12 @@ def read_pairs(path: str | Path) -> list[Pair]:
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as e:
         raise InputError(f"{path}: not readable as UTF-8 text: {e}") from None
     if not pairs:
-        raise InputError(f"{path}: holds no pairs")
+        raise InputError(f"{path}: contains no pairs")
     return pairs
 
 
 def cap_kinds(pairs: Sequence[Pair], most: dict[str, int], seed: int = 0) -> list[Pair]:
-    """At most so many pairs of each named kind, drawn at random; other kinds whole; order kept."""
+    """A random sample of at most ``most[kind]`` pairs of each named kind, and all pairs of other kinds, in order."""
     unknown = set(most) - {p.kind for p in pairs}
     if unknown:
         known = ", ".join(sorted({p.kind for p in pairs}))
@@ -63,11 +66,11 @@ def cap_kinds(pairs: Sequence[Pair], most: dict[str, int], seed: int = 0) -> lis
 
 
 class TopicalBatches:
-    """Batches made of small groups of neighbours, in an order that ``seed`` and the epoch decide.
+    """Batches of rows, made of small groups of neighbouring passages, in an order given by the seed and the epoch.
 
-    Pairs are put in the order of their passages' ids (then file order) and cut into runs of ``group_size``; a
-    batch is a random draw of runs. Passages of one chapter or one article thus meet in a batch and are hard
-    in-batch negatives for each other, at no cost; with ``group_size`` 1 batches are plainly random.
+    Pairs are sorted by passage id (then file order) and cut into groups of ``group_size``; a batch is a random sample
+    of groups. Passages of one chapter or article are thus hard in-batch negatives of each other, at no cost. With
+    ``group_size`` 1, batches are random.
     """
 
     def __init__(self, pairs: Sequence[Pair], batch_size: int, group_size: int = 1, seed: int = 0) -> None:
@@ -80,6 +83,7 @@ class TopicalBatches:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
+        """Select the epoch that the next iteration is for."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -88,12 +92,12 @@ class TopicalBatches:
     def __iter__(self) -> Iterator[list[int]]:
         rng = random.Random(f"{self.seed} {self.epoch}")
         order = sorted(range(len(self.pairs)), key=lambda i: (self.pairs[i].positive.docid, i))
-        # Another offset each epoch, so that the runs are not the same company every time.
+        # Another offset each epoch, so that the groups differ.
         shift = rng.randrange(self.group_size)
         order = order[shift:] + order[:shift]
-        runs = [order[i : i + self.group_size] for i in range(0, len(order), self.group_size)]
-        rng.shuffle(runs)
-        flat = [i for run in runs for i in run]
+        groups = [order[i : i + self.group_size] for i in range(0, len(order), self.group_size)]
+        rng.shuffle(groups)
+        flat = [i for group in groups for i in group]
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             yield flat[start : start + self.batch_size]
 
@@ -104,9 +108,9 @@ def _from_json(line: str, where: str) -> Pair:
     except ValueError as e:
         raise InputError(f"{where}: not valid JSON: {e}") from None
     if not isinstance(row, dict) or not isinstance(row.get("query"), str) or not row["query"].strip():
-        raise InputError(f'{where}: wants an object with a non-empty "query" and a "positive"')
+        raise InputError(f'{where}: expected an object with a non-empty "query" and a "positive"')
     if "positive" not in row:
-        raise InputError(f'{where}: has no "positive"')
+        raise InputError(f'{where}: no "positive"')
     negatives = tuple(_passage(d, where) for d in row.get("negatives", ()))
     return Pair(row["query"], _passage(row["positive"], where), negatives, str(row.get("kind", "")))
 
@@ -118,11 +122,11 @@ def _passage(value: Any, where: str) -> Document:
         passage = Document(str(value.get("id", "")), value["text"], value.get("title") or "")
         if passage.joined().strip():
             return passage
-    raise InputError(f'{where}: a passage is a non-empty text or an object with "text" (and "title", "id")')
+    raise InputError(f'{where}: a passage must be a non-empty text or an object with "text" (and "title", "id")')
 
 
 def _from_tsv(line: str, where: str) -> Pair:
     cells = line.rstrip("\r\n").split("\t")
     if len(cells) != 2 or not all(c.strip() for c in cells):
-        raise InputError(f"{where}: wants query<TAB>passage, got {len(cells)} column(s)")
+        raise InputError(f"{where}: expected query<TAB>passage, got {len(cells)} column(s)")
     return Pair(cells[0], Document("", cells[1]))

@@ -1,0 +1,93 @@
+"""Options of ``dupmae-ir finetune.mine``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
+from dupmae_ir.device import ENGINES
+from dupmae_ir.errors import UsageError
+
+PARTS = {"hybrid": "cls,ot", "dense": "cls", "impact": "ot"}
+"""What a model searches by -> the parts that are encoded for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MineConfig(ComputeOptions, OutputOptions):
+    """Options of ``dupmae-ir finetune.mine``."""
+
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
+        OneOf(("pairs", "topics"), "to name the queries"),
+        Requires("topics", ("qrels",)),
+        Requires("topics", ("collection",)),
+    )
+
+    output: str = option(
+        help="JSON lines to write; OUTPUT.meta.json records the settings", group="input", metavar="FILE"
+    )
+    by: str = option(help="search with BM25 or with a model", group="input", choices=("bm25", "model"))
+    pairs: tuple[str, ...] = option((), "files of pairs, JSON lines or TSV", group="input", metavar="FILE")
+    topics: str | None = option(
+        None, "queries, instead of --pairs; requires --qrels and --collection", group="input", metavar="FILE"
+    )
+    qrels: str | None = option(
+        None,
+        "judgements of --topics (TREC or BEIR file, or a BEIR folder); grades above 0 are positives",
+        group="input",
+        metavar="PATH",
+        only_with="topics",
+    )
+    split: str = option("train", "split of a BEIR folder's judgements", group="input", only_with="qrels")
+    collection: str | None = option(
+        None,
+        "collection to search, in any format that encode reads; without it, the passages of the pairs, which are "
+        "written to OUTPUT.passages.jsonl",
+        group="input",
+        metavar="PATH",
+    )
+    unknown: str = option(
+        "refuse",
+        "positives missing from the collection: end with an error, or skip and count them",
+        group="input",
+        choices=("refuse", "skip"),
+    )
+    depth: int = option(200, "hits per query to consider", group="negatives", above=0)
+    skip_top: int = option(
+        0, "skip the top N hits, which may be answers without a judgement", group="negatives", at_least=0
+    )
+    negatives: int = option(
+        0,
+        "keep a random sample of N negatives per query; 0 = all, for the trainer to sample from",
+        group="negatives",
+        at_least=0,
+    )
+    remove_query: bool = option(False, "drop the document whose id is the query's (ArguAna, Quora)", group="negatives")
+    seed: int = option(0, "random seed of --negatives", group="negatives", at_least=0)
+    model: str | None = option(None, "model folder", group="search", metavar="FOLDER", only_with="by=model")
+    parts: str = option("hybrid", "parts of the model to search by", group="search", choices=tuple(PARTS))
+    document_length: int | None = option(
+        None, "word pieces kept per passage (default: the model's)", group="search", above=0
+    )
+    query_length: int | None = option(
+        None, "word pieces kept per query (default: the model's)", group="search", above=0
+    )
+    k1: float = option(0.9, "BM25: saturation of term counts", group="search")
+    b: float = option(0.4, "BM25: length normalisation, 0 to 1", group="search")
+    engine: str = option(
+        "lucene",
+        "impact search engine; postings are built as needed, and by auto where numba is installed: the same negatives, "
+        "much faster",
+        group="compute",
+        choices=ENGINES,
+        only_with="by=model",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.by == "model" and self.model is None:
+            raise UsageError("--by model requires --model FOLDER")
+        if self.collection == "-":
+            raise UsageError("--collection - (standard input) can be read only once; give a file")
+        if self.skip_top >= self.depth:
+            raise UsageError(f"--skip-top {self.skip_top} must be less than --depth {self.depth}")
