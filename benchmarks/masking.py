@@ -1,11 +1,11 @@
-"""The masks of enhanced decoding: the released collator's rule in Python lists against the compiled one.
+"""Masks of enhanced decoding: the released collator's Python lists against the compiled implementation.
 
     python benchmarks/masking.py [--json FILE]
 
-Per example the released code draws min(L, 256) whole-word masks by shuffling lists of word pieces, copies one of them
-for every row, hides the diagonal and makes an int64 tensor of the nested lists. ``released`` restates that; ours is
-dupmae_ir.pretrain.masking.position_masks. Both run on one thread, turn about and about as long, on the same texts; the
-ratio is the median over the turns, so that other work on the machine slows both.
+For each example the released code draws min(L, 256) whole-word masks by shuffling lists of word pieces, copies one of
+them for each row, masks the diagonal and converts the nested lists to an int64 tensor. ``released`` reimplements that;
+ours is dupmae_ir.pretrain.masking.position_masks. Both run on one thread on the same texts, alternately and for about
+the same time. The ratio is the median over the turns, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dupmae_ir.pretrain import masking
 
 RATIO = 0.5
 CONTINUING = 0.25
-"""Share of pieces that continue a word; English text has about this many."""
+"""Fraction of pieces that continue a word; about that of English text."""
 GOALS = {128: 150, 512: 300}
-"""Times the released speed that are asked for."""
+"""Tokens per text -> required speed-up over the released code."""
 
 
 def whole_word_mask(continues: list[bool], rng: random.Random) -> list[int]:
-    """1 at hidden pieces of a text with both specials."""
+    """1 at masked pieces of a text that has both special tokens."""
     length = len(continues)
     candidates: list[list[int]] = []
     for i in range(1, length - 1):
@@ -58,8 +58,8 @@ def released(continues: list[bool], rng: random.Random) -> torch.Tensor:
     length = len(continues)
     pool = []
     for _ in range(min(length, 256)):
-        hidden = whole_word_mask(continues, rng)
-        pool.append([1 - m for m in hidden])
+        masked = whole_word_mask(continues, rng)
+        pool.append([1 - m for m in masked])
     rows = []
     for i in range(length):
         row = copy.deepcopy(pool[rng.randrange(len(pool))])
@@ -69,7 +69,7 @@ def released(continues: list[bool], rng: random.Random) -> torch.Tensor:
 
 
 def measure(length: int, repeats: int, batch: int = 64) -> dict[str, float]:
-    """Milliseconds per example of both, the ratio, and bytes per example."""
+    """Milliseconds and bytes per example of both implementations, and the ratio of their times."""
     rng, python = np.random.default_rng(0), random.Random(0)
     continues = rng.random((batch, length)) < CONTINUING
     continues[:, :2] = continues[:, -1:] = False
@@ -98,29 +98,29 @@ def measure(length: int, repeats: int, batch: int = 64) -> dict[str, float]:
         "released_bytes": lists[0].nbytes,
         "bool_bytes": visible[0].nbytes,
         "bits_bytes": packed[0].nbytes,
-        "released_hidden": 1 - float(torch.stack(lists)[:, :, inner].float().mean()),
-        "ours_hidden": 1 - float(visible[:, :, inner].mean()),
+        "released_masked": 1 - float(torch.stack(lists)[:, :, inner].float().mean()),
+        "ours_masked": 1 - float(visible[:, :, inner].mean()),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--repeats", type=int, default=7, help="turns of each; medians are told (default: 7)")
+    parser.add_argument("--repeats", type=int, default=7, help="turns of each; medians are reported (default: 7)")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure(length, args.repeats) for length in args.lengths]
     print(
         f"{'tokens':>6} {'released ms':>12} {'ours ms':>8} {'ratio (goal)':>14}  "
-        f"{'int64 / bool / bits bytes':>26}  hidden"
+        f"{'int64 / bool / bits bytes':>26}  masked"
     )
     for r in rows:
         size = f"{r['released_bytes']:,} / {r['bool_bytes']:,} / {r['bits_bytes']:,}"
         ratio = f"{r['ratio']:.0f}x ({r['goal'] or '-'})"
         print(
             f"{r['length']:>6} {r['released_ms']:>12.2f} {r['ours_ms']:>8.4f} {ratio:>14}  {size:>26}  "
-            f"{r['released_hidden']:.3f} / {r['ours_hidden']:.3f}"
+            f"{r['released_masked']:.3f} / {r['ours_masked']:.3f}"
         )
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:

@@ -1,12 +1,12 @@
-"""Every recipe from the same small base on real text: the losses on held-out text, as pictures and a table.
+"""Held-out losses of every method, trained from the same small base model on real text, as plots and a table.
 
     python benchmarks/pretraining_curves.py --text textbooks.txt.gz --pairs train.jsonl.gz --output runs/curves \\
         [--pictures docs/pictures]
 
-RetroMAE, DupMAE and CoT-MAE read ``--text``. ``--pairs`` are JSON lines of ``query`` and ``positive`` ({id, title,
-text}); their passages, each once, are what MASTER and CoT-MoTE read: a passage's own queries stand in for generated
-ones and the passage that follows it in its source (id#n+1) for a generated continuation. The runs are ``dupmae-ir
-pretrain`` with the flags printed; one that is finished is not run again, one that was killed goes on.
+RetroMAE, DupMAE and CoT-MAE are trained on ``--text``. ``--pairs`` are JSON lines of ``query`` and ``positive`` ({id,
+title, text}). MASTER and CoT-MoTE are trained on their distinct passages, with a passage's own queries in place of
+generated ones and the next passage of its source (id#n+1) in place of a generated continuation. Each run is ``dupmae-ir
+pretrain`` with the flags that are printed; finished runs are not repeated, and interrupted ones are resumed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir.models.checkpoints.base_models import base_folder
+from dupmae_ir.models.checkpoints.calibrated_head import add_head
+from dupmae_ir.models.checkpoints.folder import load_model, save_model
+
 METHODS = ("retromae", "dupmae", "master", "cot-mae", "cot-mote")
 OWN = {"cot-mae": ["--unit", "blocks"]}
-WRITTEN_ABOUT = ("master", "cot-mote")
-"""Recipes that read queries too."""
+WITH_QUERIES = ("master", "cot-mote")
+"""Methods that read queries too."""
 
 
 def write_corpus(pairs: Path, path: Path, most: int) -> None:
-    """The passages of the pairs as JSON lines with ``queries`` and ``next``."""
+    """Write at most ``most`` passages of the pairs as JSON lines with ``queries`` and ``next``."""
     passages: dict[str, dict[str, Any]] = {}
     with gzip.open(pairs, "rt", encoding="utf-8") as f:
         for line in f:
             row = json.loads(line)
             p = row["positive"]
-            kept = passages.setdefault(p["id"], {"id": p["id"], "title": p["title"], "text": p["text"], "queries": []})
-            kept["queries"].append(row["query"])
+            passage = passages.setdefault(
+                p["id"], {"id": p["id"], "title": p["title"], "text": p["text"], "queries": []}
+            )
+            passage["queries"].append(row["query"])
     for name, row in passages.items():
         source, _, number = name.rpartition("#")
         after = passages.get(f"{source}#{int(number) + 1}") if number.isdigit() else None
@@ -46,11 +52,7 @@ def write_corpus(pairs: Path, path: Path, most: int) -> None:
 
 
 def make_base(name: str, corpus: Path, folder: Path) -> None:
-    """The common start: ``name`` with a masked-LM head calibrated on the corpus, if it has none."""
-    from dupmae_ir.models.checkpoints.base_models import base_folder
-    from dupmae_ir.models.checkpoints.calibrated_head import add_head
-    from dupmae_ir.models.checkpoints.folder import load_model, save_model
-
+    """Write the common base model: ``name``, with a masked-LM head calibrated on the corpus if it has none."""
     bare, tokenizer, config = load_model(base_folder(name), need_ot=False)
     texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]]
     headless = not hasattr(bare.lm, "cls")
@@ -58,7 +60,7 @@ def make_base(name: str, corpus: Path, folder: Path) -> None:
 
 
 def command(method: str, corpus: Path, args: argparse.Namespace) -> list[str]:
-    """One run's command line."""
+    """The command line of one run."""
     words = [
         "--method",
         method,
@@ -83,26 +85,27 @@ def command(method: str, corpus: Path, args: argparse.Namespace) -> list[str]:
         "--log-steps",
         "10",
         "--eval-steps",
-        str(args.look),
+        str(args.eval_steps),
         "--save-steps",
-        str(args.look),
-        "--bf16",
+        str(args.eval_steps),
+        "--dtype",
+        "bfloat16",
     ]
     return [*words, *OWN.get(method, []), *(["--threads", str(args.threads)] if args.threads else [])]
 
 
 def table(folders: list[Path]) -> str:
-    """Markdown: each loss on held-out text before and after."""
-    lines = ["| recipe | loss | before | after | updates | text tokens read |", "|:--|:--|--:|--:|--:|--:|"]
+    """Markdown table: each loss on held-out text before and after training."""
+    lines = ["| method | loss | before | after | updates | text tokens read |", "|:--|:--|--:|--:|--:|--:|"]
     for folder in folders:
         record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-        first, last = record["held_out"]["first"], record["held_out"]["last"]
-        choices = record["choices"]
-        tokens = f"{record['steps'] * choices['batch_size'] * choices['length'] / 1e3:,.0f} k at most"
+        settings, result = record["settings"], record["result"]
+        first, last = result["held_out"]["first"], result["held_out"]["last"]
+        tokens = f"{result['updates'] * settings['batch_size'] * settings['length'] / 1e3:,.0f} k at most"
         for name in first:
             lines.append(
                 f"| {folder.name} | {name.removeprefix('loss_')} | {first[name]:.3f} | {last[name]:.3f} | "
-                f"{record['steps']:,} | {tokens} |"
+                f"{result['updates']:,} | {tokens} |"
             )
     return "\n".join(lines)
 
@@ -112,15 +115,15 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--pictures", type=Path, help="folder for METHOD.png")
-    parser.add_argument("--model", default="minilm", help="base of all runs (default: minilm)")
+    parser.add_argument("--pictures", type=Path, help="folder for the plots, METHOD.png")
+    parser.add_argument("--model", default="minilm", help="base model of all runs (default: minilm)")
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--texts", type=int, default=20000)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--look", type=int, default=50, help="updates between looks at the held-out texts")
+    parser.add_argument("--eval-steps", type=int, default=50, help="updates between evaluations on the held-out texts")
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
     corpus = args.output / "corpus.jsonl"
@@ -131,7 +134,7 @@ def main() -> None:
     folders = [args.output / method for method in args.methods]
     for method, folder in zip(args.methods, folders, strict=True):
         if not (folder / "training.json").is_file():
-            words = command(method, corpus if method in WRITTEN_ABOUT else args.text, args)
+            words = command(method, corpus if method in WITH_QUERIES else args.text, args)
             print("dupmae-ir pretrain " + " ".join(words), flush=True)
             subprocess.run([sys.executable, "-m", "dupmae_ir.pretrain", *words], check=True)
         if args.pictures:

@@ -12,7 +12,6 @@ import argparse
 import hashlib
 import json
 import platform
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from rows import LAST, MODES, PARTS, Experiment, Row, commands, write_recipe
 from dupmae_ir.console import guarded, say
 from dupmae_ir.errors import DupmaeError, InputError, UsageError
 from dupmae_ir.eval.regressions.environment import processor
-from dupmae_ir.finetune.stages import STATE, run_stages
+from dupmae_ir.finetune.stages import run_stages
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest
 from dupmae_ir.registry import lookup
@@ -114,9 +113,6 @@ class Driver:
             self.pretrain(after, seed)
         recipe = self.pretraining_recipe(name, seed)
         model = recipe.parent / "model"
-        if (model / "training.json").is_file() and not (recipe.parent / STATE).is_file():
-            # Killed between the end of the run and the note of it; the command refuses to overwrite.
-            shutil.rmtree(model)
         run_stages(str(recipe), str(recipe.parent), {}, self.quiet)
         return model
 

@@ -18,7 +18,7 @@ from dupmae_ir.finetune.cross_encoder.run import run as train_cross_encoder
 from dupmae_ir.finetune.run import run as finetune
 from dupmae_ir.finetune.score.run import ScoreConfig
 from dupmae_ir.finetune.score.run import run as score
-from dupmae_ir.pretrain.run import PretrainConfig
+from dupmae_ir.pretrain.config import PretrainConfig
 from dupmae_ir.pretrain.run import run as pretrain
 
 
@@ -46,7 +46,7 @@ def test_torch_has_its_threads_back_after_an_error_too(wanted: int | None, insid
     ("run", "config"),
     [
         (encode, EncodeConfig(corpus="c", index="i", threads=3)),
-        (pretrain, PretrainConfig(method="mlm", corpus=["c"], output="o", threads=3)),
+        (pretrain, PretrainConfig(method="mlm", model="m", corpus=("c",), output="o", threads=3)),
         (finetune, FinetuneConfig(pairs=("p",), output="o", threads=3)),
         (score, ScoreConfig(mined="m", model="c", output="o", threads=3)),
         (train_cross_encoder, CrossEncoderConfig(mined="m", model="c", output="o", threads=3)),

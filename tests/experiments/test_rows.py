@@ -11,9 +11,6 @@ from systems import Driver, selected
 from dupmae_ir.config import read_toml
 from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.errors import InputError, UnknownName
-from dupmae_ir.finetune.run import check as check_finetuning
-from dupmae_ir.pretrain.recipes import resolve
-from dupmae_ir.pretrain.run import _check as check_pretraining
 from dupmae_ir.search.run import SearchConfig
 from dupmae_ir.search.run import check as check_search
 
@@ -79,12 +76,7 @@ def test_every_row_resolves_to_commands_that_would_start(budget, tmp_path):
             continue
         if row.reference or row.best:
             continue
-        for name, config in steps_of(made, row).items():
-            if name.startswith("pretrain"):
-                resolve(config.method, config.preset, config)
-                check_pretraining(config)
-            elif name.startswith("stage"):
-                check_finetuning(config)
+        assert steps_of(made, row)  # options are checked when they are built
         assert made.plan(row, 0)[-1].startswith("dupmae_ir.finetune ")
     checked(EncodeConfig, budget, corpus="c", index="i", **made.experiment.budget.settings("encode"))
     assert not list(tmp_path.rglob("*.safetensors"))
