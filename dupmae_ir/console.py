@@ -144,11 +144,13 @@ def byte_bar(description: str, total: int | None, quiet: bool, done: int = 0) ->
 
 
 def megabytes(size: int) -> str:
+    """A number of bytes in MB, as in ``1,234.5 MB``."""
     return f"{size / MEGABYTE:,.1f} MB"
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split())
+def one_line(text: object, limit: int | None = None) -> str:
+    """``text`` (or an error's message) without line breaks and repeated spaces, cut to ``limit`` characters."""
+    return " ".join(str(text).split())[:limit]
 
 
 def table(rows: list[list[str]], header: list[str]) -> str:

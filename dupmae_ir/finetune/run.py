@@ -13,10 +13,10 @@ from typing import Any
 
 from dupmae_ir.config import check_ranges, option, to_dict
 from dupmae_ir.console import say
-from dupmae_ir.device import need_packages, on_its_threads
+from dupmae_ir.device import need_packages, with_torch_threads
 from dupmae_ir.errors import HeadMissing, UsageError
 from dupmae_ir.io.publishing import sha256_file, write_json
-from dupmae_ir.models.checkpoints.base_models import base_folder
+from dupmae_ir.models.checkpoints.names import model_folder
 
 RECORD = "training.json"
 
@@ -118,7 +118,7 @@ class FinetuneConfig:
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: FinetuneConfig) -> dict[str, Any]:
     """Train, write the model folder, and ``training.json`` in it: the config, digests, losses and seconds.
 
@@ -140,7 +140,7 @@ def run(config: FinetuneConfig) -> dict[str, Any]:
     set_seed(config.seed)
     with state.main_process_first():
         examples, topical, passages = _examples(config, quiet)
-        base = base_folder(config.model)
+        base = model_folder(config.model)
         retriever, tokenizer = _base_model(config, base, passages, quiet)
         stored = _stored(config, base, tokenizer)
         steps = config.steps or _steps(config, len(examples), state.num_processes)
@@ -288,14 +288,14 @@ def _base_model(config: FinetuneConfig, base: Path, passages: list[str], quiet: 
     (models/checkpoints/calibrated_head.py); split in two as --encoder says."""
     import torch
 
-    from dupmae_ir.models.checkpoints.base_models import with_calibrated_head
-    from dupmae_ir.models.checkpoints.folder import load_model
+    from dupmae_ir.models.checkpoints.calibrated_head import load_with_calibrated_head
+    from dupmae_ir.models.checkpoints.loading import load_model
     from dupmae_ir.models.retriever import Retriever
 
     try:
         model, tokenizer, _ = load_model(base, need_ot=config.similarity != "cls", activation=config.activation)
     except HeadMissing:
-        model, tokenizer = with_calibrated_head(
+        model, tokenizer = load_with_calibrated_head(
             base, passages, cls_dim=config.cls_dim or None, seed=config.seed, quiet=quiet
         )
         model.activation = config.activation
@@ -319,16 +319,15 @@ def _new_projection(side: Any, tokenizer: Any, config: FinetuneConfig, passages:
     """W_cls of a base without one: what comes nearest to --teacher's vectors, without a teacher orthogonal."""
     import torch
 
-    from dupmae_ir.models.checkpoints.base_models import sampled
-    from dupmae_ir.models.checkpoints.calibrated_head import taught_projection
+    from dupmae_ir.models.checkpoints.calibrated_head import distilled_projection, sample_passages
 
     width = side.lm.config.hidden_size
     if config.teacher is None or config.cls_dim != width:
         projection = torch.nn.Linear(width, config.cls_dim, bias=False)
         torch.nn.init.orthogonal_(projection.weight)
         return projection
-    sample = sampled(passages, config.seed)
-    return taught_projection(side, tokenizer, sample, _teacher(config, side), config.document_length)
+    sample = sample_passages(passages, config.seed)
+    return distilled_projection(side, tokenizer, sample, _teacher(config, side), config.document_length)
 
 
 def _split(model: Any, encoder: str) -> Any:
@@ -362,7 +361,7 @@ def _shared_again(model: Any) -> Any:
 
 
 def _stored(config: FinetuneConfig, base: Path, tokenizer: Any) -> Any:
-    from dupmae_ir.models.checkpoints.folder import ModelConfig, read_config
+    from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 
     told = {
         "method": "cot-mote" if config.encoder == "mote" else "dupmae",
@@ -468,12 +467,12 @@ def _objective(config: FinetuneConfig) -> Any:
 def _teacher(config: FinetuneConfig, retriever: Any) -> Any:
     """The frozen sentence encoder of --teacher, checked against the student's width and vocabulary."""
     from dupmae_ir.finetune.trainer import Teacher
-    from dupmae_ir.models.checkpoints.folder import load_model
+    from dupmae_ir.models.checkpoints.loading import load_model
     from dupmae_ir.models.masked_lm import encoder_of
 
     if config.teacher is None:
         return None
-    taught, _, _ = load_model(base_folder(config.teacher), need_ot=False)
+    taught = load_model(model_folder(config.teacher), need_ot=False)[0].side("document")
     student = retriever.side("document")
     width, vocabulary = taught.lm.config.hidden_size, taught.lm.config.vocab_size
     if width != retriever.dim or vocabulary != student.lm.config.vocab_size:
@@ -496,10 +495,10 @@ def _caps(values: tuple[str, ...]) -> dict[str, int]:
 
 def _digests(config: FinetuneConfig) -> dict[str, str]:
     """sha256 of every file that is read, and of the base and the teacher."""
-    from dupmae_ir.models.checkpoints.folder import folder_digest
+    from dupmae_ir.models.checkpoints.digest import folder_digest
 
     files = [*config.pairs, *config.dev, *(f for f in (config.mined, config.scores) if f)]
-    folders = [base_folder(name) for name in (config.model, config.teacher) if name]
+    folders = [model_folder(name) for name in (config.model, config.teacher) if name]
     digests = {Path(f).name: sha256_file(f) for f in files}
     return digests | {f.name: folder_digest(f) for f in folders if f.exists()}
 
@@ -507,7 +506,7 @@ def _digests(config: FinetuneConfig) -> dict[str, str]:
 def _publish(output: Path, retriever: Any, tokenizer: Any, stored: Any, record: dict[str, Any], work: Path) -> None:
     """The model folder, whole or not at all; then the checkpoints go."""
     from dupmae_ir.io.publishing import move_into_place
-    from dupmae_ir.models.checkpoints.folder import save_model
+    from dupmae_ir.models.checkpoints.saving import save_model
 
     aside = output.with_name(f".{output.name}.done")
     shutil.rmtree(aside, ignore_errors=True)

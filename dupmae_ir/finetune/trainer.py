@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from dupmae_ir.finetune.data.examples import ABSENT, Batches, ExampleCollator
 from dupmae_ir.finetune.data.pairs import Pair
 from dupmae_ir.finetune.objective import BiEncoder, Objective, Parts, batch_loss, in_groups
-from dupmae_ir.models.checkpoints.released import SIDES
+from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.pooling import keep_top_k
 from dupmae_ir.models.retriever import similarity
 from dupmae_ir.training import CheckedTrainer

@@ -53,7 +53,7 @@ def save_encoder(folder: Path, job: Any, config: Any) -> None:
     """The trained encoder as a model folder (two for CoT-MoTE, unless it was told to have one)."""
     from dataclasses import replace
 
-    from dupmae_ir.models.checkpoints.folder import save_model
+    from dupmae_ir.models.checkpoints.saving import save_model
 
     shutil.rmtree(folder, ignore_errors=True)
     if config.method == "cot-mote":

@@ -11,7 +11,7 @@ from typing import Any
 
 from dupmae_ir.config import check_ranges, option, to_dict
 from dupmae_ir.console import say
-from dupmae_ir.device import need_packages, on_its_threads
+from dupmae_ir.device import need_packages, with_torch_threads
 from dupmae_ir.errors import CheckpointError, HeadMissing, InputError, UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, made, resolve
 
@@ -82,7 +82,7 @@ class PretrainConfig(Recipe):
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: PretrainConfig) -> dict[str, Any]:
     """Pre-train and write the model folder, ``training.json`` in it: choices, digests, losses and seconds.
 
@@ -255,13 +255,14 @@ def _base(config: PretrainConfig, passages: Any, quiet: bool) -> tuple[Any, Any]
     """(Retriever in training mode, tokenizer) to start from."""
     from itertools import islice
 
-    from dupmae_ir.models.checkpoints.base_models import SAMPLE, base_folder, with_calibrated_head
-    from dupmae_ir.models.checkpoints.folder import load_model
+    from dupmae_ir.models.checkpoints.calibrated_head import SAMPLE, load_with_calibrated_head
+    from dupmae_ir.models.checkpoints.loading import load_model
+    from dupmae_ir.models.checkpoints.names import model_folder
     from dupmae_ir.models.experts import FOLDERS
 
     if config.from_config:
         return _from_config(Path(config.from_config), Path(str(config.tokenizer)))
-    folder = base_folder(str(config.model or config.init_from))
+    folder = model_folder(str(config.model or config.init_from))
     if (folder / FOLDERS["passage"]).is_dir():
         folder = folder / FOLDERS["passage"]
     try:
@@ -273,7 +274,7 @@ def _base(config: PretrainConfig, passages: Any, quiet: bool) -> tuple[Any, Any]
                 "the corpus, or choose a masked language model"
             ) from None
         first = list(islice(passages, 10 * SAMPLE))
-        model, tokenizer = with_calibrated_head(folder, first, cls_dim=None, seed=config.seed, quiet=quiet)
+        model, tokenizer = load_with_calibrated_head(folder, first, cls_dim=None, seed=config.seed, quiet=quiet)
     # W_cls is learned in fine-tuning; the pre-trained [CLS] is used as it is.
     model.projection = None
     return model.train().requires_grad_(True), tokenizer
@@ -294,8 +295,8 @@ def _experts(config: PretrainConfig, recipe: Recipe) -> Any:
 def _from_config(path: Path, folder: Path) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-    from dupmae_ir.models.checkpoints.folder import silent_ids
     from dupmae_ir.models.retriever import Retriever
+    from dupmae_ir.models.special_tokens import excluded_ids
 
     if not path.exists():
         raise InputError(f"{path}: no such configuration")
@@ -312,7 +313,7 @@ def _from_config(path: Path, folder: Path) -> tuple[Any, Any]:
         raise CheckpointError(f"{folder}: the tokenizer does not load: {' '.join(str(e).split())[:200]}") from None
     if len(tokenizer) > settings.vocab_size:
         raise UsageError(f"{path}: vocab_size {settings.vocab_size} is below the tokenizer's {len(tokenizer)}")
-    return Retriever(lm, None, *silent_ids(tokenizer)).train(), tokenizer
+    return Retriever(lm, None, *excluded_ids(tokenizer)).train(), tokenizer
 
 
 def _refuse_useless(config: PretrainConfig, recipe: Recipe, corpora: Sequence[Any], rows: Sequence[Any]) -> None:
@@ -400,7 +401,7 @@ def _finish(
 ) -> dict[str, Any]:
     """The model folder, whole or not at all; then the checkpoints go."""
     from dupmae_ir.io.publishing import move_into_place, write_json
-    from dupmae_ir.models.checkpoints.folder import ModelConfig
+    from dupmae_ir.models.checkpoints.model_config import ModelConfig
     from dupmae_ir.pretrain.objective import save_decoders, save_encoder
     from dupmae_ir.training import LOG, TENSORBOARD, plot_log, read_log, refuse_broken_weights
 

@@ -11,7 +11,7 @@ from test_publish import SOURCES
 
 from dupmae_ir.finetune.run import check
 from dupmae_ir.finetune.stages import find_recipe, plan
-from dupmae_ir.models.checkpoints.folder import load_model
+from dupmae_ir.models.checkpoints.loading import load_model
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.finetune.data.mined import Mined, Passages
-from dupmae_ir.models.checkpoints.folder import quiet_transformers
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.models.inference.encoder import batches_by_tokens
 from dupmae_ir.training import CheckedTrainer
 

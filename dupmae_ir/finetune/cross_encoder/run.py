@@ -14,7 +14,7 @@ from typing import Any
 
 from dupmae_ir.config import check_ranges, differences, option, parse, to_dict
 from dupmae_ir.console import Parser, guarded, say
-from dupmae_ir.device import on_its_threads
+from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, IndexMismatch, InputError, UsageError
 
 PURPOSE = """
@@ -73,7 +73,7 @@ class CrossEncoderConfig:
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: CrossEncoderConfig) -> dict[str, Any]:
     """Train, and write the model folder with ``training.json`` in it: settings, digests, losses, seconds.
 
@@ -81,10 +81,10 @@ def run(config: CrossEncoderConfig) -> dict[str, Any]:
     finished folder with the same settings is left as it is; other settings are refused.
     """
     from dupmae_ir.io.locks import exclusive
-    from dupmae_ir.models.checkpoints.base_models import base_folder
+    from dupmae_ir.models.checkpoints.names import model_folder
 
     _check(config)
-    config = replace(config, model=str(base_folder(config.model)))
+    config = replace(config, model=str(model_folder(config.model)))
     output = Path(config.output).absolute()
     settings = _settings(config)
     if summary := _finished(output, settings):
@@ -155,7 +155,7 @@ def _finish(
 ) -> dict[str, Any]:
     """The model folder, whole or not at all; then the checkpoints go."""
     from dupmae_ir.io.publishing import move_into_place, write_json
-    from dupmae_ir.models.checkpoints.folder import quiet_transformers
+    from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
     from dupmae_ir.training import LOG, read_log, refuse_broken_weights
 
     refuse_broken_weights(model, summary["updates"], work)
@@ -252,7 +252,7 @@ def _usable(config: CrossEncoderConfig) -> list[Any]:
 def _settings(config: CrossEncoderConfig) -> dict[str, Any]:
     """What decides the weights, files by their content."""
     from dupmae_ir.io.publishing import sha256_file
-    from dupmae_ir.models.checkpoints.folder import folder_digest
+    from dupmae_ir.models.checkpoints.digest import folder_digest
 
     if not Path(config.mined).is_file():
         raise InputError(f"{config.mined}: no such file; make it with dupmae-ir finetune.mine")

@@ -461,7 +461,7 @@ def _files(paths: Iterable[str | None]) -> str | None:
 
 
 def _model_digest(model: str | None) -> str:
-    from dupmae_ir.models.checkpoints.folder import folder_digest
+    from dupmae_ir.models.checkpoints.digest import folder_digest
 
     assert model
     if model.startswith("testing:"):

@@ -231,7 +231,7 @@ class _Source:
     def digest(self) -> str:
         from transformers.utils import cached_file
 
-        from dupmae_ir.models.checkpoints.folder import folder_digest
+        from dupmae_ir.models.checkpoints.digest import folder_digest
 
         # A hub model lies in a folder too, one for each of its versions.
         return folder_digest(Path(cached_file(self.name, "config.json", local_files_only=True)).parent)
