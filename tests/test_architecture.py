@@ -51,7 +51,6 @@ LONG_FUNCTIONS = {
     "dupmae_ir/index/kernels.py:search",
     "dupmae_ir/index/kernels.py:search_sum",
     "dupmae_ir/index/postings.py:best_sums",
-    "dupmae_ir/models/inference/encoder.py:load",
     "dupmae_ir/pretrain/run.py:_prepare",
     "dupmae_ir/search/one_pass.py:scanned_top",
     "dupmae_ir/search/run.py:_ours",

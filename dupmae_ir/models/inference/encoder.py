@@ -22,7 +22,9 @@ from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
 from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.names import model_folder, model_name
 from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
@@ -61,7 +63,7 @@ class TextEncoder:
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.dim: int | None = model.dim if "cls" in parts else None
-        sides = {name: model.side(name) for name in ("query", "document")}
+        sides = {name: model.side(name) for name in SIDES}
         self._width = int(sides["document"].lm.config.vocab_size)
         self.terms: list[str] | None = vocabulary(tokenizer, self._width) if "ot" in parts else None
         self._device = device
@@ -88,48 +90,29 @@ class TextEncoder:
     ) -> TextEncoder:
         """Load a model by name or folder (:func:`~dupmae_ir.models.checkpoints.names.model_folder`).
 
-        Settings that are None come from the model's ``dupmae_config.json``.
+        ``parts`` are ``cls``, ``ot`` or both. The other settings are those of
+        :class:`~dupmae_ir.types.EncoderSettings`; None takes the model's own (``dupmae_config.json``).
 
-        Args:
-            model: a model folder, ``minilm``, or ``default`` or None for the embedded model.
-            device: auto, cpu, cuda, cuda:N or mps.
-            dtype: precision of the forward pass: float32, bfloat16, float16 or auto.
-            document_length: word pieces kept per document, special tokens included.
-            query_length: word pieces kept per query, special tokens included.
-            top_k: OT weights kept per document.
-            activation: relu, log1p or none.
-            title_separator: text between title and body.
-            normalize: scale [CLS] vectors to unit length.
-            parts: ``cls``, ``ot`` or both.
-
-        Raises:
-            UsageError: a setting has an invalid value.
-            CheckpointError: the folder is not a usable checkpoint.
+        Raises :class:`UsageError` for an invalid setting and :class:`CheckpointError` for an unusable checkpoint.
         """
-        if not parts or set(parts) - {"cls", "ot"}:
-            raise UsageError(f"parts must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
-        if activation is not None and activation not in pooling.ACTIVATIONS:
-            raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
+        _check(parts, activation)
         folder = model_folder(model)
         module, tokenizer, config = load_model(folder, "ot" in parts, activation, normalize)
-        where, _ = pick_device(device)
-        kind, _ = pick_dtype(dtype, where)
-        longest = min(
-            int(getattr(module.side(s).lm.config, "max_position_embeddings", 512)) for s in ("query", "document")
-        )
+        where = pick_device(device)[0]
+        kind = pick_dtype(dtype, where)[0]
+        document_length, query_length = _lengths(module, config, document_length, query_length)
         settings = EncoderSettings(
-            document_length=_length("document", document_length or min(config.document_length, longest), longest),
-            query_length=_length("query", query_length or min(config.query_length, longest), longest),
+            document_length=document_length,
+            query_length=query_length,
             top_k=_positive("top_k", top_k or config.top_k),
             activation=config.activation,
             dtype=str(kind).removeprefix("torch."),
             device=str(where),
             title_separator=config.title_separator if title_separator is None else title_separator,
-            impact_scale=config.impact_scale if activation in (None, config.activation) else None,
+            impact_scale=config.impact_scale,
             normalize=config.normalize,
         )
-        digest = folder_digest(folder)
-        return cls(model_name(model), digest, module, tokenizer, settings, tuple(parts), where, kind)
+        return cls(model_name(model), folder_digest(folder), module, tokenizer, settings, tuple(parts), where, kind)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11)."""
@@ -264,6 +247,25 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
     for token, i in tokenizer.get_vocab().items():
         terms[i] = token
     return terms
+
+
+def _check(parts: tuple[str, ...], activation: str | None) -> None:
+    if not parts or set(parts) - {"cls", "ot"}:
+        raise UsageError(f"parts must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
+    if activation is not None and activation not in pooling.ACTIVATIONS:
+        raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
+
+
+def _lengths(
+    model: Retriever | UntiedRetriever, config: ModelConfig, document_length: int | None, query_length: int | None
+) -> tuple[int, int]:
+    """Lengths of documents and queries, those of ``config`` by default, within the model's limit."""
+    limits = (getattr(model.side(s).lm.config, "max_position_embeddings", 512) for s in SIDES)
+    longest = min(map(int, limits))
+    return (
+        _length("document", document_length or min(config.document_length, longest), longest),
+        _length("query", query_length or min(config.query_length, longest), longest),
+    )
 
 
 def _length(what: str, value: int, longest: int) -> int:
