@@ -87,7 +87,7 @@ def dispatch(
         lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
         print(
             f"usage: dupmae-ir {command} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{_indent(examples)}\n\n"
-            f"dupmae-ir {command} COMMAND --help shows the options of a command."
+            f"dupmae-ir {command} COMMAND --help shows the options of a command; all accept --quiet."
         )
         return 0
     if verb not in verbs:

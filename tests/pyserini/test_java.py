@@ -200,7 +200,7 @@ def test_the_heap_has_the_requested_size():
     by_flag = _python(code % "'96m'").stdout.splitlines()
     by_variable = _python(code % "", DUPMAE_IR_HEAP="96m").stdout.splitlines()
     assert by_flag[0] == by_variable[0] == "96"
-    assert by_flag[1] == "the JVM already runs with a heap of 96m; set DUPMAE_IR_HEAP=77m instead"
+    assert by_flag[1] == "the JVM is already running with a heap of 96m; set DUPMAE_IR_HEAP=77m instead"
 
 
 def test_a_jvm_started_by_other_code_without_anserini_is_a_clear_error():

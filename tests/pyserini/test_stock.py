@@ -299,7 +299,7 @@ def test_the_runner_prints_its_usage(capsys):
     assert pyserini.main(["--help"]) == 0
     assert "pyserini.search.lucene" in capsys.readouterr().out
     assert pyserini.main(["search.lucene"]) == 2
-    assert "write it whole" in capsys.readouterr().err
+    assert "give its full name" in capsys.readouterr().err
 
 
 def test_a_module_that_pyserini_does_not_have(capsys):
