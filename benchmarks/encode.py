@@ -33,8 +33,9 @@ import numpy as np
 import passages
 import torch
 
-from dupmae_ir.models.checkpoints.folder import load_model, quiet_transformers
-from dupmae_ir.models.inference.cpu_linear import packed
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.inference.cpu_linear import onednn_linear
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.pooling import strongest
 
@@ -134,12 +135,13 @@ def _exported(folder: Path, texts: list[str], ours: Any) -> str:
     """Our vectors against sentence-transformers' on the exported model."""
     import sentence_transformers as st
 
-    from dupmae_ir.models.checkpoints.export import export_sentence_transformers
+    from dupmae_ir.export.config import ExportConfig
+    from dupmae_ir.export.run import run as export
 
     few = texts[:16]
     with tempfile.TemporaryDirectory() as out:
         for part in ("cls", "ot"):
-            export_sentence_transformers(folder, Path(out) / part, part)
+            export(ExportConfig(model=str(folder), output=str(Path(out) / part), part=part, quiet=True))
         dense = st.SentenceTransformer(str(Path(out) / "cls"), device="cpu").encode(few)
         sparse = st.SparseEncoder(str(Path(out) / "ot"), device="cpu").encode(few, convert_to_sparse_tensor=False)
     apart = float(np.abs(dense - ours.cls[: len(few)]).max())
@@ -157,7 +159,7 @@ def product_rates() -> dict[str, Any]:
     work = {}
     for dtype in (torch.float32, torch.bfloat16):
         x, w = torch.randn(4096, 768).to(dtype), torch.randn(3072, 768).to(dtype)
-        own = packed(w, torch.zeros(3072, dtype=dtype))
+        own = onednn_linear(w, torch.zeros(3072, dtype=dtype))
         name = str(dtype).removeprefix("torch.")
         work[f"product {name}, torch.mm"] = lambda x=x, w=w: torch.mm(x, w.t())
         work[f"product {name}, oneDNN packed"] = lambda x=x, own=own: own(x)

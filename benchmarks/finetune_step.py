@@ -52,12 +52,12 @@ def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
         drawn = {s: [round(rng.lognormvariate(0, 0.4) * middle[s]) + 2 for _ in range(4096)] for s in SIDES}
     else:
         from dupmae_ir.finetune.data.pairs import read_pairs
-        from dupmae_ir.models.checkpoints.base_models import base_folder
-        from dupmae_ir.models.checkpoints.folder import load_model
+        from dupmae_ir.models.checkpoints.loading import load_model
+        from dupmae_ir.models.checkpoints.names import model_folder
 
         found = read_pairs(pairs)
         sample = rng.sample(found, min(4096, len(found)))
-        tokenizer = load_model(base_folder("minilm"), need_ot=False)[1]
+        tokenizer = load_model(model_folder("minilm"), need_ot=False)[1]
         texts = {"query": [p.query for p in sample], "document": [p.positive.joined() for p in sample]}
         ids = {s: tokenizer(texts[s], truncation=True, max_length=LENGTHS[s])["input_ids"] for s in SIDES}
         drawn = {s: [len(row) for row in ids[s]] for s in SIDES}

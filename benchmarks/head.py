@@ -1,17 +1,17 @@
-"""The vocabulary head alone, from the tokens' states to a text's 384 strongest words: ours against the released form.
+"""The vocabulary head alone, from token states to the 384 largest weights of a text: ours against the released code.
 
     python benchmarks/head.py [--width 768] [--threads 2]
 
-Row 5 of docs/performance.md. 32 passages of MS MARCO's lengths, the longest 180, V = 30,522:
+Row 5 of docs/performance.md. 32 passages with the length distribution of MS MARCO, the longest 180, V = 30,522:
 
-  released   what the released DupMAE code does: float32 logits of the padded batch (B, L, V), -1000 at padding,
+  released   the released DupMAE code: float32 logits of the padded batch (B, L, V), -1000 at padding,
              maximum over the tokens, top 384
-  splade     the same in the order of SPLADE's poolings: log1p(relu(logits)) * mask, maximum, top 384
-  chunked    our plain form in float32: packed tokens, the vocabulary in chunks, top 384
-  ours       what the encoder runs: screened in bfloat16, proved, refined in float32 (models/inference/topk_screen.py)
+  splade     SPLADE's order of operations: log1p(relu(logits)) * mask, maximum, top 384
+  chunked    our reference form in float32: packed tokens, the vocabulary in chunks, top 384
+  ours       what the encoder runs: screened in bfloat16, refined in float32 (models/inference/topk_screen.py)
 
-Gate: all four give the same 384 words for each text; ours the released weights to 1e-5. Memory is the growth of the
-resident peak of a process of its own during one call, inputs and weights apart (Linux tells it).
+Gate: all four give the same 384 words for each text, and ours the released weights to 1e-5. Memory is the growth of the
+peak resident memory during one call, in a separate process, without inputs and weights (Linux only).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import harness
 import numpy as np
@@ -39,8 +38,8 @@ TEXTS, LONGEST, WORDS, TOP_K = 32, 180, 30522, 384
 
 @dataclass
 class Inputs:
-    """``padded`` (B, L, d) and ``mask`` (B, L); ``packed`` (T, d) the same tokens end to end, ``counts`` of each text;
-    ``weight`` (V, d), ``bias`` (V,)."""
+    """``padded`` (B, L, d) and ``mask`` (B, L); ``packed`` (T, d) the same tokens concatenated;
+    ``counts`` tokens per text; ``weight`` (V, d); ``bias`` (V,)."""
 
     padded: Tensor
     mask: Tensor
@@ -79,8 +78,8 @@ def chunked(x: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def ours(x: Inputs) -> tuple[Tensor, Tensor]:
-    wanted = candidates(x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K)
-    ids, values = refine(x.screen, x.packed, x.counts, wanted)
+    chosen = candidates(x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K)
+    ids, values = refine(x.screen, x.packed, x.counts, chosen)
     places, weights = strongest(values, TOP_K)
     return ids.gather(1, places), weights
 
@@ -94,21 +93,21 @@ FORMS: dict[str, Callable[[Inputs], tuple[Tensor, Tensor]]] = {
 
 
 def check(x: Inputs) -> str:
-    """The gate; raises when it fails."""
+    """Check that all forms agree. Returns a description; raises if they do not."""
     found = {name: form(x) for name, form in FORMS.items()}
     words = {name: ids.sort(1).values for name, (ids, _) in found.items()}
     assert all(torch.equal(words["released"], other) for other in words.values())
     off = float((found["ours"][1] - found["released"][1]).abs().max())
     assert off < 1e-5, off
-    left = candidates(x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K).sum(1)
+    count = candidates(x.screen, x.packed, x.counts, torch.ones(WORDS, dtype=torch.bool), TOP_K).sum(1)
     return (
         f"the same {TOP_K} words in all forms for {TEXTS} of {TEXTS} texts, weights to {off:.1e}; "
-        f"{int(left.float().mean())} words a text refined"
+        f"{int(count.float().mean())} words per text refined"
     )
 
 
 def peak(form: str, width: int) -> float:
-    """Megabytes by which one call raises the resident peak; to be called once in a process."""
+    """Megabytes by which one call raises the peak resident memory; call it once per process."""
     x = Inputs.draw(width)
     small = Inputs(x.padded[:1, :16], x.mask[:1, :16], x.packed[:16], [16], x.weight, x.bias, x.screen)
     if form in ("released", "splade"):
@@ -116,7 +115,7 @@ def peak(form: str, width: int) -> float:
     else:
         x.padded = small.padded
     FORMS[form](small)  # loads the libraries
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _kilobytes("VmRSS")
     FORMS[form](x)
     return (_kilobytes("VmHWM") - before) / 1024
@@ -128,7 +127,7 @@ def _kilobytes(name: str) -> int:
 
 
 def peaks(args: argparse.Namespace) -> dict[str, float]:
-    """:func:`peak` of every form, each in a process of its own."""
+    """:func:`peak` of every form, each in its own process."""
     found = {}
     for form in FORMS:
         words = [sys.executable, __file__, "--peak", form, "--width", str(args.width), "--threads", str(args.threads)]
@@ -157,7 +156,9 @@ def main() -> None:
     report(args, seconds, memory, gate, x)
 
 
-def report(args: Any, seconds: dict[str, list[float]], memory: dict[str, float], gate: str, x: Inputs) -> None:
+def report(
+    args: argparse.Namespace, seconds: dict[str, list[float]], memory: dict[str, float], gate: str, x: Inputs
+) -> None:
     padded = TEXTS * LONGEST / sum(x.counts)
     what = f"OT head, d = {args.width}"
     claims = [
@@ -169,8 +170,8 @@ def report(args: Any, seconds: dict[str, list[float]], memory: dict[str, float],
             harness.speedup(seconds, "released", "ours"),
             15,
             gate=gate,
-            note=f"of it {padded:.1f}x is padding; the rest is the rate of bfloat16 products over "
-            "float32's on this processor and passes over the logits saved",
+            note=f"{padded:.1f}x of it is padding; the rest comes from bfloat16 products and fewer passes over "
+            "the logits",
         ),
         harness.Claim(
             5,
@@ -179,7 +180,7 @@ def report(args: Any, seconds: dict[str, list[float]], memory: dict[str, float],
             "released",
             memory["released"] / max(memory["ours"], 0.1),
             40,
-            gate="each form in a process of its own",
+            gate="each form in its own process",
         ),
     ]
     speeds = {form: TEXTS / s for form, s in harness.middle(seconds).items()}

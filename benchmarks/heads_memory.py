@@ -1,15 +1,15 @@
-"""Peak memory of the vocabulary heads, forward and backward: the plain form with its (B, L, V) logits against ours.
+"""Peak memory of the vocabulary heads, forward and backward: plain (B, L, V) logits against ours.
 
     python benchmarks/heads_memory.py [--lengths 512 128] [--device cuda] [--json FILE]
 
 Heads, at B=32, V=30,522, d=768: ``mlm`` (cross-entropy at 30% of the tokens), ``decoder`` (at all but two), ``ot``
 (maximum over the tokens, log softmax, bag of words) and ``together`` (a DupMAE step: all three, the first and the
-third from the same hidden states). Plain is what the released code does: all logits, F.cross_entropy with
+third from the same hidden states). Plain is the released code: all logits, F.cross_entropy with
 ignore_index, maximum over masked logits. Ours is models/objectives/token_loss.py and models/pooling.py.
 
-Each form runs in a process of its own. A figure is the peak of the resident memory (on a GPU: of the allocated) from
-forward to backward, less what is there before (inputs, weights, libraries) and less the gradients of the parameters,
-W (V, d) and b (V,), which any form must return. Losses must agree to 1e-5, and gradients at a small size in float64
+Each form runs in its own process. A figure is the peak resident memory (on a GPU: allocated memory) of a forward and
+backward pass, minus the memory before it (inputs, weights, libraries) and minus the gradients of the parameters
+W (V, d) and b (V,), which every form returns. Losses must agree to 1e-5, and gradients at a small size in float64
 to 1e-6; the status is 1 if they do not.
 """
 
@@ -41,7 +41,7 @@ BOW_WEIGHT = 0.1
 
 @dataclass
 class Inputs:
-    """What the heads read: two (B, L, d) outputs of the head's transform, W (V, d), b (V,), labels, bag of words."""
+    """Inputs of the heads: two (B, L, d) outputs of the head's transform, W (V, d), b (V,), labels, bag of words."""
 
     hidden: Tensor
     decoded: Tensor
@@ -57,7 +57,7 @@ class Inputs:
         g = torch.Generator(device).manual_seed(0)
 
         def normal(*shape: int, std: float = 1.0) -> Tensor:
-            # In place: nothing but the inputs themselves may have been in memory.
+            # In place, so that the peak before the measurement contains only the inputs.
             return torch.empty(shape, device=device, dtype=dtype).normal_(std=std, generator=g).requires_grad_()
 
         ids = torch.randint(words, (batch, length), generator=g, device=device)
@@ -87,7 +87,7 @@ class Inputs:
 
 
 def plain(head: str, x: Inputs) -> Tensor:
-    """The formulas as the released code has them."""
+    """The formulas as in the released code."""
     loss = x.weight.new_zeros(())
     if head in ("mlm", "ot", "together"):
         logits = F.linear(x.hidden, x.weight, x.bias)
@@ -103,16 +103,16 @@ def plain(head: str, x: Inputs) -> Tensor:
 
 
 def ours(head: str, x: Inputs) -> Tensor:
-    """The same numbers without (B, L, V)."""
+    """The same losses without (B, L, V) logits."""
     loss = x.weight.new_zeros(())
     if head in ("mlm", "together"):
         loss = loss + token_cross_entropy(x.hidden, x.masked, x.weight, x.bias)
     if head in ("decoder", "together"):
         loss = loss + token_cross_entropy(x.decoded, x.every, x.weight, x.bias)
     if head in ("ot", "together"):
-        speaking = x.attention.bool()
-        speaking[:, 0] = False
-        loss = loss + BOW_WEIGHT * _bag_of_words(ot_max(x.hidden, speaking, x.weight, x.bias), x)
+        mask = x.attention.bool()
+        mask[:, 0] = False
+        loss = loss + BOW_WEIGHT * _bag_of_words(ot_max(x.hidden, mask, x.weight, x.bias), x)
     return loss
 
 
@@ -124,7 +124,7 @@ def _bag_of_words(pooled: Tensor, x: Inputs) -> Tensor:
 
 
 def measure(head: str, form: str, shape: tuple[int, int, int, int], device: str) -> dict[str, float]:
-    """Loss and bytes at the peak of one forward and backward pass; to be called once in a process."""
+    """Loss and bytes at the peak of one forward and backward pass; call it once per process."""
     run(form, head, Inputs.draw(2, 8, 50, 16, device, torch.float32))  # loads the libraries
     inputs = Inputs.draw(*shape, device, torch.float32)
     before = memory_now(device)
@@ -155,9 +155,9 @@ def memory_peak(device: str) -> int:
 
 
 def in_a_process(head: str, form: str, shape: tuple[int, int, int, int], device: str) -> dict[str, float] | None:
-    """:func:`measure` in a fresh process; None where the machine has not the memory."""
+    """:func:`measure` in a fresh process; None if memory does not suffice."""
     words = [sys.executable, __file__, "--measure", head, form, "--device", device, "--shape", *map(str, shape)]
-    # glibc keeps freed blocks of up to 32 MB by its own moods; handed back at once, runs agree to the megabyte.
+    # By default glibc keeps freed blocks of up to 32 MB; returned at once, runs agree to the megabyte.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
     if done.returncode == -9 or "OutOfMemoryError" in done.stderr or "can't allocate memory" in done.stderr:

@@ -17,8 +17,11 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizerFast
 
-from dupmae_ir.models.checkpoints.folder import ModelConfig, default_model_path, save_model, silent_ids
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.names import default_model_path
+from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.retriever import Retriever
+from dupmae_ir.models.special_tokens import excluded_ids
 
 SHAPES = {
     "base": {},
@@ -50,7 +53,7 @@ def model_folder(shape: str, activation: str = "log1p", seed: int = 0) -> Iterat
     # Freshly drawn heads give nearly the same logits everywhere; spread them, so that ranks mean something.
     lm.cls.predictions.decoder.weight.data.normal_(0, 0.05)
     projection = torch.nn.Linear(lm.config.hidden_size, 384, bias=False)
-    silent, quiet = silent_ids(tokenizer)
+    silent, quiet = excluded_ids(tokenizer)
     folder = Path(tempfile.mkdtemp(prefix="dupmae-benchmark-"))
     top_k = min(384, len(tokenizer) // 32)
     config = ModelConfig(activation=activation, document_length=180, query_length=32, top_k=top_k)

@@ -81,11 +81,12 @@ def sample(args: argparse.Namespace, folder: Path) -> None:
 
 def make_base(corpus: Path, folder: Path) -> None:
     """MiniLM with a calibrated head and projection: what every stage starts from."""
-    from dupmae_ir.models.checkpoints.base_models import base_folder
     from dupmae_ir.models.checkpoints.calibrated_head import add_head
-    from dupmae_ir.models.checkpoints.folder import load_model, save_model
+    from dupmae_ir.models.checkpoints.loading import load_model
+    from dupmae_ir.models.checkpoints.names import model_folder
+    from dupmae_ir.models.checkpoints.saving import save_model
 
-    bare, tokenizer, config = load_model(base_folder("minilm"), need_ot=False)
+    bare, tokenizer, config = load_model(model_folder("minilm"), need_ot=False)
     texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]]
     save_model(folder, add_head(bare.lm, tokenizer, texts, cls_dim=384), tokenizer, config)
 

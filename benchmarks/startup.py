@@ -2,11 +2,11 @@
 
     python benchmarks/startup.py [--documents 500]
 
-Whole processes, turn about, each from ``exec`` to exit on a warm disk. The peer is what every stock Pyserini search
-pays before it opens an index: ``python -c "import pyserini.search.lucene"``, on the Java that dupmae_ir finds
-(JAVA_HOME and JVM_PATH set, and OPENAI_API_KEY, without which Pyserini 1.6 does not import). Ours: two help pages,
-``doctor`` up to its first finding (its total is told too), and ``search --query`` on an index of the standard library's
-documentation by the embedded model, from nothing to the printed answer.
+Whole processes in turns, from ``exec`` to exit, with a warm disk cache. The peer is the cost of every stock Pyserini
+search before it opens an index: ``python -c "import pyserini.search.lucene"``, on the Java that dupmae_ir finds
+(with JAVA_HOME, JVM_PATH and OPENAI_API_KEY, without which Pyserini 1.6 cannot be imported). Ours: two help pages,
+``doctor`` up to its first finding (its total is reported as well), and ``search --query`` on an index of the standard
+library's documentation with the embedded model, from process start to the printed answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HELP, ENCODE_HELP, DOCTOR, FIRST, SEARCH = (
 
 
 class Commands:
-    """The command lines, run in children whose output is checked: that is the gate."""
+    """The command lines; they run in child processes, and their output is checked."""
 
     def __init__(self, folder: Path, documents: int) -> None:
         java = pyserini.find_java()
@@ -61,10 +61,10 @@ class Commands:
                 out.write(json.dumps({"_id": document.docid, "title": document.title, "text": document.text}) + "\n")
         self._run("dupmae_ir.encode", "--corpus", str(corpus), "--index", str(self.index), "--quiet")
 
-    def _run(self, *arguments: str, wants: str = "") -> None:
+    def _run(self, *arguments: str, expected: str = "") -> None:
         command = [sys.executable, "-m", *arguments]
         done = subprocess.run(command, env=self.ours, cwd=self.index.parent, capture_output=True, text=True)
-        if done.returncode or wants not in done.stdout:
+        if done.returncode or expected not in done.stdout:
             raise SystemExit(f"{arguments}: status {done.returncode}, {done.stdout[-500:]}{done.stderr[-500:]}")
 
     def peer(self) -> None:
@@ -75,16 +75,16 @@ class Commands:
             raise SystemExit(f"{PEER}: status {done.returncode}, {done.stderr[-500:]}")
 
     def help(self) -> None:
-        self._run("dupmae_ir", "--help", wants="usage: dupmae-ir COMMAND")
+        self._run("dupmae_ir", "--help", expected="usage: dupmae-ir COMMAND")
 
     def encode_help(self) -> None:
-        self._run("dupmae_ir.encode", "--help", wants="usage: dupmae-ir encode")
+        self._run("dupmae_ir.encode", "--help", expected="usage: dupmae-ir encode")
 
     def search(self) -> None:
-        self._run("dupmae_ir.search", "--index", str(self.index), "--query", QUERY, wants=" = dense ")
+        self._run("dupmae_ir.search", "--index", str(self.index), "--query", QUERY, expected=" = dense ")
 
     def doctor(self) -> None:
-        """All of it; the time to the first finding is kept aside."""
+        """The whole command; the time to the first finding is recorded separately."""
         start = time.perf_counter()
         with subprocess.Popen(
             [sys.executable, "-m", "dupmae_ir.doctor"],
@@ -104,7 +104,7 @@ class Commands:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__, repeats=7)
-    parser.add_argument("--documents", type=int, default=500, help="in the index that is searched (default: 500)")
+    parser.add_argument("--documents", type=int, default=500, help="documents in the index (default: 500)")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder), args.documents)
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     seconds[FIRST] = commands.first[-args.repeats :]
 
     def claim(name: str, goal: float, note: str = "") -> Claim:
-        gate = "exit status 0 and the expected output, every time"
+        gate = "exit status 0 and the expected output in every run"
         share = 1 / speedup(seconds, PEER, name)
         return Claim(14, f"start-up of {name}", name, PEER, share, goal, "<=", "x", gate, note)
 
@@ -127,10 +127,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         claim(HELP, 0.15),
         claim(ENCODE_HELP, 0.15),
         claim(FIRST, 0.15),
-        claim(SEARCH, 1.3, "most of it is importing torch and transformers' modelling code"),
+        claim(SEARCH, 1.3, "mostly importing torch and transformers' modelling code"),
     ]
     total = 1 / speedup(seconds, PEER, DOCTOR)
-    print(f"doctor's nine checks, {DOCTOR}: {total:.2f}x of the peer; one of them is that very import")
+    print(f"doctor's nine checks, {DOCTOR}: {total:.2f}x of the peer; one of the checks is the same import")
     taken = middle(seconds)
     details = {"java": commands.java, "documents": args.documents, "doctor_total_ratio": round(total, 3)}
     picture = bars(

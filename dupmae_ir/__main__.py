@@ -1,4 +1,4 @@
-"""``dupmae-ir VERB ...``, the same as ``python -m dupmae_ir.VERB ...``."""
+"""``dupmae-ir COMMAND ...``, the same as ``python -m dupmae_ir.COMMAND ...``."""
 
 from __future__ import annotations
 
@@ -10,35 +10,46 @@ from pathlib import Path
 from dupmae_ir import __version__
 from dupmae_ir.registry import suggest
 
-VERBS = {
-    "demo": "encode, search and evaluate an embedded collection, to see it all work",
-    "collections": "MS MARCO, DL, NQ, TriviaQA and BEIR by name: list, show, get (download and verify), check",
-    "encode": "a collection to an index folder: dense vectors and impacts in one pass",
-    "encode.merge": "the indexes of all shards of a collection to the index of the whole",
-    "encode.queries": "topics to the encoded queries that stock Pyserini commands read",
-    "encode.segment": "long documents to overlapping passages, for search --max-passage",
-    "search": "topics against an index: dense, impact, or their exact sum (hybrid)",
-    "search.fusion": "run files joined by ranks or scores",
-    "eval": "runs against judgements: trec_eval's measures, side by side, significance, an HTML report",
-    "eval.case": "one query, three lists: what [CLS], OT and their sum find, and by which terms",
-    "eval.space": "queries and passages in the vector space: a t-SNE picture, KL and JS divergence",
-    "eval.answers": "DPR's top-k answer accuracy of a run: NQ, TriviaQA",
-    "eval.regressions": "the papers' numbers and our own, from download to verdict: run, list, report, accept",
-    "index": "bm25: the baseline's index; show: what an index folder holds, and whether it is whole",
-    "doctor": "what this machine has and lacks, with the fix for each",
-    "pretrain": "text to a pre-trained checkpoint",
-    "pretrain.augment": "a corpus with the queries or continuations that a model writes about its texts",
-    "export": "a model folder for sentence-transformers",
-    "finetune": "query-passage pairs to a fine-tuned checkpoint",
-    "finetune.convert": "published training data (MS MARCO, DPR, BEIR, Tevatron, ...) to pairs or mined files",
-    "finetune.mine": "hard negatives for every query, from BM25 or a model's own search",
-    "finetune.cross_encoder": "mined negatives to a cross-encoder, the teacher of distillation",
-    "finetune.score": "a cross-encoder's scores of every positive and negative",
+COMMANDS = {
+    "get started": {
+        "demo": "encode, search and evaluate an embedded collection",
+        "doctor": "check this machine and show how to fix problems",
+    },
+    "collections": {"collections": "list, download, verify and prepare MS MARCO, TREC DL, NQ, TriviaQA and BEIR"},
+    "index and search": {
+        "encode": "encode a collection into an index: dense vectors and term impacts in one pass",
+        "encode.merge": "merge the indexes of all shards of a collection",
+        "encode.queries": "encode topics into the query files that stock Pyserini commands read",
+        "encode.segment": "split long documents into overlapping passages, for search --max-passage",
+        "index": "build BM25, quantised dense and postings indexes; show and verify an index",
+        "search": "search an index: dense, impact, or their exact sum (hybrid)",
+        "search.fusion": "fuse run files by ranks or scores",
+    },
+    "evaluate": {
+        "eval": "evaluate runs with trec_eval's measures, significance tests and an HTML report",
+        "eval.case": "compare the dense, impact and hybrid hits of one query, term by term",
+        "eval.space": "plot queries and passages in the vector space (t-SNE) and measure their divergence",
+        "eval.answers": "compute DPR's top-k answer accuracy of a run (NQ, TriviaQA)",
+        "eval.regressions": "reproduce published and recorded results, from download to verdict",
+    },
+    "train": {
+        "pretrain": "pre-train a checkpoint on text",
+        "pretrain.augment": "generate queries or continuations for the texts of a corpus",
+        "finetune": "fine-tune a checkpoint on query-passage pairs",
+        "finetune.convert": "convert published training data (MS MARCO, DPR, BEIR, Tevatron, ...)",
+        "finetune.mine": "mine hard negatives with BM25 or with a model",
+        "finetune.cross_encoder": "train a cross-encoder on mined negatives, as a teacher for distillation",
+        "finetune.score": "score mined positives and negatives with a cross-encoder",
+        "export": "export a model for sentence-transformers",
+    },
 }
+"""Groups of the help page -> command -> one line of help."""
+
+VERBS = {verb: line for group in COMMANDS.values() for verb, line in group.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Hand over to the verb's own ``main``; only that verb is imported."""
+    """Import the named command, and no other, and run its own ``main``. Returns the exit status."""
     verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if verb in ("-h", "--help", "help"):
         print(_help())
@@ -46,38 +57,31 @@ def main(argv: list[str] | None = None) -> int:
     if verb in ("-V", "--version"):
         print(f"dupmae-ir {__version__}")
         return 0
-    verbs = _there()
-    if verb not in verbs:
-        known = ", ".join(verbs)
-        print(f"dupmae-ir: no command named {verb!r}; there are {known}.{suggest(verb, verbs)}", file=sys.stderr)
+    if verb not in VERBS:
+        known = ", ".join(VERBS)
+        print(f"dupmae-ir: no command named {verb!r}; known: {known}.{suggest(verb, VERBS)}", file=sys.stderr)
         return 2
     return _main_of(verb)(rest)
 
 
-def _there() -> dict[str, str]:
-    """The verbs whose code is in this installation."""
-    return {verb: line for verb, line in VERBS.items() if _file(verb).is_file()}
-
-
-def _file(verb: str) -> Path:
-    path = Path(__file__).parent.joinpath(*verb.split("."))
-    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
-
-
 def _main_of(verb: str) -> Callable[[list[str]], int]:
-    suffix = ".__main__" if _file(verb).name == "__main__.py" else ""
-    return importlib.import_module(f"dupmae_ir.{verb}{suffix}").main
+    package = Path(__file__).parent.joinpath(*verb.split(".")).is_dir()
+    return importlib.import_module(f"dupmae_ir.{verb}" + ".__main__" * package).main
 
 
 def _help() -> str:
-    verbs = _there()
-    width = max(map(len, verbs)) + 2
-    lines = "\n".join(f"  {verb.ljust(width)}{line}" for verb, line in verbs.items())
-    return (
-        "usage: dupmae-ir COMMAND ...\n\n"
-        "Masked-auto-encoder retrievers as an extension of Pyserini.\n\n"
-        f"commands:\n{lines}\n\n"
-        "dupmae-ir COMMAND --help says more; python -m dupmae_ir.COMMAND is the same."
+    width = max(map(len, VERBS)) + 2
+    groups = [
+        f"{title}:\n" + "\n".join(f"  {verb.ljust(width)}{line}" for verb, line in verbs.items())
+        for title, verbs in COMMANDS.items()
+    ]
+    return "\n\n".join(
+        [
+            "usage: dupmae-ir COMMAND ...",
+            "Train, index and search with masked-autoencoder retrievers on top of Pyserini.",
+            *groups,
+            "Run dupmae-ir COMMAND --help for the options of a command; python -m dupmae_ir.COMMAND is equivalent.",
+        ]
     )
 
 

@@ -38,6 +38,7 @@ class Command:
     show: Callable[[Any, dict[str, Any]], str] | None = None
     resumes: bool = False  #: an interrupted run is continued by the same command
     packages: tuple[str, ...] = ()  #: packages of the extra ``train`` that ``work`` imports
+    status: Callable[[dict[str, Any]], int] | None = None  #: the exit status for a result; 0 without it
 
     def __call__(self, argv: list[str] | None = None) -> int:
         """Parse ``argv`` (default: the process's), run, print. Returns the exit status."""
@@ -56,7 +57,7 @@ class Command:
             print(json.dumps(result, ensure_ascii=False))
         elif self.show and (text := self.show(config, result)):
             print(text)
-        return 0
+        return self.status(result) if self.status else 0
 
     def exit(self) -> None:
         """Run as a program."""

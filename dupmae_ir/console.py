@@ -1,7 +1,7 @@
-"""What a person sees of a command: the help page, progress, tables, one-line errors.
+"""Terminal output of commands: help pages, progress, tables, one-line errors.
 
-Commands are ``main(argv) -> int`` around an importable ``run(config)``; :func:`guarded` is the thin shell
-between them that turns a user's mistake into one line and an exit status.
+Commands are ``main(argv) -> int`` around an importable ``run(config)``; :func:`guarded` turns a user's error into one
+line and an exit status.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEGABYTE = 1_000_000
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the description's own lines and appends each default."""
+    """Keeps the line breaks of the description and appends the default of each flag."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30, width=min(100, _width()))
@@ -38,7 +38,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with our help page and errors in one line."""
+    """argparse with our help page and one-line errors."""
 
     def __init__(self, verb: str, purpose: str, examples: str = "") -> None:
         description = purpose.strip() + (f"\n\nexample:\n{_indent(examples)}" if examples else "")
@@ -47,11 +47,12 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
+        """Print the error in one line and exit with status 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint: str = "") -> int:
-    """Run ``job`` and return an exit status; a user's mistake becomes one line on standard error.
+    """Run ``job`` and return an exit status; a :class:`DupmaeError` becomes one line on standard error.
 
     ``resume_hint`` is added to the line for Ctrl-C.
     """
@@ -64,7 +65,7 @@ def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint:
         print(f"\n{prog}: interrupted{resume_hint}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; keep Python from complaining again at exit.
+        # The reader (head, less) closed the pipe; prevent a second error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as e:
@@ -79,27 +80,25 @@ def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint:
 def dispatch(
     command: str, verbs: Mapping[str, tuple[str, Callable[[list[str]], int]]], examples: str, argv: list[str] | None
 ) -> int:
-    """A command of several verbs: verb -> (what it does, its own main). Returns the exit status."""
+    """Run a command with subcommands: name -> (one line of help, its ``main``). Returns the exit status."""
     verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if verb in ("-h", "--help"):
         width = max(map(len, verbs)) + 2
         lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
         print(
             f"usage: dupmae-ir {command} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{_indent(examples)}\n\n"
-            f"dupmae-ir {command} COMMAND --help says more; each takes --quiet."
+            f"dupmae-ir {command} COMMAND --help shows the options of a command; all accept --quiet."
         )
         return 0
     if verb not in verbs:
         known = ", ".join(verbs)
-        print(
-            f"dupmae-ir {command}: no command named {verb!r}; there are {known}.{suggest(verb, verbs)}", file=sys.stderr
-        )
+        print(f"dupmae-ir {command}: no command named {verb!r}; known: {known}.{suggest(verb, verbs)}", file=sys.stderr)
         return 2
     return guarded(lambda: verbs[verb][1](rest), f"dupmae-ir {command} {verb}")
 
 
 def say(message: str, quiet: bool = False) -> None:
-    """A line for the person watching (standard error), never mixed with results."""
+    """Print a progress note on standard error, separate from results, unless ``quiet``."""
     if not quiet:
         print(message, file=sys.stderr, flush=True)
 
@@ -108,9 +107,9 @@ def say(message: str, quiet: bool = False) -> None:
 def progress(
     description: str, unit: str, total: int | None = None, quiet: bool = False, initial: int = 0
 ) -> Iterator[Any]:
-    """A tqdm bar with rate and time left; vanishes when standard error is not a terminal or with ``quiet``.
+    """A tqdm bar with rate and time left, only on a terminal and unless ``quiet``.
 
-    ``initial`` is work done by an earlier, interrupted run: it fills the bar but not the rate.
+    ``initial`` is work done by an earlier, interrupted run: it counts towards the bar but not towards the rate.
     """
     from tqdm import tqdm
 
@@ -131,7 +130,7 @@ def progress(
 
 @contextmanager
 def byte_bar(description: str, total: int | None, quiet: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A progress bar in MB that is told how many bytes there are by now."""
+    """A progress bar in MB; call the yielded function with the total number of bytes so far."""
     with progress(description, "MB", total and total // MEGABYTE, quiet, done // MEGABYTE) as bar:
         at = done // MEGABYTE
 
@@ -144,15 +143,17 @@ def byte_bar(description: str, total: int | None, quiet: bool, done: int = 0) ->
 
 
 def megabytes(size: int) -> str:
+    """A number of bytes in MB, as in ``1,234.5 MB``."""
     return f"{size / MEGABYTE:,.1f} MB"
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split())
+def one_line(text: object, limit: int | None = None) -> str:
+    """``text`` (or an error's message) without line breaks and repeated spaces, cut to ``limit`` characters."""
+    return " ".join(str(text).split())[:limit]
 
 
 def table(rows: list[list[str]], header: list[str]) -> str:
-    """Plain aligned columns: the first left, the rest right. The same text on a terminal and in a file."""
+    """Text in aligned columns: the first column left-aligned, the others right-aligned."""
     cells = [header, *rows]
     widths = [max(len(r[i]) for r in cells) for i in range(len(header))]
     lines = [

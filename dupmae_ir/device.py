@@ -1,7 +1,8 @@
-"""What the machine has. Choices made for the user come back with their reason."""
+"""Choice of device, precision, batch size, threads and search engine; each choice is returned with its reason."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,18 +17,19 @@ if TYPE_CHECKING:
 
 CPU_BATCH = 4096
 BYTES_PER_PIECE = 1 << 17
-"""Activations of one word piece in a BERT-large layer and its share of a vocabulary chunk, generously."""
+"""Upper estimate of the memory of one word piece: activations of a BERT-large layer and a share of its logits."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ENGINES = ("lucene", "postings", "auto")
-"""What can find documents by their impacts."""
+"""Engines that search impacts."""
 
 
 class Threaded(Protocol):
-    """A command's settings that say how many threads."""
+    """Settings with a number of threads."""
 
     @property
-    def threads(self) -> int | None: ...
+    def threads(self) -> int | None:
+        """CPU threads; 0 or None = the default."""
 
 
 C = TypeVar("C", bound=Threaded)
@@ -35,7 +37,10 @@ T = TypeVar("T")
 
 
 def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
-    """The torch device for ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``, and why. A mistyped name is refused."""
+    """The torch device for ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``, and the reason.
+
+    Raises :class:`UsageError` for an unknown device or one that this machine lacks.
+    """
     import torch
 
     if wanted == "auto":
@@ -49,7 +54,7 @@ def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
     except RuntimeError:
         raise UsageError(f"no device named {wanted!r}; use auto, cpu, cuda, cuda:N or mps") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"--device {wanted}: this torch ({torch.__version__}) sees no CUDA device; use --device cpu")
+        raise UsageError(f"--device {wanted}: this torch ({torch.__version__}) finds no CUDA device; use --device cpu")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError(f"--device {wanted}: no Apple GPU here; use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -58,7 +63,10 @@ def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
 
 
 def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
-    """The arithmetic of the forward pass, and why. ``auto`` is bfloat16 where the hardware multiplies it natively."""
+    """The dtype for ``auto``, ``float32``, ``bfloat16`` or ``float16``, and the reason.
+
+    ``auto`` is bfloat16 if the hardware supports it natively, otherwise float32.
+    """
     import torch
 
     if wanted not in DTYPES:
@@ -68,16 +76,17 @@ def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
             raise UsageError("--dtype float16 is slow and imprecise on a CPU; use float32 or bfloat16")
         return getattr(torch, wanted), "asked for"
     if device.type == "cuda":
-        if torch.cuda.is_bf16_supported():
-            return torch.bfloat16, "the GPU multiplies bfloat16"
-        return torch.float32, "the GPU has no bfloat16"
-    if device.type == "cpu" and cpu_multiplies_bf16():
-        return torch.bfloat16, "the CPU multiplies bfloat16"
-    return torch.float32, "no bfloat16 arithmetic found"
+        # GPUs before Ampere emulate bfloat16, which is slower than float32.
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return torch.bfloat16, "the GPU supports bfloat16"
+        return torch.float32, "the GPU does not support bfloat16"
+    if device.type == "cpu" and cpu_supports_bf16():
+        return torch.bfloat16, "the CPU supports bfloat16"
+    return torch.float32, "no native bfloat16 support found"
 
 
-def cpu_multiplies_bf16() -> bool:
-    """True where the processor has AVX512-BF16 or AMX-BF16; elsewhere torch emulates bfloat16, slowly."""
+def cpu_supports_bf16() -> bool:
+    """Whether the processor has AVX512-BF16 or AMX-BF16; without them torch emulates bfloat16, slowly."""
     import torch
 
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
@@ -85,33 +94,36 @@ def cpu_multiplies_bf16() -> bool:
 
 
 def processors() -> int:
-    """As many as this process may use."""
+    """Number of processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def _lent(number: Callable[[], int], tell: Callable[[int], object], threads: int) -> Iterator[None]:
-    """A library's number of threads is ``threads`` in here, then what it was."""
-    before = number()
-    tell(threads)
+def _temporarily(get: Callable[[], int], set_to: Callable[[int], object], threads: int) -> Iterator[None]:
+    """Set a library's number of threads and restore it afterwards."""
+    before = get()
+    set_to(threads)
     try:
         yield
     finally:
-        tell(before)
+        set_to(before)
 
 
 def torch_threads(threads: int | None) -> AbstractContextManager[None]:
-    """So many threads for torch in here; then the number it had, so that one step of a recipe does not decide for the
-    next. None and 0 leave its number alone."""
+    """Limit torch to ``threads`` threads inside this context.
+
+    None and 0 keep torch's own number: one per available core, or OMP_NUM_THREADS. The former number is restored, so
+    that one step of a recipe does not affect the next.
+    """
     if not threads:
         return nullcontext()
     import torch
 
-    return _lent(torch.get_num_threads, torch.set_num_threads, threads)
+    return _temporarily(torch.get_num_threads, torch.set_num_threads, threads)
 
 
-def on_its_threads(run: Callable[[C], T]) -> Callable[[C], T]:
-    """``run(config)`` with :func:`torch_threads` of ``config.threads``."""
+def with_torch_threads(run: Callable[[C], T]) -> Callable[[C], T]:
+    """Decorator: execute ``run(config)`` inside :func:`torch_threads` with ``config.threads``."""
 
     @wraps(run)
     def limited(config: C) -> T:
@@ -122,38 +134,40 @@ def on_its_threads(run: Callable[[C], T]) -> Callable[[C], T]:
 
 
 def faiss_threads(threads: int) -> AbstractContextManager[None]:
-    """So many threads for faiss in here. The number is OpenMP's and torch's products have it too, so it is put back:
-    left behind, it would make an encoder that was told to run on one thread run on all. threadpoolctl does as much in a
-    millisecond, which is longer than a query takes."""
+    """Limit faiss to ``threads`` threads inside this context.
+
+    The setting is OpenMP's and affects torch as well, so it is restored: otherwise an encoder limited to one thread
+    would run on all of them. threadpoolctl does the same in a millisecond, which is longer than a query takes.
+    """
     import faiss
 
-    return _lent(faiss.omp_get_max_threads, faiss.omp_set_num_threads, threads)
+    return _temporarily(faiss.omp_get_max_threads, faiss.omp_set_num_threads, threads)
 
 
 def pick_batch_tokens(device: torch.device) -> tuple[int, str]:
-    """Word pieces, padding included, of a forward pass, and why. Too many are halved when they do not fit."""
+    """Word pieces per forward pass, padding included, and the reason; the encoder halves batches that do not fit."""
     import torch
 
     if device.type != "cuda":
-        return CPU_BATCH, "measured: more is no faster, and less stalls at the vocabulary"
+        return CPU_BATCH, "measured: larger batches are no faster, and smaller ones wait for the vocabulary projection"
     free, _ = torch.cuda.mem_get_info(device)
     return max(CPU_BATCH, min(free // 2 // BYTES_PER_PIECE, 1 << 18)), f"for half of {free / 2**30:.0f} GiB free"
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that memory did not suffice, on a GPU or a CPU: torch has no one class for both."""
+    """Whether ``error`` reports insufficient memory, on a GPU or a CPU; torch has no common class for both."""
     import torch
 
-    said = str(error)
+    message = str(error)
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(
-        words in said for words in ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc")
+        text in message for text in ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc")
     )
 
 
 def pick_engine(wanted: str, index: str | Path) -> tuple[str, str]:
-    """Lucene or postings for ``lucene``, ``postings`` or ``auto``, and why. A mistyped name is refused.
+    """The engine for ``lucene``, ``postings`` or ``auto``, and the reason. Raises :class:`UsageError` for other names.
 
-    ``auto`` takes postings where the index folder has them and numba is installed.
+    ``auto`` is postings if the index folder has them and numba is installed, otherwise Lucene.
     """
     if wanted not in ENGINES:
         raise UsageError(f"--engine {wanted}: use one of {', '.join(ENGINES)}")
@@ -161,17 +175,13 @@ def pick_engine(wanted: str, index: str | Path) -> tuple[str, str]:
         return wanted, "asked for"
     if not Path(index, "postings", "meta.json").is_file():
         return "lucene", f"no postings in {index}"
-    import importlib.util
-
     if importlib.util.find_spec("numba") is None:
         return "lucene", "numba is not installed"
     return "postings", "postings and numba found"
 
 
 def need_packages(what: str, packages: Iterable[str], extra: str = "train") -> None:
-    """Raise :class:`EnvironmentProblem` for the first package of the ``extra`` that is not installed."""
-    import importlib.util
-
+    """Raise :class:`EnvironmentProblem` for the first of the packages that is not installed; ``extra`` installs it."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise EnvironmentProblem(f"{what} needs {package}: pip install 'dupmae-ir[{extra}]'")

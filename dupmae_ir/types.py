@@ -1,4 +1,4 @@
-"""The only nouns that cross a seam between sub-packages."""
+"""The value types exchanged between sub-packages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 PASSAGE_DELIMITER = "#"
-"""Between a document's id and its passage's number, as in Anserini and Pyserini: ``DOCUMENT#PASSAGE``."""
+"""Separates a document id from a passage number, as in Anserini and Pyserini: ``DOCUMENT#PASSAGE``."""
 
 
 class Document(NamedTuple):
-    """One unit of retrieval. ``text`` may be empty: the document keeps its id and its row."""
+    """One unit of retrieval. A document with an empty ``text`` is kept, with its id and row."""
 
     docid: str
     text: str
@@ -28,14 +28,14 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One topic. ``qid`` is always a string, also when it looks like a number."""
+    """One topic. ``qid`` is always a string, even if it looks like a number."""
 
     qid: str
     text: str
 
 
 class Hit(NamedTuple):
-    """One retrieved document and its score in real units (scales undone)."""
+    """One retrieved document and its score, without the impact scale."""
 
     docid: str
     score: float
@@ -50,9 +50,9 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Representation:
-    """What one forward pass says about ``n`` texts.
+    """The representation of ``n`` texts from one forward pass.
 
-    ``cls``: (n, d') float32, the projected [CLS] vectors, or None when not asked for.
+    ``cls``: (n, d') float32, the projected [CLS] vectors, or None if not requested.
     ``ot``: (n, V) float32 CSR, sorted column indices, the strictly non-zero ordinary-token weights
     kept for each text, or None. An empty text has a zero-length row and a real [CLS] vector.
     """
@@ -67,21 +67,21 @@ class Representation:
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """What makes two encodings comparable. Stored with every index and compared before every search."""
+    """Settings that must agree for comparable encodings; stored with every index and compared before every search."""
 
     document_length: int = 256  #: word pieces kept per document, special tokens included
     query_length: int = 64  #: word pieces kept per query, special tokens included
-    top_k: int = 384  #: strongest OT weights kept per document (DupMAE section 3.4)
+    top_k: int = 384  #: largest OT weights kept per document (DupMAE section 3.4)
     activation: str = "relu"  #: relu, log1p or none
-    dtype: str = "float32"  #: arithmetic of the forward pass
-    device: str = "cpu"  #: for the record; results on another device agree to rounding
+    dtype: str = "float32"  #: precision of the forward pass
+    device: str = "cpu"  #: recorded only; results on different devices agree up to rounding
     title_separator: str = " "  #: between title and text
     normalize: bool = False  #: dense vectors of unit length
-    impact_scale: float | None = None  #: the model's own S; None = calibrated on the collection
+    impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
 
 
 class Encoder(Protocol):
-    """Texts to :class:`Representation`, one forward pass for both parts."""
+    """Encodes texts to :class:`Representation`, with one forward pass for both parts."""
 
     name: str
     digest: str
@@ -90,7 +90,7 @@ class Encoder(Protocol):
     settings: EncoderSettings
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
-        """(n,) texts -> [CLS] (n, dim) and the ``top_k`` strongest positive OT weights of each."""
+        """(n,) texts -> [CLS] (n, dim) and the ``top_k`` largest positive OT weights of each."""
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
-        """(n,) texts -> [CLS] (n, dim) and the ``cap`` strongest positive OT weights of each."""
+        """(n,) texts -> [CLS] (n, dim) and the ``cap`` largest positive OT weights of each."""

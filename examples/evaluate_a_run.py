@@ -1,4 +1,4 @@
-"""Score a run against judgements with trec_eval's own values. Run: python examples/evaluate_a_run.py"""
+"""Evaluate a run against relevance judgements with trec_eval's measures. Run: python examples/evaluate_a_run.py"""
 
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.types import Hit
@@ -10,7 +10,7 @@ def main() -> None:
     result = evaluate(qrels, run, ["nDCG@10", "MRR@10", "R@100", "AP(rel=2)"])
     for measure, value in result.mean.items():
         print(f"{measure:10} {value:.4f}")
-    print(f"{result.counts.unjudged_hits} of {result.counts.hits} hits are not judged")
+    print(f"{result.counts.unjudged_hits} of {result.counts.hits} hits are unjudged")
 
 
 if __name__ == "__main__":

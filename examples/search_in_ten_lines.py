@@ -1,4 +1,4 @@
-"""Encode a few texts, search them three ways, and ask why the best one won."""
+"""Encode a few texts, search them in three modes, and explain the top hit."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from dupmae_ir.search import Searcher
 
 TEXTS = {
     "heap": "A heap is a binary tree in which every parent is no larger than its children.",
-    "queue": "Items leave a queue in the order in which they came.",
+    "queue": "Items leave a queue in the order in which they arrived.",
     "sort": "Sorting puts a list in order; Python's sort is stable.",
     "cat": "The cat sat on the mat and watched the rain.",
 }
@@ -23,11 +23,11 @@ def main(model: str | None = None) -> None:
     corpus.write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in TEXTS.items()))
     encode(EncodeConfig(corpus=str(corpus), index=str(folder / "index"), model=model, quiet=True))
     searcher = Searcher.open(folder / "index")
-    question = "which structure gives me the smallest element first?"
+    query = "which structure gives me the smallest element first?"
     for mode in ("dense", "impact", "hybrid"):
-        print(mode, [(hit.docid, round(hit.score, 2)) for hit in searcher.search(question, 2, mode)])
-    best = searcher.search(question, 1)[0]
-    why = searcher.explain(question, best.docid)
+        print(mode, [(hit.docid, round(hit.score, 2)) for hit in searcher.search(query, 2, mode)])
+    best = searcher.search(query, 1)[0]
+    why = searcher.explain(query, best.docid)
     print(f"{best.docid}: {why.score:.2f} = {why.dense:.2f} dense + {why.impact:.2f} impact")
     print("matched:", ", ".join(f"{t.term} {t.share:.2f}" for t in why.terms[:5]) or "nothing")
 

@@ -22,7 +22,7 @@ from tables import score_tables
 
 from dupmae_ir.console import guarded
 from dupmae_ir.finetune.stages import run_stages
-from dupmae_ir.models.checkpoints.folder import load_model
+from dupmae_ir.models.checkpoints.loading import load_model
 
 RECIPE = "embedded"
 STEPS = ("held", "stage1")

@@ -162,7 +162,7 @@ def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000, l
 
     from dupmae_ir.finetune.trainer import Teacher
     from dupmae_ir.io.collections import read_collection
-    from dupmae_ir.models.checkpoints.folder import load_model
+    from dupmae_ir.models.checkpoints.loading import load_model
     from dupmae_ir.models.masked_lm import encoder_of
 
     model, tokenizer, _ = load_model(base, need_ot=False)

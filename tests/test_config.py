@@ -1,4 +1,4 @@
-"""Flags over recipe over defaults, and the recipes in the front-door folders."""
+"""Flags override recipes, recipes override defaults; the recipes in the repository are valid."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Config:
-    source: str = option(help="where from", metavar="PATH")
-    names: tuple[str, ...] = option((), "several")
-    size: int = option(4, "how many")
-    weight: float | None = option(None, "how heavy")
-    kind: str = option("a", "which", choices=("a", "b"))
-    fast: bool = option(False, "hurry")
-    careful: bool = option(True, "take care")
+    source: str = option(help="input", metavar="PATH")
+    names: tuple[str, ...] = option((), "names")
+    size: int = option(4, "size")
+    weight: float | None = option(None, "weight")
+    kind: str = option("a", "kind", choices=("a", "b"))
+    fast: bool = option(False, "be fast")
+    careful: bool = option(True, "be careful")
 
 
 def put(folder: Path, text: str) -> str:
@@ -35,7 +35,7 @@ def read(*argv: str) -> Config:
     return parse(Parser("verb", "purpose"), Config, list(argv))
 
 
-def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path):
+def test_flags_override_the_recipe_and_the_recipe_overrides_defaults(tmp_path):
     recipe = put(tmp_path, 'source = "r"\nsize = 7\nnames = ["x", "y"]\nweight = 2\ncareful = false\n')
     assert read("--recipe", recipe) == Config("r", ("x", "y"), 7, 2.0, careful=False)
     assert read("--recipe", recipe, "--size", "9", "--names", "z", "--source", "s", "--fast", "--careful") == Config(
@@ -44,7 +44,7 @@ def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path):
     assert read("--source", "s") == Config("s")
 
 
-def test_what_is_required_may_stand_in_either(tmp_path, capsys):
+def test_a_required_setting_may_come_from_flags_or_recipe(tmp_path, capsys):
     recipe = put(tmp_path, "size = 7\n")
     assert read("--recipe", recipe, "--source", "s").size == 7
     with pytest.raises(SystemExit):
@@ -66,7 +66,7 @@ def test_what_is_required_may_stand_in_either(tmp_path, capsys):
         ("size = ", "not valid TOML"),
     ],
 )
-def test_a_recipe_that_cannot_be_used_is_named(tmp_path, text, message):
+def test_an_invalid_recipe_is_named_in_the_error(tmp_path, text, message):
     recipe = put(tmp_path, text)
     with pytest.raises(UsageError) as caught:
         read("--recipe", recipe, "--source", "s")
@@ -74,14 +74,14 @@ def test_a_recipe_that_cannot_be_used_is_named(tmp_path, text, message):
     assert recipe in str(caught.value)
 
 
-def test_a_recipe_that_is_not_there(tmp_path):
+def test_a_missing_recipe(tmp_path):
     for path in (tmp_path / "nowhere.toml", tmp_path):
         with pytest.raises(InputError):
             read("--recipe", str(path), "--source", "s")
 
 
 @pytest.mark.parametrize("recipe", sorted(ROOT.glob("encode/*.toml")), ids=lambda p: p.name)
-def test_every_encoding_recipe_is_valid_and_tells_how_to_use_it(recipe):
+def test_every_encoding_recipe_is_valid_and_shows_its_command(recipe):
     config = importlib.import_module("dupmae_ir.encode.run").EncodeConfig
     values = recipe_values(config, recipe)
     assert set(values) <= {f.name for f in fields(config)}

@@ -1,4 +1,4 @@
-"""A config as flags, and back."""
+"""A config converts to flags and back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Sample:
     path: str = option(help="a path")
     many: tuple[int, ...] = option((), "numbers")
     rate: float = option(0.5, "a rate")
-    on: bool = option(True, "on unless told")
-    off: bool = option(False, "off unless told")
+    on: bool = option(True, "on by default")
+    off: bool = option(False, "off by default")
     name: str | None = option(None, "a name", choices=("a", "b"))
 
 
@@ -25,13 +25,13 @@ class Sample:
     "sample",
     [Sample("x"), Sample("x y", (1, 2), 0.25, False, True, "b"), Sample("-", on=False), Sample("x", rate=1e-5)],
 )
-def test_the_flags_of_a_config_give_it_back(sample):
+def test_flags_round_trip(sample):
     assert parse(Parser("test", "a test"), Sample, flags(sample)) == sample
     assert from_mapping(Sample, to_dict(sample)) == sample
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         ({"pth": "x"}, "Did you mean 'path'?"),
         ({"path": 3}, "wants str"),
@@ -41,8 +41,8 @@ def test_the_flags_of_a_config_give_it_back(sample):
         ({"path": "x", "name": "c"}, "use one of a, b"),
     ],
 )
-def test_a_wrong_recipe_is_one_line(data, says):
+def test_an_invalid_recipe_is_a_one_line_error(data, message):
     with pytest.raises((InputError, UsageError)) as e:
         from_mapping(Sample, data, "r.toml")
-    assert says in str(e.value)
+    assert message in str(e.value)
     assert "r.toml" in str(e.value)

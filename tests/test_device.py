@@ -1,4 +1,4 @@
-"""How many threads a command takes, and what it leaves behind."""
+"""Device and precision choices, and thread limits that are restored afterwards."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("wanted", "inside"), [(3, 3), (1, 1), (0, 2), (None, 2)])
-def test_torch_has_its_threads_back_after_an_error_too(wanted: int | None, inside: int) -> None:
+@pytest.mark.parametrize(("threads", "inside"), [(3, 3), (1, 1), (0, 2), (None, 2)])
+def test_torch_threads_are_restored_even_after_an_error(threads: int | None, inside: int) -> None:
     def fail() -> None:
-        with device.torch_threads(wanted):
+        with device.torch_threads(threads):
             assert torch.get_num_threads() == inside
             raise ZeroDivisionError
 
@@ -53,17 +53,26 @@ def test_torch_has_its_threads_back_after_an_error_too(wanted: int | None, insid
     ],
     ids=lambda x: x.__module__.removeprefix("dupmae_ir.") if callable(x) else "",
 )
-def test_a_command_keeps_to_its_threads(
-    run: Callable[[Any], Any], config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Begun(Exception):
+def test_commands_respect_threads(run: Callable[[Any], Any], config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Started(Exception):
         pass
 
     @contextmanager
-    def told(threads: int | None) -> Iterator[None]:
-        raise Begun(threads)
+    def stop(threads: int | None) -> Iterator[None]:
+        raise Started(threads)
         yield
 
-    monkeypatch.setattr(device, "torch_threads", told)
-    with pytest.raises(Begun, match="3"):
+    monkeypatch.setattr(device, "torch_threads", stop)
+    with pytest.raises(Started, match="3"):
         run(config)
+
+
+@pytest.mark.parametrize(("native", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_auto_is_bfloat16_only_on_gpus_that_do_not_emulate_it(
+    monkeypatch: pytest.MonkeyPatch, native: bool, expected: torch.dtype
+) -> None:
+    """torch emulates bfloat16 on GPUs before Ampere and reports it as supported by default."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    dtype, reason = device.pick_dtype("auto", torch.device("cuda"))
+    assert dtype is expected
+    assert "the GPU" in reason

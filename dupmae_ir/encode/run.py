@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.config import differences, option, to_dict
 from dupmae_ir.console import progress, say
-from dupmae_ir.device import DTYPES, on_its_threads
+from dupmae_ir.device import DTYPES, with_torch_threads
 from dupmae_ir.encode.publish import check_target, encoder_record, publish_index
 from dupmae_ir.encode.representation_files import JsonlFolder, jsonl_work
 from dupmae_ir.encode.unfinished import Work, recover, sweep
@@ -114,7 +114,7 @@ class EncodeConfig:
     json: bool = option(False, "print the summary as JSON on standard output", group="output")
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: EncodeConfig) -> dict[str, Any]:
     """Encode ``config.corpus`` into ``config.index`` and return the summary.
 

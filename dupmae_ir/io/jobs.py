@@ -126,9 +126,10 @@ class Job:
                     f"again to finish it, or remove {self.work} to start over"
                 )
             return self.work
+        made = self._made()  # an input that cannot be read must not leave a folder behind
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
-        write_json(state, self._made())
+        write_json(state, made)
         return self.work
 
     def publish(self, made: Path, result: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:

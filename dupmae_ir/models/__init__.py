@@ -1,4 +1,4 @@
-"""Models and encoders. ``load_encoder`` is the front door."""
+"""Models and encoders; :func:`load_encoder` is the entry point."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dupmae_ir.types import Encoder
 
+WEIGHTLESS = "testing:hashing"
+"""Name of :class:`~dupmae_ir.testing.HashingEncoder`, which needs no model."""
+
 
 def load_encoder(model: str | Path | None = None, **settings: Any) -> Encoder:
-    """The encoder of a model folder; None is the embedded default, ``testing:hashing`` the weightless one.
+    """The encoder of a model.
 
-    ``settings``: device, dtype, document_length, query_length, top_k, activation, title_separator, normalize, parts;
-    what is None comes from the checkpoint.
+    ``model`` is a model folder, ``minilm``, ``default`` or None (the embedded model), or ``testing:hashing``.
+    ``settings`` are those of :meth:`~dupmae_ir.models.inference.encoder.TextEncoder.load`: device, dtype,
+    document_length, query_length, top_k, activation, title_separator, normalize and parts; None means the default.
     """
-    if model == "testing:hashing":
+    if model == WEIGHTLESS:
         from dupmae_ir.testing import HashingEncoder
 
         return HashingEncoder.load(**settings)

@@ -1,18 +1,21 @@
-"""A masked language model taken apart: embeddings, encoder, head transform, head projection.
+"""The parts of a masked language model: embeddings, encoder, head transform, head projection.
 
-Hugging Face spells these differently for each family; this is the only place that knows how. Supported are
-BERT, DistilBERT and RoBERTa layouts (RetroMAE, MASTER, CoT-MAE and SPLADE checkpoints are BERT or DistilBERT).
+Hugging Face models name them differently for each family; this module is the only one that depends on these names.
+Supported are BERT, DistilBERT and RoBERTa (RetroMAE, MASTER, CoT-MAE and SPLADE checkpoints are BERT or DistilBERT).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from dupmae_ir.errors import CheckpointError, HeadMissing
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,12 @@ class Head:
 
 
 def encoder_of(model: nn.Module) -> nn.Module:
-    """The bare encoder inside a masked LM (or the model itself when it is one already)."""
+    """The encoder of a masked LM, or the model itself if it is a bare encoder."""
     return _layout(model)[0]
 
 
 def head_of(model: nn.Module) -> Head:
-    """The masked-LM head of ``model``."""
+    """The masked-LM head of ``model``. Raises :class:`HeadMissing` for a bare encoder."""
     head = _layout(model)[1]
     if head is None:
         raise HeadMissing(f"{type(model).__name__} has no masked-LM head, which the OT part needs")
@@ -38,7 +41,7 @@ def head_of(model: nn.Module) -> Head:
 
 
 def has_head(model: nn.Module) -> bool:
-    """Whether ``model`` is a masked LM of a family whose head is known here."""
+    """Whether ``model`` is a masked LM of a supported family."""
     try:
         return _layout(model)[1] is not None
     except CheckpointError:
@@ -46,35 +49,36 @@ def has_head(model: nn.Module) -> bool:
 
 
 def embed(model: nn.Module, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
-    """Word (or the given vectors) + position + type, LayerNorm and dropout: (B, L) or (B, L, d) -> (B, L, d)."""
+    """(B, L, d) input embeddings of (B, L) ids or (B, L, d) word vectors: + position + type, LayerNorm, dropout."""
     embeddings: Any = encoder_of(model).embeddings
     if vectors is None:
         return embeddings(ids)
-    # DistilBERT's keyword has had two spellings; its place has not changed.
+    # The name of DistilBERT's keyword differs between versions of transformers, its position does not.
     return embeddings(None, vectors) if hasattr(model, "distilbert") else embeddings(inputs_embeds=vectors)
 
 
 def position_rows(model: nn.Module, length: int) -> Tensor:
-    """(length, d) position embeddings of the first ``length`` places."""
+    """(length, d) position embeddings of the first ``length`` positions."""
     first = _first_position(model)
     embeddings: Any = encoder_of(model).embeddings
     return embeddings.position_embeddings.weight[first : first + length]
 
 
 def longest(model: nn.Module) -> int:
-    """Tokens that the position embeddings allow, specials included."""
+    """The longest input in tokens, special tokens included."""
     config: Any = model.config
     return int(config.max_position_embeddings) - _first_position(model)
 
 
-def _first_position(model: Any) -> int:
-    # RoBERTa counts places from the padding id on.
-    return int(model.config.pad_token_id) + 1 if hasattr(model, "roberta") else 0
+def _first_position(model: nn.Module) -> int:
+    # RoBERTa counts positions from its padding id.
+    config: Any = model.config
+    return int(config.pad_token_id) + 1 if hasattr(model, "roberta") else 0
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a decoder block takes over from its encoder, whatever the family calls it."""
+    """Sizes that a decoder block inherits from its encoder, under names common to all families."""
 
     width: int
     heads: int
@@ -85,7 +89,7 @@ class Shape:
     initial_std: float
 
 
-def shape_of(config: Any) -> Shape:
+def shape_of(config: PretrainedConfig) -> Shape:
     """The :class:`Shape` of a BERT, RoBERTa or DistilBERT configuration."""
     if hasattr(config, "hidden_dim"):
         return Shape(
@@ -108,7 +112,9 @@ def shape_of(config: Any) -> Shape:
     )
 
 
-def _layout(model: Any) -> tuple[nn.Module, Head | None]:
+def _layout(module: nn.Module) -> tuple[nn.Module, Head | None]:
+    """The encoder and the head of a model. Raises :class:`CheckpointError` for an unsupported family."""
+    model: Any = module  # attributes of each family
     if hasattr(model, "bert") and hasattr(model, "cls"):
         p = model.cls.predictions
         return model.bert, Head(p.transform, p.decoder.weight, p.decoder.bias)

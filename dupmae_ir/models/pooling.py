@@ -1,8 +1,8 @@
-"""From last hidden states to the two parts of the representation (DupMAE section 3.4, Eq. 6-7 and 10-12).
+"""Max pooling of vocabulary logits and top-k selection (DupMAE section 3.4, Eq. 6-7, 11 and 12).
 
-Pure arithmetic: no files, no devices, no flags; one set of functions serves pre-training, fine-tuning and
-encoding. The logits of a batch, (B, L, V), are never held: the vocabulary is walked in chunks and each chunk
-is pooled before the next one is computed.
+Pure arithmetic without files, devices or flags, shared by pre-training, fine-tuning and encoding. The logits of a
+batch, (B, L, V), are never materialised: they are computed in chunks of the vocabulary, and each chunk is pooled before
+the next is computed.
 """
 
 from __future__ import annotations
@@ -13,60 +13,67 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dupmae_ir.models.inference.cpu_linear import Pieces, even, in_pieces, plain
+from dupmae_ir.models.inference.cpu_linear import RowBlocks, pad_rows, row_blocks, torch_linear
 
 CHUNK = 2048
-"""Vocabulary rows per step: the logits of a chunk stay in the processor's cache."""
+"""Vocabulary rows per step; the logits of a chunk fit the processor's cache."""
 
 LOGITS = 1 << 23
-"""Logits held at most (32 MB in float32), down to 256 vocabulary rows; beyond the cache larger steps win no time."""
+"""Most logits held at once (32 MB in float32), but at least 256 vocabulary rows; larger steps are not faster."""
 
 PACKED_LOGITS = 1 << 20
-"""The same for packed tokens, where nothing is kept for a way back: a chunk stays in the cache until it is pooled."""
+"""The same for packed tokens, which have no backward pass: a chunk stays in the cache until it is pooled."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "log1p": lambda x: torch.log1p(torch.relu(x)),
     "none": lambda x: x,
 }
-"""Applied after the maximum: all are monotone, so activation(max(x)) = max(activation(x))."""
+"""Applied after the maximum; all are monotone, so activation(max(x)) = max(activation(x))."""
 
 
-def ot_max(hidden: Tensor, speaking: Tensor, weight: Tensor, bias: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
-    """Strongest evidence of any ordinary token for each vocabulary word (DupMAE Eq. 6-7, mu_X).
+def ot_max(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
+    """Maximum over the pooled tokens of each vocabulary logit (DupMAE Eq. 6-7, mu_X).
 
-    ``hidden`` (B, L, d) outputs of the head's transform; ``speaking`` (B, L) True on the tokens that count;
-    ``weight`` (V, d) and ``bias`` (V,) of the head's projection. Returns (B, V) in ``hidden``'s dtype (under
-    autocast the products run in the autocast dtype). A row without a speaking token is -inf throughout.
-    The gradient flows to the strongest token alone, as torch's own maximum does.
+    The gradient goes to the token with the maximum, as in ``torch.max``.
+
+    Args:
+        hidden: (B, L, d) outputs of the head's transform.
+        mask: (B, L), True for the tokens to pool.
+        weight: (V, d) projection of the head.
+        bias: (V,) bias of the head.
+        chunk: most vocabulary rows per step.
+
+    Returns:
+        (B, V) in the dtype of ``hidden`` (under autocast the products run in the autocast dtype); a row without a
+        pooled token is -inf.
     """
-    pooled = _OTMax.apply(hidden, speaking.bool(), weight, chunk)
-    # The bias is the same for every token of a text, so it can wait until after the maximum.
+    pooled = _OTMax.apply(hidden, mask.bool(), weight, chunk)
+    # The bias is the same for every token of a text, so it can be added after the maximum.
     return pooled if bias is None else pooled + bias.to(pooled.dtype)
 
 
 class _OTMax(torch.autograd.Function):
-    """Chunked projection and maximum; keeps (B, V) winners instead of (B, L, V) logits for the way back.
+    """Chunked projection and maximum; saves (B, V) argmax positions instead of (B, L, V) logits for the backward pass.
 
-    The way back walks the vocabulary in chunks too: with a gradient on every word the indices alone would outweigh
-    the rest.
+    The backward pass is chunked as well: with a gradient on every word, the indices alone would take the most memory.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, speaking: Tensor, weight: Tensor, chunk: int) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, chunk: int) -> Tensor:
         batch, _, width = hidden.shape
         vocabulary = weight.shape[0]
         dtype = _product_dtype(hidden)
         flat, table = hidden.to(dtype).reshape(-1, width), weight.to(dtype)
         chunk = min(chunk, max(256, LOGITS // max(1, len(flat))))
-        quiet = ~speaking.unsqueeze(-1)
+        excluded = ~mask.unsqueeze(-1)
         pooled = hidden.new_empty(batch, vocabulary)
         train = any(ctx.needs_input_grad)
         winners = torch.empty(batch, vocabulary, dtype=torch.int64, device=hidden.device) if train else None
         for start in range(0, vocabulary, chunk):
             part = slice(start, min(start + chunk, vocabulary))
             logits = torch.mm(flat, table[part].t()).view(batch, -1, part.stop - start)
-            logits.masked_fill_(quiet, -torch.inf)
+            logits.masked_fill_(excluded, -torch.inf)
             if winners is None:
                 pooled[:, part] = logits.amax(1)
             else:
@@ -107,27 +114,36 @@ def _product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def ot_max_plain(hidden: Tensor, speaking: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """:func:`ot_max` as the formula reads, with all (B, L, V) logits: the oracle of the tests."""
+def ot_max_plain(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Reference implementation of :func:`ot_max` with all (B, L, V) logits, for tests."""
     logits = torch.nn.functional.linear(hidden, weight, bias)
-    return logits.masked_fill(~speaking.bool().unsqueeze(-1), -torch.inf).amax(1)
+    return logits.masked_fill(~mask.bool().unsqueeze(-1), -torch.inf).amax(1)
 
 
 def ot_max_packed(
-    hidden: Tensor, counts: Sequence[int], weight: Tensor | Pieces, bias: Tensor | None = None, chunk: int = 0
+    hidden: Tensor, counts: Sequence[int], weight: Tensor | RowBlocks, bias: Tensor | None = None, chunk: int = 0
 ) -> Tensor:
     """:func:`ot_max` for packed tokens, forward only.
 
-    ``hidden`` (S, d): the speaking tokens of all texts end to end; ``counts``: how many each text has. ``weight``
-    (V, d), or what :func:`~dupmae_ir.models.inference.cpu_linear.in_pieces` made of it.
-    Returns (B, V); -inf for a text with none.
+    Args:
+        hidden: (S, d) states of the pooled tokens of all texts, concatenated.
+        counts: number of pooled tokens of each text.
+        weight: (V, d), or its blocks (:func:`~dupmae_ir.models.inference.cpu_linear.row_blocks`).
+        bias: (V,).
+        chunk: vocabulary rows per step; 0 = chosen by the number of tokens.
+
+    Returns:
+        (B, V); -inf for a text without pooled tokens.
     """
-    pieces = in_pieces(weight, plain, chunk or _rows_at_a_time(len(hidden))) if isinstance(weight, Tensor) else weight
-    pooled = hidden.new_empty(len(counts), pieces[-1][0].stop)
+    if isinstance(weight, Tensor):
+        blocks = row_blocks(weight, torch_linear, chunk or _rows_per_step(len(hidden)))
+    else:
+        blocks = weight
+    pooled = hidden.new_empty(len(counts), blocks[-1][0].stop)
     groups = list(runs(counts))
-    rows = even(hidden)
-    for part, product in pieces:
-        logits = product(rows)
+    rows = pad_rows(hidden)
+    for part, linear in blocks:
+        logits = linear(rows)
         row = 0
         for start, n, length in groups:
             out = pooled[row : row + n, part]
@@ -139,12 +155,12 @@ def ot_max_packed(
     return pooled if bias is None else pooled.add_(bias)
 
 
-def _rows_at_a_time(tokens: int) -> int:
+def _rows_per_step(tokens: int) -> int:
     return max(512, min(PACKED_LOGITS // max(1, tokens) // 64 * 64, 8192))
 
 
 def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Neighbours of equal length as (first token, texts, tokens each): [5, 5, 3] -> (0, 2, 5), (10, 1, 3)."""
+    """Runs of texts of equal length as (first token, texts, tokens each): [5, 5, 3] -> (0, 2, 5), (10, 1, 3)."""
     start = row = 0
     while row < len(lengths):
         n = 1
@@ -155,35 +171,40 @@ def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def keep_top_k(weights: Tensor, k: int) -> Tensor:
-    """Zero all but the ``k`` largest of each row, (B, V) -> (B, V): Eq. 11, I_d of Eq. 12; differentiable where kept.
+    """(B, V) -> (B, V) with all but the ``k`` largest weights of each row set to zero (Eq. 11); differentiable.
 
-    Ties at the border are all kept here; :func:`strongest` is the exact, ordered form for an index.
+    All weights equal to the k-th largest are kept; :func:`strongest` returns exactly ``k``, in order.
     """
     if k >= weights.shape[1]:
         return weights
-    border = weights.detach().topk(k, dim=1).values[:, -1:]
-    return torch.where(weights >= border, weights, torch.zeros_like(weights))
+    kth = weights.detach().topk(k, dim=1).values[:, -1:]
+    return torch.where(weights >= kth, weights, torch.zeros_like(weights))
 
 
 def strongest(weights: Tensor, k: int, spare: int = 64) -> tuple[Tensor, Tensor]:
-    """The ``k`` largest positive entries of each row: ids (B, k) int64 and weights (B, k), weight descending,
-    equal weights by ascending id; padded with id -1 and weight 0 where fewer are positive.
+    """The ``k`` largest positive weights of each row: ids (B, k) int64 and weights (B, k).
 
-    Deterministic on every device: torch's own topk orders ties as it likes, so a margin of ``spare`` is
-    fetched and sorted, and rows whose ties reach past the margin are sorted in full.
+    Sorted by weight descending, then by id ascending; padded with id -1 and weight 0 if fewer are positive.
+    Deterministic on every device: the order of ties in ``torch.topk`` is undefined, so ``spare`` more weights are
+    fetched and sorted, and rows with ties beyond these are sorted in full.
     """
     k = min(k, weights.shape[1])
     fetched = min(k + spare, weights.shape[1])
     values, ids = weights.topk(fetched, dim=1)
     values, ids = _by_weight_then_id(values, ids)
     if fetched < weights.shape[1]:
-        open_ties = (values[:, k - 1] == values[:, -1]) & (values[:, k - 1] > 0)
-        for row in open_ties.nonzero().flatten().tolist():
+        unresolved = (values[:, k - 1] == values[:, -1]) & (values[:, k - 1] > 0)
+        for row in unresolved.nonzero().flatten().tolist():
             full, order = weights[row].sort(descending=True, stable=True)
             values[row], ids[row] = full[:fetched], order[:fetched]
     values, ids = values[:, :k], ids[:, :k]
     absent = ~(values > 0)
     return ids.masked_fill(absent, -1), values.masked_fill(absent, 0)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x``, in float32 if it is in a half-precision dtype."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _by_weight_then_id(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,14 +1,15 @@
-"""The retriever: one forward pass, two parts (DupMAE section 3.4).
+"""The retriever: one forward pass, two representations (DupMAE section 3.4).
 
-[CLS] part (Eq. 10): ``h_0 W_cls``, d -> d' (384 by default); without a projection it is ``h_0`` itself, as
-RetroMAE, MASTER and CoT-MAE use it; ``normalize`` scales it to unit length, as SimLM does. OT part (Eq. 6-7):
-activation of the vocabulary logits' maximum over ordinary tokens. Similarity (Eq. 12): the sum of both inner products,
-the document's OT part cut to its top k.
+[CLS] part (Eq. 10): ``h_0 W_cls``, d -> d' (384 by default). Without a projection it is ``h_0`` itself, as in RetroMAE,
+MASTER and CoT-MAE; ``normalize`` scales it to unit length, as in SimLM. OT part (Eq. 6-7): activation of the maximum of
+the vocabulary logits over ordinary tokens. Similarity (Eq. 12): the sum of both inner products, with the document's OT
+part cut to its top k.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,38 +17,44 @@ from torch import Tensor, nn
 from dupmae_ir.models import pooling
 from dupmae_ir.models.masked_lm import encoder_of, head_of
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Parts = tuple[Tensor | None, Tensor | None]
+"""[CLS] part (B, d') and OT part (B, V) of a batch; None for a part that was not computed."""
+
 
 class Retriever(nn.Module):
-    """``lm``: a Hugging Face masked LM (or a bare encoder, then there is no OT part); ``projection``: W_cls or None.
+    """A retriever with one encoder.
 
-    ``silent`` lists the vocabulary ids that never take part in the OT vector: special tokens, and BERT's unused ones;
-    ``quiet`` those whose tokens do not speak. ``normalize``: [CLS] vectors of unit length.
+    Args:
+        lm: a Hugging Face masked LM, or a bare encoder, which has no OT part.
+        projection: W_cls, or None.
+        excluded_terms: vocabulary ids that never have an OT weight (special tokens, and BERT's unused ones).
+        unpooled_tokens: ids of the tokens left out of pooling.
+        activation: a key of :data:`~dupmae_ir.models.pooling.ACTIVATIONS`.
+        normalize: scale [CLS] vectors to unit length.
     """
 
-    heard: Tensor
-    speaks: Tensor
+    term_mask: Tensor  #: (V,) bool, True for ids that can have an OT weight
+    pooled_mask: Tensor  #: (V,) bool, True for ids whose tokens are pooled
 
     def __init__(
         self,
-        lm: nn.Module,
+        lm: PreTrainedModel,
         projection: nn.Linear | None,
-        silent: list[int],
-        quiet: list[int],
+        excluded_terms: Sequence[int],
+        unpooled_tokens: Sequence[int],
         activation: str = "relu",
         normalize: bool = False,
     ) -> None:
         super().__init__()
-        self.lm: Any = lm
+        self.lm = lm
         self.projection = projection
         self.activation = activation
         self.normalize = normalize
-        config: Any = lm.config
-        heard = torch.ones(config.vocab_size, dtype=torch.bool)
-        heard[silent] = False
-        self.register_buffer("heard", heard, persistent=False)
-        speaks = torch.ones(config.vocab_size, dtype=torch.bool)
-        speaks[quiet] = False
-        self.register_buffer("speaks", speaks, persistent=False)
+        self.register_buffer("term_mask", _all_but(excluded_terms, lm.config.vocab_size), persistent=False)
+        self.register_buffer("pooled_mask", _all_but(unpooled_tokens, lm.config.vocab_size), persistent=False)
 
     @property
     def dim(self) -> int:
@@ -55,7 +62,7 @@ class Retriever(nn.Module):
         return self.projection.out_features if self.projection is not None else int(self.lm.config.hidden_size)
 
     def side(self, name: str) -> Retriever:  # noqa: ARG002
-        """The retriever of ``"query"`` or ``"document"`` texts: this one serves both."""
+        """The retriever for ``"query"`` or ``"document"`` texts, which is this one for both."""
         return self
 
     def hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -68,38 +75,36 @@ class Retriever(nn.Module):
         return self.project(hidden[:, 0])
 
     def project(self, first: Tensor) -> Tensor:
-        """(B, d) hidden states of [CLS] -> (B, d'): through W_cls if there is one, to unit length if so trained."""
+        """(B, d) hidden states of [CLS] -> (B, d'): W_cls if there is one, then unit length if ``normalize``."""
         part = self.projection(first) if self.projection is not None else first
         return nn.functional.normalize(part, dim=-1) if self.normalize else part
 
     def ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, L, d) -> (B, V), Eq. 6-7: zero at silent ids; a text without ordinary tokens is all zero."""
+        """(B, L, d) -> (B, V), Eq. 6-7: zero at excluded terms, and all zero for a text without ordinary tokens."""
         head = head_of(self.lm)
-        speaking = attention_mask.bool() & self.speaks[input_ids]
-        pooled = pooling.ot_max(head.transform(hidden), speaking, head.weight, head.bias)
-        # -inf (nobody spoke) must not survive an identity activation.
-        pooled = pooled.masked_fill(~(self.heard & speaking.any(1, keepdim=True)), 0.0)
+        mask = attention_mask.bool() & self.pooled_mask[input_ids]
+        pooled = pooling.ot_max(head.transform(hidden), mask, head.weight, head.bias)
+        # -inf (no token to pool) must not pass through an identity activation.
+        pooled = pooled.masked_fill(~(self.term_mask & mask.any(1, keepdim=True)), 0.0)
         return pooling.ACTIVATIONS[self.activation](pooled)
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """(B, L) ids and mask -> ([CLS] part (B, d') or None, OT part (B, V) or None) from one encoder pass."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True) -> Parts:
+        """(B, L) ids and mask -> the requested parts, from one encoder pass."""
         hidden = self.hidden(input_ids, attention_mask)
         return (self.cls_part(hidden) if cls else None, self.ot_part(hidden, input_ids, attention_mask) if ot else None)
 
 
 class UntiedRetriever(nn.Module):
-    """One retriever for queries and another for documents, with one vocabulary and [CLS] parts of one width.
+    """One retriever for queries and another for documents, with the same vocabulary and the same width d'.
 
-    The two may share modules: Tevatron has one encoder with two projections. Which side a text belongs to is never
-    guessed, so a forward pass has to name it.
+    The two may share modules: Tevatron has one encoder with two projections. The side of a text cannot be inferred, so
+    a forward pass must name it.
     """
 
     def __init__(self, query: Retriever, document: Retriever) -> None:
         super().__init__()
         if query.dim != document.dim:
-            raise ValueError(f"the query side makes {query.dim} dimensions and the document side {document.dim}")
+            raise ValueError(f"the query side has {query.dim} dimensions and the document side {document.dim}")
         self.query, self.document = query, document
 
     @property
@@ -108,21 +113,24 @@ class UntiedRetriever(nn.Module):
         return self.document.dim
 
     def side(self, name: str) -> Retriever:
-        """The retriever of ``"query"`` or ``"document"`` texts."""
+        """The retriever for ``"query"`` or ``"document"`` texts."""
         return {"query": self.query, "document": self.document}[name]
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True, *, side: str
-    ) -> tuple[Tensor | None, Tensor | None]:
+    ) -> Parts:
         """:meth:`Retriever.forward` of one side."""
         return self.side(side)(input_ids, attention_mask, cls, ot)
 
 
-def similarity(query: tuple[Tensor | None, Tensor | None], document: tuple[Tensor | None, Tensor | None]) -> Tensor:
-    """Eq. 12 for every pair of the two batches: (Q, D). Either part may be None; cut the document's OT part first."""
+def similarity(query: Parts, document: Parts) -> Tensor:
+    """(Q, D) similarities of all pairs, Eq. 12. Cut the document's OT part to its top k first; a part may be None."""
     both = [(q, d) for q, d in zip(query, document, strict=True) if q is not None and d is not None]
-    return torch.stack([_at_least_float32(q) @ _at_least_float32(d).t() for q, d in both]).sum(0)
+    return torch.stack([pooling.at_least_float32(q) @ pooling.at_least_float32(d).t() for q, d in both]).sum(0)
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+def _all_but(ids: Sequence[int], size: int) -> Tensor:
+    """(size,) bool, False at ``ids``."""
+    mask = torch.ones(size, dtype=torch.bool)
+    mask[list(ids)] = False
+    return mask

@@ -123,7 +123,7 @@ def test_local_folders_are_collections(flags, shared_data, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lst"], "no command named 'lst'; there are list, show, get, check. Did you mean 'list'?"),
+        (["lst"], "no command named 'lst'; known: list, show, get, check. Did you mean 'list'?"),
         (["get", "beir-scifakt"], "Did you mean 'beir-scifact'?"),
         (["check", "mote-15"], "Did you mean 'mote-14'?"),
         (["show", "beir-cqadupstack"], "beir-cqadupstack is a group of beir-cqadupstack-android"),

@@ -10,7 +10,7 @@ from experiment_samples import a_record, write_base
 from test_publish import SOURCES
 
 from dupmae_ir.finetune.stages import find_recipe, plan
-from dupmae_ir.models.checkpoints.folder import load_model
+from dupmae_ir.models.checkpoints.loading import load_model
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from experiment_samples import a_record, write_base
 from publish import main, publish, read_sources
 
 from dupmae_ir.errors import InputError, OutputError, UsageError
-from dupmae_ir.models.checkpoints.folder import default_model_path, load_model
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.names import default_model_path
 
 SOURCES = """# Sources
 

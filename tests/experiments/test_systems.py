@@ -20,7 +20,8 @@ from rows import Experiment
 from systems import Driver, half_bytes
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.models.checkpoints.folder import folder_digest, load_model
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.loading import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +110,7 @@ def test_a_pseudo_query_is_a_sentence_of_its_text():
 
 
 def test_half_bytes_are_what_is_published(tmp_path):
-    from dupmae_ir.models.checkpoints.folder import save_model
+    from dupmae_ir.models.checkpoints.saving import save_model
 
     folder = write_base(tmp_path / "tiny")
     save_model(tmp_path / "half", *load_model(folder)[:2], load_model(folder)[2], half=True)

@@ -16,7 +16,7 @@ from rerank_samples import ROOT, kill_when
 from stage_samples import distilling, stage_flags, write_pairs, write_stage
 
 from dupmae_ir.finetune.__main__ import main
-from dupmae_ir.models.checkpoints.folder import load_model
+from dupmae_ir.models.checkpoints.loading import load_model
 
 COMMAND = "import sys; from dupmae_ir.finetune.__main__ import main; sys.exit(main(sys.argv[1:]))"
 

@@ -1,4 +1,4 @@
-"""The chunked maximum equals the plain formula, forwards and backwards; top-k is exact and ordered."""
+"""The chunked maximum equals the plain formula, forward and backward; top-k is exact and ordered."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ def case(batch=4, length=7, width=5, vocabulary=23, dtype=torch.float64, seed=0)
     hidden = torch.randn(batch, length, width, generator=g, dtype=dtype)
     weight = torch.randn(vocabulary, width, generator=g, dtype=dtype)
     bias = torch.randn(vocabulary, generator=g, dtype=dtype)
-    speaking = torch.rand(batch, length, generator=g) > 0.3
-    speaking[:, 0] = True
-    return hidden, speaking, weight, bias
+    mask = torch.rand(batch, length, generator=g) > 0.3
+    mask[:, 0] = True
+    return hidden, mask, weight, bias
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 23, 100])
 def test_chunks_do_not_change_the_maximum(chunk):
-    hidden, speaking, weight, bias = case()
+    hidden, mask, weight, bias = case()
     torch.testing.assert_close(
-        ot_max(hidden, speaking, weight, bias, chunk), ot_max_plain(hidden, speaking, weight, bias), rtol=0, atol=1e-12
+        ot_max(hidden, mask, weight, bias, chunk), ot_max_plain(hidden, mask, weight, bias), rtol=0, atol=1e-12
     )
 
 
 def test_chunks_do_not_change_the_gradient(monkeypatch):
-    """On the way back too: one, several, and the last one short; with every word and with few words wanted."""
-    hidden, speaking, weight, bias = case()
+    """One chunk, several, and a short last one; gradients on all words and on few."""
+    hidden, mask, weight, bias = case()
     for keep in (23, 3):
         grads = []
         for chunk in (1, 5, 23, 100):
             monkeypatch.setattr("dupmae_ir.models.pooling.CHUNK", chunk)
             leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
-            keep_top_k(ot_max(leaves[0], speaking, leaves[1], leaves[2]), keep).square().sum().backward()
+            keep_top_k(ot_max(leaves[0], mask, leaves[1], leaves[2]), keep).square().sum().backward()
             grads.append([t.grad for t in leaves])
         leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
-        keep_top_k(ot_max_plain(leaves[0], speaking, *leaves[1:]), keep).square().sum().backward()
+        keep_top_k(ot_max_plain(leaves[0], mask, *leaves[1:]), keep).square().sum().backward()
         for ours in grads:
             for a, leaf in zip(ours, leaves, strict=True):
                 torch.testing.assert_close(a, leaf.grad, rtol=0, atol=1e-10)
 
 
-def test_gradient_equals_autograds_and_passes_gradcheck():
-    hidden, speaking, weight, bias = case()
+def test_the_gradient_equals_autograd_and_passes_gradcheck():
+    hidden, mask, weight, bias = case()
     grads = []
-    for form in (lambda h, w, b: ot_max(h, speaking, w, b, chunk=6), lambda h, w, b: ot_max_plain(h, speaking, w, b)):
+    for form in (lambda h, w, b: ot_max(h, mask, w, b, chunk=6), lambda h, w, b: ot_max_plain(h, mask, w, b)):
         leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
         out = form(*leaves)
-        # A loss with many exact zeros among its gradients, as top-k and ReLU make them.
+        # A loss whose gradient has many exact zeros, as with top-k and ReLU.
         (torch.relu(out) * torch.arange(out.shape[1]).remainder(3)).square().sum().backward()
         grads.append([t.grad for t in leaves])
     for ours, plain in zip(*grads, strict=True):
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-10)
     leaves = [t.clone().requires_grad_() for t in (hidden, weight, bias)]
-    assert torch.autograd.gradcheck(lambda h, w, b: ot_max(h, speaking, w, b, chunk=6), leaves)
+    assert torch.autograd.gradcheck(lambda h, w, b: ot_max(h, mask, w, b, chunk=6), leaves)
 
 
-def test_a_text_where_nobody_speaks_is_minus_infinity_and_has_no_gradient():
-    hidden, speaking, weight, bias = case()
-    speaking[2] = False
+def test_a_text_without_pooled_tokens_is_minus_infinity_and_has_no_gradient():
+    hidden, mask, weight, bias = case()
+    mask[2] = False
     hidden.requires_grad_()
-    out = ot_max(hidden, speaking, weight, bias)
+    out = ot_max(hidden, mask, weight, bias)
     assert torch.isneginf(out[2]).all()
     assert torch.isfinite(out[[0, 1, 3]]).all()
     torch.relu(out).sum().backward()
@@ -72,10 +72,10 @@ def test_a_text_where_nobody_speaks_is_minus_infinity_and_has_no_gradient():
 
 
 def test_packed_equals_padded():
-    hidden, speaking, weight, bias = case()
-    speaking[1] = False
-    padded = ot_max(hidden, speaking, weight, bias)
-    packed = ot_max_packed(hidden[speaking], speaking.sum(1).tolist(), weight, bias, chunk=6)
+    hidden, mask, weight, bias = case()
+    mask[1] = False
+    padded = ot_max(hidden, mask, weight, bias)
+    packed = ot_max_packed(hidden[mask], mask.sum(1).tolist(), weight, bias, chunk=6)
     torch.testing.assert_close(packed, padded, rtol=0, atol=1e-12)
 
 
@@ -86,14 +86,14 @@ def test_runs_cover_every_text_once():
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activation_after_the_maximum_is_activation_before_it(name):
-    hidden, speaking, weight, bias = case()
+    hidden, mask, weight, bias = case()
     act = ACTIVATIONS[name]
     logits = torch.nn.functional.linear(hidden, weight, bias)
-    before = act(logits).masked_fill(~speaking.unsqueeze(-1), -torch.inf).amax(1)
-    torch.testing.assert_close(act(ot_max(hidden, speaking, weight, bias)), before)
+    before = act(logits).masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
+    torch.testing.assert_close(act(ot_max(hidden, mask, weight, bias)), before)
 
 
-def test_strongest_is_weight_descending_then_id_ascending_whatever_the_ties():
+def test_strongest_sorts_by_weight_then_id_with_any_ties():
     rng = np.random.default_rng(0)
     for _ in range(200):
         width, k = int(rng.integers(2, 60)), int(rng.integers(1, 20))
@@ -105,7 +105,7 @@ def test_strongest_is_weight_descending_then_id_ascending_whatever_the_ties():
         assert weights[0][: len(order)].tolist() == row[order].tolist()
 
 
-def test_top_k_keeps_gradients_only_where_it_keeps_weights():
+def test_gradients_flow_only_to_the_top_k():
     x = torch.tensor([[3.0, 1.0, 2.0, 0.0]], requires_grad=True)
     kept = keep_top_k(x, 2)
     assert kept.tolist() == [[3.0, 0.0, 2.0, 0.0]]

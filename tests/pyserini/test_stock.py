@@ -1,4 +1,4 @@
-"""Round trips through the real thing: stock Pyserini reads our indexes and finds what we find.
+"""Round trips: stock Pyserini reads our indexes and returns the same hits.
 
 The commands run as a user would run them, in processes of their own (slow: Pyserini alone takes seconds to import).
 """
@@ -31,7 +31,7 @@ COUNT, DIM, HITS = 150, 16, 1000
 
 @pytest.fixture(scope="module")
 def collection():
-    """Ids that do not sort like rows, vectors, and integer impacts; 'the' is in every document that is not empty."""
+    """Ids in another order than rows, vectors, and integer impacts; 'the' is in every non-empty document."""
     rng = np.random.default_rng(0)
     impacts = rng.integers(1, 256, (COUNT, len(TERMS))) * (rng.random((COUNT, len(TERMS))) < 0.3)
     impacts[:, TERMS.index("the")] = rng.integers(1, 4, COUNT)
@@ -59,7 +59,7 @@ def queries():
 
 
 def _ours(folder: Path, queries, hits=HITS):
-    """(docid, score) lists in our order: score descending, docid ascending."""
+    """(docid, score) lists sorted by score descending, docid ascending."""
     searcher = ImpactSearcher(folder)
     found = searcher.top(queries, hits, by_docid=True)
     lists = [list(zip(map(searcher.docid, rows.tolist()), scores.tolist(), strict=True)) for rows, scores in found]
@@ -77,28 +77,28 @@ def _impact_encoder(texts, impacts):
     return Known()
 
 
-def test_stock_impact_searcher_finds_the_same(index, queries):
+def test_stock_impact_searcher_returns_the_same_hits(index, queries):
     texts, impacts, _ = queries
     stock = pyserini.LuceneImpactSearcher(str(index.path / "ot"), _impact_encoder(texts, impacts), min_idf=-1)
     assert stock.num_docs == COUNT
     single = [stock.search(text, HITS) for text in texts]
     batch = stock.batch_search(texts, [str(i) for i in range(len(texts))], HITS, threads=2)
     for i, wanted in enumerate(_ours(index.path / "ot", impacts)):
-        # Anserini takes 1e-6 off each of several equal scores, to print them apart; rounding undoes it.
+        # Anserini subtracts 1e-6 from each of several equal scores to keep them apart; rounding removes this.
         assert [(hit.docid, round(hit.score)) for hit in single[i]] == wanted
         assert [(hit.docid, round(hit.score)) for hit in batch[str(i)]] == wanted
         assert [index.docids[hit.lucene_docid] for hit in single[i]] == [docid for docid, _ in wanted]
 
 
-def test_stock_default_drops_what_every_document_holds(index, queries):
-    """Why our search does without LuceneImpactSearcher: its default is not an inner product."""
+def test_the_stock_default_drops_terms_of_every_document(index, queries):
+    """Our search does not use LuceneImpactSearcher because its default score is not an inner product."""
     texts, impacts, _ = queries
     full = pyserini.LuceneImpactSearcher(str(index.path / "ot"), _impact_encoder(texts, impacts), min_idf=-1)
     usual = pyserini.LuceneImpactSearcher(str(index.path / "ot"), _impact_encoder(texts, impacts))
     assert max(hit.score for hit in usual.search(texts[0], 5)) < max(hit.score for hit in full.search(texts[0], 5))
 
 
-def test_stock_faiss_searcher_finds_the_same(index, queries):
+def test_stock_faiss_searcher_returns_the_same_hits(index, queries):
     _, _, vectors = queries
     stock = pyserini.FaissSearcher(str(index.path / "cls"), None)
     truth = index.vectors @ vectors.T
@@ -110,7 +110,7 @@ def test_stock_faiss_searcher_finds_the_same(index, queries):
 
 
 def test_anserini_makes_the_same_index_from_json(collection, index, queries, tmp_path):
-    """Documents without terms aside: Anserini leaves them out."""
+    """Except for documents without terms, which Anserini omits."""
     ids, _, impacts = collection
     (tmp_path / "json").mkdir()
     with open(tmp_path / "json" / "docs.jsonl", "w", encoding="utf-8") as f:
@@ -138,8 +138,8 @@ def texts():
     return [Document(f"d{i}", text, "Titles matter" * (i % 3 == 0)) for i, text in enumerate(drawn)]
 
 
-def test_bm25_is_anserinis(texts, tmp_path):
-    """Our index and Anserini's, our searcher and Pyserini's: four ways to one list."""
+def test_bm25_equals_anserini(texts, tmp_path):
+    """Our index and Anserini's, our searcher and Pyserini's: all four combinations return the same list."""
     (tmp_path / "json").mkdir()
     with open(tmp_path / "json" / "docs.jsonl", "w", encoding="utf-8") as f:
         f.writelines(json.dumps({"id": d.docid, "contents": d.joined()}) + "\n" for d in texts)
@@ -158,7 +158,7 @@ def test_bm25_is_anserinis(texts, tmp_path):
             hits = stock.search(query.text, 50)
             assert [hit.docid for hit in hits] == [hit.docid for hit in lists[0][query.qid]]
             wanted = [hit.score for hit in lists[0][query.qid]]
-            assert [hit.score for hit in hits] == pytest.approx(wanted, abs=1e-4)  # ties told apart by 1e-6 each
+            assert [hit.score for hit in hits] == pytest.approx(wanted, abs=1e-4)  # ties are 1e-6 apart
 
 
 # ---------------------------------------------------------------- the stock commands
@@ -243,7 +243,7 @@ def test_the_stock_faiss_command(index, queries, topics):
 
 @pytest.mark.slow
 def test_the_stock_bm25_command_and_trec_eval(texts, topics):
-    """trec_eval is a child process of Pyserini's that takes the first java of PATH: it must be ours."""
+    """Pyserini runs trec_eval in a child process with the first java on PATH, which must be ours."""
     build_bm25(texts, topics / "bm25")
     (topics / "topics.tsv").write_text("1\tred cars\n2\tblue houses\n")
     _stock(
@@ -293,16 +293,16 @@ def test_the_stock_indexing_command(texts, tmp_path):
     shutil.rmtree(tmp_path / "I")
 
 
-def test_the_runner_explains_itself(capsys):
+def test_the_runner_prints_its_usage(capsys):
     assert pyserini.main([]) == 2
     assert "usage: python -m dupmae_ir.pyserini" in capsys.readouterr().err
     assert pyserini.main(["--help"]) == 0
     assert "pyserini.search.lucene" in capsys.readouterr().out
     assert pyserini.main(["search.lucene"]) == 2
-    assert "write it whole" in capsys.readouterr().err
+    assert "give its full name" in capsys.readouterr().err
 
 
-def test_a_module_that_pyserini_lacks(capsys):
+def test_a_module_that_pyserini_does_not_have(capsys):
     assert pyserini.main(["pyserini.serch.lucene"]) == 2
     err = capsys.readouterr().err
     assert "has no module 'pyserini.serch.lucene'" in err

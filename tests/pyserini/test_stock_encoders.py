@@ -1,4 +1,4 @@
-"""Stock Pyserini's own encoders on our model folders: what they can read, they read alike."""
+"""Stock Pyserini encoders give the same [CLS] vectors from our model folders."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir import pyserini
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+from dupmae_ir.models.special_tokens import excluded_ids
 
 pytestmark = pytest.mark.jvm
 TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list", "the the dog | é"]
 
 
 def retriever(seed: int, normalize: bool = False) -> Retriever:
-    """[CLS] as it stands: AutoModel has no place for a projection."""
+    """A model without a projection, which AutoModel cannot load."""
     from transformers import BertForMaskedLM
 
     torch.manual_seed(seed)
-    return Retriever(BertForMaskedLM(tiny_config()), None, *silent_ids(tiny_tokenizer()), normalize=normalize).eval()
+    return Retriever(BertForMaskedLM(tiny_config()), None, *excluded_ids(tiny_tokenizer()), normalize=normalize).eval()
 
 
 def stock(name):
@@ -40,7 +42,7 @@ def test_auto_encoders(tmp_path, normalize):
     np.testing.assert_allclose(got, ours.encode_queries(TEXTS).cls, atol=1e-5)
 
 
-def test_auto_encoders_read_each_side_of_an_untied_model(tmp_path):
+def test_auto_encoders_load_each_side_of_an_untied_model(tmp_path):
     config = ModelConfig(document_length=64, query_length=64)
     folder = save_model(tmp_path / "model", UntiedRetriever(retriever(1), retriever(2)), tiny_tokenizer(), config)
     ours = load_encoder(folder, parts=("cls",))

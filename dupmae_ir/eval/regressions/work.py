@@ -252,7 +252,8 @@ def _index(name: str, settings: Any, place: Place, key: Mapping[str, Any]) -> No
 
 def _key(case: Case, place: Place, data: Data, model: Path | None) -> dict[str, Any]:
     """What decides the numbers, by name, so that a difference can be told."""
-    from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest
+    from dupmae_ir.models.checkpoints.digest import folder_digest
+    from dupmae_ir.models.checkpoints.names import default_model_path
 
     return {
         "weights": folder_digest(model or default_model_path()) if case.model else "bm25",

@@ -26,7 +26,7 @@ from transformers import (
 
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.finetune.data.mined import Mined, Passages
-from dupmae_ir.models.checkpoints.folder import quiet_transformers
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.models.inference.encoder import batches_by_tokens
 from dupmae_ir.training.trainer import CheckedTrainer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.console import progress, say
-from dupmae_ir.device import on_its_threads, pick_device, pick_dtype
+from dupmae_ir.device import pick_device, pick_dtype, with_torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, InputError, UsageError
 from dupmae_ir.finetune.cross_encoder.model import check_length, load_reranker, score_pairs, separator
 from dupmae_ir.finetune.data.mined import Mined, Passages, open_passages, read_mined
@@ -20,12 +20,12 @@ from dupmae_ir.finetune.score.config import ScoreConfig
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
-from dupmae_ir.models.checkpoints.folder import folder_digest
+from dupmae_ir.models.checkpoints.digest import folder_digest
 
 WINDOW = 64  #: queries scored between two saves, and sorted by length together
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: ScoreConfig) -> dict[str, Any]:
     """Score all pairs, write ``config.output`` and its record, and return the counts.
 

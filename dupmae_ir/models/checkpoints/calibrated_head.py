@@ -1,95 +1,144 @@
-"""A starting point for DupMAE from a sentence encoder that has no masked-LM head.
+"""A masked-LM head for a sentence encoder that has none, as a starting point for DupMAE.
 
-Fine-tuning a random head costs more text than most people have. Where the encoder's last hidden states still
-point at their own word embeddings (they do in MiniLM: the residual stream keeps the word), the head need not be
-learned from nothing:
+Fine-tuning a random head needs a lot of text. Where the encoder's last hidden states still point at their own word
+embeddings (as in MiniLM, because the residual connections preserve the word), the head can be computed instead:
 
-* transform: dense = identity less the embeddings' common direction, with a bias that puts GELU on its linear
-  arm; LayerNorm then centres the tokens. Logits become centred inner products with the word embeddings.
-* bias: for each word, minus the level that its pooled logit reaches in texts in general, so that after the
-  ReLU only words that stand out remain.
+* transform: dense = identity minus the embeddings' common direction, with a bias that keeps GELU in its linear range;
+  LayerNorm then centres the tokens. Logits become centred inner products with the word embeddings.
+* bias: for each word, minus the usual level of its pooled logit, so that after the ReLU only words that stand out in
+  a text remain.
 * W_cls: least squares from [CLS] to the encoder's own sentence vector (mean of the tokens, unit length).
 
-Everything is closed form on a sample of passages; nothing here is trained.
+Everything is computed in closed form from a sample of passages, without training.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+import torch
+from torch import Tensor
+from transformers import BertForMaskedLM
+
+from dupmae_ir.console import say
 from dupmae_ir.errors import CheckpointError, InputError
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.pooling import ot_max
+from dupmae_ir.models.retriever import Retriever
+from dupmae_ir.models.special_tokens import excluded_ids
 
 if TYPE_CHECKING:
-    import torch
+    from transformers import BertModel, PreTrainedTokenizerBase
 
-LINEAR_ARM = 12.0
-"""GELU(x) = x to 1e-9 for x > 6; hidden units of a LayerNormed encoder stay well within +-6."""
+SAMPLE = 2000
+"""Passages that a new head is calibrated on."""
+
+FEWEST = 256
+"""Passages below which a head cannot be calibrated."""
+
+GELU_OFFSET = 12.0
+"""GELU(x) = x to 1e-9 for x > 6, and hidden units after LayerNorm stay well within +-6."""
+
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Hidden states (B, L, d), pooling mask (B, L) and attention mask (B, L)."""
+
+
+class Teacher(Protocol):
+    """Sentence vectors to imitate: (B, L) ids and attention mask -> (B, d'), all of length ``scale ** 0.5``."""
+
+    @property
+    def scale(self) -> float:
+        """Inner product of two equal sentence vectors."""
+
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, L) -> (B, d')."""
+
+
+def load_with_calibrated_head(
+    folder: Path, passages: Sequence[str], *, cls_dim: int | None, seed: int = 0, quiet: bool = True
+) -> tuple[Retriever, PreTrainedTokenizerBase]:
+    """Load an encoder without a masked-LM head and add one, calibrated on a sample of ``passages``.
+
+    Returns the retriever and its tokenizer. ``cls_dim`` is the width of a new W_cls; an existing W_cls is kept.
+    """
+    bare, tokenizer, _ = load_model(folder, need_ot=False)
+    document = bare.side("document")
+    sample = sample_passages(passages, seed)
+    say(f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet)
+    model = add_head(document.lm, tokenizer, sample, cls_dim=cls_dim if document.projection is None else None)
+    model.projection = model.projection if document.projection is None else document.projection
+    return model, tokenizer
+
+
+def sample_passages(passages: Sequence[str], seed: int) -> list[str]:
+    """A random sample of at most :data:`SAMPLE` passages."""
+    return random.Random(seed).sample(passages, min(SAMPLE, len(passages)))
 
 
 def add_head(
-    encoder: Any,
-    tokenizer: Any,
+    encoder: BertModel,
+    tokenizer: PreTrainedTokenizerBase,
     passages: Sequence[str],
     *,
     cls_dim: int | None = 384,
     dense_scale: float = 20.0,
     ot_scale: float = 0.3,
-    silence: float = 2.5,
+    threshold: float = 2.5,
     length: int = 128,
-) -> Any:
-    """A :class:`~dupmae_ir.models.retriever.Retriever` around a BERT ``encoder`` (a ``BertModel``), on ``passages``.
+) -> Retriever:
+    """A :class:`Retriever` around ``encoder`` with a head calibrated on ``passages``.
 
-    ``dense_scale`` is the inner product of two equal sentence vectors (an inverse temperature); ``ot_scale`` the
-    factor on the logits; ``silence`` the standard deviations above a word's usual level that count as silence.
+    Args:
+        encoder: a ``BertModel``; its weights are copied.
+        tokenizer: its tokenizer.
+        passages: at least :data:`FEWEST` texts.
+        cls_dim: width d' of W_cls; None for no projection.
+        dense_scale: inner product of two equal sentence vectors (an inverse temperature).
+        ot_scale: factor on the logits.
+        threshold: a word gets a weight in texts where its pooled logit is this many standard deviations above its mean.
+        length: word pieces kept per passage.
     """
-    import torch
-    from transformers import BertForMaskedLM
-
-    from dupmae_ir.models.checkpoints.folder import silent_ids
-    from dupmae_ir.models.retriever import Retriever
-
     if type(encoder).__name__ != "BertModel":
         raise CheckpointError(f"a head can be added to a BertModel, not to {type(encoder).__name__}")
-    if len(passages) < 256:
-        raise InputError(f"{len(passages)} passages are too few to calibrate a head; give at least 256")
+    if len(passages) < FEWEST:
+        raise InputError(f"{len(passages)} passages are too few to calibrate a head; give at least {FEWEST}")
     lm = BertForMaskedLM(encoder.config)
     lm.bert.load_state_dict({k: v for k, v in encoder.state_dict().items() if not k.startswith("pooler.")})
-    silent, quiet = silent_ids(tokenizer)
-    model = Retriever(lm, None, silent, quiet).eval()
+    model = Retriever(lm, None, *excluded_ids(tokenizer)).eval()
     with torch.no_grad():
-        _linear_transform(lm)
+        _set_transform(lm)
         batches = list(_batches(model, tokenizer, passages, length))
         _centre_tokens(lm, batches, ot_scale)
-        _silence_words(lm, batches, silence)
+        _set_bias(lm, batches, threshold)
         if cls_dim is not None:
             means = [(h * a.unsqueeze(-1)).sum(1) / a.sum(1, keepdim=True) for h, _, a in batches]
             model.projection = _least_squares([h[:, 0] for h, _, _ in batches], means, cls_dim, dense_scale)
     return model
 
 
-def taught_projection(model: Any, tokenizer: Any, passages: Sequence[str], teacher: Any, length: int = 128) -> Any:
-    """W_cls for a retriever that has none: least squares from its [CLS] to the vectors of ``teacher``
-    ((B, L) ids and mask -> (B, d'), all of one length), on a sample of ``passages``."""
-    import torch
-
-    first, taught = [], []
+def distilled_projection(
+    model: Retriever, tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], teacher: Teacher, length: int = 128
+) -> torch.nn.Linear:
+    """W_cls for a retriever without one: least squares from its [CLS] to the teacher's vectors of ``passages``."""
+    first, targets = [], []
     with torch.no_grad():
         for texts in _sorted_batches(passages):
             b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
             first.append(model.hidden(b["input_ids"], b["attention_mask"])[:, 0])
-            taught.append(teacher(b["input_ids"], b["attention_mask"]))
-        return _least_squares(first, taught, taught[0].shape[1], teacher.scale)
+            targets.append(teacher(b["input_ids"], b["attention_mask"]))
+        return _least_squares(first, targets, targets[0].shape[1], teacher.scale)
 
 
-def _linear_transform(lm: Any) -> None:
-    import torch
-
+def _set_transform(lm: BertForMaskedLM) -> None:
+    """The head's dense layer and its tied decoder; biases and LayerNorm are set later."""
     transform = lm.cls.predictions.transform
     words = lm.bert.embeddings.word_embeddings.weight
     common = torch.nn.functional.normalize(words.mean(0), dim=0)
     transform.dense.weight.copy_(torch.eye(len(common)) - torch.outer(common, common))
-    transform.dense.bias.fill_(LINEAR_ARM)
+    transform.dense.bias.fill_(GELU_OFFSET)
     transform.LayerNorm.weight.fill_(1.0)
     transform.LayerNorm.bias.zero_()
     lm.cls.predictions.decoder.weight = words
@@ -97,12 +146,13 @@ def _linear_transform(lm: Any) -> None:
     lm.cls.predictions.bias.zero_()
 
 
-def _batches(model: Any, tokenizer: Any, passages: Sequence[str], length: int) -> Any:
-    """(hidden (B, L, d), speaking (B, L), attention (B, L)) for the passages in order of length."""
+def _batches(
+    model: Retriever, tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], length: int
+) -> Iterator[Batch]:
     for texts in _sorted_batches(passages):
         b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
         hidden = model.hidden(b["input_ids"], b["attention_mask"])
-        yield hidden, b["attention_mask"].bool() & model.speaks[b["input_ids"]], b["attention_mask"]
+        yield hidden, b["attention_mask"].bool() & model.pooled_mask[b["input_ids"]], b["attention_mask"]
 
 
 def _sorted_batches(passages: Sequence[str]) -> Iterator[list[str]]:
@@ -110,42 +160,36 @@ def _sorted_batches(passages: Sequence[str]) -> Iterator[list[str]]:
     return (ordered[start : start + 32] for start in range(0, len(ordered), 32))
 
 
-def _centre_tokens(lm: Any, batches: list[Any], scale: float) -> None:
+def _centre_tokens(lm: BertForMaskedLM, batches: Sequence[Batch], scale: float) -> None:
     """LayerNorm's gain and bias: (z - mean token) * scale."""
     transform = lm.cls.predictions.transform
-    total, count = 0.0, 0
-    for hidden, speaking, _ in batches:
-        z = transform(hidden)[speaking]
+    total, count = torch.zeros(()), 0
+    for hidden, mask, _ in batches:
+        z = transform(hidden)[mask]
         total, count = total + z.sum(0), count + len(z)
     transform.LayerNorm.weight.fill_(scale)
     transform.LayerNorm.bias.copy_(-scale * total / count)
 
 
-def _silence_words(lm: Any, batches: list[Any], silence: float) -> None:
-    """Bias of each word: minus (mean + silence * deviation) of its pooled logit over the passages, outliers trimmed."""
-    import torch
-
-    from dupmae_ir.models.pooling import ot_max
-
+def _set_bias(lm: BertForMaskedLM, batches: Sequence[Batch], threshold: float) -> None:
+    """Bias of each word: -(mean + threshold * standard deviation) of its pooled logit over the passages."""
     head = lm.cls.predictions
-    pooled = torch.cat([ot_max(head.transform(h), s, head.decoder.weight) for h, s, _ in batches])
+    pooled = torch.cat([ot_max(head.transform(h), mask, head.decoder.weight) for h, mask, _ in batches])
     pooled = pooled[torch.isfinite(pooled).all(1)]
     mean, deviation = pooled.mean(0), pooled.std(0)
-    # Texts that are about the word are what must stand out, so they do not count towards its usual level.
+    # Texts about the word should stand out, so they do not count towards its usual level.
     usual = torch.where(pooled > mean + 3 * deviation, torch.nan, pooled)
     mean = usual.nanmean(0)
     deviation = (usual - mean).square().nanmean(0).sqrt()
-    head.decoder.bias.copy_(-(mean + silence * deviation))
+    head.decoder.bias.copy_(-(mean + threshold * deviation))
     head.bias = head.decoder.bias
 
 
-def _least_squares(states: list[Any], targets: list[Any], dim: int, scale: float) -> torch.nn.Linear:
-    """[CLS] states -> unit vectors of ``targets``, then (for dim < d) their leading directions; times sqrt(scale)."""
-    import torch
-
-    first = torch.cat(states)
-    target = torch.nn.functional.normalize(torch.cat(targets), dim=1)
-    # A little ridge: a few thousand passages determine a few hundred directions only softly.
+def _least_squares(states: Sequence[Tensor], targets: Sequence[Tensor], dim: int, scale: float) -> torch.nn.Linear:
+    """[CLS] states -> unit vectors of ``targets``, reduced to ``dim`` leading directions; times sqrt(scale)."""
+    first = torch.cat(list(states))
+    target = torch.nn.functional.normalize(torch.cat(list(targets)), dim=1)
+    # A small ridge, because a few thousand passages barely determine a few hundred directions.
     gram = first.t() @ first + 1e-2 * len(first) * torch.eye(first.shape[1])
     weight = torch.linalg.solve(gram, first.t() @ target)
     if dim < weight.shape[1]:

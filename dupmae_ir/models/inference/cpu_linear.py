@@ -1,85 +1,93 @@
-"""Linear layers for inference on a CPU, their weights brought into the kernel's own layout once.
+"""Linear layers for inference on a CPU, with weights packed once into oneDNN's own layout.
 
-torch packs a weight anew at every call, and on processors not made by Intel its float32 products take a path that
-leaves a sixth of the speed. oneDNN, which comes with torch, can keep a packed weight and computes GELU while a tile of
-the product is still in the registers. The plain form, :func:`plain`, is the oracle of the tests and what runs where
-oneDNN cannot.
+torch packs a weight again at every call, and on processors that are not made by Intel its float32 products are about a
+sixth slower. oneDNN, which is part of torch, can keep a packed weight and compute GELU while a tile of the product is
+still in registers. :func:`torch_linear` is the reference implementation in tests, and the fallback without oneDNN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Product = Callable[[Tensor], Tensor]
+Linear = Callable[[Tensor], Tensor]
 """(T, d) -> (T, d')."""
 
-Pieces = Sequence[tuple[slice, Product]]
-"""A long weight row by row: which rows, and the product with them."""
+RowBlocks = Sequence[tuple[slice, Linear]]
+"""A (V, d) weight in blocks of rows: which rows, and the product with them."""
 
-PIECE = 1024
-"""Vocabulary rows of a piece."""
+BLOCK_ROWS = 1024
+"""Vocabulary rows of a block."""
 
-ROWS = 256
-"""Sizes of large batches are multiples of this."""
+ROW_MULTIPLE = 256
+"""The number of rows of a large batch is padded to a multiple of this."""
 
 EXPECTED_TOKENS = 2048
-"""Rows that the packed layout is chosen for; other numbers are as right."""
+"""Number of input rows that the packed layout is chosen for; other numbers are correct as well."""
 
 
-def plain(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Product:
-    """``x W' + b``, then GELU (the exact one, as BERT has it) if wanted: W (d', d), b (d',) or None."""
+class LinearFactory(Protocol):
+    """Makes ``x W' + b`` from a weight W (d', d) and a bias b (d',), with an exact GELU (as in BERT) on request."""
 
-    def product(x: Tensor) -> Tensor:
+    def __call__(self, weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
+        """The layer."""
+
+
+def torch_linear(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
+    """``x W' + b`` by torch, then the exact GELU if ``gelu``."""
+
+    def linear(x: Tensor) -> Tensor:
         y = F.linear(x, weight, bias)
         return F.gelu(y) if gelu else y
 
-    return product
+    return linear
 
 
-def packed(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Product:
-    """:func:`plain` by oneDNN; only where :func:`pick_products` says so. The weight is copied."""
+def onednn_linear(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
+    """:func:`torch_linear` by oneDNN, with a copy of the weight; use it only if :func:`pick_linear` returns it."""
     ops: Any = torch.ops.mkldnn
     kernel = ops._linear_pointwise
-    own = ops._reorder_linear_weight(weight.detach().contiguous(), EXPECTED_TOKENS)
-    after: Any = ("gelu", [], "none") if gelu else ("none", [], "")
+    packed = ops._reorder_linear_weight(weight.detach().contiguous(), EXPECTED_TOKENS)
+    after: tuple[Any, ...] = ("gelu", [], "none") if gelu else ("none", [], "")
 
-    def product(x: Tensor) -> Tensor:
-        return kernel(x, own, bias, *after)
+    def linear(x: Tensor) -> Tensor:
+        return kernel(x, packed, bias, *after)
 
-    return product
+    return linear
 
 
-def even(x: Tensor) -> Tensor:
-    """(T, d) with rows of zeros added up to the next of few sizes: oneDNN compiles a kernel for each size it meets and
-    keeps a thousand of them, which without this were hundreds of megabytes."""
-    step = ROWS if len(x) > ROWS else 8
+def pad_rows(x: Tensor) -> Tensor:
+    """(T, d) padded with zero rows to one of few sizes.
+
+    oneDNN compiles a kernel for every size it encounters and keeps a thousand of them: hundreds of megabytes otherwise.
+    """
+    step = ROW_MULTIPLE if len(x) > ROW_MULTIPLE else 8
     return F.pad(x, (0, 0, 0, -len(x) % step))
 
 
-def in_pieces(weight: Tensor, product: Callable[..., Product], rows: int = PIECE) -> Pieces:
-    """A (V, d) weight as products of so many ``rows`` each, so that what one gives can be used up in the cache."""
+def row_blocks(weight: Tensor, factory: LinearFactory, rows: int = BLOCK_ROWS) -> RowBlocks:
+    """A (V, d) weight as products of ``rows`` rows each, so that the output of one is consumed in the cache."""
     parts = [slice(start, min(start + rows, len(weight))) for start in range(0, len(weight), rows)]
-    return [(part, product(weight[part], None)) for part in parts]
+    return [(part, factory(weight[part], None)) for part in parts]
 
 
-def pick_products(dtype: torch.dtype) -> tuple[Callable[..., Product], str]:
-    """:func:`packed` or :func:`plain` for weights of this dtype on the CPU, and why."""
+def pick_linear(dtype: torch.dtype) -> tuple[LinearFactory, str]:
+    """:func:`onednn_linear` or :func:`torch_linear` for weights of this dtype on the CPU, and the reason."""
     if dtype not in (torch.float32, torch.bfloat16):
-        return plain, f"torch's products: oneDNN has no packed {str(dtype).removeprefix('torch.')} here"
+        return torch_linear, f"torch's products: oneDNN has no packed {str(dtype).removeprefix('torch.')} here"
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
-        return plain, "torch's products: this torch has no oneDNN, or it is switched off"
+        return torch_linear, "torch's products: this torch has no oneDNN, or it is switched off"
     try:
-        probe = packed(torch.eye(16, dtype=dtype), torch.zeros(16, dtype=dtype), gelu=True)
+        probe = onednn_linear(torch.eye(16, dtype=dtype), torch.zeros(16, dtype=dtype), gelu=True)
         with torch.inference_mode():
             x = torch.linspace(-2, 2, 32, dtype=dtype).view(2, 16)
-            right = torch.allclose(probe(x).float(), F.gelu(x.float()), atol=2e-2)
+            correct = torch.allclose(probe(x).float(), F.gelu(x.float()), atol=2e-2)
     except (AttributeError, RuntimeError, NotImplementedError):
-        right = False
-    if not right:
-        return plain, "torch's products: its oneDNN operators are not the ones known here"
-    return packed, "oneDNN products, weights packed once, GELU fused"
+        correct = False
+    if not correct:
+        return torch_linear, "torch's products: the oneDNN operators of this torch are not supported"
+    return onednn_linear, "oneDNN products, weights packed once, GELU fused"

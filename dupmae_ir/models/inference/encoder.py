@@ -1,11 +1,12 @@
-"""Texts to :class:`~dupmae_ir.types.Representation`: tokenise, sort by length, batch by tokens, one pass.
+"""Encoding texts to :class:`~dupmae_ir.types.Representation`: tokenise, sort by length, batch by tokens, one pass.
 
-Whoever encodes (the encode and search commands, mining, training's development runs) does it here. Batches are as large
-as the device takes: one that does not fit is halved and tried again, and nothing that is done is lost.
+Used by all code that encodes: the encode and search commands, mining, and evaluation during training. A batch that does
+not fit the device's memory is halved and tried again; batches that are done are kept.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,35 +14,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
 
 from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick_dtype
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
-from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest, load_model
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import SIDES
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.names import model_folder, model_name
 from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
+from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.types import EncoderSettings, Representation
 
 if TYPE_CHECKING:
-    import torch
+    from transformers import PreTrainedTokenizerBase
 
 Rows = list[int]
-Batch = tuple["torch.Tensor | None", "torch.Tensor | None", "torch.Tensor | None"]
-"""[CLS] vectors (b, d'), ids (b, k) and weights (b, k) of one forward pass; None for a part that is not made."""
+Batch = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""[CLS] vectors (b, d'), ids (b, k) and weights (b, k) of one forward pass; None for a part that was not computed."""
 
 
 class TextEncoder:
     """A model, its tokenizer and its settings. Use :meth:`load`.
 
-    Results do not depend on the company a text keeps beyond float32 rounding (1e-4; tested), and equal calls
-    give equal bits.
+    The representation of a text does not depend on the other texts of the call beyond float32 rounding (1e-4), and
+    equal calls return bit-identical results.
     """
 
     def __init__(
         self,
         name: str,
         digest: str,
-        model: Any,
-        tokenizer: Any,
+        model: Retriever | UntiedRetriever,
+        tokenizer: PreTrainedTokenizerBase,
         settings: EncoderSettings,
         parts: tuple[str, ...],
         device: torch.device,
@@ -54,11 +63,11 @@ class TextEncoder:
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.dim: int | None = model.dim if "cls" in parts else None
-        sides = {name: model.side(name) for name in ("query", "document")}
+        sides = {name: model.side(name) for name in SIDES}
         self._width = int(sides["document"].lm.config.vocab_size)
         self.terms: list[str] | None = vocabulary(tokenizer, self._width) if "ot" in parts else None
         self._device = device
-        # On a CPU padding costs as much as words do; a GPU is better fed with one padded rectangle.
+        # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
         packed = {id(s): PackedRetriever(s) for s in sides.values()} if pack else {}
         self._packed = {name: packed[id(s)] for name, s in sides.items()} if pack else None
@@ -79,48 +88,46 @@ class TextEncoder:
         normalize: bool | None = None,
         parts: tuple[str, ...] = ("cls", "ot"),
     ) -> TextEncoder:
-        """Load a model folder (None: the embedded default); what is not given comes from its ``dupmae_config.json``."""
-        if not parts or set(parts) - {"cls", "ot"}:
-            raise UsageError(f"parts must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
-        if activation is not None and activation not in pooling.ACTIVATIONS:
-            raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
-        folder = default_model_path() if model is None else Path(model)
+        """Load a model by name or folder (:func:`~dupmae_ir.models.checkpoints.names.model_folder`).
+
+        ``parts`` are ``cls``, ``ot`` or both. The other settings are those of
+        :class:`~dupmae_ir.types.EncoderSettings`; None takes the model's own (``dupmae_config.json``).
+
+        Raises :class:`UsageError` for an invalid setting and :class:`CheckpointError` for an unusable checkpoint.
+        """
+        _check(parts, activation)
+        folder = model_folder(model)
         module, tokenizer, config = load_model(folder, "ot" in parts, activation, normalize)
-        where, _ = pick_device(device)
-        kind, _ = pick_dtype(dtype, where)
-        longest = min(
-            int(getattr(module.side(s).lm.config, "max_position_embeddings", 512)) for s in ("query", "document")
-        )
+        where = pick_device(device)[0]
+        kind = pick_dtype(dtype, where)[0]
+        document_length, query_length = _lengths(module, config, document_length, query_length)
         settings = EncoderSettings(
-            document_length=_length("document", document_length or min(config.document_length, longest), longest),
-            query_length=_length("query", query_length or min(config.query_length, longest), longest),
+            document_length=document_length,
+            query_length=query_length,
             top_k=_positive("top_k", top_k or config.top_k),
             activation=config.activation,
             dtype=str(kind).removeprefix("torch."),
             device=str(where),
             title_separator=config.title_separator if title_separator is None else title_separator,
-            impact_scale=config.impact_scale if activation in (None, config.activation) else None,
+            impact_scale=config.impact_scale,
             normalize=config.normalize,
         )
-        name = "default" if model is None else str(model)
-        return cls(name, folder_digest(folder), module, tokenizer, settings, tuple(parts), where, kind)
+        return cls(model_name(model), folder_digest(folder), module, tokenizer, settings, tuple(parts), where, kind)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
-        """(n,) texts -> [CLS] (n, dim) float32 and the ``top_k`` strongest OT weights of each (DupMAE Eq. 11)."""
+        """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11)."""
         return self._encode(texts, "document", self.settings.document_length, self.settings.top_k)
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
-        """(n,) texts -> [CLS] (n, dim) float32 and the ``cap`` strongest OT weights of each.
+        """[CLS] vectors (n, dim) float32 and the ``cap`` largest OT weights of each text.
 
-        The method keeps a query's OT part whole; ``cap`` is Lucene's limit on the clauses of a query.
+        DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query.
         """
         return self._encode(texts, "query", self.settings.query_length, _positive("cap", cap))
 
     @property
     def running(self) -> dict[str, str]:
-        """What was chosen for this machine, each with its reason: dtype, kernel, head, batch, threads."""
-        import torch
-
+        """What was chosen for this machine, each with its reason: device, dtype, kernel, head, threads, batch."""
         chosen = {"device": self.settings.device, "dtype": self.settings.dtype}
         if self._packed is not None:
             one = self._packed["document"]
@@ -132,15 +139,12 @@ class TextEncoder:
         return chosen | {"batch": f"{self._batch_tokens:,} word pieces: {self._batch_reason}"}
 
     def with_settings(self, **changes: Any) -> TextEncoder:
-        """The same weights under other settings; nothing is loaded again."""
-        other = object.__new__(TextEncoder)
-        other.__dict__.update(self.__dict__)
+        """An encoder with other settings that shares the weights of this one."""
+        other = copy.copy(self)
         other.settings = replace(self.settings, **changes)
         return other
 
     def _encode(self, texts: Sequence[str], side: str, length: int, keep: int) -> Representation:
-        import scipy.sparse as sp
-
         n = len(texts)
         keep = min(keep, self._width)
         cls = np.zeros((n, self.dim), np.float32) if self.dim else None
@@ -177,9 +181,7 @@ class TextEncoder:
         return out["input_ids"]
 
     def _batches(self, pieces: list[list[int]], side: str, keep: int) -> Iterator[tuple[Rows, Batch]]:
-        """Every text's row in some batch, with what its forward pass gave."""
-        import torch
-
+        """Batches of texts, by row number, with the results of their forward passes."""
         queue = deque(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
         while queue:
             rows = queue.popleft()
@@ -194,9 +196,7 @@ class TextEncoder:
             yield rows, found
 
     def _halves(self, rows: Rows, pieces: list[list[int]]) -> tuple[Rows, Rows]:
-        """What did not fit, in two; later batches are made smaller from the start. For ``extendleft``: second first."""
-        import torch
-
+        """The two halves of a batch that did not fit, second first for ``extendleft``; later batches are smaller."""
         if len(rows) < 2:
             raise DupmaeError(
                 f"the {self.settings.device} has too little memory for a single text of {len(pieces[rows[0]])} word "
@@ -205,21 +205,19 @@ class TextEncoder:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         self._batch_tokens = max(1, len(rows) // 2 * len(pieces[rows[0]]))
-        self._batch_reason = "halved until it fitted the memory"
+        self._batch_reason = "halved until it fitted into memory"
         return rows[len(rows) // 2 :], rows[: len(rows) // 2]
 
     def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
-        wants_cls, wants_ot = self.dim is not None, self.terms is not None
+        cls, ot = self.dim is not None, self.terms is not None
         if self._packed is not None:
-            dense, top = self._packed[side].top(pieces, wants_cls, keep if wants_ot else 0)
+            dense, top = self._packed[side].top(pieces, cls, keep if ot else 0)
         else:
-            dense, sparse = self.model.side(side)(*self._pad(pieces), cls=wants_cls, ot=wants_ot)
+            dense, sparse = self.model.side(side)(*self._pad(pieces), cls=cls, ot=ot)
             top = None if sparse is None else pooling.strongest(sparse.float(), keep)
         return (dense, *(top or (None, None)))
 
-    def _pad(self, pieces: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        import torch
-
+    def _pad(self, pieces: list[list[int]]) -> tuple[Tensor, Tensor]:
         longest = max(map(len, pieces))
         ids = torch.full((len(pieces), longest), self.tokenizer.pad_token_id or 0)
         mask = torch.zeros(len(pieces), longest, dtype=torch.long)
@@ -234,7 +232,7 @@ _NO_WEIGHTS = np.zeros(0, np.float32)
 
 
 def batches_by_tokens(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Row numbers in batches of like length, longest first, each at most ``budget`` padded word pieces."""
+    """Row numbers in batches of similar length, longest first, each of at most ``budget`` padded word pieces."""
     order = sorted(range(len(lengths)), key=lambda r: (-lengths[r], r))
     start = 0
     while start < len(order):
@@ -243,12 +241,31 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> Iterator[list[int]
         start += size
 
 
-def vocabulary(tokenizer: Any, size: int) -> list[str]:
-    """The index term of each vocabulary id; ids without a token get a name that no text can contain."""
+def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
+    """The index term of each vocabulary id; ids without a token get a name that cannot occur in a text."""
     terms = [f"[unnamed{i}]" for i in range(size)]
     for token, i in tokenizer.get_vocab().items():
         terms[i] = token
     return terms
+
+
+def _check(parts: tuple[str, ...], activation: str | None) -> None:
+    if not parts or set(parts) - {"cls", "ot"}:
+        raise UsageError(f"parts must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
+    if activation is not None and activation not in pooling.ACTIVATIONS:
+        raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
+
+
+def _lengths(
+    model: Retriever | UntiedRetriever, config: ModelConfig, document_length: int | None, query_length: int | None
+) -> tuple[int, int]:
+    """Lengths of documents and queries, those of ``config`` by default, within the model's limit."""
+    limits = (getattr(model.side(s).lm.config, "max_position_embeddings", 512) for s in SIDES)
+    longest = min(map(int, limits))
+    return (
+        _length("document", document_length or min(config.document_length, longest), longest),
+        _length("query", query_length or min(config.query_length, longest), longest),
+    )
 
 
 def _length(what: str, value: int, longest: int) -> int:

@@ -1,4 +1,4 @@
-"""Folders that load, folders that are refused, and why."""
+"""Model folders: loading, saving, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import torch
 from tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.folder import CONFIG, PROJECTION, ModelConfig, folder_digest, load_model, save_model
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.inference.encoder import TextEncoder
 
 
@@ -60,7 +64,7 @@ def test_a_plain_bert_folder_gives_cls_and_is_refused_for_ot(tmp_path):
     np.testing.assert_allclose(encoder.encode_documents(["the quick dog"]).cls[0], want.numpy(), atol=1e-5)
 
 
-def test_a_masked_lm_folder_without_our_files_loads_whole(tmp_path):
+def test_a_masked_lm_folder_without_our_files_has_both_parts(tmp_path):
     """RetroMAE's pre-trained checkpoints: BertForMaskedLM, no pooler, no projection."""
     from transformers import BertForMaskedLM
 
@@ -172,7 +176,7 @@ DAMAGES = [v for k, v in sorted(globals().items()) if k.startswith("damage_")]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__.removeprefix("damage_"))
-def test_a_damaged_folder_is_one_clear_line(copy, damage):
+def test_a_damaged_folder_is_a_one_line_error(copy, damage):
     damage(copy)
     with pytest.raises(CheckpointError) as e:
         load_model(copy)
@@ -181,7 +185,7 @@ def test_a_damaged_folder_is_one_clear_line(copy, damage):
     assert str(copy) in message
 
 
-def test_the_config_of_a_plain_folder_is_that_of_a_plain_retriever(tmp_path):
+def test_a_folder_without_our_config_is_a_plain_retriever(tmp_path):
     from transformers import BertForMaskedLM
 
     folder = save_plain(tmp_path / "mlm", BertForMaskedLM(tiny_config()))

@@ -1,4 +1,4 @@
-"""Folders with exactly the keys of released checkpoints, against what plain transformers computes from them."""
+"""Folders with the keys of released checkpoints give the vectors that plain transformers computes from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.folder import CONFIG, folder_digest, load_model
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import CONFIG
+from dupmae_ir.models.checkpoints.loading import load_model
 
 TEXT = "the quick dog runs over the lazy cats"
 
@@ -90,8 +92,8 @@ def test_retromae_pretrained_has_both_parts(tmp_path):
     close(sparse(folder), want)
 
 
-def test_retromae_finetuned_has_one(tmp_path):
-    """Shitao/RetroMAE_MSMARCO_finetune: BertModel with a random pooler, which is not what comes out."""
+def test_retromae_finetuned_has_only_cls(tmp_path):
+    """Shitao/RetroMAE_MSMARCO_finetune: BertModel with a random pooler, which must not be used."""
     model = bert()
     folder = save(tmp_path / "finetuned", model)
     assert "pooler.dense.weight" in load_file(folder / "model.safetensors")
@@ -103,7 +105,7 @@ def test_retromae_finetuned_has_one(tmp_path):
 
 
 def test_old_weights_in_a_bin_file(tmp_path):
-    """Most of them were saved before safetensors, and with the position ids of the time."""
+    """Most were saved before safetensors existed, and with position ids."""
     model = bert()
     folder = save(tmp_path / "old", model)
     (folder / "model.safetensors").unlink()
@@ -112,7 +114,7 @@ def test_old_weights_in_a_bin_file(tmp_path):
     close(dense(folder), first_state(model))
 
 
-def test_cot_maes_decoder_is_left_alone(tmp_path):
+def test_cot_maes_decoder_is_ignored(tmp_path):
     """caskcsg/cotmae_base_uncased: the masked LM and c_head.*."""
     lm = masked_lm()
     folder = save(tmp_path / "cotmae", lm)
@@ -123,7 +125,7 @@ def test_cot_maes_decoder_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("heads", [{"c_head.0.output.dense.weight": torch.zeros(2)}, {"query_head.w": torch.ones(2)}])
-def test_masters_and_bowdprs_pickles_are_never_opened(tmp_path, heads):
+def test_the_pickles_of_master_and_bowdpr_are_ignored(tmp_path, heads):
     """MASTER's archive, bowdpr: the masked LM, model.pt (decoders), args.pt (a Namespace)."""
     lm = masked_lm()
     folder = save(tmp_path / "master", lm)
@@ -134,7 +136,7 @@ def test_masters_and_bowdprs_pickles_are_never_opened(tmp_path, heads):
     assert folder_digest(folder) == digest
 
 
-def test_simlm_is_declared_normalised_in_its_config_or_when_loaded(tmp_path):
+def test_normalize_comes_from_the_config_or_the_caller(tmp_path):
     """intfloat/simlm-base-msmarco-finetuned: BertModel, [CLS] scaled to unit length."""
     model = bert()
     folder = save(tmp_path / "simlm", model)
@@ -157,7 +159,7 @@ def test_padded_and_packed_both_normalise(tmp_path):
 
 
 def test_an_electra_loads_as_an_encoder(tmp_path):
-    """simlm-base: an ELECTRA discriminator; no head that the OT part could use."""
+    """simlm-base: an ELECTRA discriminator; no head for the OT part."""
     from transformers import ElectraConfig, ElectraForPreTraining
 
     config = ElectraConfig(
@@ -177,7 +179,7 @@ def test_an_electra_loads_as_an_encoder(tmp_path):
         load_encoder(folder)
 
 
-def test_an_electra_generator_has_a_head_that_is_not_read(tmp_path):
+def test_the_head_of_an_electra_generator_is_not_supported(tmp_path):
     from transformers import ElectraConfig, ElectraForMaskedLM
 
     config = ElectraConfig(
@@ -193,7 +195,7 @@ def test_an_electra_generator_has_a_head_that_is_not_read(tmp_path):
     model = seeded(ElectraForMaskedLM, config)
     folder = save(tmp_path / "electra", model)
     close(dense(folder), first_state(model.electra))
-    with pytest.raises(CheckpointError, match="ElectraForMaskedLM's is not read"):
+    with pytest.raises(CheckpointError, match="the head of ElectraForMaskedLM is not supported"):
         load_encoder(folder)
 
 
@@ -206,8 +208,8 @@ def test_a_headless_distilbert(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_splade_is_log1p_with_every_token_speaking(tmp_path, family):
-    """naver/splade*: max over all tokens of log(1 + ReLU(logits)); only special tokens' own dimensions are left out."""
+def test_splade_is_log1p_pooled_over_all_tokens(tmp_path, family):
+    """naver/splade*: max over all tokens of log(1 + ReLU(logits)), without the dimensions of special tokens."""
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
     config = DistilBertConfig(
@@ -224,7 +226,7 @@ def test_splade_is_log1p_with_every_token_speaking(tmp_path, family):
     assert (all_tokens - ordinary).abs().max() > 0.01
 
 
-def test_a_reranker_is_no_retriever(tmp_path):
+def test_a_reranker_is_refused(tmp_path):
     """caskcsg/cotmae_base_msmarco_reranker, intfloat/simlm-msmarco-reranker."""
     from transformers import BertForSequenceClassification
 
@@ -236,14 +238,14 @@ def test_a_reranker_is_no_retriever(tmp_path):
 # ---------------------------------------------------------------- Tevatron
 
 
-def pooler(folder, *, bias=True, tied=True, dim=8, says=None):
-    """What DensePooler.save_pooler writes; the two linears."""
+def pooler(folder, *, bias=True, tied=True, dim=8, config=None):
+    """Write what DensePooler.save_pooler writes; returns the two layers."""
     torch.manual_seed(3)
     q = torch.nn.Linear(24, dim, bias=bias)
     p = q if tied else torch.nn.Linear(24, dim, bias=bias)
     state = {f"linear_{s}.{k}": v for s, m in (("q", q), ("p", p)) for k, v in m.state_dict().items()}
     torch.save(state, folder / "pooler.pt")
-    (folder / "pooler_config.json").write_text(json.dumps(says or {"input_dim": 24, "output_dim": dim, "tied": tied}))
+    (folder / "pooler_config.json").write_text(json.dumps(config or {"input_dim": 24, "output_dim": dim, "tied": tied}))
     return q, p
 
 
@@ -260,13 +262,13 @@ def test_a_tevatron_folder_with_a_pooler(tmp_path, bias, tied):
     with torch.no_grad():
         close(encoder.encode_queries([TEXT]).cls[0], q(first_state(lm.bert)))
         close(encoder.encode_documents([TEXT]).cls[0], p(first_state(lm.bert)))
-    # One encoder: the OT part is the same on both sides, and its weights are there once.
+    # One encoder: the OT part is the same on both sides, with one copy of the weights.
     model, _, _ = load_model(folder)
     assert model.side("query").lm is model.side("document").lm
     assert (model.side("query") is model.side("document")) == tied
 
 
-def test_poolers_that_are_none_of_theirs(tmp_path):
+def test_invalid_poolers_are_refused(tmp_path):
     folder = save(tmp_path / "tevatron", bert())
 
     def refused(match):
@@ -274,16 +276,16 @@ def test_poolers_that_are_none_of_theirs(tmp_path):
             load_model(folder, need_ot=False)
         assert "\n" not in str(e.value)
 
-    pooler(folder, says={"input_dim": 24, "output_dim": 99})
-    refused(r"pooler_config\.json: says 24 to 99 dimensions but pooler\.pt has 24 to 8")
+    pooler(folder, config={"input_dim": 24, "output_dim": 99})
+    refused(r"pooler_config\.json: declares 24 to 99 dimensions but pooler\.pt has 24 to 8")
     torch.save({"linear_q.weight": torch.ones(8, 7), "linear_p.weight": torch.ones(8, 7)}, folder / "pooler.pt")
-    refused(r"linear_q: wants a weight of shape \(d', 24\), got \(8, 7\)")
+    refused(r"linear_q: expected a weight of shape \(d', 24\), got \(8, 7\)")
     torch.save({"linear_q.weight": torch.ones(8, 24)}, folder / "pooler.pt")
-    refused("linear_p: wants a weight .* got None")
+    refused("linear_p: expected a weight .* got None")
     torch.save({"token_weights.weight": torch.ones(1, 24)}, folder / "pooler.pt")
-    refused(r"wants linear_q\.\* and linear_p\.\* alone, found token_weights\.weight")
+    refused(r"expected only linear_q\.\* and linear_p\.\*, found token_weights\.weight")
     torch.save({"linear_q.weight": argparse.Namespace()}, folder / "pooler.pt")
-    refused(r"holds more than tensors \(argparse\.Namespace\)")
+    refused(r"contains more than tensors \(argparse\.Namespace\)")
     (folder / "pooler.pt").write_bytes(b"not torch")
     refused(r"pooler\.pt: not readable")
     pooler(folder)
@@ -293,7 +295,7 @@ def test_poolers_that_are_none_of_theirs(tmp_path):
 
 @pytest.mark.parametrize("with_pooler", [True, False])
 def test_an_untied_tevatron_folder(tmp_path, with_pooler):
-    """query_model and passage_model hold weights and config.json; tokenizer and pooler lie above them."""
+    """query_model and passage_model contain weights and config.json; tokenizer and pooler are in the parent folder."""
     folder = tmp_path / "untied"
     query, passage = bert(1), bert(2)
     query.save_pretrained(folder / "query_model")
@@ -329,11 +331,11 @@ def dpr(path, query, document, **more):
 
 @pytest.fixture
 def beside(tmp_path):
-    """The pre-trained archive, next to which a fine-tuned file is put; its own weights must not be used."""
+    """The folder of the pre-trained model, beside the fine-tuned file; its own weights must not be used."""
     return save(tmp_path / "master", masked_lm(9))
 
 
-def test_a_dpr_file_is_named_itself(beside):
+def test_a_dpr_file_is_loaded_by_its_path(beside):
     query, document = bert(1), bert(2)
     path = dpr(beside / "checkpoint-20000", query, document)
     encoder = load_encoder(path, parts=("cls",))
@@ -343,7 +345,7 @@ def test_a_dpr_file_is_named_itself(beside):
         load_encoder(path)
 
 
-def test_the_digest_of_a_dpr_file_is_its_own(beside):
+def test_the_digest_of_a_dpr_file_ignores_other_weights_beside_it(beside):
     path = dpr(beside / "checkpoint-1", bert(1), bert(2))
     digest = folder_digest(path)
     torch.save({}, beside / "model.pt")
@@ -352,7 +354,7 @@ def test_the_digest_of_a_dpr_file_is_its_own(beside):
     assert folder_digest(dpr(beside / "checkpoint-1", bert(1), bert(3))) != digest
 
 
-def test_shared_weights_are_held_once(beside):
+def test_equal_sides_share_their_weights(beside):
     model = bert(1)
     loaded, _, _ = load_model(dpr(beside / "checkpoint-1", model, model), need_ot=False)
     assert loaded.side("query") is loaded.side("document")
@@ -361,14 +363,14 @@ def test_shared_weights_are_held_once(beside):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"encoder_params": argparse.Namespace(lr=1)}, r"holds more than tensors \(argparse\.Namespace\)"),
+        ({"encoder_params": argparse.Namespace(lr=1)}, r"contains more than tensors \(argparse\.Namespace\)"),
         ({"model_dict": None}, "has no model_dict"),
-        ({"model_dict": {"question_model.embeddings.word_embeddings.weight": 3}}, "wants names and tensors alone"),
-        ({"model_dict": {"model.weight": torch.ones(1)}}, r"wants question_model\.\* and ctx_model\.\*"),
-        ({"model_dict": {"question_model.a": torch.ones(1), "ctx_model.a": torch.ones(1)}}, r"does not fit .*\.json"),
+        ({"model_dict": {"question_model.embeddings.word_embeddings.weight": 3}}, "expected only names and tensors"),
+        ({"model_dict": {"model.weight": torch.ones(1)}}, r"expected question_model\.\* and ctx_model\.\*"),
+        ({"model_dict": {"question_model.a": torch.ones(1), "ctx_model.a": torch.ones(1)}}, r"does not match .*\.json"),
     ],
 )
-def test_dpr_files_that_are_refused(beside, change, match):
+def test_invalid_dpr_files_are_refused(beside, change, match):
     path = dpr(beside / "checkpoint-1", bert(1), bert(2), **change)
     with pytest.raises(CheckpointError, match=match) as e:
         load_model(path, need_ot=False)
@@ -382,7 +384,7 @@ def test_code_in_a_dpr_file_does_not_run(beside):
             return (exec, ("raise SystemExit('ran')",))
 
     path = dpr(beside / "checkpoint-1", bert(1), bert(2), encoder_params=Trap())
-    with pytest.raises(CheckpointError, match=r"holds more than tensors .*exec"):
+    with pytest.raises(CheckpointError, match=r"contains more than tensors .*exec"):
         load_model(path, need_ot=False)
 
 
@@ -393,7 +395,7 @@ def test_a_dpr_file_alone_or_beside_another_architecture(beside, tmp_path):
         load_model(alone, need_ot=False)
     config = json.loads((beside / "config.json").read_text())
     (beside / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    with pytest.raises(CheckpointError, match=r"does not fit the config\.json beside it \(16 keys, first: "):
+    with pytest.raises(CheckpointError, match=r"does not match the config\.json beside it \(16 keys, first: "):
         load_model(path, need_ot=False)
 
 

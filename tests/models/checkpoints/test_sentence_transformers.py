@@ -1,4 +1,4 @@
-"""Exported models open in sentence-transformers, by its own modules alone, and give the vectors that we give."""
+"""Exported models open in sentence-transformers with its own modules only, and give equal vectors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import torch
 from tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.export import main
+from dupmae_ir.export.__main__ import main
+from dupmae_ir.export.config import ExportConfig
+from dupmae_ir.export.run import run
+from dupmae_ir.io.jobs import Job
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.export import export_sentence_transformers
-from dupmae_ir.models.checkpoints.folder import ModelConfig, default_model_path, save_model, silent_ids
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.names import default_model_path
+from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+from dupmae_ir.models.special_tokens import excluded_ids
 
 st = pytest.importorskip("sentence_transformers")
 
@@ -30,7 +36,7 @@ TEXTS = [
 SETTINGS = {"document_length": 16, "query_length": 8, "top_k": 6}
 
 
-def retriever(seed=0, *, width=8, bias=False, family="bert", activation="relu", normalize=False, **speaking):
+def retriever(seed=0, *, width=8, bias=False, family="bert", activation="relu", normalize=False, **include):
     from transformers import BertForMaskedLM, DistilBertConfig, DistilBertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
     torch.manual_seed(seed)
@@ -52,14 +58,17 @@ def retriever(seed=0, *, width=8, bias=False, family="bert", activation="relu", 
         ),
     }[family]()
     projection = torch.nn.Linear(24, width, bias=bias) if width else None
-    silent, quiet = silent_ids(tiny_tokenizer(), **speaking)
-    return Retriever(lm, projection, silent, quiet, activation, normalize).eval()
+    return Retriever(lm, projection, *excluded_ids(tiny_tokenizer(), **include), activation, normalize).eval()
 
 
 def saved(folder, model, **settings):
     side = model.side("document")
     config = ModelConfig(activation=side.activation, normalize=side.normalize, **{**SETTINGS, **settings})
     return save_model(folder, model, tiny_tokenizer(), config)
+
+
+def export(model, output, part):
+    return run(ExportConfig(model=str(model), output=str(output), part=part, quiet=True))
 
 
 def dense(folder):
@@ -89,7 +98,7 @@ def rows(tensor):
 )
 def test_dense_vectors_are_equal(tmp_path, settings):
     folder = saved(tmp_path / "model", retriever(**settings))
-    export_sentence_transformers(folder, tmp_path / "dense", "cls")
+    export(folder, tmp_path / "dense", "cls")
     theirs = dense(tmp_path / "dense")
     ours = load_encoder(folder)
     np.testing.assert_allclose(theirs.encode_document(TEXTS), ours.encode_documents(TEXTS).cls, atol=1e-5)
@@ -101,9 +110,9 @@ def test_dense_vectors_are_equal(tmp_path, settings):
 @pytest.mark.parametrize("activation", ["relu", "log1p"])
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
 def test_sparse_vectors_are_equal(tmp_path, activation, family):
-    """[CLS] and [SEP] say nothing, special words are not heard, documents are cut to the top k."""
+    """[CLS] and [SEP] are not pooled, special tokens have no weight, and documents are cut to the top k."""
     folder = saved(tmp_path / "model", retriever(family=family, activation=activation))
-    export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    export(folder, tmp_path / "sparse", "ot")
     theirs, ours = sparse(tmp_path / "sparse"), load_encoder(folder)
     documents = ours.encode_documents(TEXTS).ot.toarray()
     got = theirs.encode_document(TEXTS, max_active_dims=6)
@@ -116,10 +125,9 @@ def test_sparse_vectors_are_equal(tmp_path, activation, family):
     np.testing.assert_allclose(rows(theirs.encode_query(TEXTS, max_active_dims=1024)), queries, atol=1e-5)
 
 
-def test_it_takes_all_three_means(tmp_path):
-    """Without them, sentence-transformers hears something else: what the export is for."""
+def test_opening_a_model_without_export_gives_other_vectors(tmp_path):
     folder = saved(tmp_path / "model", retriever(activation="log1p"))
-    export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    export(folder, tmp_path / "sparse", "ot")
     want = rows(sparse(tmp_path / "sparse").encode(TEXTS, max_active_dims=29))
     naive = rows(sparse(folder).encode(TEXTS))
     assert naive[:, :6].max() > 0.1
@@ -128,16 +136,16 @@ def test_it_takes_all_three_means(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("speaking", "activation"),
+    ("include", "activation"),
     [
         ({"include_sep": True}, "relu"),
         ({"include_cls": True}, "relu"),
         ({"include_sep": True, "include_cls": True}, "log1p"),
     ],
 )
-def test_who_speaks_is_the_models_choice(tmp_path, speaking, activation):
-    folder = saved(tmp_path / "model", retriever(activation=activation, **speaking), **speaking)
-    export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+def test_include_sep_and_include_cls_are_respected(tmp_path, include, activation):
+    folder = saved(tmp_path / "model", retriever(activation=activation, **include), **include)
+    export(folder, tmp_path / "sparse", "ot")
     documents = load_encoder(folder).encode_documents(TEXTS).ot.toarray()
     got = sparse(tmp_path / "sparse").encode_document(TEXTS, max_active_dims=6)
     np.testing.assert_allclose(rows(got), documents, atol=1e-5)
@@ -147,9 +155,9 @@ def test_who_speaks_is_the_models_choice(tmp_path, speaking, activation):
 def test_two_encoders_become_a_router(tmp_path, part):
     model = UntiedRetriever(retriever(1, activation="log1p"), retriever(2, activation="log1p"))
     folder = saved(tmp_path / "model", model)
-    assert export_sentence_transformers(folder, tmp_path / "routed", part)["routed"]
+    assert export(folder, tmp_path / "routed", part)["routed"]
     ours = load_encoder(folder)
-    # Each side has its own length here, so nothing needs to be set.
+    # Each side has its own length here, so max_seq_length need not be set.
     queries, documents = ours.encode_queries(TEXTS), ours.encode_documents(TEXTS)
     if part == "cls":
         theirs = dense(tmp_path / "routed")
@@ -157,7 +165,7 @@ def test_two_encoders_become_a_router(tmp_path, part):
         np.testing.assert_allclose(theirs.encode_document(TEXTS), documents.cls, atol=1e-5)
         return
     theirs = sparse(tmp_path / "routed")
-    # Version 5 forgets each side's length when max_active_dims is given, so short texts only.
+    # Version 5 ignores each side's length when max_active_dims is given, so use short texts only.
     short = [i for i, text in enumerate(TEXTS) if len(text.split()) < 6]
     got = rows(theirs.encode_query([TEXTS[i] for i in short], max_active_dims=1024))
     np.testing.assert_allclose(got, queries.ot[short].toarray(), atol=1e-5)
@@ -165,10 +173,10 @@ def test_two_encoders_become_a_router(tmp_path, part):
     np.testing.assert_allclose(got, documents.ot.toarray(), atol=1e-5)
 
 
-def test_the_model_itself_is_left_as_it_is(tmp_path):
+def test_the_model_is_not_modified(tmp_path):
     folder = saved(tmp_path / "model", retriever())
     before = load_encoder(folder).digest
-    export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    export(folder, tmp_path / "sparse", "ot")
     assert load_encoder(folder).digest == before
 
 
@@ -177,26 +185,55 @@ def test_the_command(tmp_path, capsys):
     words = ["--model", str(folder), "--output", str(tmp_path / "out")]
     assert main([*words, "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["modules"] == ["Transformer", "Pooling", "Dense"]
-    assert main(words) == 2
-    assert "add --overwrite" in capsys.readouterr().err
+    assert main([*words, "--json"]) == 0
+    again = capsys.readouterr()
+    assert json.loads(again.out)["status"] == "already complete"
+    assert "already complete" in again.err
+    assert main([*words, "--part", "ot"]) == 2
+    assert '--part "cls" (requested "ot")' in capsys.readouterr().err
     assert main([*words, "--part", "ot", "--overwrite"]) == 0
     assert "SparseEncoder of MLMTransformer, WordWeights, Pooling" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "made.json").read_text())["inputs"] == {"model": folder_digest(folder)}
     assert sparse(tmp_path / "out").encode_document(["cat"]).shape == (1, 29)
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
     assert main(["--model", str(folder), "--output", str(tmp_path / "mine"), "--overwrite"]) == 2
-    assert "is no sentence-transformers folder" in capsys.readouterr().err
+    assert "is not a sentence-transformers folder" in capsys.readouterr().err
     assert main(["--model", str(tmp_path / "none"), "--output", str(tmp_path / "x")]) == 2
-    assert not (tmp_path / "x").exists()
+    assert "no such model folder" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "model", "out"]
 
 
-def test_what_cannot_be_said_is_refused(tmp_path):
+def test_an_export_of_an_earlier_version_is_replaced_only_with_overwrite(tmp_path, capsys):
+    folder = saved(tmp_path / "model", retriever())
+    words = ["--model", str(folder), "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    (tmp_path / "out" / "made.json").unlink()
+    assert main(words) == 2
+    assert "add --overwrite" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
+
+
+def test_a_killed_export_starts_over(tmp_path):
+    folder = saved(tmp_path / "model", retriever())
+    config = ExportConfig(model=str(folder), output=str(tmp_path / "out"), quiet=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(config)
+    assert (tmp_path / ".out.work" / "export").is_dir()
+    assert run(config)["status"] == "complete"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+
+
+def test_models_without_an_equivalent_are_refused(tmp_path):
     both = {"include_sep": True, "include_cls": True}
     folder = saved(tmp_path / "model", retriever(**both), **both)
-    with pytest.raises(UsageError, match="has no counterpart"):
-        export_sentence_transformers(folder, tmp_path / "sparse", "ot")
+    with pytest.raises(UsageError, match="has no equivalent"):
+        export(folder, tmp_path / "sparse", "ot")
     assert not (tmp_path / "sparse").exists()
-    with pytest.raises(UsageError, match="one of cls, ot"):
-        export_sentence_transformers(folder, tmp_path / "sparse", "dense")
+    with pytest.raises(UsageError, match="choose from cls, ot"):
+        export(folder, tmp_path / "sparse", "dense")
 
 
 @pytest.mark.slow
@@ -209,7 +246,7 @@ def test_the_default_model(tmp_path):
     ]
     ours = load_encoder()
     for part in ("cls", "ot"):
-        export_sentence_transformers(default_model_path(), tmp_path / part, part)
+        export(default_model_path(), tmp_path / part, part)
     np.testing.assert_allclose(
         dense(tmp_path / "cls").encode_document(passages), ours.encode_documents(passages).cls, atol=1e-5
     )

@@ -1,4 +1,4 @@
-"""Packed products equal plain ones; without oneDNN the plain ones run, and say why."""
+"""oneDNN layers equal torch's; without oneDNN, torch's run, with the reason."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ def layer(dtype, seed=0):
     return weight.to(dtype), torch.randn(48, generator=g).to(dtype), torch.randn(7, 32, generator=g).to(dtype)
 
 
-# Another order of 32 products; bfloat16 results are rounded to eight bits.
+# The sums have another order; bfloat16 results are rounded to eight bits.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("gelu", [False, True])
-def test_packed_equals_plain(dtype, tolerance, gelu):
+def test_onednn_equals_torch(dtype, tolerance, gelu):
     weight, bias, x = layer(dtype)
-    chosen, _ = cpu_linear.pick_products(dtype)
+    chosen, _ = cpu_linear.pick_linear(dtype)
     with torch.inference_mode():
-        found, wanted = (
+        found, expected = (
             chosen(weight, bias, gelu)(x),
-            cpu_linear.plain(weight.double(), bias.double(), gelu)(x.double()),
+            cpu_linear.torch_linear(weight.double(), bias.double(), gelu)(x.double()),
         )
     assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), wanted, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=tolerance)
 
 
 def test_gelu_is_the_exact_one():
-    """tanh's approximation is off by up to 5e-4, which this would show."""
-    chosen, _ = cpu_linear.pick_products(torch.float32)
+    """The tanh approximation differs by up to 5e-4, beyond this tolerance."""
+    chosen, _ = cpu_linear.pick_linear(torch.float32)
     x = torch.linspace(-4, 4, 64).view(4, 16)
     with torch.inference_mode():
         found = chosen(torch.eye(16), torch.zeros(16), gelu=True)(x)
     torch.testing.assert_close(found, torch.nn.functional.gelu(x), atol=1e-6, rtol=1e-6)
 
 
-def test_without_onednn_plain_products_run_and_say_why(monkeypatch):
+def test_without_onednn_torch_is_used_and_the_reason_given(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert cpu_linear.pick_products(torch.float32) == (
-        cpu_linear.plain,
+    assert cpu_linear.pick_linear(torch.float32) == (
+        cpu_linear.torch_linear,
         "torch's products: this torch has no oneDNN, or it is switched off",
     )
 
 
-def test_operators_of_another_torch_are_not_trusted(monkeypatch):
+def test_wrong_onednn_results_are_detected(monkeypatch):
     def wrong(weight, bias, gelu=False):
         return lambda x: x + 1
 
-    monkeypatch.setattr(cpu_linear, "packed", wrong)
-    chosen, reason = cpu_linear.pick_products(torch.float32)
-    assert chosen is cpu_linear.plain
-    assert "not the ones known here" in reason
+    monkeypatch.setattr(cpu_linear, "onednn_linear", wrong)
+    chosen, reason = cpu_linear.pick_linear(torch.float32)
+    assert chosen is cpu_linear.torch_linear
+    assert "are not supported" in reason
 
 
-def test_other_dtypes_run_plain():
-    assert cpu_linear.pick_products(torch.float64)[0] is cpu_linear.plain
+def test_other_dtypes_use_torch():
+    assert cpu_linear.pick_linear(torch.float64)[0] is cpu_linear.torch_linear

@@ -1,4 +1,4 @@
-"""One pass, two parts; alone or in company; packed or padded."""
+"""Encoding: both parts from one pass, alone or in a batch, packed or padded."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def encoder(tiny_folder):
     return TextEncoder.load(tiny_folder)
 
 
-def test_alone_and_in_company_agree(encoder):
-    """float32: other batch shapes sum in another order, no more."""
+def test_a_text_alone_and_in_a_batch_agree(encoder):
+    """Only the order of float32 sums differs between batch shapes."""
     together = encoder.encode_documents(TEXTS)
     for row, text in enumerate(TEXTS):
         alone = encoder.encode_documents([text])
@@ -38,25 +38,25 @@ def test_alone_and_in_company_agree(encoder):
         np.testing.assert_allclose(alone.ot.toarray()[0], together.ot.toarray()[row], atol=1e-4)
 
 
-def test_packed_equals_the_padded_oracle(encoder, tiny_folder):
+def test_packed_equals_padded(encoder, tiny_folder):
     padded = TextEncoder.load(tiny_folder)
     assert padded._packed is not None
     padded._packed = None
-    ours, oracle = encoder.encode_documents(TEXTS), padded.encode_documents(TEXTS)
-    np.testing.assert_allclose(ours.cls, oracle.cls, atol=1e-5)
-    np.testing.assert_allclose(ours.ot.toarray(), oracle.ot.toarray(), atol=1e-5)
+    ours, reference = encoder.encode_documents(TEXTS), padded.encode_documents(TEXTS)
+    np.testing.assert_allclose(ours.cls, reference.cls, atol=1e-5)
+    np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-5)
 
 
-def test_the_ot_vector_is_the_formula(encoder, tiny_retriever):
-    """Eq. 6-7: maximum over ordinary tokens of the masked-LM logits, ReLU, top k, special and unused ids left out."""
+def test_the_ot_vector_follows_the_formula(encoder, tiny_retriever):
+    """Eq. 6-7: maximum over ordinary tokens of the masked-LM logits, ReLU, top k, without special and unused ids."""
     model, tokenizer = tiny_retriever
     batch = tokenizer([TEXTS[0]], return_tensors="pt")
     with torch.no_grad():
         logits = model.lm(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[0]
     want = logits[1:-1].amax(0).clamp(min=0)
     want[:6] = 0  # [PAD] [unused0] [UNK] [CLS] [SEP] [MASK]
-    border = want.topk(6).values[-1]
-    want[want < border] = 0
+    kth = want.topk(6).values[-1]
+    want[want < kth] = 0
     np.testing.assert_allclose(encoder.encode_documents([TEXTS[0]]).ot.toarray()[0], want.numpy(), atol=1e-5)
 
 
@@ -73,7 +73,7 @@ def test_hybrid_is_the_inner_product_of_the_concatenation(encoder):
     d, q = encoder.encode_documents(TEXTS), encoder.encode_queries(["quick dog", "heap"])
     apart = q.cls @ d.cls.T + (q.ot @ d.ot.T).toarray()
     joined = np.hstack([q.cls, q.ot.toarray()]) @ np.hstack([d.cls, d.ot.toarray()]).T
-    # Same products summed in another order: float32 noise only.
+    # The same products, summed in another order.
     np.testing.assert_allclose(apart, joined, rtol=1e-5, atol=1e-5)
     ours = similarity(
         (torch.tensor(q.cls), torch.tensor(q.ot.toarray())), (torch.tensor(d.cls), torch.tensor(d.ot.toarray()))
@@ -81,7 +81,7 @@ def test_hybrid_is_the_inner_product_of_the_concatenation(encoder):
     np.testing.assert_allclose(ours.numpy(), apart, rtol=1e-5, atol=1e-5)
 
 
-def test_documents_are_cut_to_top_k_and_queries_only_capped(encoder):
+def test_documents_are_cut_to_top_k_and_queries_to_the_cap(encoder):
     assert np.diff(encoder.encode_documents(TEXTS).ot.indptr).max() == 6
     whole = np.diff(encoder.encode_queries(TEXTS).ot.indptr)
     assert whole.max() > 6
@@ -101,14 +101,14 @@ def test_no_texts(encoder):
     assert rep.ot.shape == (0, 29)
 
 
-def test_parts_can_be_left_out(tiny_folder):
+def test_parts_are_optional(tiny_folder):
     assert TextEncoder.load(tiny_folder, parts=("cls",)).encode_documents(TEXTS).ot is None
     only_ot = TextEncoder.load(tiny_folder, parts=("ot",))
     assert only_ot.encode_documents(TEXTS).cls is None
     assert only_ot.dim is None
 
 
-def test_settings_come_from_the_checkpoint_and_yield_to_arguments(tiny_folder):
+def test_arguments_override_the_settings_of_the_checkpoint(tiny_folder):
     assert TextEncoder.load(tiny_folder).settings.document_length == 32
     assert TextEncoder.load(tiny_folder).settings.top_k == 6
     assert TextEncoder.load(tiny_folder, document_length=10, top_k=3).settings.document_length == 10
@@ -140,7 +140,7 @@ def test_truncation_keeps_the_closing_sep(encoder):
     assert len(encoder._tokenise([long], 10)[0]) == 10
 
 
-def test_batches_hold_like_lengths_within_the_budget():
+def test_batches_group_similar_lengths_within_the_budget():
     lengths = [3, 9, 4, 9, 1, 30]
     got = list(batches_by_tokens(lengths, 20))
     assert sorted(r for b in got for r in b) == list(range(6))
@@ -154,7 +154,7 @@ def test_log1p_and_none_follow_the_formula(tiny_folder):
     np.testing.assert_allclose(log1p, np.log1p(relu), atol=1e-6)
 
 
-def test_bfloat16_is_close_and_says_so(tiny_folder):
+def test_bfloat16_is_close_and_recorded(tiny_folder):
     half = TextEncoder.load(tiny_folder, dtype="bfloat16")
     assert half.settings.dtype == "bfloat16"
     full = TextEncoder.load(tiny_folder).encode_documents(TEXTS).cls
@@ -162,7 +162,7 @@ def test_bfloat16_is_close_and_says_so(tiny_folder):
     assert np.abs(half.encode_documents(TEXTS).cls - full).max() < 0.1 * np.abs(full).max()
 
 
-def test_the_top_of_the_packed_pass_is_the_top_of_its_whole_ot_part(encoder):
+def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
     packed = encoder._packed["document"]
     pieces = sorted(encoder._tokenise(TEXTS, 32), key=len, reverse=True)
     with torch.inference_mode():
@@ -173,10 +173,10 @@ def test_the_top_of_the_packed_pass_is_the_top_of_its_whole_ot_part(encoder):
 
 
 def test_screened_and_unscreened_heads_agree(tiny_folder, monkeypatch):
-    """Whatever this processor would choose, both ways are tried here."""
+    """Both ways, whichever this processor would use."""
     found = []
     for screens in (True, False):
-        monkeypatch.setattr(packed, "pick_screen", lambda _, s=screens: (s, "told"))
+        monkeypatch.setattr(packed, "pick_screen", lambda _, s=screens: (s, "forced"))
         one = TextEncoder.load(tiny_folder, top_k=6)
         found.append(one.encode_documents(TEXTS).ot)
         side = one._packed["document"]
@@ -185,26 +185,26 @@ def test_screened_and_unscreened_heads_agree(tiny_folder, monkeypatch):
     np.testing.assert_allclose(found[0].data, found[1].data, atol=1e-5)
 
 
-def test_states_that_bfloat16_cannot_tell_apart_are_computed_in_full(tiny_folder, monkeypatch):
-    monkeypatch.setattr(packed, "pick_screen", lambda _: (True, "told"))
+def test_too_many_candidates_are_computed_in_full(tiny_folder, monkeypatch):
+    monkeypatch.setattr(packed, "pick_screen", lambda _: (True, "forced"))
     monkeypatch.setattr(packed, "MOST_CANDIDATES", 0)
     one, plain = TextEncoder.load(tiny_folder), TextEncoder.load(tiny_folder)
     plain._packed = None
-    ours, oracle = one.encode_documents(TEXTS), plain.encode_documents(TEXTS)
+    ours, reference = one.encode_documents(TEXTS), plain.encode_documents(TEXTS)
     assert one._packed["document"].unscreened > 0
-    np.testing.assert_allclose(ours.ot.toarray(), oracle.ot.toarray(), atol=1e-5)
+    np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-5)
 
 
-def test_bfloat16_attention_is_attention():
+def test_bfloat16_attention_is_close_to_float64():
     g = torch.Generator().manual_seed(0)
     qkv = torch.randn(3, 11, 3, 2, 8, generator=g)
     exact = packed.attention(qkv.double())
-    # Scores, shares and sums are rounded to eight bits.
+    # Scores, probabilities and sums are rounded to eight bits.
     torch.testing.assert_close(packed.attention(qkv.bfloat16()).double(), exact, atol=3e-2, rtol=0)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()])
-def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(tiny_folder, monkeypatch, error):
+def test_a_batch_that_does_not_fit_is_halved(tiny_folder, monkeypatch, error):
     one = TextEncoder.load(tiny_folder)
     whole, forward, sizes = one.encode_documents(TEXTS), one._forward, []
 
@@ -222,11 +222,11 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(tiny_folder, mo
     assert "halved" in one.running["batch"]
     sizes.clear()
     one.encode_documents(TEXTS)
-    assert sizes[0] < len(TEXTS), "later batches are small from the start"
+    assert sizes[0] < len(TEXTS), "later batches are smaller from the start"
 
 
 def failing(folder, monkeypatch, message):
-    """An encoder whose forward pass raises torch's own kind of error."""
+    """An encoder whose forward pass raises a RuntimeError."""
     one = TextEncoder.load(folder)
 
     def forward(*_):
@@ -236,13 +236,13 @@ def failing(folder, monkeypatch, message):
     return one
 
 
-def test_a_single_text_that_does_not_fit_is_one_line(tiny_folder, monkeypatch):
+def test_a_single_text_that_does_not_fit_is_a_one_line_error(tiny_folder, monkeypatch):
     one = failing(tiny_folder, monkeypatch, "CUDA out of memory. Tried to allocate 2 GiB")
     with pytest.raises(DupmaeError, match="too little memory for a single text of 16 word pieces"):
         one.encode_documents(TEXTS)
 
 
-def test_other_errors_are_not_taken_for_memory(tiny_folder, monkeypatch):
+def test_other_errors_are_not_mistaken_for_out_of_memory(tiny_folder, monkeypatch):
     one = failing(tiny_folder, monkeypatch, "shapes do not match")
     with pytest.raises(RuntimeError, match="shapes"):
         one.encode_documents(TEXTS)

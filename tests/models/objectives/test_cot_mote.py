@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.folder import ModelConfig, load_model, read_config
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.experts import Experts, join_experts, load_experts, save_experts, with_experts
 from dupmae_ir.models.objectives.cot_mote import CoTMoTE
 
@@ -343,7 +344,7 @@ def test_experts_are_saved_as_two_plain_folders(tmp_path, trained):
         cls, ot = own(ids["input_ids"], ids["attention_mask"])
         torch.testing.assert_close(cls, hidden[:, 0], rtol=1e-6, atol=1e-6)
         spr = CoTMoTE(trained).spr(hidden, ids["attention_mask"])
-        torch.testing.assert_close(ot, spr * own.heard, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ot, spr * own.term_mask, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close((cls, ot), side(ids["input_ids"], ids["attention_mask"]))
         assert (config.method, config.activation) == ("cot-mote", "log1p")
         assert AutoTokenizer.from_pretrained(folder)("the cat sat")["input_ids"] == ids["input_ids"][0].tolist()

@@ -1,0 +1,1 @@
+"""Checking a machine: ``python -m dupmae_ir.doctor``."""

@@ -1,0 +1,37 @@
+"""``python -m dupmae_ir.doctor``: see ``--help``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dupmae_ir.command import Command
+from dupmae_ir.doctor.config import DoctorConfig
+
+PURPOSE = """
+Check this machine: Python, packages, Java, Lucene, faiss, torch, trec_eval, the embedded model. Each line is OK or
+PROBLEM with the command that fixes it; with --quiet, problems only. The exit status is 1 if something is broken that
+encoding or searching requires.
+"""
+EXAMPLES = "python -m dupmae_ir.doctor"
+
+
+def verdict(config: DoctorConfig, result: dict[str, Any]) -> str:
+    """The last line."""
+    problems = sum(not finding["ok"] for finding in result["findings"])
+    if config.quiet:
+        return ""
+    if not problems:
+        return "\nAll is well."
+    count = f"{problems} problem{'s' * (problems > 1)}"
+    return f"\n{count}; everything else works (with --model FOLDER)." if result["ok"] else f"\n{count}."
+
+
+def status(result: dict[str, Any]) -> int:
+    """1 if something essential is broken."""
+    return 0 if result["ok"] else 1
+
+
+main = Command("doctor", PURPOSE, EXAMPLES, DoctorConfig, "dupmae_ir.doctor.run:run", show=verdict, status=status)
+
+if __name__ == "__main__":
+    main.exit()

@@ -1,0 +1,1 @@
+"""Exporting models to other projects' formats: ``python -m dupmae_ir.export``."""

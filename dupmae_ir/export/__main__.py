@@ -1,0 +1,29 @@
+"""``python -m dupmae_ir.export``: see ``--help``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dupmae_ir.command import Command
+from dupmae_ir.export.config import ExportConfig
+
+PURPOSE = """
+Write one part of a model in the format of sentence-transformers (5.0 or later): cls opens as a SentenceTransformer,
+ot as a SparseEncoder. The export uses only its own modules and gives the same vectors as dupmae-ir.
+"""
+EXAMPLES = """
+python -m dupmae_ir.export --model checkpoints/mine --output exported/dense
+python -m dupmae_ir.export --model checkpoints/mine --part ot --output exported/sparse
+"""
+
+
+def summarize(config: ExportConfig, result: dict[str, Any]) -> str:
+    """``exported/dense: SentenceTransformer of Transformer, Pooling, Dense``."""
+    routed = "for each side " if result["routed"] else ""
+    return f"{config.output}: {result['kind']} of {routed}{', '.join(result['modules'])}"
+
+
+main = Command("export", PURPOSE, EXAMPLES, ExportConfig, "dupmae_ir.export.run:run", summarize=summarize)
+
+if __name__ == "__main__":
+    main.exit()

@@ -1,0 +1,25 @@
+"""File and folder names inside a model folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dupmae_ir.errors import CheckpointError
+
+CONFIG = "dupmae_config.json"
+PROJECTION = "cls_projection.safetensors"
+POOLER = "pooler.pt"  #: Tevatron's projections
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+
+SIDES = ("query", "document")
+UNTIED = {"query": "query_model", "document": "passage_model"}
+"""Subfolders of an untied model, by side."""
+
+
+def untied_folders(folder: Path) -> dict[str, Path] | None:
+    """The model folder of each side of an untied model; None for a model with one encoder."""
+    found = {side: folder / name for side, name in UNTIED.items() if (folder / name).is_dir()}
+    if len(found) == 1:
+        raise CheckpointError(f"{folder}: has only one of {' and '.join(UNTIED.values())}; an untied model needs both")
+    return found or None

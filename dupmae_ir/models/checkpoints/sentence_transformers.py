@@ -1,0 +1,240 @@
+"""Converting a model to sentence-transformers' format, with its own modules only and equal vectors.
+
+Dense ([CLS] part): Transformer, Pooling(cls), Dense for W_cls if there is one, Normalize if the model uses it.
+
+Sparse (OT part): MLMTransformer, WordWeights, pooling. sentence-transformers pools every token and keeps every
+vocabulary entry; three settings make it equal to DupMAE Eq. 6-7:
+
+* WordWeights multiplies the logits of the tokens left out of pooling ([CLS] and [SEP]) by 0;
+* the head's bias is -10,000 at excluded terms (special and unused ids), which removes them after the ReLU;
+* ``log1p`` is SpladePooling. ``relu`` is Pooling(max): the maximum includes the zeros of [CLS], and max(0, logits) is
+  the ReLU.
+
+A model with two encoders becomes a Router, used by ``encode_query`` and ``encode_document``. Writing these files does
+not require sentence-transformers; opening them requires version 5.0 or later.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dupmae_ir.errors import UsageError
+from dupmae_ir.io.publishing import write_json
+from dupmae_ir.models.checkpoints.layout import SIDES
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.saving import make_readable
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.inference.encoder import vocabulary
+from dupmae_ir.models.masked_lm import encoder_of, head_of
+from dupmae_ir.models.special_tokens import excluded_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from dupmae_ir.models.retriever import Retriever
+
+EXCLUDED_BIAS = -1e4
+"""Far below any logit, and within the range of float16."""
+
+_KIND = {"cls": "SentenceTransformer", "ot": "SparseEncoder"}
+# The names used by version 5, which later versions still accept.
+_TYPES = {
+    "MLMTransformer": "sentence_transformers.sparse_encoder.models.MLMTransformer",
+    "SpladePooling": "sentence_transformers.sparse_encoder.models.SpladePooling",
+}
+
+Write = Callable[[Path], None]
+"""Writes a module's folder."""
+
+Module = tuple[str, Write]
+"""Class name and writer of a module."""
+
+
+def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> dict[str, Any]:
+    """Write the ``cls`` or the ``ot`` part of a model folder to the new ``folder``, in float32.
+
+    Returns ``kind`` (the class that opens it), ``modules`` (their names) and ``routed`` (whether queries and documents
+    have different modules). Raises :class:`CheckpointError` for a model that does not load or lacks the part, and
+    :class:`UsageError` for one without an equivalent in sentence-transformers.
+    """
+    retriever, tokenizer, config = load_model(model, need_ot=part == "ot")
+    # A retriever reads single segments, and DistilBERT does not accept token type ids.
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids", "attention_mask"]
+    sides = {side: _modules(retriever.side(side), tokenizer, config, part, side) for side in SIDES}
+    folder.mkdir(parents=True)
+    tied = retriever.side("query") is retriever.side("document")
+    names = _write_chain(folder, sides["document"]) if tied else _write_router(folder, sides)
+    settings: dict[str, Any] = {"model_type": _KIND[part], "prompts": {}, "default_prompt_name": None}
+    settings["similarity_fn_name"] = "dot"
+    if part == "ot":
+        settings["max_active_dims"] = config.top_k
+    write_json(folder / "config_sentence_transformers.json", settings)
+    (folder / "README.md").write_text(_card(part, config, tied), encoding="utf-8")
+    make_readable(folder)
+    return {"kind": _KIND[part], "modules": names, "routed": not tied}
+
+
+def _modules(
+    model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig, part: str, side: str
+) -> list[Module]:
+    longest = int(getattr(model.lm.config, "max_position_embeddings", 512))
+    length = min(config.query_length if side == "query" else config.document_length, longest)
+    return _dense(model, tokenizer, length) if part == "cls" else _sparse(model, tokenizer, config, length)
+
+
+def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) -> list[Module]:
+    width = int(model.lm.config.hidden_size)
+    pooling = {"word_embedding_dimension": width, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    modules = [("Transformer", _transformer(encoder_of(model.lm), tokenizer, length)), ("Pooling", _settings(pooling))]
+    if model.projection is not None:
+        layer = model.projection
+        settings = {
+            "in_features": width,
+            "out_features": layer.out_features,
+            "bias": layer.bias is not None,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        state = {f"linear.{name}": value for name, value in layer.state_dict().items()}
+        modules.append(("Dense", _settings(settings, state)))
+    if model.normalize:
+        modules.append(("Normalize", lambda folder: folder.mkdir()))
+    return modules
+
+
+def _sparse(model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig, length: int) -> list[Module]:
+    excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
+    if config.activation != "log1p" and not {tokenizer.cls_token_id, tokenizer.sep_token_id} & set(excluded.tokens):
+        raise UsageError(
+            f"activation {config.activation!r} with include_cls and include_sep has no equivalent in "
+            "sentence-transformers; log1p has one"
+        )
+    width = int(model.lm.config.vocab_size)
+    terms = vocabulary(tokenizer, width)
+    weights = torch.ones(width, 1)
+    weights[excluded.tokens] = 0.0
+    unpooled = {"vocab": terms, "word_weights": {terms[i]: 0.0 for i in excluded.tokens}, "unknown_word_weight": 1.0}
+    name, pooling = _sparse_pooling(config.activation, width)
+    return [
+        ("MLMTransformer", _transformer(_without_terms(model.lm, excluded.terms), tokenizer, length)),
+        ("WordWeights", _settings(unpooled, {"emb_layer.weight": weights})),
+        (name, _settings(pooling)),
+    ]
+
+
+def _sparse_pooling(activation: str, width: int) -> tuple[str, dict[str, Any]]:
+    """Class name and settings of the pooling module."""
+    if activation == "log1p":
+        settings = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width}
+        return "SpladePooling", settings
+    return "Pooling", {
+        "word_embedding_dimension": width,
+        "pooling_mode_max_tokens": True,
+        "pooling_mode_mean_tokens": False,
+    }
+
+
+def _without_terms(lm: PreTrainedModel, terms: list[int]) -> PreTrainedModel:
+    """A copy of ``lm`` whose head never gives these terms a positive logit."""
+    lm = copy.deepcopy(lm)
+    bias = head_of(lm).bias
+    assert bias is not None  # all supported families have one
+    with torch.no_grad():
+        bias[terms] = EXCLUDED_BIAS
+    return lm
+
+
+def _transformer(model: Any, tokenizer: PreTrainedTokenizerBase, length: int) -> Write:
+    def write(folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        with quiet_transformers():
+            model.save_pretrained(folder, safe_serialization=True)
+            tokenizer.save_pretrained(folder)
+        settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+        if "add_pooling_layer" in inspect.signature(type(model)).parameters:
+            # Otherwise transformers warns at every loading about an untrained pooler, which is not used.
+            settings["model_args"] = {"add_pooling_layer": False}
+        write_json(folder / "sentence_bert_config.json", settings)
+
+    return write
+
+
+def _settings(settings: dict[str, Any], state: dict[str, Tensor] | None = None) -> Write:
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        write_json(folder / "config.json", settings)
+        if state is not None:
+            tensors = {name: value.detach().contiguous() for name, value in state.items()}
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return write
+
+
+def _write_chain(folder: Path, modules: list[Module]) -> list[str]:
+    """Write the modules in order, the first into the folder itself, and modules.json. Returns their names."""
+    listed = []
+    for i, (name, write) in enumerate(modules):
+        path = f"{i}_{name}" if i else ""
+        write(folder / path)
+        listed.append({"idx": i, "name": str(i), "path": path, "type": _type(name)})
+    write_json(folder / "modules.json", listed)
+    return [name for name, _ in modules]
+
+
+def _write_router(folder: Path, sides: dict[str, list[Module]]) -> list[str]:
+    """Write one Router with a chain of modules for each side. Returns the names of the document side's modules."""
+    types, structure = {}, {}
+    for side, modules in sides.items():
+        structure[side] = [f"{side}_{i}_{name}" for i, (name, _) in enumerate(modules)]
+        for path, (name, write) in zip(structure[side], modules, strict=True):
+            write(folder / path)
+            types[path] = _type(name)
+    parameters = {"default_route": "document", "allow_empty_key": True}
+    write_json(folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
+    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": _type("Router")}])
+    return [name for name, _ in sides["document"]]
+
+
+def _type(name: str) -> str:
+    return _TYPES.get(name, f"sentence_transformers.models.{name}")
+
+
+def _card(part: str, config: ModelConfig, tied: bool) -> str:
+    kind, query, document = _KIND[part], "", ""
+    if part == "ot":
+        query, document = ", max_active_dims=1024", f", max_active_dims={config.top_k}"
+    notes = [f"Titles are prepended to texts, separated by {config.title_separator!r}."]
+    if part == "ot":
+        notes.append(f"Documents keep their {config.top_k} largest term weights; queries are not truncated.")
+    if tied and config.query_length < config.document_length:
+        notes.append(
+            f"Texts are truncated to {config.document_length} word pieces; dupmae_ir truncates queries to "
+            f"{config.query_length}. For long queries set model.max_seq_length = {config.query_length} before "
+            "encode_query."
+        )
+    return f"""---
+library_name: sentence-transformers
+pipeline_tag: feature-extraction
+---
+
+The {"dense ([CLS])" if part == "cls" else "sparse (OT)"} part of a dupmae_ir model, for dot products.
+
+```python
+from sentence_transformers import {kind}
+
+model = {kind}(FOLDER)
+q = model.encode_query(queries{query})
+d = model.encode_document(texts{document})
+scores = model.similarity(q, d)
+```
+
+{chr(10).join(notes)}
+"""
