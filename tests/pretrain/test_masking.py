@@ -150,7 +150,7 @@ def test_words_of_weight_zero_are_drawn_last():
 
 @pytest.mark.parametrize("length", [2, 3, 12, 64, 65, 130, 300])
 def test_visible_positions(length):
-    """RetroMAE Eq. 7: column 0 except in row 0, [SEP] except in its row, never the diagonal, and a share of the rest."""
+    """RetroMAE Eq. 7: column 0 except in row 0, [SEP] except in its row, not the diagonal, and a share of the rest."""
     continues, lengths = text(length)
     padded = np.zeros((1, length + 5), bool)
     padded[:, :length] = continues
