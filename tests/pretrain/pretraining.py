@@ -1,4 +1,4 @@
-"""A tiny base and a small corpus for the tests of pre-training."""
+"""A tiny base model and a small corpus for the tests of pre-training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tiny_base(folder, **changes):
 
 
 def tiny_corpus(path, rows=60, seed=0):
-    """JSON lines: documents of two passages about some words, with queries and a continuation."""
+    """JSON lines: documents of two passages that share some words, with queries and a continuation."""
     rng = random.Random(seed)
     with open(path, "w") as f:
         for _ in range(rows):
@@ -36,7 +36,7 @@ def tiny_corpus(path, rows=60, seed=0):
 
 
 def flags(method, base, corpus, output, /, **changes):
-    """The words of a short run's command line."""
+    """Command-line arguments of a short run."""
     settings = {
         "method": method,
         "model": base,

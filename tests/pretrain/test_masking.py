@@ -1,4 +1,4 @@
-"""The compiled masks draw what the released rule draws, restated here as it reads."""
+"""The compiled masks have the distribution of the released rules, which are reimplemented here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAWS = 20_000
 
 
 def words_of(continues, length):
-    """Places of each word between the specials."""
+    """Positions of each word between the special tokens."""
     words = []
     for i in range(1, length - 1):
         if continues[i] and words:
@@ -25,7 +25,7 @@ def words_of(continues, length):
     return words
 
 
-def restated(continues, length, ratio, count_special, rng):
+def released_mask(continues, length, ratio, count_special, rng):
     """transformers' whole-word collator: shuffle the words, take them while they fit the budget."""
     words = words_of(continues, length)
     rng.shuffle(words)
@@ -52,37 +52,37 @@ def many(continues, lengths, draws=DRAWS, use="x"):
 
 @pytest.mark.parametrize("count_special", [True, False])
 @pytest.mark.parametrize(("length", "ratio"), [(12, 0.3), (20, 0.5), (9, 0.15)])
-def test_words_are_hidden_as_the_released_rule_hides_them(length, ratio, count_special):
+def test_words_are_masked_like_the_released_rule(length, ratio, count_special):
     continues, lengths = text(length)
     rows, sizes, seeds = many(continues, lengths)
     hidden = masking.word_mask(rows, sizes, ratio, seeds, count_special)
     rng = random.Random(1)
     expected = np.zeros((DRAWS, length), bool)
     for row in expected:
-        row[restated(continues[0], length, ratio, count_special, rng)] = True
-    # Every place and every pair of places is hidden as often: differences of two binomial shares, 5 sigma.
+        row[released_mask(continues[0], length, ratio, count_special, rng)] = True
+    # Each position and each pair of positions is masked equally often: two binomial shares differ by at most 5 sigma.
     sigma = 5 * np.sqrt(0.5 / DRAWS)
     assert np.abs(hidden.mean(0) - expected.mean(0)).max() < sigma
     together = [m.T.astype(float) @ m / DRAWS for m in (hidden, expected)]
     assert np.abs(together[0] - together[1]).max() < sigma
-    # The distribution of how many are hidden, too.
+    # The number of masked tokens has the same distribution too.
     counts = [np.bincount(m.sum(1), minlength=length) for m in (hidden, expected)]
     seen = (counts[0] + counts[1]) > 0
     if seen.sum() > 1:
         assert stats.chi2_contingency(np.stack(counts)[:, seen]).pvalue > 1e-4
 
 
-def test_which_words_are_hidden_together():
-    """Chi-square over the sets of words themselves, not their shares alone."""
+def test_words_are_masked_together_like_the_released_rule():
+    """Chi-square over the sets of words, not only their marginal frequencies."""
     continues, lengths = np.array([[0, 0, 1, 0, 0, 1, 1, 0, 0, 0]], bool), np.array([10])
     hidden = masking.word_mask(*many(continues, lengths)[:2], 0.4, masking.seeds_for(1, np.arange(DRAWS), "sets"))
     rng = random.Random(2)
-    expected = [sum(1 << i for i in restated(continues[0], 10, 0.4, True, rng)) for _ in range(DRAWS)]
+    expected = [sum(1 << i for i in released_mask(continues[0], 10, 0.4, True, rng)) for _ in range(DRAWS)]
     assert same_distribution((hidden @ (1 << np.arange(10))).tolist(), expected) > 1e-4
 
 
 def same_distribution(ours, theirs):
-    """p-value of two samples of outcomes being of one distribution."""
+    """p-value of the hypothesis that both samples have the same distribution."""
     outcomes = sorted(set(ours) | set(theirs))
     assert 1 < len(outcomes) < 100
     table = np.array([[sample.count(o) for o in outcomes] for sample in (ours, theirs)])
@@ -107,7 +107,7 @@ def test_the_budget_rounds_half_to_even_and_stops_at_512():
         assert hidden.sum() == expected
 
 
-def test_the_complement_is_the_rest_of_the_ordinary_tokens():
+def test_the_complement_is_the_other_ordinary_tokens():
     continues, lengths = np.zeros((2, 9), bool), np.array([9, 5])
     hidden = masking.word_mask(continues, lengths, 0.4, masking.seeds_for(0, np.arange(2), "x"))
     rest = masking.complement(hidden, lengths)
@@ -138,19 +138,19 @@ def test_keywords_are_drawn_by_weight_without_replacement():
     assert set(np.unique(hidden.sum(1))) == {4, 5}
 
 
-def test_a_word_without_weight_comes_last():
+def test_words_of_weight_zero_are_drawn_last():
     weights = np.array([[0, 0.0, 1.0, 1.0, 0]], np.float32)
     rows, sizes, seeds = many(np.zeros((1, 5), bool), np.array([5]), 500)
     hidden = masking.keyword_mask(rows, sizes, np.repeat(weights, 500, 0), 0.6, seeds)
     assert hidden.sum(0).tolist() == [0, 0, 500, 500, 0]
     none = masking.keyword_mask(rows, sizes, np.zeros(rows.shape, np.float32), 0.34, seeds)
     assert (none.sum(1) == 1).all()
-    assert none.sum(0)[1:4].min() > 120  # of 500 / 3 expected: at random, not by place
+    assert none.sum(0)[1:4].min() > 120  # of 500 / 3 expected: at random, not by position
 
 
 @pytest.mark.parametrize("length", [2, 3, 12, 64, 65, 130, 300])
-def test_what_rows_may_see(length):
-    """RetroMAE Eq. 7: column 0 for all but row 0, [SEP] for all but itself, never oneself, and a share of the rest."""
+def test_visible_positions(length):
+    """RetroMAE Eq. 7: column 0 except in row 0, [SEP] except in its row, not the diagonal, and a share of the rest."""
     continues, lengths = text(length)
     padded = np.zeros((1, length + 5), bool)
     padded[:, :length] = continues
@@ -167,8 +167,8 @@ def test_what_rows_may_see(length):
         assert hidden == pytest.approx(0.5 * length / (length - 2), abs=0.02)
 
 
-def test_every_length():
-    """Rows of 1 to 512 tokens together: specials, padding, budget and the diagonal hold for each."""
+def test_all_lengths():
+    """Rows of 1 to 512 tokens: special tokens, padding, budget and the diagonal hold for each."""
     lengths = np.arange(1, 513)
     place = np.arange(512)
     continues = np.random.default_rng(0).random((512, 512)) < 0.3
@@ -194,7 +194,7 @@ def test_every_length():
             assert ((~mask[:n, :n]).sum(1) <= max(1, round(n * 0.5)) + 1).all()
 
 
-def test_no_rows():
+def test_an_empty_batch():
     none, lengths, seeds = np.zeros((0, 9), bool), np.zeros(0, np.int64), np.zeros(0, np.uint64)
     assert masking.word_mask(none, lengths, 0.3, seeds).shape == (0, 9)
     assert masking.position_masks(none, lengths, 0.3, seeds, bits=True).shape == (0, 9, 2)
@@ -205,12 +205,12 @@ def test_every_row_is_a_whole_word_mask_of_a_shared_pool():
     visible = masking.position_masks(continues, lengths, 0.5, masking.seeds_for(5, np.arange(1), "x"), distinct=4)[0]
     for i, row in enumerate(visible):
         hidden = ~row
-        # The diagonal apart, whole words within the budget.
+        # Except for the diagonal: whole words within the budget.
         for word in words_of(continues[0], 40):
             if i not in word:
                 assert hidden[word].all() or not hidden[word].any()
         assert np.delete(hidden, i).sum() <= 20
-    # Rows that took the same mask agree everywhere but at their own places: at most 4 kinds of row.
+    # Rows with the same mask agree except at their own positions: at most 4 kinds of row.
     kinds = []
     for i in range(40):
         same = [j for j in kinds if agree(visible, i, j)]
@@ -223,10 +223,10 @@ def test_a_long_text_has_256_masks():
     continues, lengths = text(512)
     visible = masking.position_masks(continues, lengths, 0.5, masking.seeds_for(2, np.arange(1), "x"))[0].astype(int)
     differing = visible @ (1 - visible.T) + (1 - visible) @ visible.T
-    # Row i never sees column i: there it differs from row j wherever j sees it.
+    # Row i never sees column i, so there it differs from row j if j sees it.
     same = differing - visible - visible.T == 0
     kinds = 512 - np.tril(same, -1).any(1).sum()
-    # 512 draws from 256: 221 of them are taken, give or take 6.
+    # 512 draws from 256: an expected 221 distinct ones, with a standard deviation of 6.
     assert 195 < kinds < 247
 
 
@@ -235,8 +235,8 @@ def agree(visible, i, j):
     return (visible[i, elsewhere] == visible[j, elsewhere]).all()
 
 
-def test_rows_draw_masks_and_masks_draw_words_as_restated():
-    """Shares of single places, pairs of places in one row, and pairs of rows that took the same mask."""
+def test_position_masks_have_the_released_distribution():
+    """Frequencies of positions, of pairs of positions in a row, and of pairs of rows with the same mask."""
     length, draws = 8, 20_000
     continues, lengths = np.array([[0, 0, 1, 0, 0, 1, 0, 0]], bool), np.array([8])
     rows, sizes, seeds = many(continues, lengths, draws)
@@ -244,7 +244,7 @@ def test_rows_draw_masks_and_masks_draw_words_as_restated():
     rng = random.Random(3)
     expected = np.ones((draws, length, length), bool)
     for m in expected:
-        pool = [restated(continues[0], length, 0.5, True, rng) for _ in range(length)]
+        pool = [released_mask(continues[0], length, 0.5, True, rng) for _ in range(length)]
         for i in range(length):
             m[i, rng.choice(pool)] = False
             m[i, i] = False
@@ -266,7 +266,7 @@ def test_bits_are_the_same_masks():
         assert (np.unpackbits(packed, axis=-1, bitorder="little")[..., :length].astype(bool) == visible).all()
 
 
-def test_bits_unpack_in_the_model_as_here():
+def test_the_model_unpacks_bits_to_the_same_masks():
     import torch
 
     from dupmae_ir.models.objectives.decoders import unpack
@@ -279,7 +279,7 @@ def test_bits_unpack_in_the_model_as_here():
 
 @pytest.mark.parametrize("size", [65, 100, 200])
 def test_a_word_longer_than_a_machine_word(size):
-    """A hash of hundreds of pieces is one word, hidden whole or not at all."""
+    """Hundreds of pieces can be one word (such as a hash), which is masked completely or not at all."""
     continues = np.zeros((1, 300), bool)
     continues[0, 31 : 30 + size] = True
     seeds = masking.seeds_for(0, np.arange(1), "x")
@@ -290,7 +290,7 @@ def test_a_word_longer_than_a_machine_word(size):
     assert set(np.unique(inside)) == {0, size}
 
 
-def test_hidden_tokens_are_replaced_with_the_given_shares():
+def test_masked_tokens_are_replaced_with_the_given_shares():
     ids = np.full((50, 400), 77, np.int64)
     hidden = np.ones(ids.shape, bool)
     hidden[:, 0] = False
@@ -313,7 +313,7 @@ def test_hidden_tokens_are_replaced_with_the_given_shares():
     assert (always[:, 1:] == 4).all()
 
 
-def test_a_row_depends_on_its_own_seed_alone():
+def test_a_row_depends_only_on_its_own_seed():
     continues, lengths = text(30)
     rows, sizes, seeds = many(continues, lengths, 6)
     weights = np.ones(rows.shape, np.float32)
@@ -341,7 +341,7 @@ def test_padding_changes_nothing():
     assert (a[:, :30, :30] == b).all()
 
 
-def test_texts_of_nothing():
+def test_empty_texts():
     continues, lengths = np.zeros((2, 3), bool), np.array([2, 3])
     seeds = masking.seeds_for(0, np.arange(2), "x")
     assert masking.word_mask(continues, lengths, 0.3, seeds).tolist() == [[False] * 3, [False, True, False]]
@@ -349,14 +349,14 @@ def test_texts_of_nothing():
     assert masking.keyword_mask(continues, lengths, weights, 0.5, seeds).sum(1).tolist() == [0, 1]
 
 
-def test_streams_are_apart():
+def test_streams_differ():
     draws = np.arange(1000)
     streams = [masking.seeds_for(s, draws, u) for s, u in ((0, "a"), (0, "b"), (1, "a"))]
     assert len(np.unique(np.concatenate(streams))) == 3000
 
 
-def test_hiding_and_replacing_do_not_follow_each_other():
-    """Streams of a row's uses are independent: what stands at a hidden place says nothing of where others are."""
+def test_masking_and_replacement_are_independent():
+    """The random streams of a row's uses are independent."""
     rows, sizes, seeds = many(np.zeros((1, 12), bool), np.array([12]))
     hidden = masking.word_mask(rows, sizes, 0.3, seeds)
     ids = np.full(rows.shape, 5, np.int64)
@@ -366,7 +366,7 @@ def test_hiding_and_replacing_do_not_follow_each_other():
 
 
 def test_arrays_that_do_not_fit_are_refused():
-    """Compiled loops have no bounds of their own."""
+    """Compiled loops do not check bounds."""
     continues, lengths = text(9)
     seeds = masking.seeds_for(0, np.arange(1), "x")
     for rows in (lengths + 1, np.array([9, 9])):
@@ -383,7 +383,7 @@ def test_arrays_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("ratio", [0, 1, -0.1, 1.5, float("nan")])
-def test_a_share_that_is_none(ratio):
+def test_invalid_shares_are_refused(ratio):
     continues, lengths = text(9)
     seeds = masking.seeds_for(0, np.arange(1), "x")
     for draw in (masking.word_mask, masking.position_masks):
