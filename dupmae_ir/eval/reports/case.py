@@ -14,7 +14,7 @@ from dupmae_ir.console import table
 from dupmae_ir.eval.reports import page
 
 if TYPE_CHECKING:
-    from dupmae_ir.search.searcher import TermShare
+    from dupmae_ir.search.explain import TermShare
 
 LISTS = {"dense": "[CLS]", "impact": "OT", "hybrid": "the sum"}
 """Search mode -> what the paper calls it."""
