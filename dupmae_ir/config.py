@@ -37,6 +37,7 @@ def option(
     above: float | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    below: float | None = None,
     only_with: str | tuple[str, ...] = (),
     multiple_of: str | None = None,
 ) -> Any:
@@ -53,6 +54,7 @@ def option(
         above: exclusive lower bound of the number, or of each number of a list. NaN satisfies no bound.
         at_least: inclusive lower bound.
         at_most: inclusive upper bound.
+        below: exclusive upper bound.
         only_with: settings without which this one has no effect: a field that must be set (``"bm25"``), or a value it
             must have (``"dense_index=ivf-sq8"``); ``"!bm25"`` for one that must not be set. ``"query and !bm25"`` is a
             conjunction. One of several suffices. Fields that a config lacks are ignored, so a shared block may name
@@ -69,6 +71,7 @@ def option(
         "above": above,
         "at_least": at_least,
         "at_most": at_most,
+        "below": below,
         "only_with": (only_with,) if isinstance(only_with, str) else only_with,
         "multiple_of": multiple_of,
     }
@@ -156,6 +159,7 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
         "greater than": (meta.get("above"), lambda x, bound: x > bound),
         "at least": (meta.get("at_least"), lambda x, bound: x >= bound),
         "at most": (meta.get("at_most"), lambda x, bound: x <= bound),
+        "less than": (meta.get("below"), lambda x, bound: x < bound),
     }
     for number in value if isinstance(value, tuple) else (value,):
         for words, (bound, holds) in bounds.items():
