@@ -105,7 +105,11 @@ def test_remove_unjudged_keeps_what_has_any_judgement():
 @pytest.mark.parametrize(
     ("qrels", "run", "message"),
     [
-        (QRELS, {"PLAIN-2": [Hit("a", 1.0)]}, "no query in common: the run has ids like 'PLAIN-2', the judgements like '1'"),
+        (
+            QRELS,
+            {"PLAIN-2": [Hit("a", 1.0)]},
+            "no query in common: the run has ids like 'PLAIN-2', the judgements like '1'",
+        ),
         ({}, RUN, "no judgements"),
         (QRELS, {"1": [Hit("a", 1.0), Hit("a", 2.0)]}, "'a' is listed twice"),
         (QRELS, {"1": [Hit("a", math.nan)]}, "score nan is not a finite"),
