@@ -39,6 +39,7 @@ def measures() -> str:
 
 
 def show(config: EvalConfig, result: Evaluated) -> str:
+    """The text for standard output."""
     return result.text(config)
 
 

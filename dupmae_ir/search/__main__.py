@@ -26,12 +26,14 @@ python -m dupmae_ir.search --index I --query "how do I wait for a thread to end"
 
 
 def summarize(config: SearchConfig, result: dict[str, Any]) -> str:
+    """The line about the run, or of the query for standard error."""
     if config.json:
         return ""
     return _summary_of_run(result) if config.query is None else _summary_of_query(result)
 
 
 def show(config: SearchConfig, result: dict[str, Any]) -> str:
+    """The text for standard output."""
     if config.query is None:
         return ""
     return "\n".join(_explanation(result) if config.explain is not None else _hits(result))

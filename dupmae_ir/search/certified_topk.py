@@ -140,8 +140,8 @@ def _deepen(
     """Lists of each part for the pending queries. A list that cannot grow is kept in ``complete``."""
     lists = []
     for p, part in enumerate(parts):
-        asked = [query for query in pending if (p, query) not in complete]
-        fresh = dict(zip(asked, part.top(asked, depth), strict=True)) if asked else {}
+        deepened = [query for query in pending if (p, query) not in complete]
+        fresh = dict(zip(deepened, part.top(deepened, depth), strict=True)) if deepened else {}
         complete.update({(p, query): found for query, found in fresh.items() if found.complete})
         lists.append([fresh[query] if query in fresh else complete[p, query] for query in pending])
     return lists

@@ -80,9 +80,11 @@ class ImpactPart:
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best rows of each query; none for a query without terms."""
-        asked = [query for query in queries if len(self.impact_queries[query].ids)]
-        lists = self.index.postings.top([self._terms(query) for query in asked], depth, self.threads) if asked else []
-        found = dict(zip(asked, lists, strict=True))
+        nonempty = [query for query in queries if len(self.impact_queries[query].ids)]
+        lists = (
+            self.index.postings.top([self._terms(query) for query in nonempty], depth, self.threads) if nonempty else []
+        )
+        found = dict(zip(nonempty, lists, strict=True))
         return [self._candidates(*found[query], depth) if query in found else _NOTHING for query in queries]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:

@@ -82,13 +82,13 @@ class QuantisedPart(DensePart):
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best codes of each query; the bound includes the quantisation error."""
         wanted = min(depth, len(self.dense.vectors))
-        asked = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < wanted]
-        if asked:
+        missing = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < wanted]
+        if missing:
             ahead = min(LOOKAHEAD * wanted, len(self.dense.vectors))
-            scan = self._product if len(asked) >= MANY else self.dense.index.search
+            scan = self._product if len(missing) >= MANY else self.dense.index.search
             with faiss_threads(self.threads):
-                scores, rows = scan(self.vectors[asked], ahead)
-            self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(asked)})
+                scores, rows = scan(self.vectors[missing], ahead)
+            self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(missing)})
         return [self._first(query, wanted) for query in queries]
 
     def _product(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:

@@ -71,22 +71,24 @@ def check_encoder(index: IndexFolder, encoder: Encoder, given: frozenset[str] = 
             f"(digest {encoder.digest[:12]}); search with the former, or encode the collection with the latter"
         )
     for name, flag in COMPARED.items():
-        then, now = recorded.get(name), getattr(encoder.settings, name)
-        if then is not None and then != now and name not in given:
-            fix = f"pass {flag} {now} to override it" if flag else "load the encoder with the index's value"
-            raise IndexMismatch(f"{there} with {name.replace('_', ' ')} {then} but the query encoder has {now}; {fix}")
-    for part, makes in {"cls": encoder.dim is not None, "ot": encoder.terms is not None}.items():
-        if part in index.meta["parts"] and not makes:
+        indexed, current = recorded.get(name), getattr(encoder.settings, name)
+        if indexed is not None and indexed != current and name not in given:
+            fix = f"pass {flag} {current} to override it" if flag else "load the encoder with the index's value"
+            raise IndexMismatch(
+                f"{there} with {name.replace('_', ' ')} {indexed} but the query encoder has {current}; {fix}"
+            )
+    for part, computed in {"cls": encoder.dim is not None, "ot": encoder.terms is not None}.items():
+        if part in index.meta["parts"] and not computed:
             raise IndexMismatch(
                 f"{index.path} has the {part} part but {encoder.name} does not; load the encoder with all parts"
             )
-    for what, there_is, wanted in (
+    for what, actual, expected in (
         ("dimensions of [CLS]", encoder.dim, index.dim),
         ("terms", _length(encoder.terms), _length(index.terms)),
     ):
-        if there_is and wanted and there_is != wanted:
+        if actual and expected and actual != expected:
             raise IndexMismatch(
-                f"{index.path} has {wanted} {what} but {encoder.name} has {there_is}; use its own encoder"
+                f"{index.path} has {expected} {what} but {encoder.name} has {actual}; use its own encoder"
             )
 
 

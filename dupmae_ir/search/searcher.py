@@ -182,8 +182,8 @@ class Searcher:
         encodings = self._encodings([query.text for query in queries if query.text.strip()])
         for start in range(0, len(queries), self.settings.batch_size):
             batch = queries[start : start + self.settings.batch_size]
-            asked = [query for query in batch if query.text.strip()]
-            ranked = iter(ranker.rank(asked, self._take(encodings, [query.text for query in asked])))
+            nonblank = [query for query in batch if query.text.strip()]
+            ranked = iter(ranker.rank(nonblank, self._take(encodings, [query.text for query in nonblank])))
             yield from (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
 
     def explain(self, query: str, docid: str) -> Explanation:

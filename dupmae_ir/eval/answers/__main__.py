@@ -19,6 +19,7 @@ python -m dupmae_ir.eval.answers --run nq.trec --answers dpr-nq/answers.jsonl --
 
 
 def summarize(config: AnswersConfig, result: dict[str, Any]) -> str:
+    """The line about the queries for standard error."""
     counts = (
         f"{result['questions']} queries; {result['without_answers']} without an answer and {result['without_hits']} "
         "without hits count as not answered"
@@ -29,6 +30,7 @@ def summarize(config: AnswersConfig, result: dict[str, Any]) -> str:
 
 
 def show(config: AnswersConfig, result: dict[str, Any]) -> str:
+    """The text for standard output."""
     return "" if config.output else text(config, result)
 
 

@@ -19,10 +19,12 @@ python -m dupmae_ir.eval.case --index runs/demo/index --topics runs/demo/collect
 
 
 def summarize(config: CaseConfig, cases: list[Case]) -> str:  # noqa: ARG001
+    """The line about the file for standard error."""
     return f"case study: {config.output}" if config.output else ""
 
 
 def show(config: CaseConfig, cases: list[Case]) -> str:
+    """The text for standard output."""
     return "" if config.output else text(cases, "json" if config.json else config.format)
 
 

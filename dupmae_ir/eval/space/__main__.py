@@ -23,14 +23,17 @@ python -m dupmae_ir.eval.space --model my/model --queries q.tsv --passages p.tsv
 
 
 def summarize(config: SpaceConfig, space: Space) -> str:  # noqa: ARG001
+    """The line about the picture for standard error."""
     return f"picture: {config.output}" if config.output else ""
 
 
 def show(config: SpaceConfig, space: Space) -> str:  # noqa: ARG001
+    """The text for standard output."""
     return as_text(space)
 
 
 def as_json(config: SpaceConfig, space: Space) -> str:  # noqa: ARG001
+    """The averages as JSON."""
     return json.dumps(space.summary())
 
 

@@ -19,6 +19,7 @@ dupmae-ir search.fusion dense.trec impact.trec --method interpolation --normaliz
 
 
 def summarize(config: FusionConfig, result: dict[str, Any]) -> str:
+    """The line about the fused run for standard error."""
     incomplete = result["queries_missing_in_a_run"]
     note = f"; {incomplete} of them not in every run" if incomplete else ""
     return f"{config.output}: {result['queries']} queries by {config.method} from {len(config.runs)} runs{note}"
