@@ -13,7 +13,7 @@ from dupmae_ir.eval.significance import BOOTSTRAPS, Interval
 def legend(comparison: Comparison) -> list[str]:
     """The meaning of the marks, and how intervals and p values are computed."""
     s, runs = comparison.settings, len(comparison.runs)
-    holm = f"Holm-corrected over {runs} runs" if runs > 1 else "one comparison, no correction"
+    holm = f"Holm-corrected over {runs} runs" if runs > 1 else "one comparison, nothing to correct"
     marks = [
         f"{MARKS[t]} differs from {comparison.baseline}: {TEST_NAMES[t]}, two-sided, p < {s.alpha:g} ({holm})"
         for t in s.tests

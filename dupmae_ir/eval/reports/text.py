@@ -150,9 +150,9 @@ def headline(report: Report) -> str:
     """The judgements, and the queries over which values are averaged."""
     counts = next(iter(report.runs.values())).counts
     if report.complete:
-        basis = "all are evaluated, a query without hits as 0 (trec_eval -c)"
+        basis = "all count, a query without hits as 0 (trec_eval -c)"
     else:
-        basis = "only queries with hits are evaluated (trec_eval without -c)"
+        basis = "those that a run has hits for count (trec_eval without -c)"
     removed = "; unjudged hits removed" if report.remove_unjudged else ""
     return f"{report.qrels}: {counts.judged_queries} judged queries; {basis}{removed}"
 
@@ -163,7 +163,7 @@ def coverage(report: Report) -> list[str]:
     for name, e in report.runs.items():
         c = e.counts
         missing = f"judged queries without hits: {c.missing_queries} of {c.judged_queries}"
-        extra = f"queries without judgements: {c.extra_queries} (not evaluated)"
+        extra = f"queries without judgements: {c.extra_queries} (left out)"
         unjudged = f"unjudged in the first {SHALLOW}: {c.unjudged_shallow_hits} of {c.shallow_hits} hits"
         lines.append(f"{name}: {missing}; {extra}; {unjudged}")
     return lines
