@@ -70,7 +70,7 @@ def test_tsne_keeps_clusters_apart_and_repeats_itself():
     assert apart > 2 * spread
 
 
-def test_without_scikit_learn_one_line_says_what_to_do(monkeypatch):
+def test_the_error_without_scikit_learn(monkeypatch):
     real = builtins.__import__
 
     def refuse(name, *rest):

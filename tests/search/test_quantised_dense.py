@@ -289,7 +289,7 @@ def test_invalid_settings(settings: dict, error: type[Exception], message: str) 
 
 @pytest.mark.parametrize("kind", ["flat", "sq8", "ivf-sq8", "hnsw-sq8"])
 def test_an_opened_index_outlives_its_folder(kind: str, tmp_path: Path) -> None:
-    """The vectors are memory of faiss's flat index, which nobody else may hold."""
+    """The vectors are memory of faiss's flat index, to which there may be no other reference."""
     x, queries = clustered(np.random.default_rng(0), 400)
     with IndexBuilder(tmp_path / "I", dim=32, terms=None, scale=None) as builder:
         builder.add([str(i) for i in range(400)], x, None)
