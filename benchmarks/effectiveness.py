@@ -89,7 +89,7 @@ def call(command: Any, verb: str, *words: Any) -> None:
 
 
 def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | None, dtype: str | None) -> dict[str, Any]:
-    """Compare every hybrid list with Eq. 12 summed over all documents in float64 from the stored vectors and impacts."""
+    """Compare every hybrid list with Eq. 12 over all documents, in float64, from the stored vectors and impacts."""
     import scipy.sparse as sp
 
     from dupmae_ir.index.folder import IndexFolder, quantise

@@ -1,6 +1,6 @@
 """Input of the encoding benchmarks: a model of a given shape with random weights, and texts as long as MS MARCO's.
 
-Speed does not depend on the content of a text, so texts are random whole words of the vocabulary. Lengths are log-normal
+Speed does not depend on the content of a text, so texts are random words of the vocabulary. Lengths are log-normal
 with a mean of 75 word pieces and a maximum of 180, as for MS MARCO's passages; queries have about eight.
 """
 
