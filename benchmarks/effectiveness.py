@@ -2,8 +2,8 @@
 
     python benchmarks/effectiveness.py DATA/scifact DATA/vaswani DATA/cranfield DATA/cacm --output runs/effectiveness
 
-Prints a Markdown table per measure, what a cap on the query's OT terms costs, and whether every hybrid list equals
-a brute-force sum of both inner products in numpy (scores and order). `--json FILE` keeps the figures.
+Prints a Markdown table per measure, the effect of a cap on the query's OT terms, and whether every hybrid list equals
+a brute-force sum of both inner products in numpy (scores and order). `--json FILE` saves the figures.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def call(command: Any, verb: str, *words: Any) -> None:
 
 
 def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | None, dtype: str | None) -> dict[str, Any]:
-    """Every hybrid list against Eq. 12 summed over all documents in float64 from the stored vectors and impacts."""
+    """Compare every hybrid list with Eq. 12 over all documents, in float64, from the stored vectors and impacts."""
     import scipy.sparse as sp
 
     from dupmae_ir.index.folder import IndexFolder, quantise

@@ -1,17 +1,17 @@
-"""Exact hybrid search (Eq. 12), a thousand hits a question: against its own halves, and two Pyserini runs fused.
+"""Exact hybrid search (Eq. 12), 1,000 hits per query, compared with its two parts and with fused Pyserini runs.
 
     python benchmarks/hybrid.py [--documents 100000] [--queries 100] [--threads 2] [--work FOLDER]
 
 Row 12 of docs/performance.md. The collection is that of benchmarks/impact_engine.py with a dense vector beside the
-impacts of every document: 384 random directions of its impacts and as much noise, so that the halves agree about as far
-as they do for a real model. Questions come ready made, so no encoder is in the figures.
+impacts of every document: 384 random projections of its impacts plus noise of the same size, so that the parts agree
+about as much as for a real model. Queries are encoded in advance, so the figures include no encoder.
 
   hybrid, dense, impact   Searcher.search with --engine postings, certified exact
   hybrid, Lucene          the same with the default engine
   pyserini                FaissSearcher.batch_search, LuceneImpactSearcher.batch_search (integers divided by the squared
-                          scale), then HybridSearcher's own fusion, question by question; a thousand hits of each
+                          scale), then HybridSearcher's fusion, query by query; 1,000 hits of each
 
-Gate: every list is certified, and some questions are scored by brute force over all documents, in float64: the same
+Gate: every list is certified, and some queries are scored by brute force over all documents, in float64: the same
 documents in the same order, scores to 1e-9.
 """
 
@@ -38,7 +38,7 @@ DIM, HITS, SCALE = 384, 1000, 100.0
 
 
 class Ready:
-    """An encoder whose texts are the numbers of ready-made representations."""
+    """An encoder of precomputed representations; a text is the number of one."""
 
     name, digest, dim = "ready", "ready", DIM
 
@@ -54,7 +54,7 @@ class Ready:
 
 
 class Halves:
-    """Dense vectors that go with impacts."""
+    """Dense vectors that correlate with impacts."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(3)
@@ -70,7 +70,7 @@ class Halves:
 
 
 def opened(work: Path, documents: int) -> IndexFolder:
-    """The index with both parts and postings, written unless it is there."""
+    """The index with both parts and postings; built if it does not exist."""
     folder = work / f"hybrid-{documents}"
     if not (folder / "meta.json").is_file():
         halves, written = Halves(), 0
@@ -87,8 +87,8 @@ def opened(work: Path, documents: int) -> IndexFolder:
     return index
 
 
-def questions(index: IndexFolder, count: int) -> Ready:
-    """An encoder of ``count`` questions with the texts "0", "1", ..."""
+def queries(index: IndexFolder, count: int) -> Ready:
+    """An encoder of ``count`` queries with the texts "0", "1", ..."""
     made = impact_engine.Collection(index.documents).queries(count)
     ids = index.term_ids
     indptr = np.cumsum([0] + [len(q) for q in made])
@@ -157,7 +157,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         index = opened(args.work or Path(temporary), args.documents)
-        encoder = questions(index, args.queries)
+        encoder = queries(index, args.queries)
         topics = [Query(str(q), str(q)) for q in range(args.queries)]
         fast = Searcher(index, encoder)
         fast = fast.with_settings(threads=args.threads, engine="postings")

@@ -1,7 +1,7 @@
-"""What the benchmarks of encoding read: a model of a given shape with drawn weights, and texts as long as MS MARCO's.
+"""Input of the encoding benchmarks: a model of a given shape with random weights, and texts as long as MS MARCO's.
 
-Speed does not depend on what a text says, so texts are whole words drawn from the vocabulary, their lengths log-normal
-with a mean of 75 word pieces and a tail cut at 180, as MS MARCO's passages have; questions have about eight.
+Speed does not depend on the content of a text, so texts are random words of the vocabulary. Lengths are log-normal
+with a mean of 75 word pieces and a maximum of 180, as for MS MARCO's passages; queries have about eight.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SHAPES = {
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
     "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256},
 }
-"""BERT-base, the embedded default model's shape, and one so small that everything around it shows."""
+"""BERT-base, the shape of the embedded default model, and a tiny one that makes the overhead visible."""
 
 
 FEW_WORDS = 4096
-"""Vocabulary of the tiny shape: BERT's first entries, which are its specials and most frequent words."""
+"""Vocabulary of the tiny shape: BERT's first entries, which are its special tokens and most frequent words."""
 
 
 def tokenizer_of(shape: str):
-    """BERT's vocabulary, as the embedded model brings it; of the tiny shape its beginning."""
+    """BERT's vocabulary from the embedded model; its first entries for the tiny shape."""
     tokenizer = AutoTokenizer.from_pretrained(default_model_path())
     if shape != "tiny":
         return tokenizer
@@ -46,11 +46,11 @@ def tokenizer_of(shape: str):
 
 @contextmanager
 def model_folder(shape: str, activation: str = "log1p", seed: int = 0) -> Iterator[Path]:
-    """A folder with a model of that shape, gone afterwards. Its [CLS] part is 384 wide."""
+    """A temporary folder with a model of that shape. Its [CLS] part is 384 wide."""
     torch.manual_seed(seed)
     tokenizer = tokenizer_of(shape)
     lm = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **SHAPES[shape])).eval()
-    # Freshly drawn heads give nearly the same logits everywhere; spread them, so that ranks mean something.
+    # Random heads give nearly constant logits; spread them, so that ranks are meaningful.
     lm.cls.predictions.decoder.weight.data.normal_(0, 0.05)
     projection = torch.nn.Linear(lm.config.hidden_size, 384, bias=False)
     silent, quiet = excluded_ids(tokenizer)
@@ -69,7 +69,7 @@ def passages(n: int, seed: int = 0, mean: float = 75, longest: int = 180, shape:
     return _texts(n, seed, mean, 0.42, 16, longest, shape)
 
 
-def questions(n: int, seed: int = 1) -> list[str]:
+def queries(n: int, seed: int = 1) -> list[str]:
     """Short texts: eight word pieces on average, four to 24."""
     return _texts(n, seed, 8, 0.33, 4, 24)
 

@@ -20,9 +20,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.models.checkpoints.base_models import base_folder
 from dupmae_ir.models.checkpoints.calibrated_head import add_head
-from dupmae_ir.models.checkpoints.folder import load_model, save_model
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.saving import save_model
 
 METHODS = ("retromae", "dupmae", "master", "cot-mae", "cot-mote")
 OWN = {"cot-mae": ["--unit", "blocks"]}
@@ -53,7 +54,7 @@ def write_corpus(pairs: Path, path: Path, most: int) -> None:
 
 def make_base(name: str, corpus: Path, folder: Path) -> None:
     """Write the common base model: ``name``, with a masked-LM head calibrated on the corpus if it has none."""
-    bare, tokenizer, config = load_model(base_folder(name), need_ot=False)
+    bare, tokenizer, config = load_model(model_folder(name), need_ot=False)
     texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]]
     headless = not hasattr(bare.lm, "cls")
     save_model(folder, add_head(bare.lm, tokenizer, texts, cls_dim=None) if headless else bare, tokenizer, config)

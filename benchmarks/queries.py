@@ -1,12 +1,12 @@
-"""Encoding questions: ours, both parts, against Pyserini's SpladeQueryEncoder, the OT part alone.
+"""Encoding queries: both parts, compared with Pyserini's SpladeQueryEncoder (OT part only).
 
     python benchmarks/queries.py [--shape base] [--threads 2]
 
-Row 8 of docs/performance.md. Questions of about eight word pieces, tokenisation included, each answer a weight for
-every word above zero; Pyserini's encoder takes one question at a time. Ours at batch 1 (one call a question) and at 32,
-in bfloat16 and float32.
+Row 8 of docs/performance.md. Queries of about eight word pieces, tokenisation included; the result has a weight for
+every term above zero. Pyserini's encoder takes one query at a time; ours runs at batch 1 (one call per query) and at
+32, in bfloat16 and float32.
 
-Gate: our float32 words are the plain model's, weights to 1e-5; a question's bfloat16 words share 90% with them.
+Gate: the float32 terms equal the plain model's, weights to 1e-5; 90% of a query's bfloat16 terms are among them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CAP = 384
 
 
 def splade(folder: Path) -> Any:
-    # Imported by our module first, since Pyserini's own import wants the key of a paid service.
+    # Imported by our module first, since Pyserini's own import requires the key of a paid service.
     from dupmae_ir.pyserini import QueryEncoder  # noqa: F401 # isort: skip
     from pyserini.encode import SpladeQueryEncoder
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    texts = passages.questions(args.questions)
+    texts = passages.queries(args.questions)
     with passages.model_folder(args.shape) as folder:
         encoders = {dtype: TextEncoder.load(folder, dtype=dtype) for dtype in ("bfloat16", "float32")}
         gate = check(folder, texts, encoders)

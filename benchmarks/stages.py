@@ -1,12 +1,12 @@
-"""Base, stage 1, stage 2 and stage 3 of fine-tuning, and each half of the similarity alone, in one table.
+"""Base, stage 1, stage 2 and stage 3 of fine-tuning, and each part of the similarity alone, in one table.
 
     python benchmarks/stages.py --pairs train.jsonl.gz --dev dev.jsonl.gz --pool corpus.jsonl.gz \\
         --collections DATA/cranfield DATA/cacm --output runs/stages [--queries 1200]
 
-A sample of the pairs is trained on (benchmarks/stages.toml, run by `dupmae-ir finetune`); nothing of the collections
-is. Each model is evaluated on the dev pairs and on every collection by encode, search and eval; `*` marks a
-difference with p < 0.05 (paired t-test over queries) from the stage before, for the halves alone from stage 1. The row
-"teacher" is the cross-encoder's order of stage 2's first 20. Killed, it goes on.
+The model is trained on a sample of the pairs (benchmarks/stages.toml, run by `dupmae-ir finetune`), not on the
+collections. Each model is evaluated on the dev pairs and on every collection by encode, search and eval; `*` marks a
+difference with p < 0.05 (paired t-test over queries) from the previous stage, for single parts from stage 1. The row
+"teacher" is the cross-encoder's order of stage 2's first 20. A killed run is resumed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BEFORE = {
 LENGTH = 128
 """Word pieces of a document, in every row."""
 RERANKED = 20
-"""Documents of stage 2's list that the teacher puts in its own order: is it worth learning from?"""
+"""Documents of stage 2's list that the teacher reorders, to see whether it is better."""
 LEFT_OUT = {"faq question->answer", "field->text"}
 """Templated kinds of pairs."""
 
@@ -57,10 +57,10 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def sample(args: argparse.Namespace, folder: Path) -> None:
-    """pairs.jsonl, dev.jsonl, the pool that negatives come from, and the dev pairs' passages among 1,000 others."""
+    """pairs.jsonl, dev.jsonl, the pool of negatives, and the dev pairs' passages among 1,000 others."""
     chance = random.Random(0)
-    told = [r for r in rows_of(args.pairs) if r["kind"] not in LEFT_OUT]
-    pairs = chance.sample(told, args.queries)
+    kept = [r for r in rows_of(args.pairs) if r["kind"] not in LEFT_OUT]
+    pairs = chance.sample(kept, args.queries)
     dev = chance.sample([r for r in rows_of(args.dev) if r["kind"] not in LEFT_OUT], args.dev_queries)
     passages = [{"_id" if k == "id" else k: v for k, v in r.items()} for r in rows_of(args.pool)]
     wanted = {r["positive"]["id"] for r in pairs} | {r["positive"]["id"] for r in dev}
@@ -80,7 +80,7 @@ def sample(args: argparse.Namespace, folder: Path) -> None:
 
 
 def make_base(corpus: Path, folder: Path) -> None:
-    """MiniLM with a calibrated head and projection: what every stage starts from."""
+    """MiniLM with a calibrated head and projection, the base of every stage."""
     from dupmae_ir.models.checkpoints.calibrated_head import add_head
     from dupmae_ir.models.checkpoints.loading import load_model
     from dupmae_ir.models.checkpoints.names import model_folder
@@ -92,13 +92,13 @@ def make_base(corpus: Path, folder: Path) -> None:
 
 
 def call(*words: Any) -> None:
-    told = [str(w) for w in words]
-    print("$ python -m dupmae_ir." + " ".join(told), file=sys.stderr, flush=True)
-    subprocess.run([sys.executable, "-m", f"dupmae_ir.{told[0]}", *told[1:]], check=True)
+    command = [str(w) for w in words]
+    print("$ python -m dupmae_ir." + " ".join(command), file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, "-m", f"dupmae_ir.{command[0]}", *command[1:]], check=True)
 
 
 def runs_of(model: str, collection: Path, args: argparse.Namespace) -> dict[str, Path]:
-    """Run files of one model on one collection, made where they are not there."""
+    """Run files of one model on one collection; created if missing."""
     folder = args.output / "eval" / collection.name / model
     found = {}
     for system in SYSTEMS.get(model, ("dense", "impact", "hybrid")):
@@ -162,7 +162,7 @@ def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
 
 
 def table(collections: list[Path], args: argparse.Namespace) -> str:
-    """Markdown: nDCG@10 by model and half on every collection."""
+    """Markdown: nDCG@10 by model and part on every collection."""
     lines = ["| nDCG@10 | | " + " | ".join(c.name for c in collections) + " |", "|:--|:--|" + "--:|" * len(collections)]
     seen: dict[tuple[str, str, str], dict[str, float]] = {}
     for model in MODELS:

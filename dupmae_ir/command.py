@@ -25,8 +25,9 @@ class Command:
 
     ``work`` is ``"module:function"``: a function of one ``config`` that returns the result, a JSON-able mapping (or
     None, on the worker processes of a distributed run). ``summarize(config, result)`` gives the line for the person
-    watching, on standard error; ``show(config, result)`` the answer itself, on standard output. With ``--json`` the
-    result is printed on standard output instead of what ``show`` gives.
+    watching, on standard error; ``show(config, result)`` the answer itself, on standard output. With ``--json``,
+    ``as_json(config, result)`` is printed instead, by default the result on one line. An empty string prints nothing.
+    ``epilog`` is appended to the help page.
     """
 
     verb: str
@@ -34,11 +35,13 @@ class Command:
     examples: str
     config: type
     work: str
-    summarize: Callable[[Any, dict[str, Any]], str] | None = None
-    show: Callable[[Any, dict[str, Any]], str] | None = None
+    summarize: Callable[[Any, Any], str] | None = None
+    show: Callable[[Any, Any], str] | None = None
+    as_json: Callable[[Any, Any], str] | None = None
     resumes: bool = False  #: an interrupted run is continued by the same command
     packages: tuple[str, ...] = ()  #: packages of the extra ``train`` that ``work`` imports
     status: Callable[[dict[str, Any]], int] | None = None  #: the exit status for a result; 0 without it
+    epilog: str = ""
 
     def __call__(self, argv: list[str] | None = None) -> int:
         """Parse ``argv`` (default: the process's), run, print. Returns the exit status."""
@@ -46,18 +49,23 @@ class Command:
         return guarded(lambda: self._main(argv), prog, "; run the same command to resume" if self.resumes else "")
 
     def _main(self, argv: list[str] | None) -> int:
-        config: Any = parse(Parser(self.verb, self.purpose, self.examples), self.config, argv)
+        parser = Parser(self.verb, self.purpose, self.examples)
+        parser.epilog = self.epilog or None
+        config: Any = parse(parser, self.config, argv)
         need_packages(f"dupmae-ir {self.verb}", self.packages)
         result = load(self.work)(config)
         if result is None:
             return 0
         if self.summarize and (text := self.summarize(config, result)):
             say(text, config.quiet)
-        if config.json:
-            print(json.dumps(result, ensure_ascii=False))
-        elif self.show and (text := self.show(config, result)):
+        if text := self._printed(config, result):
             print(text)
         return self.status(result) if self.status else 0
+
+    def _printed(self, config: Any, result: Any) -> str:
+        if config.json:
+            return self.as_json(config, result) if self.as_json else json.dumps(result, ensure_ascii=False)
+        return self.show(config, result) if self.show else ""
 
     def exit(self) -> None:
         """Run as a program."""

@@ -56,7 +56,9 @@ def option(
         at_most: inclusive upper bound.
         below: exclusive upper bound.
         only_with: settings without which this one has no effect: a field that must be set (``"bm25"``), or a value it
-            must have (``"dense_index=ivf-sq8"``); ``"!bm25"`` for one that must not be set. One of several suffices.
+            must have (``"dense_index=ivf-sq8"``); ``"!bm25"`` for one that must not be set. ``"query and !bm25"`` is a
+            conjunction. One of several suffices. Fields that a config lacks are ignored, so a shared block may name
+            fields of the configs that inherit it.
         multiple_of: another field, of which this number must be a multiple.
     """
     metadata = {
@@ -152,7 +154,7 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
     if (choices := meta.get("choices")) and value is not None:
         for one in value if isinstance(value, tuple) else (value,):
             if one not in choices:
-                raise UsageError(f"{flag} {one}: choose from {', '.join(choices)}{suggest(str(one), choices)}")
+                raise UsageError(f"{flag} {one}: choose from {', '.join(choices)}.{suggest(str(one), choices)}")
     bounds = {
         "greater than": (meta.get("above"), lambda x, bound: x > bound),
         "at least": (meta.get("at_least"), lambda x, bound: x >= bound),
@@ -168,9 +170,18 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
 
 
 def _check_dependence(config: Any, f: dataclasses.Field[Any]) -> None:
-    owners = f.metadata.get("only_with") or ()
-    if owners and getattr(config, f.name) != f.default and not any(_holds(config, owner) for owner in owners):
-        raise UsageError(f"{flag_of(config, f.name)} applies only {' or '.join(_in_words(config, o) for o in owners)}")
+    names = {field.name for field in dataclasses.fields(config)}
+    owners = [[t for t in o.split(" and ") if _name_of(t) in names] for o in f.metadata.get("only_with") or ()]
+    owners = [terms for terms in owners if terms]
+    if not owners or getattr(config, f.name) == f.default:
+        return
+    if not any(all(_holds(config, term) for term in terms) for terms in owners):
+        words = " or ".join(" and ".join(_in_words(config, term) for term in terms) for terms in owners)
+        raise UsageError(f"{flag_of(config, f.name)} applies only {words}")
+
+
+def _name_of(owner: str) -> str:
+    return owner.removeprefix("!").partition("=")[0]
 
 
 def _holds(config: Any, owner: str) -> bool:
@@ -222,7 +233,10 @@ def from_namespace(config: type[T], namespace: argparse.Namespace) -> T:
     """Build ``config`` from parsed flags; flags that are not its fields are ignored."""
     names = {f.name for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(namespace).items() if k in names}
-    return config(**values)
+    built = config(**values)
+    if not isinstance(built, Config):
+        check(built)
+    return built
 
 
 def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | None = None) -> T:
@@ -296,6 +310,13 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(config).items()}
 
 
+def subset(config: Any, kind: type[T], **changes: Any) -> T:
+    """The settings of ``kind``, a block that ``config`` shares, as an object of their own, with ``changes``."""
+    names = {f.name for f in dataclasses.fields(config)}
+    shared = {f.name: getattr(config, f.name) for f in dataclasses.fields(kind) if f.name in names}  # type: ignore[arg-type]
+    return kind(**shared | changes)
+
+
 def flags(config: Any) -> list[str]:
     """The words of a command line that give ``config``: what differs from the defaults, required ones first."""
     required: list[str] = []
@@ -358,8 +379,10 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
         action = "store_true" if f.default is False else argparse.BooleanOptionalAction
         group.add_argument(flag, dest=f.name, action=action, default=f.default, help=settings["help"])
         return
-    if not meta.get("choices"):
-        settings["metavar"] = meta.get("metavar") or {int: "N", float: "X"}.get(kind, f.name.upper())
+    # The choices themselves are checked when the config is built, with a suggestion for a near miss.
+    choices = settings.pop("choices", None)
+    default_metavar = {int: "N", float: "X"}.get(kind, f.name.upper())
+    settings["metavar"] = f"{{{','.join(choices)}}}" if choices else meta.get("metavar") or default_metavar
     if many:
         settings["nargs"] = "+"
         settings["action"] = _Gather

@@ -1,7 +1,7 @@
-"""What can be asked: ir_measures' names, each with its meaning in trec_eval.
+"""Measures by ir_measures' names, each with its definition in trec_eval.
 
 A measure is ``FAMILY``, ``FAMILY@CUTOFF`` or ``FAMILY(rel=LEVEL)@CUTOFF``. trec_eval's own spellings
-(``ndcg_cut.10``, ``recall_100``, ``map``) and Pyserini's ``judged.10`` are understood too.
+(``ndcg_cut.10``, ``recall_100``, ``map``) and Pyserini's ``judged.10`` are accepted too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Need = Literal["no", "may", "must"]
 
 @dataclass(frozen=True)
 class Family:
-    """One family of measures: how it is spelt here and what trec_eval calls it."""
+    """One family of measures and its trec_eval names."""
 
-    trec: str  #: trec_eval's name without a cutoff ("" where only a cutoff makes sense)
-    trec_cut: str = ""  #: trec_eval's name with a cutoff; "-M" where trec_eval cuts the run instead
+    trec: str  #: trec_eval's name without a cutoff ("" if a cutoff is required)
+    trec_cut: str = ""  #: trec_eval's name with a cutoff; "-M" if trec_eval truncates the run instead
     cutoff: Need = "no"
-    binary: bool = True  #: a relevance level decides what counts as relevant; False: grades count, or none do
+    binary: bool = True  #: documents are relevant from a grade on; False: grades are gains, or are not used
     total: bool = False  #: summed over queries instead of averaged
     meaning: str = ""
 
@@ -51,7 +51,7 @@ FAMILIES = {
     "NumRel": Family("num_rel", total=True, meaning="relevant documents there are"),
     "NumQ": Family("num_q", binary=False, total=True, meaning="queries that count"),
 }
-"""Every family by its name, in the order that help pages show."""
+"""Every family by its name, in the order of the help page."""
 
 _OTHER_SPELLINGS = {
     "bpref": "Bpref",
@@ -73,7 +73,7 @@ _OTHER_SPELLINGS = {
     "set_recall": "SetR",
     "success": "Success",
 }
-_HERE = re.compile(r"(?P<family>\w+?)(\((?P<parameters>[^()]*)\))?(@(?P<cutoff>.*))?")
+_IR_MEASURES = re.compile(r"(?P<family>\w+?)(\((?P<parameters>[^()]*)\))?(@(?P<cutoff>.*))?")
 _TREC = re.compile(r"(?P<name>[A-Za-z]\w*?)[._](?P<cutoffs>\d+(\.\d+)?(,\d+(\.\d+)?)*)")
 
 
@@ -83,7 +83,7 @@ class Measure:
 
     family: str
     cutoff: int | float | None = None
-    rel: int | None = None  #: smallest grade that is relevant; None where grades themselves count
+    rel: int | None = None  #: smallest relevant grade; None if grades are gains
 
     def __str__(self) -> str:
         level = f"(rel={self.rel})" if self.rel is not None and (self.rel != 1 or self.family == "NumRet") else ""
@@ -96,12 +96,12 @@ class Measure:
 
     @property
     def depth(self) -> int | None:
-        """How many hits of each query are looked at, where trec_eval needs ``-M`` to say so."""
+        """Depth to which trec_eval must truncate the run (``-M``); None for the whole run."""
         return int(self.cutoff) if self.cutoff is not None and FAMILIES[self.family].trec_cut == "-M" else None
 
     @property
     def trec_name(self) -> str | None:
-        """What to ask pytrec_eval for, such as ``ndcg_cut.10``; None where trec_eval has no such measure."""
+        """pytrec_eval's name, such as ``ndcg_cut.10``; None if trec_eval has no such measure."""
         family = FAMILIES[self.family]
         if self.family == "Judged":
             return None
@@ -121,9 +121,9 @@ class Measure:
 
 
 def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[Measure, ...]:
-    """Measures in the order given, duplicates dropped. ``rel_level`` holds where a measure names no level itself.
+    """Measures in the order given, without duplicates. ``rel_level`` applies to measures without a level.
 
-    Raises :class:`UnknownName` (with the nearest name) or :class:`UsageError`, all mistakes in one line.
+    Raises :class:`UnknownName` (with the nearest name) or :class:`UsageError`, all errors in one line.
     """
     found: dict[Measure, None] = {}
     mistakes: list[UsageError] = []
@@ -135,7 +135,7 @@ def parse_measures(texts: Iterable[str | Measure], rel_level: int = 1) -> tuple[
     if mistakes:
         raise type(mistakes[0])("; ".join(str(e).rstrip(".") for e in mistakes))
     if not found:
-        raise UsageError("no measure was asked for; try nDCG@10 MRR@10 R@100")
+        raise UsageError("no measure given; try nDCG@10 MRR@10 R@100")
     return tuple(found)
 
 
@@ -143,10 +143,10 @@ def _parse(text: str, rel_level: int) -> list[Measure]:
     text = text.strip()
     if trec := _TREC.fullmatch(text):
         return [_measure(text, trec["name"], None, cutoff, rel_level) for cutoff in trec["cutoffs"].split(",")]
-    here = _HERE.fullmatch(text)
-    if not here:
+    named = _IR_MEASURES.fullmatch(text)
+    if not named:
         raise UsageError(f"{text!r} is not a measure; write one as nDCG@10 or AP(rel=2)@100")
-    return [_measure(text, here["family"], here["parameters"], here["cutoff"], rel_level)]
+    return [_measure(text, named["family"], named["parameters"], named["cutoff"], rel_level)]
 
 
 def _measure(text: str, name: str, parameters: str | None, cutoff: str | None, rel_level: int) -> Measure:
@@ -165,7 +165,7 @@ def _measure(text: str, name: str, parameters: str | None, cutoff: str | None, r
 
 
 def _nearest(name: str) -> str | None:
-    """The family whose name, in any spelling and case, comes closest."""
+    """The family with the nearest name, in any spelling and case."""
     spellings = {s.lower(): f for s, f in (*_OTHER_SPELLINGS.items(), *((f, f) for f in FAMILIES))}
     near = difflib.get_close_matches(name.lower(), spellings, n=1)
     return spellings[near[0]] if near else None
@@ -178,9 +178,9 @@ def _level(text: str, name: str, parameters: str | None) -> int | None:
     if key != "rel":
         raise UsageError(f"{text!r}: the only parameter is rel, as in AP(rel=2)")
     if not FAMILIES[name].binary and name != "NumRet":
-        raise UsageError(f"{text!r}: {name} has no relevance level; leave out (rel=...)")
+        raise UsageError(f"{text!r}: {name} has no relevance level; omit (rel=...)")
     if not re.fullmatch(r"[0-9]+", value) or int(value) < 1:
-        raise UsageError(f"{text!r}: rel wants a grade from 1 upwards, got {value!r}")
+        raise UsageError(f"{text!r}: rel must be a grade of at least 1, got {value!r}")
     return int(value)
 
 
@@ -191,11 +191,11 @@ def _cutoff(text: str, name: str, cutoff: str | None) -> int | float | None:
             raise UsageError(f"{text!r} needs a cutoff, as in {name}@{'0.1' if name == 'IPrec' else '10'}")
         return None
     if need == "no":
-        raise UsageError(f"{text!r}: {name} has no cutoff; leave out @{cutoff}")
+        raise UsageError(f"{text!r}: {name} has no cutoff; omit @{cutoff}")
     if name == "IPrec":
         if not re.fullmatch(r"[01](\.\d{1,2})?", cutoff) or float(cutoff) > 1:
-            raise UsageError(f"{text!r}: IPrec wants a recall from 0 to 1 in steps of 0.01, got {cutoff!r}")
+            raise UsageError(f"{text!r}: the cutoff of IPrec is a recall from 0 to 1 in steps of 0.01, got {cutoff!r}")
         return float(cutoff)
     if not re.fullmatch(r"[0-9]{1,9}", cutoff) or int(cutoff) < 1:
-        raise UsageError(f"{text!r}: a cutoff is a whole number from 1 upwards, got {cutoff!r}")
+        raise UsageError(f"{text!r}: a cutoff is an integer of at least 1, got {cutoff!r}")
     return int(cutoff)

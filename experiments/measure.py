@@ -19,7 +19,7 @@ from dupmae_ir.io.publishing import write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.io.topics import read_topics
-from dupmae_ir.search.run import SearchConfig
+from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.run import run as search
 from dupmae_ir.types import Hit
 

@@ -103,14 +103,14 @@ def test_unknown_names_are_suggested(text, message):
         ("R", "needs a cutoff, as in R@10"),
         ("IPrec", r"as in IPrec@0\.1"),
         ("Rprec@10", "Rprec has no cutoff"),
-        ("nDCG@0", "whole number from 1"),
-        ("nDCG@", "whole number from 1"),
-        ("nDCG@ten", "whole number from 1"),
+        ("nDCG@0", "integer of at least 1"),
+        ("nDCG@", "integer of at least 1"),
+        ("nDCG@ten", "integer of at least 1"),
         ("IPrec@1.5", "recall from 0 to 1"),
         ("nDCG(rel=2)@10", "nDCG has no relevance level"),
         ("AP(level=2)", "only parameter is rel"),
-        ("AP(rel=0)", "grade from 1 upwards"),
-        ("AP(rel=x)", "grade from 1 upwards"),
+        ("AP(rel=0)", "grade of at least 1"),
+        ("AP(rel=x)", "grade of at least 1"),
         ("AP(rel=2", "is not a measure"),
         ("", "is not a measure"),
     ],
@@ -124,5 +124,5 @@ def test_all_mistakes_in_one_line():
     with pytest.raises(UsageError, match=r"needs a cutoff.*; .*no cutoff") as e:
         parse_measures(["R", "nDCG@10", "Rprec@3"])
     assert "\n" not in str(e.value)
-    with pytest.raises(UsageError, match="no measure was asked for"):
+    with pytest.raises(UsageError, match="no measure given"):
         parse_measures([])

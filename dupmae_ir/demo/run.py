@@ -93,7 +93,8 @@ def _bm25_index(folder: Path, config: DemoConfig) -> None:
 
 
 def _search(folder: Path, system: str, config: DemoConfig) -> None:
-    from dupmae_ir.search.run import SearchConfig, run
+    from dupmae_ir.search.config import SearchConfig
+    from dupmae_ir.search.run import run
 
     how: dict[str, Any] = {system: True}
     settings = SearchConfig(

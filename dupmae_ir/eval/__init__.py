@@ -1,4 +1,4 @@
-"""Evaluation: trec_eval's own values under ir_measures' names.
+"""Evaluation: trec_eval's values under ir_measures' names.
 
 from dupmae_ir.eval import evaluate
 evaluate(qrels, run, ["nDCG@10", "R@100"]).mean

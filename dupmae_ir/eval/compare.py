@@ -1,4 +1,4 @@
-"""Runs against one baseline, measure by measure and query by query."""
+"""Comparison of runs with a baseline, per measure and per query."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dupmae_ir.errors import UsageError
+from dupmae_ir.eval.config import ComparisonOptions
 from dupmae_ir.eval.evaluate import Evaluation
 from dupmae_ir.eval.significance import (
     BOOTSTRAPS,
-    PERMUTATIONS,
     Interval,
     Permutation,
     bootstrap_intervals,
@@ -20,40 +20,14 @@ from dupmae_ir.eval.significance import (
     t_test,
 )
 
-TESTS = {"t": ("t",), "permutation": ("permutation",), "both": ("t", "permutation")}
 MARKS = {"t": "†", "permutation": "‡"}
 TEST_NAMES = {"t": "paired t-test", "permutation": "paired permutation test"}
-TIE = 1e-12  #: values that differ by less are equal but for rounding
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to compare. ``alpha`` is the error accepted, and 1 - alpha the level of the intervals."""
-
-    tests: tuple[str, ...] = ("t", "permutation")
-    alpha: float = 0.05
-    seed: int = 0
-    resamples: int = PERMUTATIONS  #: of a permutation test that cannot try all
-    moved: int = 5  #: queries to name in each comparison
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1:
-            raise UsageError(f"--alpha {self.alpha:g}: a probability between 0 and 1, such as 0.05")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed}: a whole number from 0 upwards")
-        if self.resamples < 1:
-            raise UsageError(f"--resamples {self.resamples}: at least 1")
-        if self.moved < 0:
-            raise UsageError(f"--moved {self.moved}: 0 or more queries")
-
-    @property
-    def level(self) -> float:
-        return 1 - self.alpha
+TIE = 1e-12  #: smaller differences are rounding errors
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one query had from the baseline and has from the run."""
+    """One query's values by the baseline and by the run."""
 
     qid: str
     baseline: float
@@ -61,52 +35,57 @@ class Change:
 
     @property
     def difference(self) -> float:
+        """Run minus baseline."""
         return self.run - self.baseline
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One run against the baseline in one measure, over the queries that count for both."""
+    """One run compared with the baseline in one measure, over the queries evaluated for both."""
 
     changes: tuple[Change, ...]  #: every query, by id
     mean: float
     interval: Interval | None  #: of the mean difference
-    p: dict[str, float | None]  #: test -> p; None where undefined
-    corrected: dict[str, float | None]  #: the same after Holm, over the compared runs
-    permutation: Permutation | None  #: how the permutation test was done, if it was
+    p: dict[str, float | None]  #: test -> p; None if undefined
+    corrected: dict[str, float | None]  #: the same after Holm's correction over the compared runs
+    permutation: Permutation | None  #: details of the permutation test, if requested
 
     @property
     def wins(self) -> int:
+        """Queries with a higher value than the baseline's."""
         return sum(c.difference > TIE for c in self.changes)
 
     @property
     def losses(self) -> int:
+        """Queries with a lower value than the baseline's."""
         return sum(c.difference < -TIE for c in self.changes)
 
     @property
     def ties(self) -> int:
+        """Queries with the same value, up to rounding."""
         return len(self.changes) - self.wins - self.losses
 
     def moved(self, most: int) -> list[Change]:
-        """The queries that changed most, in either direction; equal changes by id, ties never."""
+        """The queries with the largest differences in either direction, without ties; equal ones by id."""
         changed = [c for c in self.changes if abs(c.difference) > TIE]
         return sorted(changed, key=lambda c: (-round(abs(c.difference), 12), c.qid))[:most]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs but the baseline, against it."""
+    """All other runs compared with the baseline."""
 
     baseline: str
-    settings: Settings
+    settings: ComparisonOptions
     runs: dict[str, dict[str, Difference]]  #: run -> measure -> difference
 
     @property
     def measures(self) -> list[str]:
+        """The compared measures, in the order of the table."""
         return list(next(iter(self.runs.values())))
 
     def marks(self, run: str, measure: str) -> str:
-        """† and ‡ for the tests by which the run differs from the baseline in this measure."""
+        """† and ‡ for the tests that find a significant difference from the baseline in this measure."""
         found = self.runs.get(run, {}).get(measure)
         if found is None:
             return ""
@@ -114,16 +93,18 @@ class Comparison:
         return "".join(MARKS[test] for test in significant)
 
 
-def compare(evaluations: Mapping[str, Evaluation], baseline: str, settings: Settings | None = None) -> Comparison:
-    """Every other run against ``baseline``, in each measure that is a mean (totals are not compared).
+def compare(
+    evaluations: Mapping[str, Evaluation], baseline: str, settings: ComparisonOptions | None = None
+) -> Comparison:
+    """Compare every other run with ``baseline`` in each measure that is a mean (totals are not compared).
 
-    Holm's correction is over the compared runs, within a measure and a test. Raises :class:`UsageError` when there
-    is nothing to compare or no query that counts for both.
+    Holm's correction is over the compared runs, within a measure and a test. Raises :class:`UsageError` if there is no
+    other run or no common query.
     """
-    settings = settings or Settings()
+    settings = settings or ComparisonOptions()
     others = [name for name in evaluations if name != baseline]
     if not others:
-        raise UsageError(f"there is no run to compare {baseline} with; name another one")
+        raise UsageError(f"there is no run to compare with {baseline}; name another run")
     measures = [str(m) for m in evaluations[baseline].measures if not m.total]
     found = {name: _apart(evaluations, baseline, name, measures, settings) for name in others}
     for measure in measures:
@@ -134,17 +115,17 @@ def compare(evaluations: Mapping[str, Evaluation], baseline: str, settings: Sett
     return Comparison(baseline, settings, found)
 
 
-def mean_intervals(evaluation: Evaluation, settings: Settings) -> dict[str, Interval | None]:
-    """Measure -> bootstrap interval of its mean over the queries that count."""
+def mean_intervals(evaluation: Evaluation, settings: ComparisonOptions) -> dict[str, Interval | None]:
+    """Measure -> bootstrap interval of its mean over the evaluated queries."""
     measures = [str(m) for m in evaluation.measures if not m.total]
     values = _values(evaluation, sorted(evaluation.per_query), measures)
     return dict(zip(measures, bootstrap_intervals(values, settings.level, BOOTSTRAPS, settings.seed), strict=True))
 
 
 def _apart(
-    evaluations: Mapping[str, Evaluation], baseline: str, name: str, measures: list[str], settings: Settings
+    evaluations: Mapping[str, Evaluation], baseline: str, name: str, measures: list[str], settings: ComparisonOptions
 ) -> dict[str, Difference]:
-    """Measure -> difference, not yet corrected. In order of query ids, so that the order of files means nothing."""
+    """Measure -> difference, not yet corrected. Queries are sorted by id, so the order of files has no effect."""
     base, run = evaluations[baseline], evaluations[name]
     qids = sorted(base.per_query.keys() & run.per_query.keys())
     if not qids:

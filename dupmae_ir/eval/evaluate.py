@@ -1,7 +1,7 @@
-"""Judgements and a run in, values per query and over all queries out.
+"""Evaluation of a run against judgements: values per query and means.
 
 The arithmetic is trec_eval's, through pytrec_eval: its ranking (float32 scores, ties by docid descending), its
-values per query and its order of summation, so that all printed digits agree with the original program.
+values per query and its order of summation, so that all printed digits agree with trec_eval.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dupmae_ir.types import Hit, Qrels
 
 Grades = dict[str, dict[str, int]]
 Scores = dict[str, dict[str, float]]
-"""Query id -> docid -> grade or score, as plain dictionaries, ints and floats: all that pytrec_eval takes."""
+"""Query id -> docid -> grade or score, as plain dictionaries, ints and floats, which pytrec_eval requires."""
 
-SHALLOW = 10  #: the ranks a reader looks at, for which unjudged hits are counted
+SHALLOW = 10  #: ranks for which unjudged hits are counted
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How well a run and the judgements cover each other."""
+    """Coverage of a run by the judgements and of the judgements by the run."""
 
     judged_queries: int  #: queries with judgements
-    missing_queries: int  #: of those, the ones the run has no hits for
-    extra_queries: int  #: queries of the run without judgements; they never count
+    missing_queries: int  #: of those, queries without hits in the run
+    extra_queries: int  #: queries of the run without judgements; not evaluated
     hits: int  #: hits of the queries that have judgements
     unjudged_hits: int  #: of those, hits without a judgement
     shallow_hits: int  #: hits among the first 10 of each query that has judgements
@@ -38,13 +38,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one run scores. Keys of the measures are ``str(measure)``, such as ``nDCG@10``."""
+    """The values of one run. Measures are keyed by ``str(measure)``, such as ``nDCG@10``."""
 
     measures: tuple[Measure, ...]
-    per_query: dict[str, dict[str, float]]  #: query id -> measure -> value, of every query that counts
-    mean: dict[str, float]  #: measure -> mean over the queries that count; NumRet, NumRel and NumQ: the sum
+    per_query: dict[str, dict[str, float]]  #: query id -> measure -> value, for every evaluated query
+    mean: dict[str, float]  #: measure -> mean over the evaluated queries; for NumRet, NumRel and NumQ the sum
     counts: Counts
-    complete: bool  #: True: all judged queries count, as with ``trec_eval -c``
+    complete: bool  #: True: all judged queries are evaluated, as with ``trec_eval -c``
 
 
 def evaluate(
@@ -58,9 +58,14 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate ``run`` with ``measures`` such as ``["nDCG@10", "AP(rel=2)"]``.
 
-    ``complete``: a judged query the run misses counts as 0; otherwise only queries in both count.
-    ``remove_unjudged``: hits without a judgement are dropped first, as Pyserini's ``-remove-unjudged`` does.
-    ``rel_level``: the smallest relevant grade for measures that do not name one.
+    Args:
+        qrels: query id -> docid -> grade.
+        run: query id -> hits; their order is ignored.
+        measures: names or :class:`~dupmae_ir.measures.Measure` objects.
+        complete: count a judged query without hits as 0; otherwise only queries in both are evaluated.
+        remove_unjudged: drop hits without a judgement first, as Pyserini's ``-remove-unjudged``.
+        rel_level: the smallest relevant grade for measures that do not name one.
+
     Raises :class:`UsageError` for run and judgements without a common query, a document listed twice for a
     query, and a score that is not a finite float32; :class:`UnknownName` for an unknown measure.
     """
@@ -75,7 +80,7 @@ def evaluate(
         common = {qid: found for qid, found in kept if found}
     counted = [qid for qid in judged if complete or qid in common]
     if not counted:
-        raise UsageError("no query is left to average over; leave out --no-complete or --remove-unjudged")
+        raise UsageError("no query is left to average over; omit --no-complete or --remove-unjudged")
     values = _by_trec_eval(wanted, judged, common) | _by_counting(wanted, judged, common)
     return Evaluation(
         measures=wanted,
@@ -98,15 +103,15 @@ def _scores(qid: str, hits: Iterable[Hit]) -> dict[str, float]:
 
 
 def _check_overlap(judged: Grades, scores: Scores, common: Scores, complete: bool) -> None:
-    """Zeros for want of a common query would be a mistake that looks like a result."""
+    """Without a common query all values would be 0, which looks like a result."""
     if not judged:
         raise UsageError("there are no judgements to evaluate with")
     if common or (complete and not scores):
         return
     if not scores:
-        raise UsageError("the run holds no hits")
+        raise UsageError("the run has no hits")
     raise UsageError(
-        f"the run and the judgements share no query: the run has ids like {next(iter(scores))!r}, "
+        f"the run and the judgements have no query in common: the run has ids like {next(iter(scores))!r}, "
         f"the judgements like {next(iter(judged))!r}; they belong to different collections"
     )
 
@@ -130,7 +135,7 @@ def _by_trec_eval(wanted: Iterable[Measure], judged: Grades, common: Scores) -> 
 
     passes: dict[tuple[int, int | None], list[Measure]] = {}
     for measure in wanted:
-        if _asks_trec_eval(measure):
+        if _computed_by_trec_eval(measure):
             passes.setdefault((measure.rel or 1, measure.depth), []).append(measure)
     values: dict[Measure, dict[str, float]] = {}
     for (level, depth), measures in passes.items():
@@ -144,8 +149,8 @@ def _by_trec_eval(wanted: Iterable[Measure], judged: Grades, common: Scores) -> 
 
 
 def _by_counting(wanted: Iterable[Measure], judged: Grades, common: Scores) -> dict[Measure, dict[str, float]]:
-    """What needs no ranking arithmetic. NumRel counts grades of the asked level in every judged query (trec_eval
-    answers ``-c -l 2 -m num_rel`` with level 1 for the queries the run misses)."""
+    """Measures that are counts. NumRel counts grades of its level in every judged query (``trec_eval -c -l 2 -m
+    num_rel`` uses level 1 for queries without hits)."""
     values: dict[Measure, dict[str, float]] = {}
     for measure in wanted:
         if measure.family == "Judged":
@@ -160,17 +165,17 @@ def _by_counting(wanted: Iterable[Measure], judged: Grades, common: Scores) -> d
     return values
 
 
-def _asks_trec_eval(measure: Measure) -> bool:
+def _computed_by_trec_eval(measure: Measure) -> bool:
     return measure.family not in ("Judged", "NumRel", "NumQ")
 
 
 def _first(scores: Mapping[str, float], depth: int) -> dict[str, float]:
-    """``trec_eval -M depth``: the run cut after trec_eval has ranked it."""
+    """``trec_eval -M depth``: the run truncated after trec_eval's ranking."""
     return {docid: scores[docid] for docid in trec_order(scores, depth)}
 
 
 def _over_queries(values: Mapping[str, float], total: bool) -> float:
-    """Sum or mean, added one by one in the order of sorted query ids: trec_eval's order, hence its last digit.
+    """Sum or mean, added one by one in the order of sorted query ids, for trec_eval's last digit.
 
     Neither ``sum`` (compensated from Python 3.12 on) nor numpy (pairwise) rounds in the same way.
     """

@@ -1,7 +1,7 @@
-"""Is a difference more than chance? Paired tests, Holm's correction, bootstrap intervals: arrays in, numbers out.
+"""Paired significance tests, Holm's correction and bootstrap intervals.
 
-What comes in are differences, run minus baseline, one for each query; tests are two-sided. Where a method has
-nothing to say the answer is None, never a number that looks like one:
+The input is the difference run minus baseline of each query; tests are two-sided. The result is None where a method is
+undefined:
 
 ======================================  ==========  ================  ==========================
 the differences are                     t-test      permutation test  interval
@@ -11,9 +11,9 @@ one, not zero                           None        1.0               None
 several, all equal and not zero         None        2 / 2^n           one point
 ======================================  ==========  ================  ==========================
 
-In the last row Student's t is a division by zero, which scipy calls infinite; here it is undefined, because a spread
-of nothing is no estimate of noise. Everything else equals scipy's ``ttest_rel``, ``permutation_test`` and
-``bootstrap`` on the same data.
+In the last row Student's t divides by zero, which scipy reports as infinite; here it is undefined, because a spread of
+zero is no estimate of noise. All other values equal scipy's ``ttest_rel``, ``permutation_test`` and ``bootstrap`` on
+the same data.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-PERMUTATIONS = 100_000  #: random sign flips, where there are too many to try all; p = 0.05 is then known to 0.0014
-BOOTSTRAPS = 10_000  #: resamples of an interval
-EXACT = 20  #: with so many differences that are not zero, or fewer, all 2^n sign flips are tried
+from dupmae_ir.eval.config import EXACT, PERMUTATIONS
 
-_EQUAL = 1e-12  #: what rounding does to sums of values of size 1, with room
-_BLOCK = 1 << 22  #: numbers held at a time
+BOOTSTRAPS = 10_000  #: resamples of an interval
+
+_EQUAL = 1e-12  #: bound on the rounding error of sums of values of size 1
+_BLOCK = 1 << 22  #: numbers in memory at a time
 
 
 class Interval(NamedTuple):
@@ -39,7 +39,7 @@ class Interval(NamedTuple):
 
 
 class Permutation(NamedTuple):
-    """The answer of a permutation test. ``resamples``: sign flips tried, all there are where ``exact``."""
+    """The result of a permutation test. ``resamples``: sign flips tried; all of them if ``exact``."""
 
     p: float
     exact: bool
@@ -49,7 +49,7 @@ class Permutation(NamedTuple):
 def t_test(differences: np.ndarray) -> float | None:
     """(n,) -> p of Student's paired t-test with n - 1 degrees of freedom (scipy's ``ttest_rel``).
 
-    1.0 where no query differs. None where the test is undefined: one query, or all differ by the same amount.
+    1.0 if no query differs. None if the test is undefined: one query, or all differ by the same amount.
     """
     from scipy.special import stdtr
 
@@ -62,19 +62,13 @@ def t_test(differences: np.ndarray) -> float | None:
     return float(2 * stdtr(len(d) - 1, -abs(t)))
 
 
-def permutation_test(differences: np.ndarray, resamples: int = PERMUTATIONS, seed: int = 0) -> Permutation:
-    """(n,) -> the paired randomisation test of one comparison; see :func:`permutation_tests`."""
-    return permutation_tests(np.asarray(differences, np.float64)[:, None], resamples, seed)[0]
-
-
 def permutation_tests(differences: np.ndarray, resamples: int = PERMUTATIONS, seed: int = 0) -> list[Permutation]:
-    """(n, comparisons) -> one answer a column: Fisher's randomisation test of the mean (Smucker et al. 2007).
+    """(n, comparisons) -> one result per column: Fisher's randomisation test of the mean (Smucker et al. 2007).
 
-    Were there no difference, run and baseline could change places at any query. p is the share of all such
-    exchanges whose mean difference is at least as large, in either direction, as the one seen. With at most
-    ``EXACT`` differences that are not zero (the others change nothing) all exchanges are counted; otherwise
-    ``resamples`` random ones, the one seen among them: (1 + at least as large) / (1 + resamples). A column's answer
-    does not depend on the other columns.
+    Under the null hypothesis run and baseline are exchangeable at every query. p is the share of all exchanges whose
+    mean difference is at least as large as the observed one, in either direction. With at most ``EXACT`` non-zero
+    differences all exchanges are counted; otherwise ``resamples`` random ones, plus the observed one:
+    (1 + at least as large) / (1 + resamples). A column's result does not depend on the other columns.
     """
     d = np.asarray(differences, np.float64)
     answers = {c: _exact(column[column != 0]) for c, column in enumerate(d.T) if np.count_nonzero(column) <= EXACT}
@@ -85,7 +79,7 @@ def permutation_tests(differences: np.ndarray, resamples: int = PERMUTATIONS, se
 
 
 def _exact(d: np.ndarray) -> Permutation:
-    """All sign flips of (k,) differences. A flip of all signs changes no magnitude, so the first sign stays."""
+    """All sign flips of (k,) differences. Flipping all signs keeps magnitudes, so the first sign is fixed."""
     sums = np.abs(d[:1])
     for value in d[1:]:
         sums = np.concatenate([sums + value, sums - value])
@@ -106,14 +100,14 @@ def _drawn(d: np.ndarray, resamples: int, seed: int) -> np.ndarray:
 
 
 def _threshold(d: np.ndarray) -> np.ndarray:
-    """(n, c) -> (c,): the magnitude seen, less what summing in another order may take off."""
+    """(n, c) -> (c,): the observed magnitude, minus the rounding error of another summation order."""
     return np.abs(d.sum(axis=0)) - _EQUAL * np.abs(d).sum(axis=0)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction: below alpha means rejected, with the chance of any false rejection at most alpha.
+    """Holm's step-down correction: rejecting below alpha keeps the family-wise error rate at most alpha.
 
-    An undefined test (None) stays None and still counts as one of the family, so the others gain nothing by it.
+    An undefined test (None) stays None and still counts as a member of the family.
     """
     order = sorted((i for i, p in enumerate(p_values) if p is not None), key=lambda i: p_values[i] or 0.0)
     corrected: list[float | None] = [None] * len(p_values)
@@ -129,7 +123,7 @@ def bootstrap_intervals(
 ) -> list[Interval | None]:
     """(n, columns) -> percentile intervals of the columns' means (Efron), over the same resampled queries for all.
 
-    Given differences, the interval is the paired one. None for fewer than two queries, which have no spread.
+    Of differences, it is the paired interval. None for fewer than two queries, which have no spread.
     """
     v = np.asarray(values, np.float64)
     if len(v) < 2:
@@ -141,7 +135,7 @@ def bootstrap_intervals(
 
 
 def _resampled_means(v: np.ndarray, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, c) -> (rows, c): means over n queries drawn with replacement. How often each was drawn, times its value."""
+    """(n, c) -> (rows, c): means over n queries drawn with replacement, as counts times values."""
     n = len(v)
     drawn = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
     counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
@@ -149,6 +143,6 @@ def _resampled_means(v: np.ndarray, rows: int, rng: np.random.Generator) -> np.n
 
 
 def _blocks(rows: int, width: int) -> Iterator[int]:
-    """``rows`` in pieces of at most ``_BLOCK`` numbers."""
+    """``rows`` in blocks of at most ``_BLOCK`` numbers."""
     step = max(1, _BLOCK // max(1, width))
     yield from (min(step, rows - start) for start in range(0, rows, step))

@@ -12,9 +12,14 @@ from transformers import PreTrainedTokenizerBase
 from dupmae_ir.errors import HeadMissing, UsageError
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.trainer import Teacher
-from dupmae_ir.models.checkpoints.base_models import base_folder, sampled, with_calibrated_head
-from dupmae_ir.models.checkpoints.calibrated_head import taught_projection
-from dupmae_ir.models.checkpoints.folder import ModelConfig, load_model, read_config
+from dupmae_ir.models.checkpoints.calibrated_head import (
+    distilled_projection,
+    load_with_calibrated_head,
+    sample_passages,
+)
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
+from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.experts import join_experts, with_experts
 from dupmae_ir.models.masked_lm import encoder_of
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
@@ -30,7 +35,7 @@ def load_base(
     try:
         model, tokenizer, _ = load_model(base, need_ot=config.similarity != "cls", activation=config.activation)
     except HeadMissing:
-        model, tokenizer = with_calibrated_head(
+        model, tokenizer = load_with_calibrated_head(
             base, passages, cls_dim=config.cls_dim or None, seed=config.seed, quiet=quiet
         )
         model.activation = config.activation
@@ -59,12 +64,13 @@ def _new_projection(
 ) -> torch.nn.Linear:
     """W_cls for a base without one: the least-squares fit to --teacher's vectors, or orthogonal without a teacher."""
     width = side.lm.config.hidden_size
-    if config.teacher is None or config.cls_dim != width:
+    teacher = load_teacher(config, side)
+    if teacher is None or config.cls_dim != width:
         projection = torch.nn.Linear(width, config.cls_dim, bias=False)
         torch.nn.init.orthogonal_(projection.weight)
         return projection
-    sample = sampled(passages, config.seed)
-    return taught_projection(side, tokenizer, sample, load_teacher(config, side), config.document_length)
+    sample = sample_passages(passages, config.seed)
+    return distilled_projection(side, tokenizer, sample, teacher, config.document_length)
 
 
 def _with_encoders(model: Retriever | UntiedRetriever, encoder: str) -> Retriever | UntiedRetriever:
@@ -109,7 +115,7 @@ def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever)
     """
     if config.teacher is None:
         return None
-    teacher, _, _ = load_model(base_folder(config.teacher), need_ot=False)
+    teacher, _, _ = load_model(model_folder(config.teacher), need_ot=False)
     student = retriever.side("document")
     width, vocabulary = teacher.lm.config.hidden_size, teacher.lm.config.vocab_size
     if width != retriever.dim or vocabulary != student.lm.config.vocab_size:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dupmae_ir.finetune.objective import Parts
-from dupmae_ir.models.checkpoints.released import SIDES
+from dupmae_ir.models.checkpoints.layout import SIDES
 
 
 def cached_step(

@@ -14,7 +14,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from dupmae_ir.console import say
-from dupmae_ir.device import on_its_threads
+from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.base import load_base, load_teacher, stored_config
 from dupmae_ir.finetune.config import FinetuneConfig
@@ -23,8 +23,9 @@ from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches, cap_kinds, read_
 from dupmae_ir.finetune.objective import BiEncoder
 from dupmae_ir.finetune.trainer import PairTrainer
 from dupmae_ir.io.jobs import Job
-from dupmae_ir.models.checkpoints.base_models import base_folder
-from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.training.arguments import process_state, training_arguments
 from dupmae_ir.training.distributed import DistributedJob
@@ -45,7 +46,7 @@ class Examples(NamedTuple):
         return len(self.drawn)
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: FinetuneConfig) -> dict[str, Any] | None:
     """Train, and write the model folder with its record, ``training.json``.
 
@@ -71,7 +72,7 @@ def _train(config: FinetuneConfig, job: DistributedJob, state: PartialState, qui
     set_seed(config.seed)
     with state.main_process_first():
         examples = _examples(config, quiet)
-        base = base_folder(config.model)
+        base = model_folder(config.model)
         retriever, tokenizer = load_base(config, base, examples.passages, quiet)
     stored = stored_config(config, base, tokenizer)
     steps = config.steps or _steps(config, len(examples.drawn), state.num_processes)
@@ -102,7 +103,7 @@ def _last(log: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 def _inputs(config: FinetuneConfig) -> dict[str, str]:
     return input_digests(
         {"pairs": config.pairs, "dev": config.dev, "mined": config.mined, "scores": config.scores},
-        {"model": base_folder(config.model), "teacher": base_folder(config.teacher) if config.teacher else None},
+        {"model": model_folder(config.model), "teacher": model_folder(config.teacher) if config.teacher else None},
     )
 
 

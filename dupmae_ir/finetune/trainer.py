@@ -16,7 +16,7 @@ from dupmae_ir.finetune.data.pairs import Pair
 from dupmae_ir.finetune.gather import gather_batch, gather_rows
 from dupmae_ir.finetune.grad_cache import cached_step, chunks_of
 from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss, in_groups
-from dupmae_ir.models.checkpoints.released import SIDES
+from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.pooling import keep_top_k
 from dupmae_ir.models.retriever import similarity
 from dupmae_ir.training.trainer import CheckedTrainer
@@ -29,13 +29,13 @@ class Teacher:
         self.encoder, self.scale = encoder.eval().requires_grad_(False), scale
 
     @torch.no_grad()
-    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         def means(rows: Tensor, length: int) -> Parts:
-            some_ids, some_mask = ids[rows, :length], mask[rows, :length]
+            some_ids, some_mask = input_ids[rows, :length], attention_mask[rows, :length]
             hidden = self.encoder(input_ids=some_ids, attention_mask=some_mask).last_hidden_state
             return (hidden * some_mask.unsqueeze(-1)).sum(1) / some_mask.sum(1, keepdim=True), None
 
-        vectors, _ = in_groups(mask, means)
+        vectors, _ = in_groups(attention_mask, means)
         assert vectors is not None
         return self.scale**0.5 * torch.nn.functional.normalize(vectors.float(), dim=1)
 

@@ -17,10 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints import folder as checkpoints
-from dupmae_ir.models.checkpoints.released import UNTIED
+from dupmae_ir.models.checkpoints.layout import UNTIED
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.masked_lm import encoder_of
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+from dupmae_ir.models.special_tokens import excluded_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -109,24 +112,20 @@ def _expert(block: nn.Module, shared_norm: bool) -> nn.Module:
     return expert
 
 
-def save_experts(
-    folder: str | Path, experts: Experts, tokenizer: PreTrainedTokenizerBase, config: checkpoints.ModelConfig
-) -> Path:
+def save_experts(folder: str | Path, experts: Experts, tokenizer: PreTrainedTokenizerBase, config: ModelConfig) -> Path:
     """Write ``query_model/`` and ``passage_model/``, each a plain model folder, atomically. Returns the folder."""
-    excluded = checkpoints.silent_ids(tokenizer, config.include_sep, config.include_cls)
-    query, passage = (Retriever(experts.of(t), None, *excluded, config.activation) for t in get_args(TextType))
+    terms, tokens = excluded_ids(tokenizer, config.include_sep, config.include_cls)
+    query, passage = (Retriever(experts.of(t), None, terms, tokens, config.activation) for t in get_args(TextType))
     config = replace(config, method="cot-mote")
-    return checkpoints.save_model(folder, UntiedRetriever(query, passage), tokenizer, config)
+    return save_model(folder, UntiedRetriever(query, passage), tokenizer, config)
 
 
-def load_experts(
-    folder: str | Path, shared_norm: bool = False
-) -> tuple[Experts, PreTrainedTokenizerBase, checkpoints.ModelConfig]:
+def load_experts(folder: str | Path, shared_norm: bool = False) -> tuple[Experts, PreTrainedTokenizerBase, ModelConfig]:
     """(experts with shared modules, tokenizer, config) of a folder that :func:`save_experts` wrote.
 
     Raises :class:`CheckpointError` if the two sides differ in more than their feed-forward parts.
     """
-    model, tokenizer, config = checkpoints.load_model(folder)
+    model, tokenizer, config = load_model(folder)
     if not isinstance(model, UntiedRetriever):
         raise CheckpointError(f"{folder}: contains one encoder; experts are two, in {' and '.join(FOLDERS.values())}")
     return join_experts(model.document.lm, model.query.lm, str(folder), shared_norm), tokenizer, config

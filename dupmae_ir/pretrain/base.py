@@ -10,10 +10,12 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTra
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
-from dupmae_ir.models.checkpoints.base_models import SAMPLE, base_folder, with_calibrated_head
-from dupmae_ir.models.checkpoints.folder import load_model, silent_ids
+from dupmae_ir.models.checkpoints.calibrated_head import SAMPLE, load_with_calibrated_head
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.experts import FOLDERS, Experts, load_experts
-from dupmae_ir.models.retriever import Retriever
+from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+from dupmae_ir.models.special_tokens import excluded_ids
 from dupmae_ir.pretrain.config import PretrainConfig
 
 
@@ -27,7 +29,7 @@ def load_base(
     """
     if config.from_config:
         return _from_scratch(Path(config.from_config), Path(str(config.tokenizer)))
-    folder = base_folder(str(config.model or config.init_from))
+    folder = model_folder(str(config.model or config.init_from))
     if (folder / FOLDERS["passage"]).is_dir():
         folder = folder / FOLDERS["passage"]
     try:
@@ -39,7 +41,9 @@ def load_base(
                 "with --add-head, or use a masked language model"
             ) from None
         first = list(islice(passages, 10 * SAMPLE))
-        model, tokenizer = with_calibrated_head(folder, first, cls_dim=None, seed=config.seed, quiet=quiet)
+        model, tokenizer = load_with_calibrated_head(folder, first, cls_dim=None, seed=config.seed, quiet=quiet)
+    if isinstance(model, UntiedRetriever):
+        raise CheckpointError(f"{folder}: holds two encoders; pre-training starts from one")
     # W_cls is learned in fine-tuning; pre-training uses the [CLS] vector itself.
     model.projection = None
     return model.train().requires_grad_(True), tokenizer
@@ -72,4 +76,4 @@ def _from_scratch(path: Path, folder: Path) -> tuple[Retriever, PreTrainedTokeni
         raise UsageError(
             f"{path}: vocab_size is {settings.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; they must fit"
         )
-    return Retriever(lm, None, *silent_ids(tokenizer)).train(), tokenizer
+    return Retriever(lm, None, *excluded_ids(tokenizer)).train(), tokenizer

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.experts import Experts, save_experts
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.objectives.cot_mae import CoTMAE

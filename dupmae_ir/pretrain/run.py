@@ -16,12 +16,12 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from dupmae_ir.console import say
-from dupmae_ir.device import on_its_threads
+from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import sha256_file
-from dupmae_ir.models.checkpoints.base_models import base_folder
-from dupmae_ir.models.checkpoints.folder import ModelConfig
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.masked_lm import longest
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.retriever import Retriever
@@ -48,7 +48,7 @@ PATHS = ("model", "init_from", "from_config", "tokenizer", "corpus")
 SourceDigest = Callable[[str], str]
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: PretrainConfig) -> dict[str, Any] | None:
     """Pre-train, and write the model folder with its record, ``training.json``.
 
@@ -71,7 +71,7 @@ def run(config: PretrainConfig) -> dict[str, Any] | None:
 
 def _inputs(config: PretrainConfig, source_digest: SourceDigest) -> dict[str, str]:
     """Digests of the corpora, and of the files that training starts from."""
-    base = base_folder(config.model) if config.model else None
+    base = model_folder(config.model) if config.model else None
     digests = input_digests(
         {"from_config": config.from_config},
         {"model": base, "init_from": config.init_from, "tokenizer": config.tokenizer},

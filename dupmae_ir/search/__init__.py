@@ -1,4 +1,4 @@
-"""Search: dense, impact and exact hybrid lists of an index folder; fusion of lists. Names are imported on first use."""
+"""Dense, impact and exact hybrid search of an index folder, and fusion of lists. Names are imported on first use."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 _NAMES = {
     "Searcher": "searcher",
-    "Settings": "searcher",
-    "Answer": "searcher",
-    "Report": "searcher",
-    "Explanation": "searcher",
-    "TermShare": "searcher",
-    "Fusion": "fusion",
-    "rrf": "fusion",
-    "interpolate": "fusion",
-    "pyserini_hybrid": "fusion",
-    "SearchConfig": "run",
+    "SearchSettings": "config",
+    "SearchConfig": "config",
+    "Answer": "ranking",
+    "Report": "ranking",
+    "Explanation": "explain",
+    "TermShare": "explain",
+    "Fusion": "fusion.config",
+    "fuse": "fusion.methods",
+    "rrf": "fusion.methods",
+    "interpolate": "fusion.methods",
+    "pyserini_hybrid": "fusion.methods",
 }
 __all__ = sorted(_NAMES)
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import textwrap
 from typing import Any
 
-from dupmae_ir.config import parse
-from dupmae_ir.console import Parser, guarded, say, table
-from dupmae_ir.search.run import SearchConfig, run
+from dupmae_ir.command import Command
+from dupmae_ir.console import table
+from dupmae_ir.search.config import SearchConfig
 
 PURPOSE = """
-Search an index folder. Topics make a run file; one --query makes a readable answer.
+Search an index folder. --topics writes a run file; --query prints the hits of one query.
 
-Hybrid search ranks by the true sum <cls_q, cls_d> + <ot_q, ot_d>: every candidate is scored exactly on both sides, and
-the lists are deepened until no unseen document can belong among the hits. Scores are in real units in every mode, so
-hybrid = dense + impact. Equal scores are in docid order, here and in what trec_eval makes of the run.
+Hybrid search ranks by the exact sum <cls_q, cls_d> + <ot_q, ot_d>: every candidate is scored exactly on both sides, and
+the lists are deepened until no unseen document can be among the hits. Scores are in real units in every mode, so
+hybrid = dense + impact. Equal scores are in docid order, here and in trec_eval's reading of the run.
 """
 EXAMPLES = """
 python -m dupmae_ir.search --index I --topics queries.jsonl --output run.trec
@@ -27,25 +25,21 @@ python -m dupmae_ir.search --index I --query "how do I wait for a thread to end"
 """
 
 
-def main(argv: list[str] | None = None) -> int:
-    return guarded(lambda: _main(argv), "dupmae-ir search")
-
-
-def _main(argv: list[str] | None) -> int:
-    config = parse(Parser("search", PURPOSE, EXAMPLES), SearchConfig, argv)
-    found = run(config)
+def summarize(config: SearchConfig, result: dict[str, Any]) -> str:
+    """The line about the run, or of the query for standard error."""
     if config.json:
-        print(json.dumps(found, ensure_ascii=False))
-    elif config.query is not None:
-        say(_heading(found), config.quiet)
-        print("\n".join(_explanation(found) if config.explain is not None else _answer(found)))
-    else:
-        say(_sentence(found), config.quiet)
-    return 0
+        return ""
+    return _summary_of_run(result) if config.query is None else _summary_of_query(result)
 
 
-def _sentence(found: dict[str, Any]) -> str:
-    """What a run says of itself when it is done."""
+def show(config: SearchConfig, result: dict[str, Any]) -> str:
+    """The text for standard output."""
+    if config.query is None:
+        return ""
+    return "\n".join(_explanation(result) if config.explain is not None else _hits(result))
+
+
+def _summary_of_run(found: dict[str, Any]) -> str:
     rate = found["topics"] / found["seconds"] if found["seconds"] else 0
     text = f"{found['output']}: {found['topics']:,} topics, {found['mode']}, {found['seconds']:.1f} s ({rate:,.0f}/s)"
     if "certified" in found:
@@ -57,19 +51,19 @@ def _sentence(found: dict[str, Any]) -> str:
         ]
         text += f"\n  certified exact: {found['certified']:,} of {reported:,}; depth of lists: {'; '.join(depths)}"
     if (uncertified := found.get("uncertified")) and (approximate := _approximate(found)):
-        text += f"\n  the others are not: {approximate}"
+        text += f"\n  the others are not certified: {approximate}"
     elif uncertified:
         text += f"\n  not certified within --max-depth: {_some(uncertified)}"
     if found["blank"]:
         text += f"\n  {found['blank']:,} topics are blank and have no hits"
     if short := found.get("short"):
-        text += f"\n  fewer documents than --hits, for want of passages (--passage-hits): {_some(short)}"
+        text += f"\n  fewer documents than --hits because --passage-hits is too small: {_some(short)}"
     if empty := found["without_hits"] - found["blank"]:
         text += f"\n  {empty:,} topics match nothing and are not in the run"
     return text
 
 
-def _heading(found: dict[str, Any]) -> str:
+def _summary_of_query(found: dict[str, Any]) -> str:
     report = found["report"]
     if report is None:
         return f"{found['mode']}, {found['seconds']:.2f} s"
@@ -81,7 +75,7 @@ def _heading(found: dict[str, Any]) -> str:
 
 
 def _approximate(found: dict[str, Any]) -> str | None:
-    """Why nothing is certified, in words; None where the dense index could."""
+    """The reason why nothing is certified; None for a dense index that certifies."""
     dense = found.get("dense_index")
     if not dense or dense["exact"]:
         return None
@@ -89,7 +83,7 @@ def _approximate(found: dict[str, Any]) -> str | None:
     return f"{dense['kind']} is approximate, --{name.replace('_', '-')} {value} ({dense['reason']})"
 
 
-def _answer(found: dict[str, Any]) -> list[str]:
+def _hits(found: dict[str, Any]) -> list[str]:
     if not found["hits"]:
         return ["no document matches"]
     width = len(str(found["hits"][-1]["rank"]))
@@ -97,7 +91,7 @@ def _answer(found: dict[str, Any]) -> list[str]:
 
 
 def _hit(found: dict[str, Any], hit: dict[str, Any], width: int) -> list[str]:
-    """Rank, id and score; then title, text and matched terms, where they are known."""
+    """Rank, id and score; then title, text and matched terms, if known."""
     indent = " " * (width + 2)
     lines = [f"{hit['rank']:>{width}}  {hit['docid']}  {hit['score']:.6g}{_shares(found, hit)}"]
     if hit.get("title") or hit.get("text"):
@@ -127,7 +121,7 @@ def _explanation(found: dict[str, Any]) -> list[str]:
         [t["term"], *(f"{t[column]:.4f}" for column in ("query_weight", "document_weight", "share"))]
         for t in hit["terms"]
     ]
-    # The first line has no rank: the document was named, not found.
+    # The first line has no rank, since the document was given by id.
     lines = [line[3:] if n == 0 else line for n, line in enumerate(_hit(found, hit | {"terms": []}, 1))]
     if hit["impact"] is not None:
         lines += ["", table(rows, ["term", "query", "document", "share"])] if rows else ["no term matches"]
@@ -139,5 +133,7 @@ def _some(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
+main = Command("search", PURPOSE, EXAMPLES, SearchConfig, "dupmae_ir.search.run:run", summarize=summarize, show=show)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    main.exit()

@@ -1,16 +1,16 @@
-"""The exact top k of a sum of inner products (DupMAE Eq. 12), and the proof that nothing was missed.
+"""Certified top-k search for a sum of inner products (DupMAE, Eq. 12).
 
-``s(q, d) = <cls_q, cls_d> + <ot_q, ot_d>``: the sum of a dense and an impact score. Neither faiss nor Lucene can
-search the sum, so take the best ``depth`` of both, score every document of the union exactly, and compare with
-what a document in neither list could reach at most:
+``s(q, d) = <cls_q, cls_d> + <ot_q, ot_d>``: the sum of a dense and an impact score, which neither faiss nor Lucene can
+rank directly. :func:`exact_top` retrieves the top ``depth`` candidates of each part, scores their union exactly, and
+compares the k-th best score with an upper bound on any unseen document:
 
-    bound = most a document outside the dense list can score + most one outside the impact list can score
+    bound = highest dense score outside the dense list + highest impact score outside the impact list
 
-When the k-th best score is above the bound, no unseen document belongs to the top k: the list is *certified*.
-It must be above, not equal: an unseen document may tie with the k-th and come first by docid. Otherwise go deeper.
-A dense or an impact search alone is the same thing with one part, which settles ties at the k-th place too.
+If the k-th score is strictly greater, the list is exact (*certified*); otherwise ``depth`` doubles. Strictly, because
+an unseen document with an equal score could precede the k-th by docid. A dense or an impact search alone is the same
+search with one part, which also resolves ties at the k-th place.
 
-This is Fagin's threshold argument with ranked lists only, followed by random access to the missing halves.
+This is Fagin's threshold algorithm with sorted access in batches, followed by random access to the missing scores.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import numpy as np
 from dupmae_ir.search.ordering import best_positions
 
 SCAN = 2
-"""From ``documents / SCAN`` on, scoring the whole collection is cheaper than two deep lists."""
+"""At a depth of ``documents / SCAN``, scoring the whole collection is cheaper than two deep lists."""
 
 
 class Candidates(NamedTuple):
     """The best rows of one part for one query, in any order.
 
-    ``bound``: no row outside ``rows`` scores more in this part; inf from a part that cannot say at any depth.
-    ``complete``: asking deeper adds nothing.
+    ``bound``: no row outside ``rows`` has a higher score in this part; inf for a part that has no bound at any depth.
+    ``complete``: a deeper search adds nothing.
     """
 
     rows: np.ndarray
@@ -43,32 +43,34 @@ class Part(Protocol):
     """One summand of the score, for a batch of queries (numbered from 0) over documents (numbered from 0)."""
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
-        """At least the ``depth`` best rows of each query as this part ranks them, fewer when there are no more."""
+        """At least the ``depth`` best rows of each query as this part ranks them; fewer if there are no more."""
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
-        """Exact scores of (m,) rows: (m,) float64, the same for a row in whatever company it is asked."""
+        """Exact scores of (m,) rows: (m,) float64; a row's score does not depend on the other rows."""
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """A part times a positive number; Eq. 12 has 1 for both."""
+    """A part multiplied by a positive weight; both weights are 1 in Eq. 12."""
 
     part: Part
     weight: float
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
+        """The part's candidates, with weighted bounds."""
         return [found._replace(bound=self.weight * found.bound) for found in self.part.top(queries, depth)]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
+        """The part's exact scores, weighted."""
         return self.weight * self.part.scores(query, rows)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The answer to one query and what it rests on.
+    """The top documents of one query and the evidence for them.
 
     ``rows``, ``scores``: best first. ``exact``: certified. ``depths``: length of each part's list, in the order of
-    the parts. ``candidates``: documents scored. ``bound``: what an unseen document may reach at most
+    the parts. ``candidates``: documents scored. ``bound``: upper bound on the score of an unseen document
     (-inf: every document was scored; inf: a part is approximate).
     """
 
@@ -92,11 +94,15 @@ def exact_top(
 ) -> list[Outcome]:
     """The ``k`` best documents of each of ``queries`` queries by the sum of their parts.
 
-    ``ranks`` (documents,): the place of each row's docid among all, which decides ties. ``excluded``: a row that
-    must not appear, per query (the query itself, in collections that hold it). ``floor``: a document must score
-    more than this to be a hit (0 for impacts: a document without a common term is none). ``max_depth``: longest
-    list to ask for, 0 for no limit; a query that would need more comes back with ``exact=False``, and so does one
-    whose bound is infinite, after one look.
+    Args:
+        parts: the summands.
+        queries: number of queries.
+        ranks: (documents,), the rank of each row's docid among all docids, which breaks ties.
+        k: documents per query.
+        excluded: a row to leave out, per query (the query itself, in collections that contain it).
+        floor: a hit must score more than this (0 for impacts: a document without a common term is no hit).
+        max_depth: longest list to retrieve, 0 for no limit. A query that needs more is returned with ``exact=False``,
+            as is one with an infinite bound, after one round.
     """
     documents = len(ranks)
     done: dict[int, Outcome] = {}
@@ -111,7 +117,7 @@ def exact_top(
         for place, query in enumerate(pending):
             found = [_everything(documents) for _ in parts] if lists is None else [part[place] for part in lists]
             outcome = _judge(parts, query, found, ranks, k, skip[query], floor)
-            # What one part cannot bound, no depth certifies: one look is the answer.
+            # Without a bound no depth certifies the list, so the first round is final.
             if outcome.exact or last or outcome.bound == np.inf:
                 done[query] = outcome
         pending = [query for query in pending if query not in done]
@@ -120,7 +126,7 @@ def exact_top(
 
 
 def first_depth(k: int) -> int:
-    """How deep to look first: some slack over ``k``, so that a tie at the k-th place rarely costs a second look."""
+    """The depth of the first round: some slack over ``k``, so that a tie at the k-th place rarely needs a second."""
     return 2 * k + 10
 
 
@@ -131,11 +137,11 @@ def _limited(depth: int, limit: int) -> int:
 def _deepen(
     parts: Sequence[Part], pending: list[int], depth: int, complete: dict[tuple[int, int], Candidates]
 ) -> list[list[Candidates]]:
-    """Lists of each part for the pending queries; a list that cannot grow is kept in ``complete``, not asked again."""
+    """Lists of each part for the pending queries. A list that cannot grow is kept in ``complete``."""
     lists = []
     for p, part in enumerate(parts):
-        asked = [query for query in pending if (p, query) not in complete]
-        fresh = dict(zip(asked, part.top(asked, depth), strict=True)) if asked else {}
+        deepened = [query for query in pending if (p, query) not in complete]
+        fresh = dict(zip(deepened, part.top(deepened, depth), strict=True)) if deepened else {}
         complete.update({(p, query): found for query, found in fresh.items() if found.complete})
         lists.append([fresh[query] if query in fresh else complete[p, query] for query in pending])
     return lists
@@ -155,7 +161,7 @@ def _judge(
     floor: float,
 ) -> Outcome:
     rows = found[0].rows if len(found) == 1 else np.unique(np.concatenate([f.rows for f in found]))
-    # A part that has shown every document bounds the sum, too: there is nothing unseen.
+    # If the union contains every document, nothing is unseen.
     bound = -np.inf if len(rows) >= len(ranks) else float(sum(f.bound for f in found))
     seen = len(rows)
     if excluded is not None:
@@ -166,7 +172,7 @@ def _judge(
     hit = scores > floor
     rows, scores = rows[hit], scores[hit]
     best = best_positions(scores, ranks[rows], k)
-    # Below the floor there are no hits, so a list may also be certified by having them all.
+    # There are no hits below the floor, so a list that contains all hits is certified as well.
     kth = float(scores[best[-1]]) if len(best) == k else -np.inf
     exact = bound <= floor or kth > bound
     return Outcome(rows[best], scores[best], exact, tuple(len(f.rows) for f in found), seen, bound)

@@ -1,8 +1,8 @@
-"""The dense part: faiss proposes, float64 decides.
+"""The dense part of a score: candidates from faiss, exact scores in float64.
 
-faiss multiplies in float32, and its last digits depend on how many queries go in at once. So its scores only
-choose candidates; what is reported is the inner product of the stored float32 vectors accumulated in float64,
-the same for a document whatever the batch, the depth or the company.
+faiss multiplies in float32, and its last digits depend on the number of queries per call. Its scores therefore only
+select candidates. The reported score is the inner product of the stored float32 vectors accumulated in float64, which
+does not depend on the batch, the depth or the other candidates.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from dupmae_ir.index.dense_kinds import FLAT
 from dupmae_ir.search.certified_topk import Candidates
 
 MANY = 16
-"""From so many questions on, one matrix product is faster than faiss's loop over them."""
+"""With at least this many queries, one matrix product is faster than faiss's loop over them."""
 _BLOCK = 8192
-"""Rows converted to float64 at a time."""
+"""Rows converted to float64 per step."""
 
 
 class DenseIndex:
-    """A flat inner-product index: ``index`` a faiss ``IndexFlatIP``, ``vectors`` (n, d) float32 what it holds."""
+    """A flat inner-product index: ``index`` is a faiss ``IndexFlatIP``, ``vectors`` its (n, d) float32 contents."""
 
     kind = FLAT
-    certifies = True  #: whether its lists can be shown to miss nothing
+    certifies = True  #: whether its lists can be certified exact
 
     def __init__(self, index: Any, vectors: np.ndarray) -> None:
         self.index = index
         self.vectors = vectors
-        self.flat = index  #: whose memory ``vectors`` is; another index may propose
+        self.flat = index  #: owns the memory of ``vectors``; candidates may come from another index
 
     @cached_property
     def longest(self) -> float:
-        """The largest Euclidean norm of a vector; reads all of them."""
+        """The largest Euclidean norm of a vector; reads all vectors."""
         return _longest(self.vectors)
 
     def described(self) -> dict[str, Any]:
-        """For the summary of a run: which index it is, and whether it can certify."""
+        """For the summary of a run: the kind of index, and whether its lists can be certified."""
         return {"kind": self.kind, "exact": self.certifies}
 
     def queries(self, vectors: np.ndarray, threads: int = 1) -> DensePart:
         """The dense part of a search for (q, d) float32 query vectors."""
         if vectors.shape[1] != self.vectors.shape[1]:
             raise IndexMismatch(
-                f"the index holds {self.vectors.shape[1]}-dimensional vectors but the queries have {vectors.shape[1]}; "
-                "search with the encoder that made the index"
+                f"the index has {self.vectors.shape[1]}-dimensional vectors but the queries have {vectors.shape[1]}; "
+                "search with the encoder that built the index"
             )
         return self._part(np.ascontiguousarray(vectors, dtype=np.float32), threads)
 
@@ -67,6 +67,7 @@ class DensePart:
         self.threads = threads
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
+        """faiss's ``depth`` best rows of each query; the bound allows for float32 rounding."""
         wanted = min(depth, len(self.dense.vectors))
         with faiss_threads(self.threads), as_product(len(queries)):
             scores, rows = self.dense.index.search(self.vectors[list(queries)], wanted)
@@ -79,11 +80,12 @@ class DensePart:
         ]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
+        """Exact scores of (m,) rows: (m,) float64."""
         return inner_products(self.vectors[query], self.dense.vectors, rows)
 
     def noise(self, query: int) -> float:
-        """How far a float32 inner product of d terms can be from the true one, summed in any order:
-        d units in the last place of |q| |v| (Higham, Accuracy and Stability, section 3.1), and a few for good measure.
+        """Upper bound on the error of a float32 inner product of d terms, summed in any order:
+        d units in the last place of |q| |v| (Higham, Accuracy and Stability, section 3.1), plus a margin of 8.
         """
         length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
         return (self.vectors.shape[1] + 8) * 2.0**-24 * length * self.dense.longest
@@ -91,8 +93,8 @@ class DensePart:
 
 @contextmanager
 def as_product(queries: int) -> Iterator[None]:
-    """Let faiss multiply matrices for :data:`MANY` queries and more in here. Its own threshold, which is for all of
-    the process and put back afterwards, waits for hundreds (1.15: queries x width of 128,000)."""
+    """Within the block, faiss uses a matrix product if there are at least :data:`MANY` queries. Its own threshold, a
+    process-wide variable that is restored afterwards, is in the hundreds (1.15: queries x width of 128,000)."""
     import faiss
 
     before = faiss.cvar.distance_compute_blas_threshold
@@ -107,7 +109,7 @@ def as_product(queries: int) -> Iterator[None]:
 def inner_products(query: np.ndarray, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """<query, vectors[rows]>: (d,) and (n, d) float32, (m,) rows -> (m,) float64.
 
-    Row by row (no matrix product), so that equal vectors get equal scores, to the bit.
+    Computed row by row (no matrix product), so that equal vectors get bit-identical scores.
     """
     wide = query.astype(np.float64)
     out = np.empty(len(rows))
@@ -123,5 +125,5 @@ def _longest(vectors: np.ndarray) -> float:
     return float(np.sqrt(max(squares, default=0.0)))
 
 
-def _blocks(vectors: np.ndarray) -> Any:
+def _blocks(vectors: np.ndarray) -> Iterator[np.ndarray]:
     return (vectors[s : s + _BLOCK].astype(np.float64) for s in range(0, len(vectors), _BLOCK))

@@ -1,4 +1,4 @@
-"""The OT part: Lucene proposes, the forward index decides, in exact integers.
+"""The impact part of a score: candidates from Lucene or postings, exact integer scores from the forward index.
 
 An impact score is the inner product of two vectors of small integers. In real units it is that integer divided
 by the square of the index's scale, because both sides were multiplied by the scale before rounding.
@@ -8,17 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dupmae_ir.search.certified_topk import Candidates
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
-
-MOST_TERMS = 1024
-"""Lucene refuses a query of more clauses."""
 
 
 class ImpactQuery(NamedTuple):
@@ -29,10 +23,10 @@ class ImpactQuery(NamedTuple):
 
 
 class Postings(Protocol):
-    """What finds documents: Lucene, or a stand-in in tests."""
+    """A source of candidates: Lucene, the postings, or a fake in tests."""
 
     def top(self, queries: list[dict[str, int]], k: int, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The ``k`` best rows of each query and their integer scores, best first; rows without a common term never."""
+        """The ``k`` best rows of each query and their integer scores, best first; only rows with a common term."""
 
 
 class Forward(Protocol):
@@ -42,20 +36,8 @@ class Forward(Protocol):
         """Exact integer inner products of (m,) rows with one query: (m,) int64."""
 
 
-def quantise(ot: sp.csr_matrix, scale: float) -> list[ImpactQuery]:
-    """(q, V) float OT weights -> impacts, as for documents: ``rint(w * scale)``, at most 255, zeros dropped."""
-    from dupmae_ir.index.folder import quantise as quantised
-
-    impacts, _ = quantised(ot, scale)
-    rows = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
-    return [
-        ImpactQuery(impacts.indices[start:end].astype(np.int64), impacts.data[start:end].astype(np.int64))
-        for start, end in rows
-    ]
-
-
 class ImpactIndex:
-    """Postings and the forward index of the same impacts; ``terms[id]`` is how Lucene knows a vocabulary id.
+    """Postings and the forward index of the same impacts; ``terms[id]`` is Lucene's term for a vocabulary id.
 
     ``open_postings`` is called when candidates are first needed: scoring and explaining need no JVM.
     """
@@ -76,11 +58,11 @@ class ImpactIndex:
 
     @cached_property
     def postings(self) -> Postings:
-        """Where candidates come from."""
+        """The source of candidates."""
         return self._open_postings()
 
     def queries(self, queries: list[ImpactQuery], threads: int = 1, raw: bool = False) -> ImpactPart:
-        """The impact part of a search for quantised queries, in real units or, ``raw``, in integers."""
+        """The impact part of a search for quantised queries, in real units or, with ``raw``, in integers."""
         return ImpactPart(self, queries, threads, 1.0 if raw else self.scale**2)
 
 
@@ -97,17 +79,21 @@ class ImpactPart:
         self.unit = unit
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
-        asked = [query for query in queries if len(self.impact_queries[query].ids)]
-        lists = self.index.postings.top([self._terms(query) for query in asked], depth, self.threads) if asked else []
-        found = dict(zip(asked, lists, strict=True))
+        """The ``depth`` best rows of each query; none for a query without terms."""
+        nonempty = [query for query in queries if len(self.impact_queries[query].ids)]
+        lists = (
+            self.index.postings.top([self._terms(query) for query in nonempty], depth, self.threads) if nonempty else []
+        )
+        found = dict(zip(nonempty, lists, strict=True))
         return [self._candidates(*found[query], depth) if query in found else _NOTHING for query in queries]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
+        """Exact scores of (m,) rows: (m,) float64."""
         q = self.impact_queries[query]
         return self.index.forward.scores(rows, q.ids, q.impacts) / self.unit
 
     def terms(self) -> list[dict[str, int]]:
-        """Every query as Lucene and the postings know it: terms and their weights."""
+        """Every query as Lucene and the postings take it: terms and their weights."""
         return [self._terms(query) for query in range(len(self.impact_queries))]
 
     def _terms(self, query: int) -> dict[str, int]:
@@ -115,7 +101,7 @@ class ImpactPart:
         return {self.index.terms[i]: int(w) for i, w in zip(q.ids, q.impacts, strict=True)}
 
     def _candidates(self, rows: np.ndarray, sums: np.ndarray, depth: int) -> Candidates:
-        """An exhausted list bounds the rest by 0: they have no term in common with the query."""
+        """If the list is exhausted, the bound is 0: other rows have no term in common with the query."""
         exhausted = len(rows) < depth or len(rows) == self.index.documents
         bound = 0.0 if exhausted else _ceiling(int(sums.min())) / self.unit
         return Candidates(rows.astype(np.int64), bound, exhausted)
@@ -125,5 +111,5 @@ _NOTHING = Candidates(np.zeros(0, np.int64), 0.0, True)
 
 
 def _ceiling(score: int) -> int:
-    """The highest true sum behind a Lucene score: Lucene returns float32, exact to 2**24 and rounded above."""
+    """The highest true sum that Lucene may return as ``score``: float32 is exact to 2**24 and rounded above."""
     return score if score < 2**24 else score + (score >> 22)

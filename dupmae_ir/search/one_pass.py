@@ -1,19 +1,19 @@
-"""The exact top k of the sum (DupMAE Eq. 12) from one pass over both halves, where both can be scanned.
+"""Exact top-k search by one pass over all documents (DupMAE, Eq. 12), for indexes with postings.
 
-Deep lists of either half hold few documents of each other's, so :mod:`dupmae_ir.search.certified_topk` scores
-several times k documents exactly. With the flat vectors and the postings at hand both halves of *all* documents cost
-less: window by window a matrix product gives the dense scores of all questions, the postings add their impacts to it,
-and what can be among the k best is kept. These sums are float32; how far they can be from the true ones is known, and
-whatever lies within that of the k-th is scored again: integers for the impacts, float64 for the vectors, as everywhere.
+A deep list of one part contains few of the other part's documents, so :mod:`dupmae_ir.search.certified_topk` scores
+several times k documents exactly. With flat vectors and postings it is cheaper to score *all* documents: window by
+window, a matrix product gives the dense scores of all queries, the postings add their impacts, and documents that can
+be among the k best are kept. These sums are float32 with a known error bound. Documents within that bound of the k-th
+are scored again exactly: integers for impacts, float64 for vectors.
 
-A document that was not kept scores less than the k-th for certain, so every list is certified.
+A document that was not kept has a score below the k-th, so every list is certified.
 
-By impacts alone the postings' lists are the answer as they are (:func:`summed_top`).
+For impacts alone the lists of the postings are exact as they are (:func:`summed_top`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from dupmae_ir.index.postings import PostingsSearcher
 
 MOST_HITS = 1 << 14
-"""Deeper lists are left to the other way: what is kept here grows with them."""
+"""Deeper lists are left to certified_topk: the memory for kept documents grows with the depth."""
 _BLOCK = 4096
-"""Documents multiplied at a time."""
+"""Documents multiplied per step."""
 
 
 def scanned_top(
@@ -42,41 +42,61 @@ def scanned_top(
     excluded: Sequence[int | None],
     threads: int,
 ) -> list[Outcome | None]:
-    """The ``k`` best documents of each query by ``weights[0]`` dense + ``weights[1]`` impact score; the arguments are
-    those of :func:`~dupmae_ir.search.certified_topk.exact_top`. None for a query of whose documents too many tie."""
+    """The ``k`` best documents of each query by ``weights[0]`` dense + ``weights[1]`` impact score.
+
+    The other arguments are those of :func:`~dupmae_ir.search.certified_topk.exact_top`. None for a query with too many
+    ties to keep.
+    """
     from threadpoolctl import threadpool_limits
 
-    queries = np.ascontiguousarray(np.float32(weights[0]) * dense.vectors)
-    vectors, unit = dense.dense.vectors, weights[1] / impact.unit
-    slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(queries))])
+    unit = weights[1] / impact.unit
+    slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
+    wanted = min(k + 1, len(ranks)) if any(e is not None for e in excluded) else min(k, len(ranks))
+    products = _products(np.float32(weights[0]) * dense.vectors, dense.dense.vectors)
+    with threadpool_limits(threads, user_api="blas"):
+        kept = postings.best_sums(impact.terms(), products, unit, slacks, wanted, threads)
+    return [
+        None if found is None else _rescored(dense, impact, query, found, weights, ranks, k, excluded[query])
+        for query, found in enumerate(kept)
+    ]
+
+
+def _products(weighted: np.ndarray, vectors: np.ndarray) -> Callable[[int, int], np.ndarray]:
+    """(q, d) weighted queries, (n, d) documents -> function of a range of rows: their (q, last - first) float32."""
+    queries = np.ascontiguousarray(weighted)
 
     def products(first: int, last: int) -> np.ndarray:
         found = np.empty((len(queries), last - first), np.float32)
         for start in range(first, last, _BLOCK):
             stop = min(start + _BLOCK, last)
-            # Documents as the long side: half again as fast as the other way round for few questions.
+            # For few queries, documents as the long side is half again as fast as the other way round.
             found[:, start - first : stop - first] = (vectors[start:stop] @ queries.T).T
         return found
 
-    wanted = min(k + 1, len(ranks)) if any(e is not None for e in excluded) else min(k, len(ranks))
-    with threadpool_limits(threads, user_api="blas"):
-        kept = postings.best_sums(impact.terms(), products, unit, slacks, wanted, threads)
-    outcomes: list[Outcome | None] = []
-    for query, found in enumerate(kept):
-        if found is None:
-            outcomes.append(None)
-            continue
-        rows, sums = found
-        if (skip := excluded[query]) is not None:
-            rows, sums = rows[rows != skip], sums[rows != skip]
-        # The same operations in the same order as hybrid's, for the same bits.
-        scores = np.zeros(len(rows)) + weights[0] * inner_products(dense.vectors[query], vectors, rows)
-        scores += weights[1] * (sums / impact.unit)
-        best = best_positions(scores, ranks[rows], k)
-        # What was not kept scores less than the last hit, if by a hair.
-        bound = float(np.nextafter(scores[best[-1]], -np.inf)) if len(rows) < len(ranks) and len(best) else -np.inf
-        outcomes.append(Outcome(rows[best], scores[best], True, (len(ranks), len(ranks)), len(rows), bound))
-    return outcomes
+    return products
+
+
+def _rescored(
+    dense: DensePart,
+    impact: ImpactPart,
+    query: int,
+    kept: tuple[np.ndarray, np.ndarray],
+    weights: tuple[float, float],
+    ranks: np.ndarray,
+    k: int,
+    excluded: int | None,
+) -> Outcome:
+    """The exact top ``k`` of the kept rows of one query, with their integer impact sums."""
+    rows, sums = kept
+    if excluded is not None:
+        rows, sums = rows[rows != excluded], sums[rows != excluded]
+    # The same operations in the same order as certified_topk, so that scores are bit-identical.
+    scores = np.zeros(len(rows)) + weights[0] * inner_products(dense.vectors[query], dense.dense.vectors, rows)
+    scores += weights[1] * (sums / impact.unit)
+    best = best_positions(scores, ranks[rows], k)
+    # Documents that were not kept have scores strictly below the last hit.
+    bound = float(np.nextafter(scores[best[-1]], -np.inf)) if len(rows) < len(ranks) and len(best) else -np.inf
+    return Outcome(rows[best], scores[best], True, (len(ranks), len(ranks)), len(rows), bound)
 
 
 def summed_top(
@@ -87,22 +107,22 @@ def summed_top(
     excluded: Sequence[int | None],
     threads: int,
 ) -> list[Outcome]:
-    """The ``k`` best documents of each query by impacts alone: the postings' own sums are the exact scores, and their
-    order of ties is ours, so nothing is scored again."""
+    """The ``k`` best documents of each query by impacts alone. The sums of the postings are exact and ties are already
+    in docid order, so nothing is rescored."""
     wanted = k + any(e is not None for e in excluded)
     outcomes = []
     for (rows, sums), skip in zip(postings.top(impact.terms(), wanted, threads, True), excluded, strict=True):
         kept = rows != skip if skip is not None else slice(None)
         best, scores = rows[kept][:k], sums[kept][:k] / impact.unit
-        # Unseen documents may tie with the last hit, and come after it.
+        # Unseen documents may tie with the last hit; they follow it in docid order.
         bound = float(scores[-1]) if len(rows) == wanted < len(ranks) else 0.0
         outcomes.append(Outcome(best, scores, True, (len(rows),), len(rows), bound))
     return outcomes
 
 
 def _slack(dense: DensePart, impact: ImpactPart, query: int, weights: tuple[float, float], unit: float) -> float:
-    """How far a float32 sum can be from the true one: the product's rounding, and a few units in the last place of the
-    largest number on the way."""
+    """Upper bound on the error of a float32 sum: the rounding of the product, plus a few units in the last place of
+    the largest intermediate value."""
     length = float(np.linalg.norm(dense.vectors[query].astype(np.float64)))
     largest = weights[0] * length * dense.dense.longest
     largest += unit * 255.0 * float(impact.impact_queries[query].impacts.sum())

@@ -1,19 +1,16 @@
-"""One order for every list: score descending, equal scores by docid ascending, on every machine."""
+"""The order of every ranked list: score descending, equal scores by docid ascending."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dupmae_ir.io.runs import best_first
 from dupmae_ir.types import Hit
-
-__all__ = ["best_first", "best_positions", "without"]
 
 
 def best_positions(scores: np.ndarray, ranks: np.ndarray, k: int) -> np.ndarray:
-    """Where the ``k`` best of (m,) ``scores`` are, best first: (min(k, m),) int64.
+    """Positions of the ``k`` best of (m,) ``scores``, best first: (min(k, m),) int64.
 
-    ``ranks`` (m,) decides between equal scores, lowest first. A tie across the k-th place is decided the same way.
+    ``ranks`` (m,) breaks ties, lowest first, including ties at the k-th place.
     """
     kept = np.arange(len(scores))
     if k < len(scores):

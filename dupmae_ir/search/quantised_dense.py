@@ -1,12 +1,12 @@
-"""The dense part on fewer bytes: codes of one byte a dimension propose, the stored float32 vectors decide.
+"""Dense candidates from smaller indexes: one byte per dimension; scores come from the stored float32 vectors.
 
-``sq8`` reads every code, and its error is known, so it bounds what it has not shown:
+``sq8`` scans all codes. The quantisation error is known, so unseen documents have an upper bound:
 
     <q, x> = <q, decoded(x)> + <q, x - decoded(x)>  <=  score of the code + |q| max |x - decoded(x)|
 
-An unseen document's code scores no more than the last one shown. Its lists are as exact as the flat index's.
-``ivf-sq8`` and ``hnsw-sq8`` look at a part of the collection and cannot say what the rest holds: their bound is
-infinite and their lists are never certified, except when every document was looked at.
+An unseen document's code scores no more than the last one returned, so ``sq8`` lists are as exact as the flat
+index's. ``ivf-sq8`` and ``hnsw-sq8`` search a part of the collection: their bound is infinite, and their lists are not
+certified unless every document was scanned.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from dupmae_ir.index.folder import IndexFolder
 
 LOOKAHEAD = 2
-"""A pass over the codes keeps so many times the rows asked for: going deeper once then costs no second pass."""
+"""A pass over the codes keeps this many times the requested rows, so that going deeper once needs no second pass."""
 _BLOCK = 32768
-"""Rows decoded at a time; smaller ones spend their time on the best of each block."""
+"""Rows decoded per step; smaller blocks spend their time on selecting the best of each block."""
 
 
 def open_dense(folder: IndexFolder, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
-    """The dense index ``kind`` of ``folder``; ``nprobe`` and ``ef_search`` 0 are automatic."""
+    """The dense index ``kind`` of ``folder``; 0 selects ``nprobe`` and ``ef_search`` automatically."""
     if kind == FLAT:
         return DenseIndex(folder.faiss_index, folder.vectors)
     opened = open_kind(folder, kind)
@@ -55,12 +55,12 @@ class QuantisedIndex(DenseIndex):
         super().__init__(index, vectors)
         self.error = error
         least, span = faiss.vector_to_array(index.sq.trained).astype(np.float64).reshape(2, -1)
-        # Not shorter than any decoded vector, nor than what rounding is relative to on the way to it.
+        # An upper bound on the norm of any decoded vector and of the intermediate values that rounding is relative to.
         self.longest = float(np.linalg.norm(np.abs(least) + 1.01 * np.abs(span)))
 
     @property
     def codes(self) -> np.ndarray:
-        """(n, d) uint8, in the file where faiss has mapped it."""
+        """(n, d) uint8, memory-mapped if faiss has mapped the file."""
         import faiss
 
         size = len(self.vectors) * self.vectors.shape[1]
@@ -71,7 +71,7 @@ class QuantisedIndex(DenseIndex):
 
 
 class QuantisedPart(DensePart):
-    """One batch against a :class:`QuantisedIndex`."""
+    """One batch of queries against a :class:`QuantisedIndex`."""
 
     dense: QuantisedIndex
 
@@ -80,18 +80,19 @@ class QuantisedPart(DensePart):
         self._seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
+        """The ``depth`` best codes of each query; the bound includes the quantisation error."""
         wanted = min(depth, len(self.dense.vectors))
-        asked = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < wanted]
-        if asked:
+        missing = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < wanted]
+        if missing:
             ahead = min(LOOKAHEAD * wanted, len(self.dense.vectors))
-            scan = self._product if len(asked) >= MANY else self.dense.index.search
+            scan = self._product if len(missing) >= MANY else self.dense.index.search
             with faiss_threads(self.threads):
-                scores, rows = scan(self.vectors[asked], ahead)
-            self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(asked)})
+                scores, rows = scan(self.vectors[missing], ahead)
+            self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(missing)})
         return [self._first(query, wanted) for query in queries]
 
     def _product(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-        """What faiss's scan returns for (q, d) queries, up to rounding: best first (q, wanted) scores and rows."""
+        """(q, wanted) scores and rows, best first, equal to faiss's scan for (q, d) queries up to rounding."""
         import faiss
 
         index, codes = self.dense.index, self.dense.codes
@@ -109,13 +110,15 @@ class QuantisedPart(DensePart):
         if wanted == len(self.dense.vectors):
             return Candidates(rows[:wanted], -np.inf, True)
         length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
-        noise = 2 * self.noise(query)  # of the sum, and of decoding in another order than when the error was measured
+        noise = 2 * self.noise(
+            query
+        )  # once for the sum, once for decoding in another order than when the error was measured
         bound = float(scores[wanted - 1]) + length * self.dense.error + noise
         return Candidates(rows[:wanted], bound, False)
 
 
 class ApproximateIndex(DenseIndex):
-    """An opened ``ivf-sq8`` or ``hnsw-sq8``; ``effort`` is its nprobe or efSearch, 0 for the automatic one."""
+    """An opened ``ivf-sq8`` or ``hnsw-sq8`` index; ``effort`` is nprobe or efSearch, 0 for the automatic value."""
 
     certifies = False
 
@@ -127,6 +130,7 @@ class ApproximateIndex(DenseIndex):
         self.effort, self.reason = (effort, "given") if effort else automatic
 
     def described(self) -> dict[str, Any]:
+        """The kind of index, and the search effort with the reason for it."""
         name = "nprobe" if self.kind == "ivf-sq8" else "ef_search"
         return {**super().described(), name: self.effort, "reason": self.reason}
 
@@ -135,19 +139,20 @@ class ApproximateIndex(DenseIndex):
 
 
 class ApproximatePart(DensePart):
-    """One batch against an :class:`ApproximateIndex`."""
+    """One batch of queries against an :class:`ApproximateIndex`."""
 
     dense: ApproximateIndex
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
+        """At least ``depth`` rows of each query, without a bound; all rows if the index cannot supply that many."""
         search = self._lists if self.dense.kind == "ivf-sq8" else self._graph
         with faiss_threads(self.threads):
             found = search(list(queries), depth)
         return [self._everything() if rows is None else Candidates(rows, np.inf, False) for rows in found]
 
     def _graph(self, queries: list[int], depth: int) -> list[np.ndarray | None]:
-        """A walk that keeps ``effort`` candidates has paid for them, so all are handed on. Where copies of a document
-        have cut the graph, it ends early: None."""
+        """All ``effort`` candidates of the graph search are used. Duplicates of a document can disconnect the graph;
+        the search then returns too few rows: None."""
         import faiss
 
         wanted = min(max(depth, self.dense.effort), len(self.dense.vectors))
@@ -156,7 +161,7 @@ class ApproximatePart(DensePart):
         return [r.astype(np.int64) if (r >= 0).all() else None for r in rows]
 
     def _lists(self, queries: list[int], depth: int) -> list[np.ndarray | None]:
-        """Lists near the query may hold fewer documents than asked for: then twice as many lists, and so on."""
+        """If the probed lists contain fewer documents than requested, ``nprobe`` doubles until they suffice."""
         import faiss
 
         wanted = min(depth, len(self.dense.vectors))
@@ -176,7 +181,7 @@ class ApproximatePart(DensePart):
 
 
 def _best(scores: np.ndarray, rows: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ``wanted`` greatest of each line of ``scores`` with their ``rows``, in any order."""
+    """The ``wanted`` greatest of each row of ``scores`` with their ``rows``, in any order."""
     if scores.shape[1] <= wanted:
         return scores, rows
     kept = np.argpartition(-scores, wanted - 1, axis=1)[:, :wanted]

@@ -1,4 +1,4 @@
-"""The query side: the encoder that belongs to an index, and each distinct text encoded once."""
+"""Query encoding: the encoder recorded in an index, the checks that it fits, and a cache of encoded texts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
-from dupmae_ir.search.impact import ImpactQuery, quantise
+from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.folder import quantise as quantise_weights
+from dupmae_ir.models import load_encoder
+from dupmae_ir.search.impact import ImpactQuery
 from dupmae_ir.types import Encoder
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.folder import IndexFolder
+    import scipy.sparse as sp
 
 COMPARED = {
     "query_length": "--query-length",
@@ -23,19 +26,17 @@ COMPARED = {
     "impact_scale": None,
     "normalize": None,
 }
-"""Settings that queries share with the documents of an index, and the flag that changes one on purpose."""
+"""Settings that queries share with the documents of an index, and the flag that overrides one."""
 
 
 def load_query_encoder(
     index: IndexFolder, model: str | Path | None, device: str, dtype: str | None, query_length: int | None
 ) -> Encoder:
-    """``model``, or the encoder that the index names, with the index's settings where none are given."""
-    from dupmae_ir.models import load_encoder
-
+    """``model``, or the encoder recorded in the index, with the recorded settings where none are given."""
     recorded, parts = index.meta.get("encoder"), tuple(index.meta["parts"])
     if recorded is None:
         if model is None:
-            raise IndexMismatch(f"{index.path}/meta.json does not name the encoder of the index; do so with --model")
+            raise IndexMismatch(f"{index.path}/meta.json does not name the encoder of the index; name it with --model")
         recorded = {}
     name = recorded["name"] if model is None else model
     try:
@@ -54,35 +55,41 @@ def load_query_encoder(
     except CheckpointError as e:
         if model is not None:
             raise
-        raise CheckpointError(f"{e} ({index.path}/meta.json names it; if the model moved, use --model)") from None
+        raise CheckpointError(f"{e} (recorded in {index.path}/meta.json; if the model moved, use --model)") from None
 
 
 def check_encoder(index: IndexFolder, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
-    """Refuse an encoder whose queries do not belong to this index's documents.
+    """Raise :class:`IndexMismatch`, with both values, if ``encoder`` does not match the index's documents.
 
-    ``given`` names settings that the user chose to differ. An index that does not say what made it is taken on trust,
-    but its widths must fit. Raises :class:`IndexMismatch` with both values.
+    ``given`` names settings that the user overrides. For an index without a recorded encoder only the widths are
+    checked.
     """
     recorded, there = index.meta.get("encoder") or {}, f"{index.path} was encoded"
     if (made_by := recorded.get("digest", encoder.digest)) != encoder.digest:
         raise IndexMismatch(
-            f"{there} by {recorded.get('name')} (digest {made_by[:12]}) but the queries would be by {encoder.name} "
+            f"{there} by {recorded.get('name')} (digest {made_by[:12]}) but the query encoder is {encoder.name} "
             f"(digest {encoder.digest[:12]}); search with the former, or encode the collection with the latter"
         )
     for name, flag in COMPARED.items():
-        then, now = recorded.get(name), getattr(encoder.settings, name)
-        if then is not None and then != now and name not in given:
-            fix = f"give {flag} {now} if that is on purpose" if flag else "load the encoder with the index's"
-            raise IndexMismatch(f"{there} with {name.replace('_', ' ')} {then} but the query encoder has {now}; {fix}")
-    for part, makes in {"cls": encoder.dim is not None, "ot": encoder.terms is not None}.items():
-        if part in index.meta["parts"] and not makes:
-            raise IndexMismatch(f"{index.path} holds the {part} part but {encoder.name} makes none; load it whole")
-    for what, there_is, wanted in (
+        indexed, current = recorded.get(name), getattr(encoder.settings, name)
+        if indexed is not None and indexed != current and name not in given:
+            fix = f"pass {flag} {current} to override it" if flag else "load the encoder with the index's value"
+            raise IndexMismatch(
+                f"{there} with {name.replace('_', ' ')} {indexed} but the query encoder has {current}; {fix}"
+            )
+    for part, computed in {"cls": encoder.dim is not None, "ot": encoder.terms is not None}.items():
+        if part in index.meta["parts"] and not computed:
+            raise IndexMismatch(
+                f"{index.path} has the {part} part but {encoder.name} does not; load the encoder with all parts"
+            )
+    for what, actual, expected in (
         ("dimensions of [CLS]", encoder.dim, index.dim),
         ("terms", _length(encoder.terms), _length(index.terms)),
     ):
-        if there_is and wanted and there_is != wanted:
-            raise IndexMismatch(f"{index.path} has {wanted} {what} but {encoder.name} has {there_is}; use another")
+        if actual and expected and actual != expected:
+            raise IndexMismatch(
+                f"{index.path} has {expected} {what} but {encoder.name} has {actual}; use its own encoder"
+            )
 
 
 def _length(terms: list[str] | None) -> int | None:
@@ -91,16 +98,16 @@ def _length(terms: list[str] | None) -> int | None:
 
 @dataclass(frozen=True)
 class EncodedQuery:
-    """``cls`` (d',) float32, of width 0 when the encoder makes none; ``ot`` without terms likewise."""
+    """``cls``: (d',) float32, of width 0 if the encoder has no dense part; ``ot``: empty if it has no OT part."""
 
     cls: np.ndarray
     ot: ImpactQuery
 
 
 class QueryEncodings:
-    """Encodes each distinct one of ``texts`` once, and forgets it after its last use.
+    """Encodes each distinct text of ``texts`` once and drops the encoding after its last use.
 
-    ``scale`` is the index's S; ``cap`` the number of OT weights kept.
+    ``scale`` is the index's impact scale S; ``cap`` the number of OT weights kept.
     """
 
     def __init__(self, encoder: Encoder, scale: float | None, cap: int, texts: list[str]) -> None:
@@ -111,7 +118,7 @@ class QueryEncodings:
         self._known: dict[str, EncodedQuery] = {}
 
     def take(self, texts: list[str]) -> list[EncodedQuery]:
-        """The encodings of some of the texts, in order; new ones are made in one call of the encoder."""
+        """The encodings of some of the texts, in order; new texts are encoded in one call of the encoder."""
         fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
         self._known.update(zip(fresh, self._encode(fresh), strict=True))
         taken = [self._known[text] for text in texts]
@@ -128,9 +135,19 @@ class QueryEncodings:
         cls = np.zeros((len(texts), 0), np.float32) if found.cls is None else found.cls
         if len(bad := np.flatnonzero(~np.isfinite(cls).all(axis=1))):
             raise DupmaeError(
-                f"{self.encoder.name} gives numbers that are not finite for {texts[bad[0]]!r}; try --dtype float32"
+                f"{self.encoder.name} returns values that are not finite for {texts[bad[0]]!r}; try --dtype float32"
             )
         if found.ot is None or self.scale is None:
             none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
             return [EncodedQuery(vector, none) for vector in cls]
         return [EncodedQuery(*pair) for pair in zip(cls, quantise(found.ot, self.scale), strict=True)]
+
+
+def quantise(ot: sp.csr_matrix, scale: float) -> list[ImpactQuery]:
+    """(q, V) float OT weights -> impacts, as for documents: ``rint(w * scale)``, at most 255, zeros dropped."""
+    impacts, _ = quantise_weights(ot, scale)
+    rows = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
+    return [
+        ImpactQuery(impacts.indices[start:end].astype(np.int64), impacts.data[start:end].astype(np.int64))
+        for start, end in rows
+    ]

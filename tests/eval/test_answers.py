@@ -13,8 +13,13 @@ import pytest
 import regex
 
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.eval.answers import accuracy, first_ranks, has_answer, main, read_answers
+from dupmae_ir.eval.answers.__main__ import main
+from dupmae_ir.eval.answers.accuracy import accuracy, first_ranks, matcher, read_answers, searchable
 from dupmae_ir.types import Hit
+
+
+def has_answer(answers: list[str], text: str, regex: bool = False) -> bool:
+    return matcher(answers, regex)(searchable(text, regex))
 
 
 def as_dpr_says(answers: list[str], text: str) -> bool:
@@ -102,7 +107,7 @@ def test_regular_expressions_as_curated_trec_has_them():
     assert has_answer([r"19\d\d"], "born in 1953", regex=True)
     assert has_answer([r"^KING"], "a\nking", regex=True)
     assert not has_answer([r"19\d\d"], "born in 1853", regex=True)
-    with pytest.raises(InputError, match=r"the answer '\(' is no regular expression"):
+    with pytest.raises(InputError, match=r"the answer '\(' is not a regular expression"):
         has_answer(["("], "x", regex=True)
 
 
@@ -141,10 +146,10 @@ def test_the_command(files, capsys):
     run, answers, corpus = files
     words = ["--run", str(run), "--answers", str(answers), "--corpus", str(corpus), "-k", "1", "2"]
     assert main([*words, "--per-query"]) == 0
-    told = capsys.readouterr()
-    assert "Acc@1   Acc@2" in told.out
-    assert "0\t2\n1\t-\n2\t-\n" in told.out
-    assert "3 questions; 0 without an answer and 1 without hits" in told.err
+    printed = capsys.readouterr()
+    assert "Acc@1   Acc@2" in printed.out
+    assert "0\t2\n1\t-\n2\t-\n" in printed.out
+    assert "3 queries; 0 without an answer and 1 without hits" in printed.err
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == {"Acc@1": 0.0, "Acc@2": pytest.approx(1 / 3)}
 
@@ -161,14 +166,14 @@ def test_results_as_a_file(files, tmp_path, capsys):
     assert (tmp_path / "nq.txt").read_text().endswith("0.3333\n0\t2\n1\t-\n2\t-\n")
 
 
-def test_questions_of_the_run_alone_do_not_count(files, capsys):
+def test_queries_only_in_the_run_do_not_count(files, capsys):
     run, answers, corpus = files
     run.write_text(run.read_text() + "7 Q0 1 1 9 t\n")
     words = ["--run", str(run), "--answers", str(answers), "--corpus", str(corpus), "-k", "2"]
     assert main(words) == 0
-    told = capsys.readouterr()
-    assert "0.3333" in told.out
-    assert f"1 questions of {run} are not in {answers}" in told.err
+    printed = capsys.readouterr()
+    assert "0.3333" in printed.out
+    assert f"1 queries of {run} are not in {answers}" in printed.err
 
 
 ROWS = [
@@ -232,21 +237,21 @@ def test_a_passage_is_read_no_more_than_once_and_depth_is_kept():
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("who\n", "the answers are no list of texts"),
-        ("who\t[1]\n", "the answers are no list of texts"),
-        ("who\tno list\n", "wants question<tab>"),
-        ('{"_id": "0"}\n', "no 'answers' in it"),
+        ("who\n", "the answers are not a list of strings"),
+        ("who\t[1]\n", "the answers are not a list of strings"),
+        ("who\tno list\n", "expected question<tab>"),
+        ('{"_id": "0"}\n', "'answers' is missing"),
         ('{"_id": "0", \n', "not valid JSON"),
-        ('{"_id": "0", "answers": []}\n{"_id": "0", "answers": []}\n', "stands twice"),
+        ('{"_id": "0", "answers": []}\n{"_id": "0", "answers": []}\n', "appears twice"),
     ],
 )
-def test_wrong_answers_are_told_by_line(tmp_path, content, words):
+def test_errors_in_answers_name_the_line(tmp_path, content, words):
     path = tmp_path / "answers"
     path.write_text(content)
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as caught:
         read_answers(path)
-    assert words in str(told.value)
-    assert f"{path}:" in str(told.value)
+    assert words in str(caught.value)
+    assert f"{path}:" in str(caught.value)
 
 
 def test_mistakes_are_one_line(files, tmp_path, capsys):
@@ -254,12 +259,16 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     other = tmp_path / "other.jsonl"
     other.write_text('{"_id": "9", "text": "x"}\n')
     for words, expected, status in [
-        (["--corpus", str(other)], "lacks 3 passages of the run (1, 2, 3, ...); is it what was searched?", 2),
-        (["--corpus", str(corpus), "-k", "0"], "depths are at least 1", 2),
+        (
+            ["--corpus", str(other)],
+            "3 passages of the run are missing (1, 2, 3, ...); was another collection searched?",
+            2,
+        ),
+        (["--corpus", str(corpus), "-k", "0"], "-k must be at least 1", 2),
     ]:
         assert main(["--run", str(run), "--answers", str(answers), *words]) == status
-        told = capsys.readouterr().err
-        assert expected in told
-        assert told.count("\n") == 1
+        err = capsys.readouterr().err
+        assert expected in err
+        assert err.count("\n") == 1
     with pytest.raises(UsageError, match="the collection has none"):
         accuracy({}, None, corpus, (1,))

@@ -8,9 +8,10 @@ from awkward import awkward_run, random_qrels
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval import evaluate
-from dupmae_ir.eval.compare import Change, Difference, Settings, compare, mean_intervals
+from dupmae_ir.eval.compare import Change, Difference, compare, mean_intervals
+from dupmae_ir.eval.config import ComparisonOptions
 from dupmae_ir.eval.evaluate import Evaluation
-from dupmae_ir.eval.significance import holm, permutation_test, t_test
+from dupmae_ir.eval.significance import holm, permutation_tests, t_test
 from dupmae_ir.types import Hit
 
 MEASURES = ["nDCG@10", "R@5"]
@@ -28,14 +29,14 @@ def apart(evaluations: dict[str, Evaluation], name: str, measure: str) -> np.nda
 
 
 def test_each_number_is_that_of_its_differences(evaluations):
-    settings = Settings(resamples=999, seed=4)
+    settings = ComparisonOptions(resamples=999, seed=4)
     found = compare(evaluations, "base", settings)
     for measure in MEASURES:
         for name in ("a", "b"):
             d, one = apart(evaluations, name, measure), found.runs[name][measure]
             assert one.mean == pytest.approx(d.mean())
             assert one.p["t"] == pytest.approx(t_test(d))
-            assert one.p["permutation"] == permutation_test(d, 999, 4).p
+            assert one.p["permutation"] == permutation_tests(d[:, None], 999, 4)[0].p
             assert (one.wins, one.losses) == ((d > 1e-12).sum(), (d < -1e-12).sum())
             assert one.interval.low < one.mean < one.interval.high
         for test in ("t", "permutation"):
@@ -53,7 +54,9 @@ def test_the_order_of_judgements_means_nothing():
     found = []
     for order in (qrels, dict(reversed(qrels.items()))):
         runs = {n: evaluate(order, awkward_run(qrels, s), MEASURES) for s, n in enumerate("xy")}
-        found.append((compare(runs, "x", Settings(resamples=99)), mean_intervals(runs["x"], Settings())))
+        found.append(
+            (compare(runs, "x", ComparisonOptions(resamples=99)), mean_intervals(runs["x"], ComparisonOptions()))
+        )
     assert found[0] == found[1]
 
 
@@ -71,7 +74,7 @@ def test_incomplete_runs_are_compared_where_both_count():
 
 
 def test_nothing_to_compare(evaluations):
-    with pytest.raises(UsageError, match="no run to compare base with"):
+    with pytest.raises(UsageError, match="no run to compare with base"):
         compare({"base": evaluations["base"]}, "base")
 
 

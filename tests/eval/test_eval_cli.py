@@ -34,7 +34,7 @@ def test_defaults_are_the_four_of_the_page(files, capsys):
     assert "nDCG@10  MRR@10   R@100     MAP" in capsys.readouterr().out
 
 
-def test_measures_may_be_asked_one_by_one_as_trec_eval_has_it(files, capsys):
+def test_measures_may_be_given_one_by_one_as_for_trec_eval(files, capsys):
     assert main(["--qrels", "q", "run.trec", "-m", "MRR", "-m", "P@1", "MAP", "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("run,MRR,P@1,MAP,")
 
@@ -55,14 +55,14 @@ def test_per_query_to_a_file_and_to_the_terminal(files, capsys):
     assert capsys.readouterr().out == wanted
 
 
-def test_runs_of_one_name_are_told_apart_by_path(files, capsys):
+def test_runs_with_the_same_name_are_shown_by_path(files, capsys):
     (files / "b").mkdir()
     (files / "b" / "run.trec").write_text(RUN)
     assert main(["--qrels", "q", "run.trec", "b/run.trec", "--format", "csv"]) == 0
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["run", "run.trec", "b/run.trec"]
 
 
-def test_remarks_are_on_standard_error_and_quiet_silences_them(files, capsys):
+def test_notes_are_on_standard_error_and_quiet_suppresses_them(files, capsys):
     (files / "tied").write_text("1 Q0 a 1 1 t\n1 Q0 x 2 1 t\n")
     assert main(["--qrels", "q", "tied"]) == 0
     assert "equal scores in 1 of 1 queries" in capsys.readouterr().err
@@ -83,11 +83,11 @@ def test_remarks_are_on_standard_error_and_quiet_silences_them(files, capsys):
         (["--qrels", "q", "binary"], "binary:1: a binary file"),
         (["--qrels", "q", "q"], "q:1: expected 6 columns"),
         (["--qrels", "run.trec", "run.trec"], "run.trec:1: expected 'qid 0 docid grade'"),
-        (["--qrels", "q", "elsewhere"], "elsewhere: the run and the judgements share no query"),
+        (["--qrels", "q", "elsewhere"], "elsewhere: the run and the judgements have no query in common"),
         (["--qrels", "q", "run.trec", "run.trec"], "named twice"),
         (["--qrels", "q", "run.trec", "-m", "nDGC@10"], "Did you mean 'nDCG@10'?"),
         (["--qrels", "q", "run.trec", "-m", "R"], "needs a cutoff"),
-        (["--qrels", "q", "run.trec", "--rel-level", "0"], "--rel-level 0"),
+        (["--qrels", "q", "run.trec", "--rel-level", "0"], "--rel-level must be at least 1, got 0"),
     ],
 )
 def test_misuse_is_one_line_and_status_2(files, capsys, arguments, message):

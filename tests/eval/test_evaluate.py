@@ -87,7 +87,7 @@ def test_a_query_without_hits_is_missing():
 
 def test_an_empty_run_scores_zero_when_all_queries_count():
     assert evaluate(QRELS, {}, ["MAP", "Judged@5"]).mean == {"MAP": 0, "Judged@5": 0}
-    with pytest.raises(UsageError, match="the run holds no hits"):
+    with pytest.raises(UsageError, match="the run has no hits"):
         evaluate(QRELS, {}, ["MAP"], complete=False)
 
 
@@ -105,7 +105,11 @@ def test_remove_unjudged_keeps_what_has_any_judgement():
 @pytest.mark.parametrize(
     ("qrels", "run", "message"),
     [
-        (QRELS, {"PLAIN-2": [Hit("a", 1.0)]}, "no query: the run has ids like 'PLAIN-2', the judgements like '1'"),
+        (
+            QRELS,
+            {"PLAIN-2": [Hit("a", 1.0)]},
+            "no query in common: the run has ids like 'PLAIN-2', the judgements like '1'",
+        ),
         ({}, RUN, "no judgements"),
         (QRELS, {"1": [Hit("a", 1.0), Hit("a", 2.0)]}, "'a' is listed twice"),
         (QRELS, {"1": [Hit("a", math.nan)]}, "score nan is not a finite"),

@@ -14,7 +14,8 @@ from awkward import awkward_run, random_qrels
 
 from dupmae_ir.eval import evaluate
 from dupmae_ir.eval.__main__ import main
-from dupmae_ir.eval.compare import Settings, compare, mean_intervals
+from dupmae_ir.eval.compare import compare, mean_intervals
+from dupmae_ir.eval.config import ComparisonOptions
 from dupmae_ir.eval.reports.figures import Axis, curves, difference_bars, linear, scatter, standalone
 from dupmae_ir.eval.reports.html import Figures, as_html
 from dupmae_ir.eval.reports.page import page, table
@@ -80,7 +81,7 @@ def runs(qrels) -> dict[str, dict[str, list[Hit]]]:
 
 @pytest.fixture(scope="module")
 def report(qrels, runs) -> Report:
-    settings = Settings(resamples=2000)
+    settings = ComparisonOptions(resamples=2000)
     found = {name: evaluate(qrels, run, MEASURES) for name, run in runs.items()}
     intervals = {name: mean_intervals(e, settings) for name, e in found.items()}
     paths = {name: f"/runs/{name}" for name in found}
@@ -161,7 +162,9 @@ def test_every_format_has_marks_and_their_legend(report, figures, format, qrels,
     # A run that finds nothing relevant differs from the baseline by any test.
     nothing = {qid: [Hit("none", 1.0)] for qid in qrels}
     found = {NAMES[0]: report.runs[NAMES[0]], "nothing": evaluate(qrels, nothing, MEASURES)}
-    bad = Report("q", found, dict.fromkeys(found, ""), comparison=compare(found, NAMES[0], Settings(resamples=2000)))
+    bad = Report(
+        "q", found, dict.fromkeys(found, ""), comparison=compare(found, NAMES[0], ComparisonOptions(resamples=2000))
+    )
     text = as_html(bad) if format == "html" else FORMATS[format](bad)
     if format == "csv":
         assert "nDCG@10 p_holm t,nDCG@10 p_holm permutation" in text
@@ -328,13 +331,13 @@ def test_totals_alone_are_not_compared(files, capsys):
     [
         (["cls", "sum", "--baseline", "ot"], "--baseline ot: not one of the runs, which are cls, sum"),
         (["cls", "--baseline", "cls"], "name the runs to compare with it"),
-        (["cls", "sum", "--alpha", "0.01"], "--alpha belongs to a comparison"),
-        (["cls", "sum", "--baseline", "cls", "--alpha", "1.5"], "--alpha 1.5"),
-        (["cls", "sum", "--baseline", "cls", "--seed", "-1"], "--seed -1"),
-        (["cls", "sum", "--baseline", "cls", "--resamples", "0"], "--resamples 0"),
-        (["cls", "sum", "--parts", "cls", "sum"], "--parts belongs to the HTML report"),
-        (["cls", "ot", "sum", "--parts", "cls", "sum", "--report", "r.html"], "--parts wants three runs"),
-        (["cls", "sum", "--topics", "topics.tsv"], "--topics belongs to the HTML report"),
+        (["cls", "sum", "--alpha", "0.01"], "--alpha applies only with --baseline"),
+        (["cls", "sum", "--baseline", "cls", "--alpha", "1.5"], "--alpha must be less than 1, got 1.5"),
+        (["cls", "sum", "--baseline", "cls", "--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["cls", "sum", "--baseline", "cls", "--resamples", "0"], "--resamples must be at least 1, got 0"),
+        (["cls", "sum", "--parts", "cls", "sum"], "--parts applies only with --report"),
+        (["cls", "ot", "sum", "--parts", "cls", "sum", "--report", "r.html"], "--parts requires three runs"),
+        (["cls", "sum", "--topics", "topics.tsv"], "--topics applies only with --report"),
     ],
 )
 def test_misuse_is_one_line(files, capsys, arguments, message):

@@ -13,7 +13,8 @@ import pytest
 import scipy.stats
 
 from dupmae_ir.errors import EnvironmentProblem
-from dupmae_ir.eval.space import cosine_distances, divergence, main, tsne
+from dupmae_ir.eval.space.__main__ import main
+from dupmae_ir.eval.space.divergence import cosine_distances, divergence, tsne
 
 
 def test_by_hand():
@@ -69,7 +70,7 @@ def test_tsne_keeps_clusters_apart_and_repeats_itself():
     assert apart > 2 * spread
 
 
-def test_without_scikit_learn_one_line_says_what_to_do(monkeypatch):
+def test_the_error_without_scikit_learn(monkeypatch):
     real = builtins.__import__
 
     def refuse(name, *rest):
@@ -145,11 +146,11 @@ def test_the_pictures(files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*COMMON, "--passages", "p.jsonl"], "cannot be paired one by one; say which belong together by --qrels"),
+        ([*COMMON, "--passages", "p.jsonl"], "cannot be paired in order; give the pairs with --qrels"),
         ([*JUDGED, "--pairs", "1"], "--pairs must be at least 2"),
         ([*JUDGED, "--draws", "0"], "--draws must be at least 1"),
         ([*JUDGED, "--output", "x.pdf"], "ends in .html or .svg"),
-        ([*JUDGED, "--output", "x.svg"], "--perplexity 30: from 1 to less than the 24 points"),
+        ([*JUDGED, "--output", "x.svg"], "--perplexity 30 must be at least 1 and less than the 24 points"),
         ([*COMMON, "--passages", "p.jsonl", "--qrels", "none"], "make 0 pairs"),
     ],
 )

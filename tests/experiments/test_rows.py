@@ -11,8 +11,7 @@ from systems import Driver, selected
 from dupmae_ir.config import read_toml
 from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.errors import InputError, UnknownName
-from dupmae_ir.search.run import SearchConfig
-from dupmae_ir.search.run import check as check_search
+from dupmae_ir.search.config import SearchConfig
 
 BUDGETS = sorted(name for name, told in read_toml(FILE)["budgets"].items() if "pretrain" in told)
 """Those that train."""
@@ -72,7 +71,7 @@ def test_every_row_resolves_to_commands_that_would_start(budget, tmp_path):
             assert (source.of, source.best, source.reference) == ("", 0, "")
             settings = {"index": "i", "topics": "t", "output": "o", "hybrid": True}
             settings |= made.experiment.budget.settings("search") | row.search
-            check_search(checked(SearchConfig, row.name, **settings))
+            checked(SearchConfig, row.name, **settings)
             continue
         if row.reference or row.best:
             continue

@@ -213,11 +213,13 @@ def test_two_encoders_start_with_one_projection(folder):
     from transformers import BertForMaskedLM
 
     from dupmae_ir.finetune.base import load_base
-    from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
+    from dupmae_ir.models.checkpoints.model_config import ModelConfig
+    from dupmae_ir.models.checkpoints.saving import save_model
     from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+    from dupmae_ir.models.special_tokens import excluded_ids
 
     tokenizer = tiny_tokenizer()
-    sides = [Retriever(BertForMaskedLM(tiny_config()), None, *silent_ids(tokenizer)) for _ in range(2)]
+    sides = [Retriever(BertForMaskedLM(tiny_config()), None, *excluded_ids(tokenizer)) for _ in range(2)]
     save_model(folder / "two", UntiedRetriever(*sides), tokenizer, ModelConfig())
     config = FinetuneConfig(pairs=("-",), output="-", encoder="untied", cls_dim=8)
     model, _ = load_base(config, folder / "two", [], True)
@@ -231,14 +233,16 @@ def test_a_head_that_is_added_leaves_a_projection_alone(folder):
     from tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertModel
 
-    from dupmae_ir.models.checkpoints.base_models import with_calibrated_head
-    from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
+    from dupmae_ir.models.checkpoints.calibrated_head import load_with_calibrated_head
+    from dupmae_ir.models.checkpoints.model_config import ModelConfig
+    from dupmae_ir.models.checkpoints.saving import save_model
     from dupmae_ir.models.retriever import Retriever
+    from dupmae_ir.models.special_tokens import excluded_ids
 
     tokenizer = tiny_tokenizer()
-    bare = Retriever(BertModel(tiny_config()), torch.nn.Linear(24, 5, bias=False), *silent_ids(tokenizer))
+    bare = Retriever(BertModel(tiny_config()), torch.nn.Linear(24, 5, bias=False), *excluded_ids(tokenizer))
     save_model(folder / "bare", bare, tokenizer, ModelConfig())
-    model, _ = with_calibrated_head(folder / "bare", [f"{a} {b}" for a in WORDS for b in WORDS] * 2, cls_dim=24)
+    model, _ = load_with_calibrated_head(folder / "bare", [f"{a} {b}" for a in WORDS for b in WORDS] * 2, cls_dim=24)
     assert torch.equal(model.projection.weight, bare.projection.weight)
 
 

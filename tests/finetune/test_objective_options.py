@@ -15,7 +15,8 @@ from stage_samples import distilling, stage_flags, write_stage
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss
-from dupmae_ir.models.checkpoints.folder import load_model, read_config
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import read_config
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.training.log import read_log

@@ -25,7 +25,7 @@ from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.search.run import SearchConfig
+from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.run import run as search
 
 DOCUMENTS = ["the quick brown fox", "the lazy dog sat on the mat", "heap queue sorts list", "cat", "tree graph the fox"]

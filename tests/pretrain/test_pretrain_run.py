@@ -42,7 +42,7 @@ def encoder_files(output):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_and_is_saved(method, base, corpus, tmp_path, capsys):
-    from dupmae_ir.models.checkpoints.folder import load_model
+    from dupmae_ir.models.checkpoints.loading import load_model
 
     output = tmp_path / "out"
     assert main([*flags(method, base, corpus, output, steps=40, **{"save-steps": 20, "eval-steps": 20}), "--json"]) == 0

@@ -1,4 +1,4 @@
-"""In-memory stand-ins for faiss and Lucene, and the brute force that everything is compared with."""
+"""In-memory fakes of faiss and Lucene, and brute-force search for comparison."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Matrix:
         for terms in queries:
             ids = np.array([int(t[1:]) for t in terms])
             sums = self.scores(np.arange(len(self.impacts)), ids, np.array(list(terms.values())))
-            # Ties from the last row backwards: the search must not rely on the order Lucene happens to give.
+            # Ties in reverse row order: the search must not depend on Lucene's order.
             rows = np.lexsort((-np.arange(len(sums)), -sums))
             rows = rows[sums[rows] > 0][:k]
             lists.append((rows, sums[rows]))
@@ -109,7 +109,7 @@ class World:
     def best(
         self, scores: np.ndarray, k: int, floor: float = -np.inf, without: int | None = None
     ) -> list[tuple[float, str]]:
-        """The first k (score, docid) of one row of :meth:`scores` in the order everything promises."""
+        """The first k (score, docid) of one row of :meth:`scores` in the order of every list."""
         rows = enumerate(zip(scores, self.docids, strict=True))
         kept = [(score, docid) for row, (score, docid) in rows if score > floor and row != without]
         return sorted(kept, key=lambda pair: (-pair[0], pair[1]))[:k]

@@ -96,7 +96,7 @@ def test_an_exhausted_impact_list_leaves_the_dense_score_to_the_unseen() -> None
 
 
 def test_a_certificate_is_never_given_wrongly() -> None:
-    """Under a depth limit, whatever is called exact is exact; and both answers occur."""
+    """With a depth limit, lists reported as exact are exact, and both cases occur."""
     seen = set()
     for seed in CASES:
         rng = np.random.default_rng(seed)

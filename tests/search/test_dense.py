@@ -1,4 +1,4 @@
-"""The dense part: scores do not depend on company, and never disagree with faiss beyond the stated noise."""
+"""The dense part: scores do not depend on the other candidates, and differ from faiss by at most the error bound."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def flat_index(vectors: np.ndarray) -> object:
     return index
 
 
-def test_equal_vectors_score_equal_to_the_bit_in_any_company(vectors: np.ndarray, queries: np.ndarray) -> None:
+def test_equal_vectors_have_bit_identical_scores(vectors: np.ndarray, queries: np.ndarray) -> None:
     rng = np.random.default_rng(2)
     everyone = inner_products(queries[0], vectors, np.arange(3000))
     assert len(set(everyone[::9])) == 1

@@ -1,4 +1,4 @@
-"""``--engine``: another way to the same run file, without Java, and a choice that comes back with its reason."""
+"""``--engine``: byte-identical run files, without Java, and a reported reason for the choice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from dupmae_ir.index.__main__ import main as index_main
 from dupmae_ir.index.folder import IndexBuilder
 from dupmae_ir.index.lucene import ImpactSearcher
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.searcher import Searcher, Settings
+from dupmae_ir.search.config import SearchSettings
+from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 
 pytestmark = pytest.mark.jvm
@@ -75,7 +76,7 @@ def test_the_run_file_is_the_same(
     lucene = search(folder, tmp_path / "lucene", *mode, "--hits", hits, "--quiet")
 
     def java(*_: Any) -> None:
-        raise AssertionError("Lucene was asked")
+        raise AssertionError("Lucene was used")
 
     monkeypatch.setattr(ImpactSearcher, "__init__", java)
     for more in (["--engine", "postings"], ["--engine", "auto", "--batch-size", "7", "--threads", "2"]):
@@ -108,7 +109,7 @@ sys.exit(main(sys.argv[1:]))
     assert "import of jnius halted" in result.stderr
 
 
-def test_the_choice_comes_back_with_its_reason(
+def test_the_summary_names_the_engine_and_the_reason(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def chosen(*flags: str, index: str = "index") -> tuple[Any, Any]:
@@ -129,11 +130,11 @@ def test_the_choice_comes_back_with_its_reason(
     assert chosen("--engine", "auto") == ("lucene", "numba is not installed")
 
 
-def test_what_cannot_be_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_engines_are_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--topics", str(folder / "queries.jsonl"), "--output", str(tmp_path / "run")]
     for index, flags, says in (
         ("bare", ["--engine", "postings"], "holds no postings; make them with: dupmae-ir index postings"),
-        ("index", ["--engine", "auto", "--dense"], "--engine belongs to --impact and --hybrid"),
+        ("index", ["--engine", "auto", "--dense"], "--engine applies only without --bm25 and without --dense"),
     ):
         assert main(["--index", str(folder / index), *out, *flags]) == 2
         err = capsys.readouterr().err
@@ -142,8 +143,8 @@ def test_what_cannot_be_is_refused(folder: Path, tmp_path: Path, capsys: pytest.
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="use one of lucene, postings, auto"):
         pick_engine("tantivy", folder)
-    with pytest.raises(UsageError, match="use one of lucene, postings, auto"):
-        Settings(engine="tantivy")
+    with pytest.raises(UsageError, match="choose from lucene, postings, auto"):
+        SearchSettings(engine="tantivy")
 
 
 def test_one_searcher_changes_its_engine(folder: Path) -> None:

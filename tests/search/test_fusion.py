@@ -13,7 +13,9 @@ import pytest
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.runs import read_run, write_run
-from dupmae_ir.search.fusion import Fusion, interpolate, main, pyserini_hybrid, rrf
+from dupmae_ir.search.fusion.__main__ import main
+from dupmae_ir.search.fusion.config import Fusion
+from dupmae_ir.search.fusion.methods import fuse, interpolate, pyserini_hybrid, rrf
 from dupmae_ir.types import Hit
 
 DENSE = [Hit("a", 9.0), Hit("b", 5.0), Hit("c", 1.0)]
@@ -26,13 +28,13 @@ def test_reciprocal_ranks_by_hand() -> None:
     assert rrf([]) == []
 
 
-def test_equal_sums_come_in_docid_order_whatever_the_lists_order() -> None:
+def test_equal_sums_are_in_docid_order_for_any_order_of_the_lists() -> None:
     a, b, c = [Hit("z", 1.0)], [Hit("y", 7.0)], [Hit("x", 3.0)]
     for lists in itertools.permutations([a, b, c]):
         assert [hit.docid for hit in rrf(lists)] == ["x", "y", "z"]
 
 
-def test_what_is_missing_is_said_openly() -> None:
+def test_score_of_a_missing_document() -> None:
     def scores(missing: str, normalize: bool = False) -> dict[str, float]:
         exact = (lambda docs: [3.0 for _ in docs], lambda docs: [8.0 for _ in docs])
         return dict(interpolate(DENSE, IMPACT, 0.25, normalize, missing, exact))
@@ -63,7 +65,7 @@ def random_list(rng: np.random.Generator) -> list[Hit]:
 @pytest.mark.jvm
 @pytest.mark.parametrize("normalization", [False, True])
 @pytest.mark.parametrize("weight_on_dense", [False, True])
-def test_equals_pyserinis_own_class(normalization: bool, weight_on_dense: bool) -> None:
+def test_equals_the_pyserini_class(normalization: bool, weight_on_dense: bool) -> None:
     from dupmae_ir.pyserini import HybridSearcher
 
     rng = np.random.default_rng(0)
@@ -74,7 +76,7 @@ def test_equals_pyserinis_own_class(normalization: bool, weight_on_dense: bool) 
             continue  # Pyserini divides by zero here
         theirs = HybridSearcher._hybrid_results(dense, sparse, 0.3, 10, normalization, weight_on_dense)
         fusion = Fusion("pyserini", alpha=0.3, normalize=normalization, weight_on_dense=weight_on_dense)
-        ours = fusion(dense, sparse, 10)
+        ours = fuse(fusion, dense, sparse, 10)
         # The same numbers, not almost; its order among equals follows a set, so compare values there.
         assert [h.score for h in ours] == [h.score for h in theirs]
         assert {h.docid: h.score for h in ours[:-1] if h.score != ours[-1].score} == {
@@ -87,17 +89,17 @@ def test_equals_pyserinis_own_class(normalization: bool, weight_on_dense: bool) 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"method": "rrff"}, "no fusion named 'rrff'"),
-        ({"method": "rrf", "alpha": 0.1}, "rrf uses ranks alone"),
-        ({"method": "rrf", "rrf_k": -1}, "--rrf-k must be 0 or more"),
+        ({"method": "rrff"}, "Did you mean 'rrf'"),
+        ({"method": "rrf", "alpha": 0.1}, "--alpha applies only with --method interpolation or with --method pyserini"),
+        ({"method": "rrf", "rrf_k": -1}, "--rrf-k must be at least 0"),
         ({"method": "pyserini", "missing": "zero", "alpha": None, "normalize": True}, None),
-        ({"method": "pyserini", "missing": "exact"}, "always takes the minimum"),
+        ({"method": "pyserini", "missing": "exact"}, "--missing applies only with --method interpolation"),
         ({"method": "interpolation", "alpha": 1.5}, "between 0 and 1"),
-        ({"method": "interpolation", "missing": "none"}, "use one of zero, min, exact"),
-        ({"method": "interpolation", "weight_on_dense": True}, "belongs to pyserini"),
+        ({"method": "interpolation", "missing": "none"}, "choose from zero, min, exact"),
+        ({"method": "interpolation", "weight_on_dense": True}, "--weight-on-dense applies only with --method pyserini"),
     ],
 )
-def test_settings_that_do_nothing_are_refused(settings: dict, says: str | None) -> None:
+def test_parameters_without_effect_are_refused(settings: dict, says: str | None) -> None:
     if says is None:
         Fusion(**settings)
         return
@@ -131,7 +133,7 @@ def test_the_command(runs: tuple[str, str, str], capsys: pytest.CaptureFixture[s
         (["again", "again", "--method", "interpolation"], "joins exactly two runs, got 3"),
         (["no/such/run"], "no/such/run: no such file"),
         (["again", "--hits", "0"], "--hits must be at least 1"),
-        (["again", "--missing", "min"], "--missing min belongs to interpolation"),
+        (["again", "--missing", "min"], "--missing applies only with --method interpolation"),
     ],
 )
 def test_misuse(runs: tuple[str, str, str], capsys: pytest.CaptureFixture[str], more: list[str], says: str) -> None:

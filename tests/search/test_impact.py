@@ -7,7 +7,9 @@ import scipy.sparse as sp
 from search_fakes import World
 
 from dupmae_ir.search.certified_topk import exact_top
-from dupmae_ir.search.impact import MOST_TERMS, ImpactQuery, _ceiling, quantise
+from dupmae_ir.search.config import MOST_TERMS
+from dupmae_ir.search.impact import ImpactQuery, _ceiling
+from dupmae_ir.search.query_encoder import quantise
 
 
 def test_quantise_rounds_half_to_even_clips_and_drops_zeros() -> None:

@@ -1,4 +1,4 @@
-"""Max-passage search: equal to the largest of every document's passage scores, over everything."""
+"""Max-passage search: equal to the maximum over all passages of each document."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def folder(tmp_path_factory):
     with IndexBuilder(where / "index", dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
         builder.add([p.docid for p in passages], both.cls, both.ot)
         s = encoder.settings
-        told = ("document_length", "query_length", "top_k", "activation", "dtype", "title_separator")
-        builder.finish({"encoder": {"name": encoder.name, "digest": encoder.digest} | {k: getattr(s, k) for k in told}})
+        names = ("document_length", "query_length", "top_k", "activation", "dtype", "title_separator")
+        builder.finish(
+            {"encoder": {"name": encoder.name, "digest": encoder.digest} | {k: getattr(s, k) for k in names}}
+        )
     rows = [{"_id": f"q{n}", "text": " ".join(chance.choices(WORDS, k=3))} for n in range(12)]
     (where / "queries.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return where
@@ -64,28 +66,28 @@ def test_equals_the_maximum_over_all_passages(folder, mode):
         assert [h.score for h in hits] == pytest.approx([s for _, s in wanted], abs=1e-4)
 
 
-def test_the_topic_itself_is_left_out_by_its_documents_id(folder):
+def test_remove_query_removes_all_passages_of_the_document(folder):
     assert search(folder, "--hits", "31", "--max-passage", "--remove-query") == 0
     assert "q3" not in {h.docid for h in read_run(folder / "out.trec")["q3"]}
     assert "q3" in {h.docid for h in read_run(folder / "out.trec")["q1"]}
 
 
-def test_a_list_that_was_cut_off_too_early_is_told(folder, capsys):
+def test_topics_with_too_few_passages_are_reported(folder, capsys):
     assert search(folder, "--hits", "20", "--passage-hits", "20", "--max-passage", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["short"]
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["short"]
     for qid, hits in read_run(folder / "out.trec").items():
-        assert (len(hits) < 20) == (qid in told["short"])
+        assert (len(hits) < 20) == (qid in summary["short"])
 
 
 def test_misuse(folder, capsys):
     for flags, words in [
-        (("--passage-hits", "9"), "--passage-hits belongs to --max-passage"),
-        (("--max-passage", "--hits", "10", "--passage-hits", "9"), "wants at least as many passages as documents, 10"),
+        (("--passage-hits", "9"), "--passage-hits applies only with --max-passage"),
+        (("--max-passage", "--hits", "10", "--passage-hits", "9"), "--passage-hits 9 must be at least --hits (10)"),
     ]:
         assert search(folder, *flags) == 2
         assert words in capsys.readouterr().err
-    with pytest.raises(UsageError, match="the id 'D1' holds no '#'"):
+    with pytest.raises(UsageError, match="the id 'D1' has no '#'"):
         best_passages([Hit("D1", 1.0)])
 
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from search_fakes import World
 
-from dupmae_ir.errors import UnknownName, UsageError
+from dupmae_ir.errors import UsageError
 from dupmae_ir.index import dense_kinds
 from dupmae_ir.index.dense_kinds import DenseKind
 from dupmae_ir.index.folder import IndexBuilder, IndexFolder
 from dupmae_ir.search import quantised_dense
 from dupmae_ir.search.certified_topk import Candidates, Part, Weighted, exact_top
+from dupmae_ir.search.config import DENSE_INDEXES, SearchSettings
 from dupmae_ir.search.dense import DenseIndex, inner_products
 from dupmae_ir.search.quantised_dense import ApproximateIndex, QuantisedIndex, open_dense
-from dupmae_ir.search.searcher import Settings
 
 CASES = range(60)
 
@@ -275,21 +275,21 @@ def test_effort_and_its_reason() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"dense_index": "sq9"}, UnknownName, "Did you mean 'sq8'"),
-        ({"nprobe": 3}, UsageError, "--nprobe belongs to --dense-index ivf-sq8"),
-        ({"dense_index": "sq8", "ef_search": 3}, UsageError, "--ef-search belongs to --dense-index hnsw-sq8"),
-        ({"dense_index": "ivf-sq8", "nprobe": -3}, UsageError, "--nprobe must be 0 or more, got -3"),
+        ({"dense_index": "sq9"}, UsageError, "Did you mean 'sq8'"),
+        ({"nprobe": 3}, UsageError, "--nprobe applies only with --dense-index ivf-sq8"),
+        ({"dense_index": "sq8", "ef_search": 3}, UsageError, "--ef-search applies only with --dense-index hnsw-sq8"),
+        ({"dense_index": "ivf-sq8", "nprobe": -3}, UsageError, "--nprobe must be at least 0, got -3"),
         ({"dense_index": "hnsw-sq8", "ef_search": 300, "max_depth": 200}, UsageError, "is less than --ef-search 300"),
     ],
 )
-def test_settings_that_mean_nothing(settings: dict, error: type[Exception], message: str) -> None:
+def test_invalid_settings(settings: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        Settings(**settings)
+        SearchSettings(**settings)
 
 
 @pytest.mark.parametrize("kind", ["flat", "sq8", "ivf-sq8", "hnsw-sq8"])
 def test_an_opened_index_outlives_its_folder(kind: str, tmp_path: Path) -> None:
-    """The vectors are memory of faiss's flat index, which nobody else may hold."""
+    """The vectors are memory of faiss's flat index, to which there may be no other reference."""
     x, queries = clustered(np.random.default_rng(0), 400)
     with IndexBuilder(tmp_path / "I", dim=32, terms=None, scale=None) as builder:
         builder.add([str(i) for i in range(400)], x, None)
@@ -302,3 +302,7 @@ def test_an_opened_index_outlives_its_folder(kind: str, tmp_path: Path) -> None:
     assert all(o.exact == (kind in ("flat", "sq8")) for o in outcomes)
     rows = [o.rows[0] for o in outcomes]
     assert np.mean([r == brute_force(x, q, np.arange(400), 1)[0][0] for r, q in zip(rows, queries, strict=True)]) > 0.9
+
+
+def test_the_command_offers_every_kind() -> None:
+    assert (dense_kinds.FLAT, *dense_kinds.KINDS) == DENSE_INDEXES

@@ -1,8 +1,10 @@
-"""The search command, as it is typed: runs, answers, reports and refusals."""
+"""The search command on the command line: runs, single queries, reports and errors."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from dupmae_ir.index.dense_kinds import KINDS, build_kind
 from dupmae_ir.index.folder import IndexBuilder, IndexFolder
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.fusion import rrf
+from dupmae_ir.search.fusion.methods import rrf
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Hit, Query
@@ -104,7 +106,7 @@ def test_hybrid_is_the_default_and_defaults_to_a_thousand(folder: Path, searcher
     close(run_file(folder, tmp_path), searcher.search(TOPICS, 1000, "hybrid"))
 
 
-def test_what_else_shapes_a_run(folder: Path, searcher: Searcher, tmp_path: Path) -> None:
+def test_options_that_change_a_run(folder: Path, searcher: Searcher, tmp_path: Path) -> None:
     close(run_file(folder, tmp_path, "--remove-query"), searcher.search(TOPICS, 1000, remove_query=True))
     raw = run_file(folder, tmp_path, "--impact", "--raw-impacts")
     close(raw, searcher.search(TOPICS, 1000, "impact", raw_impacts=True))
@@ -158,7 +160,7 @@ def many(folder: Path) -> Path:
 
 
 def test_another_dense_index(folder: Path, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """sq8 writes the same run to the byte, certified; the approximate kinds say that they are."""
+    """sq8 writes a byte-identical run, certified; the approximate kinds are reported as such."""
     for flags in (["--dense"], ["--hybrid"], ["--fusion", "rrf"]):
         runs, summaries = {}, {}
         for kind in ("flat", *KINDS):
@@ -173,13 +175,13 @@ def test_another_dense_index(folder: Path, many: Path, tmp_path: Path, capsys: p
             assert [summaries[kind]["certified"] for kind in ("flat", *KINDS)] == [20, 20, 0, 0]
     assert summaries["ivf-sq8"]["dense_index"]["nprobe"] == 10
     assert main([*where, "--dense", "--dense-index", "ivf-sq8", "--nprobe", "2"]) == 0
-    said = capsys.readouterr().err
-    assert "certified exact: 0 of 20" in said
-    assert "the others are not: ivf-sq8 is approximate, --nprobe 2 (given)" in said
-    question = ["--index", str(many), "--query", "w1 w2", "--hits", "5", "--dense-index", "hnsw-sq8"]
-    assert main([*question, "--ef-search", "40"]) == 0
+    err = capsys.readouterr().err
+    assert "certified exact: 0 of 20" in err
+    assert "the others are not certified: ivf-sq8 is approximate, --nprobe 2 (given)" in err
+    query = ["--index", str(many), "--query", "w1 w2", "--hits", "5", "--dense-index", "hnsw-sq8"]
+    assert main([*query, "--ef-search", "40"]) == 0
     assert "hybrid, not certified (hnsw-sq8 is approximate, --ef-search 40 (given)): " in capsys.readouterr().err
-    assert main([*question[:-1], "sq8", "--json"]) == 0
+    assert main([*query[:-1], "sq8", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["report"]["exact"], answer["dense_index"]) == (True, {"kind": "sq8", "exact": True})
     impact = ["--index", str(many), "--query", "w1", "--impact", "--json"]
@@ -225,7 +227,7 @@ def test_blank_topics_are_counted(folder: Path, tmp_path: Path, capsys: pytest.C
     assert "1 topics match nothing" in err
 
 
-def test_one_question(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_query(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
     text = "wait for the thread"
     assert search(folder, "--query", text, "--hits", "2", "--corpus", str(folder / "corpus.jsonl"), "--terms", "1") == 0
     out, err = capsys.readouterr()
@@ -240,7 +242,7 @@ def test_one_question(folder: Path, searcher: Searcher, capsys: pytest.CaptureFi
     assert sum(line.startswith(("1 ", "2 ")) for line in lines) == 2
 
 
-def test_one_question_as_json(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_query_as_json(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = str(folder / "corpus.jsonl")
     assert search(folder, "--query", "a lock", "--json", "--corpus", corpus, "--impact", "--hits", "3") == 0
     answer = json.loads(capsys.readouterr().out)
@@ -261,10 +263,10 @@ def test_explain_one_document(folder: Path, searcher: Searcher, capsys: pytest.C
     assert len(lines) == 4 + len(why.terms)
     assert sum(float(line.split()[-1]) for line in lines[4:]) == pytest.approx(why.impact, abs=1e-3)
     assert search(folder, "--query", "a lock", "--explain", "threading.lock") == 2
-    assert "holds no document 'threading.lock'" in capsys.readouterr().err
+    assert "has no document 'threading.lock'" in capsys.readouterr().err
 
 
-def test_quiet_and_other_shapes_of_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_and_other_modes_of_one_query(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert search(folder, "--query", "zyzzyva", "--impact", "--quiet") == 0
     assert capsys.readouterr() == ("no document matches\n", "")
     assert search(folder, "--query", "lock", "--fusion", "pyserini", "--quiet", "--hits", "1") == 0
@@ -276,41 +278,50 @@ def test_quiet_and_other_shapes_of_answers(folder: Path, capsys: pytest.CaptureF
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    ([], "give either --topics FILE or --query TEXT"),
-    (["--query", "a", "--topics", "t"], "give either --topics FILE or --query TEXT"),
+    ([], "give one of --topics, --query"),
+    (["--query", "a", "--topics", "t"], "give only one of --topics, --query; got --topics and --query"),
     (["--query", " "], "--query is blank"),
-    (["--query", "a", "--dense", "--impact"], "at most one of --dense, --impact, --hybrid, --bm25"),
-    (["--query", "a", "--dense", "--fusion", "rrf"], "does not go with --dense"),
-    (["--topics", "Q"], "--topics needs --output FILE"),
+    (
+        ["--query", "a", "--dense", "--impact"],
+        "give only one of --dense, --impact, --hybrid, --bm25, --fusion; got --dense and --impact",
+    ),
+    (["--query", "a", "--dense", "--fusion", "rrf"], "got --dense and --fusion"),
+    (["--topics", "Q"], "--topics requires --output"),
     (["--topics", "Q", "--output", "."], ". is a folder; name a file to write"),
     (["--topics", "Q", "--output", "same", "--report", "same"], "name the same file"),
-    (["--query", "a", "--output", "x"], "--output belongs to --topics"),
-    (["--query", "a", "--remove-query"], "--remove-query belongs to --topics"),
-    (["--topics", "Q", "--output", "x", "--corpus", "c"], "--corpus belongs to --query"),
-    (["--query", "a", "--rrf-k", "5"], "--rrf-k belongs to --fusion"),
-    (["--query", "a", "--k1", "1.2"], "--k1 belongs to --bm25"),
-    (["--query", "a", "--raw-impacts"], "--raw-impacts belongs to --impact"),
-    (["--query", "a", "--dense", "--impact-weight", "2"], "--impact-weight belongs to --hybrid"),
-    (["--query", "a", "--bm25", "--query-length", "5"], "--query-length belongs to --dense, --impact and --hybrid"),
-    (["--topics", "Q", "--output", "x", "--fusion", "rrf", "--report", "r"], "--report belongs to --dense, --impact"),
+    (["--query", "a", "--output", "x"], "--output applies only with --topics"),
+    (["--query", "a", "--remove-query"], "--remove-query applies only with --topics"),
+    (["--topics", "Q", "--output", "x", "--corpus", "c"], "--corpus applies only with --query"),
+    (["--query", "a", "--rrf-k", "5"], "--rrf-k applies only with --fusion rrf"),
+    (["--query", "a", "--k1", "1.2"], "--k1 applies only with --bm25"),
+    (["--query", "a", "--raw-impacts"], "--raw-impacts applies only with --impact"),
+    (["--query", "a", "--dense", "--impact-weight", "2"], "--impact-weight applies only without --dense"),
+    (["--query", "a", "--bm25", "--query-length", "5"], "--query-length applies only without --bm25"),
+    (
+        ["--topics", "Q", "--output", "x", "--fusion", "rrf", "--report", "r"],
+        "--report applies only with --topics and without --bm25 and",
+    ),
     (["--query", "a", "--hits", "0"], "--hits must be at least 1, got 0"),
-    (["--query", "a", "--terms", "-1"], "--terms must be 0 or more"),
-    (["--query", "a", "--query-terms", "2000"], "--query-terms must be 1 to 1024"),
-    (["--query", "a", "--dense-weight", "-1"], "--dense-weight must be above 0"),
-    (["--query", "a", "--max-depth", "3"], "--max-depth 3 is less than the 10 hits"),
-    (["--query", "a", "--fusion", "interpolation", "--alpha", "2"], "--alpha must lie between 0 and 1"),
-    (["--query", "a", "--bm25"], "is no BM25 index"),
+    (["--query", "a", "--terms", "-1"], "--terms must be at least 0"),
+    (["--query", "a", "--query-terms", "2000"], "--query-terms must be at most 1024"),
+    (["--query", "a", "--dense-weight", "-1"], "--dense-weight must be greater than 0"),
+    (["--query", "a", "--max-depth", "3"], "--max-depth 3 is less than the 10 requested hits"),
+    (["--query", "a", "--fusion", "interpolation", "--alpha", "2"], "--alpha must be between 0 and 1"),
+    (["--query", "a", "--bm25"], "is not a BM25 index"),
     (["--query", "a", "--model", "/no/such/model"], "/no/such/model"),
     (["--query", "a", "--corpus", "/no/such/corpus"], "/no/such/corpus"),
     (["--topics", "/no/topics.tsv", "--output", "x"], "/no/topics.tsv: no such file"),
     (["--topics", "no-such-topics", "--output", "x"], "'no-such-topics' is neither a file nor topics"),
-    (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "judges none of the 3 topics"),
+    (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "has judgements for none of the 3 topics"),
     (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
     (["--query", "a", "--dense-index", "sq9"], "Did you mean 'sq8'?"),
     (["--query", "a", "--dense-index", "sq8"], "holds no (finished) sq8 index; make it with: dupmae-ir index dense"),
-    (["--query", "a", "--dense-index", "sq8", "--impact"], "--dense-index belongs to --dense, --hybrid and --fusion"),
-    (["--query", "a", "--nprobe", "3"], "--nprobe belongs to --dense-index ivf-sq8"),
-    (["--query", "a", "--dense-index", "ivf-sq8", "--ef-search", "9"], "--ef-search belongs to --dense-index hnsw-sq8"),
+    (["--query", "a", "--dense-index", "sq8", "--impact"], "--dense-index applies only without --impact"),
+    (["--query", "a", "--nprobe", "3"], "--nprobe applies only with --dense-index ivf-sq8"),
+    (
+        ["--query", "a", "--dense-index", "ivf-sq8", "--ef-search", "9"],
+        "--ef-search applies only with --dense-index hnsw-sq8",
+    ),
 ]
 
 
@@ -339,11 +350,11 @@ def test_refusals_are_one_line_and_leave_nothing(
     ("index", "says"),
     [
         ("nothing", "no such index"),
-        ("bm25", "is a bare Lucene index; search it with --bm25"),
+        ("bm25", "is a Lucene index; search it with --bm25"),
         (".", "is not a finished index"),
     ],
 )
-def test_folders_that_are_no_index(folder: Path, capsys: pytest.CaptureFixture[str], index: str, says: str) -> None:
+def test_folders_that_are_not_an_index(folder: Path, capsys: pytest.CaptureFixture[str], index: str, says: str) -> None:
     assert main(["--index", str(folder / index), "--query", "a"]) == 2
     assert says in capsys.readouterr().err
 
@@ -356,7 +367,7 @@ def test_an_old_run_survives_a_failed_search(folder: Path, tmp_path: Path, monke
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise OSError(28, "No space left on device", str(output))
 
-    monkeypatch.setattr("dupmae_ir.search.searcher.exact_top", broken)
+    monkeypatch.setattr("dupmae_ir.search.ranking.exact_top", broken)
     assert search(folder, "--topics", str(folder / "queries.jsonl"), "--output", str(output)) == 1
     assert output.read_bytes() == before
     assert list(tmp_path.iterdir()) == [output]
@@ -370,6 +381,15 @@ def test_a_recipe(folder: Path, tmp_path: Path, searcher: Searcher) -> None:
     close(read_run(output), searcher.search(TOPICS, 2, "impact"))
 
 
-def test_a_longer_question_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_query_length_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert search(folder, "--query", "lock", "--query-length", "16") == 0
-    assert "note: questions are read with query length 16, the index with 32" in capsys.readouterr().err
+    assert "note: queries are encoded with query length 16, the index with 32" in capsys.readouterr().err
+
+
+def test_temporary_files_of_a_killed_search_are_removed(folder: Path, tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for name in ("run.trec", "report.jsonl"):
+        (tmp_path / f".{name}.{dead.pid}.tmp").write_text("unfinished")
+    run_file(folder, tmp_path, "--report", str(tmp_path / "report.jsonl"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.jsonl", "run.trec"]

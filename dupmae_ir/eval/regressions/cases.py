@@ -212,16 +212,16 @@ def _check_settings(case: Case, where: str) -> None:
     """The settings are ones that the commands have."""
     from dupmae_ir.encode.run import EncodeConfig
     from dupmae_ir.index.run import Bm25Config
-    from dupmae_ir.search.run import SearchConfig
+    from dupmae_ir.search.config import SearchConfig
 
     if not case.all_measures:
         raise InputError(f"{where}: nothing to measure; give measures or the paper's numbers")
-    for kind, settings in (
-        (Bm25Config if case.mode == "bm25" else EncodeConfig, case.encode),
-        (SearchConfig, case.search),
+    for kind, needed, settings in (
+        (Bm25Config if case.mode == "bm25" else EncodeConfig, {}, case.encode),
+        (SearchConfig, {"topics": "topics", "output": "run", case.mode: True}, case.search),
     ):
         required = {f.name: "" for f in fields(kind) if f.default is MISSING}
-        from_mapping(kind, {**required, **settings}, where)
+        from_mapping(kind, {**required, **needed, **settings}, where)
 
 
 def _mean(path: Path, data: Mapping[str, Any], table: Mapping[str, Any]) -> Mean:

@@ -80,7 +80,7 @@ def _index_command(case: Case, place: Place, data: Data, folder: str) -> tuple[s
 
 
 def _search_settings(case: Case, place: Place, data: Data, index: str) -> Any:
-    from dupmae_ir.search.run import SearchConfig
+    from dupmae_ir.search.config import SearchConfig
 
     told = dict(case.search)
     if data.query_length and case.mode != "bm25":

@@ -1,4 +1,4 @@
-"""A case study's values, and how they read as text, Markdown, HTML and JSON. No printing."""
+"""The values of a case study, formatted as text, Markdown, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dupmae_ir.console import table
 from dupmae_ir.eval.reports import page
 
 if TYPE_CHECKING:
-    from dupmae_ir.search.searcher import TermShare
+    from dupmae_ir.search.explain import TermShare
 
 LISTS = {"dense": "[CLS]", "impact": "OT", "hybrid": "the sum"}
 """Search mode -> what the paper calls it."""
@@ -28,8 +28,8 @@ class Shown:
     """A document of the case. ``score`` is ``dense + impact``; ``terms`` are the strongest of ``matched``."""
 
     docid: str
-    grade: int | None  #: None: not judged
-    ranks: dict[str, int | None]  #: search mode -> rank from 1; None below the depth that was searched
+    grade: int | None  #: None if not judged
+    ranks: dict[str, int | None]  #: search mode -> rank from 1; None below the searched depth
     score: float
     dense: float
     impact: float
@@ -40,36 +40,38 @@ class Shown:
 
     @property
     def words(self) -> str:
+        """Title and text on one line."""
         return " ".join(f"{self.title}. {self.text}".removeprefix(". ").split())
 
 
 @dataclass(frozen=True)
 class Case:
-    """One query. ``lists``: search mode -> the docids to show, best first, each of them in ``documents``."""
+    """One query. ``lists``: search mode -> the docids to show, best first; ``documents`` contains each of them."""
 
     qid: str
     query: str
-    judged: bool  #: there are judgements of this query
+    judged: bool  #: whether there are judgements for this query
     within: int
     depth: int
     answers: tuple[str, ...]  #: relevant documents of the index, best grade first
-    absent: tuple[str, ...]  #: relevant documents that the index lacks
+    absent: tuple[str, ...]  #: relevant documents that are not in the index
     lists: dict[str, tuple[str, ...]]
     documents: dict[str, Shown]
 
     def best_rank(self, mode: str) -> int | None:
-        """Where the first answer stands in a list."""
+        """The rank of the first answer in a list; None if there is none."""
         return min((r for a in self.answers if (r := self.documents[a].ranks[mode])), default=None)
 
     @property
     def name(self) -> str:
+        """Heading: id and text of the query."""
         return f"{self.qid}: {self.query}" if self.qid else self.query
 
     @property
     def verdict(self) -> str:
-        """Who finds an answer, in a sentence."""
+        """Which lists find an answer, in a sentence."""
         if not self.judged:
-            return "no judgements: what is an answer is for the reader to say"
+            return "no judgements for this query"
         if not self.answers:
             return "none of its answers is in the index" if self.absent else "it has no answer of that grade"
         return "; ".join(f"{name} {self._finds(mode)}" for mode, name in LISTS.items())
@@ -77,7 +79,7 @@ class Case:
     def _finds(self, mode: str) -> str:
         rank = self.best_rank(mode)
         if rank is None:
-            return f"finds no answer among its first {self.depth:,}"
+            return f"finds no answer in its first {self.depth:,} hits"
         return f"finds an answer at rank {rank:,}" if rank <= self.within else f"misses (first answer at rank {rank:,})"
 
 
@@ -87,7 +89,7 @@ def as_text(cases: Sequence[Case]) -> str:
 
 
 def as_markdown(cases: Sequence[Case]) -> str:
-    """One section a query."""
+    """One section per query."""
     lines = []
     for case in cases:
         lines += [f"## {_md(case.name)}", "", _md(_sentence(case)) + ".", ""]
@@ -112,7 +114,7 @@ def as_html(cases: Sequence[Case]) -> str:
         body += [f"<h2>{page.esc(case.name)}</h2>", f"<p>{page.esc(_sentence(case))}.</p>"]
         if case.answers:
             rows = [[page.esc(cell) for cell in row] for row in _answers(case)]
-            caption = f"Where its answers stand, of {case.depth:,} documents of each list"
+            caption = f"Ranks of the answers in the first {case.depth:,} hits of each list"
             body += [page.table(caption, _answers_header(), rows), page.bullets(_left_out(case))]
         body += ['<div class="figures">', *(_html_list(case, mode, name) for mode, name in LISTS.items()), "</div>"]
     return page.page("[CLS], OT and their sum: a case study", body)
@@ -125,6 +127,11 @@ def as_json(cases: Sequence[Case]) -> str:
         for case in cases
     ]
     return json.dumps(found, indent=2, ensure_ascii=False)
+
+
+def text(cases: Sequence[Case], format: str) -> str:
+    """``cases`` in one of :data:`FORMATS`."""
+    return FORMATS[format](cases)
 
 
 FORMATS: dict[str, Callable[[Sequence[Case]], str]] = {
@@ -148,9 +155,9 @@ def _text_lines(case: Case) -> list[str]:
 
 
 def _sentence(case: Case) -> str:
-    lost = f"; {len(case.absent)} of its answers not in the index" if case.absent and case.answers else ""
+    lost = f"; {len(case.absent)} of its answers are not in the index" if case.absent and case.answers else ""
     shared = len(set(case.lists["dense"]) & set(case.lists["impact"]))
-    return case.verdict + lost if case.judged else f"{case.verdict}; of the documents shown [CLS] and OT share {shared}"
+    return case.verdict + lost if case.judged else f"{case.verdict}; {shared} shown documents are in both lists"
 
 
 def _answers_header() -> list[str]:
@@ -241,5 +248,5 @@ def _wrapped(text: str, indent: str = "", most: int | None = None) -> list[str]:
 
 
 def _md(text: str) -> str:
-    """Characters that Markdown would take for its own."""
+    """``text`` with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)

@@ -1,4 +1,4 @@
-"""A comparison in words and plain values: the legend, the table's rows, what JSON and CSV hold."""
+"""A comparison as text and plain values: legend, table rows, JSON and CSV columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dupmae_ir.eval.significance import BOOTSTRAPS, Interval
 
 
 def legend(comparison: Comparison) -> list[str]:
-    """What the marks mean and how intervals and p values were found."""
+    """The meaning of the marks, and how intervals and p values are computed."""
     s, runs = comparison.settings, len(comparison.runs)
     holm = f"Holm-corrected over {runs} runs" if runs > 1 else "one comparison, nothing to correct"
     marks = [
@@ -19,7 +19,7 @@ def legend(comparison: Comparison) -> list[str]:
         for t in s.tests
     ]
     how = f"{100 * s.level:g} % intervals: percentile bootstrap over queries, {BOOTSTRAPS:,} resamples, seed {s.seed}"
-    return [*marks, how, *([_how_permuted(comparison)] if "permutation" in s.tests else [])]
+    return [*marks, how, *([_permutation_text(comparison)] if "permutation" in s.tests else [])]
 
 
 def header(comparison: Comparison) -> list[str]:
@@ -30,7 +30,7 @@ def header(comparison: Comparison) -> list[str]:
 
 
 def rows(comparison: Comparison) -> list[list[str]]:
-    """One row for each compared run and measure; p values are the corrected ones."""
+    """One row per compared run and measure, with corrected p values."""
     return [
         [
             run,
@@ -46,17 +46,17 @@ def rows(comparison: Comparison) -> list[list[str]]:
 
 
 def signed(value: float) -> str:
-    """Four decimals with a sign; what rounds to nothing is ``+0.0000``."""
+    """Four decimals with a sign; values that round to zero are ``+0.0000``."""
     return f"{round(value, 4) + 0.0:+.4f}"
 
 
 def interval_text(interval: Interval | None, sign: str = "+") -> str:
-    """Four decimals; ``-`` where there is none."""
+    """Four decimals; ``-`` for no interval."""
     return f"[{interval.low:{sign}.4f}, {interval.high:{sign}.4f}]" if interval else "-"
 
 
 def p_text(p: float | None) -> str:
-    """Four decimals, ``<0.0001`` below them, ``-`` for an undefined test."""
+    """Four decimals, ``<0.0001`` for smaller values, ``-`` for an undefined test."""
     if p is None:
         return "-"
     return "<0.0001" if p < 0.0001 else f"{p:.4f}"
@@ -67,7 +67,7 @@ def change_text(change: Change) -> str:
     return f"{change.qid} {signed(change.difference)} ({change.baseline:.4f} to {change.run:.4f})"
 
 
-def _how_permuted(comparison: Comparison) -> str:
+def _permutation_text(comparison: Comparison) -> str:
     done = [d.permutation for measures in comparison.runs.values() for d in measures.values() if d.permutation]
     drawn = f"{comparison.settings.resamples:,} random sign flips, seed {comparison.settings.seed}"
     if all(p.exact for p in done):
@@ -76,7 +76,7 @@ def _how_permuted(comparison: Comparison) -> str:
 
 
 def moved_lines(comparison: Comparison) -> list[str]:
-    """For each compared run, the queries that changed most in the first measure."""
+    """For each compared run, the queries with the largest differences in the first measure."""
     lines = []
     for run, measures in comparison.runs.items():
         for measure, difference in list(measures.items())[:1]:
@@ -86,7 +86,7 @@ def moved_lines(comparison: Comparison) -> list[str]:
 
 
 def comparison_dict(comparison: Comparison) -> dict[str, Any]:
-    """The JSON form: settings, then run -> measure -> all that is known of the difference."""
+    """The JSON form: settings, then run -> measure -> values of the difference."""
     s = comparison.settings
     runs = {
         run: {

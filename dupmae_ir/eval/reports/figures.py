@@ -1,7 +1,7 @@
-"""Figures as inline SVG: plain text, sharp at any size, coloured by the page's style sheet for light and dark.
+"""Figures as inline SVG, coloured by the page's style sheet for light and dark.
 
-Every function returns one ``<svg>`` element 360 units wide, about a telephone's width, so that its words stay readable
-there. ``title`` and ``description`` are what a screen reader says; series differ in shape or dash as well as colour.
+Every function returns one ``<svg>`` element 360 units wide, about the width of a phone, so that labels stay readable
+there. ``title`` and ``description`` are for screen readers; series differ in shape or dash as well as colour.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 
 WIDTH, HEIGHT = 360, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 36
-COLOURS = 6  #: series colours that the style sheet has: c0 to c5
-MOST_BARS = 300  #: more queries are shown by as many of their quantiles
+COLOURS = 6  #: series colours of the style sheet: c0 to c5
+MOST_BARS = 300  #: of more queries, this many quantiles are drawn
 
 _SHAPES = ("circle", "triangle", "square", "cross")
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Values along one side. ``log`` needs values above 0."""
+    """One axis. ``log`` requires positive values."""
 
     name: str
     low: float
@@ -31,7 +31,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float, start: float, end: float) -> float:
-        """Where ``value`` lies between ``start`` and ``end``."""
+        """The coordinate of ``value`` between ``start`` and ``end``."""
         low, high, at = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return start + (end - start) * ((at - low) / (high - low) if high > low else 0.5)
 
@@ -50,16 +50,16 @@ def linear(name: str, low: float, high: float, about: int = 5) -> Axis:
 def ranks_axis(name: str, last: int) -> Axis:
     """1 to ``last`` on a logarithmic scale."""
     ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if t <= last]
-    # A label needs its room: only powers of ten on a long axis.
+    # On a long axis there is room for powers of ten only.
     if last > 100:
         ticks = [t for t in ticks if t in (1, 10, 100, 1000)]
     return Axis(name, 1, max(last, 2), ticks, log=True)
 
 
 def difference_bars(differences: Sequence[tuple[str, float]], mean: float, title: str) -> str:
-    """(query id, run minus baseline) pairs -> bars from the largest gain to the largest loss; ``mean`` is dashed.
+    """(query id, run minus baseline) pairs as bars, from the largest gain to the largest loss; ``mean`` is dashed.
 
-    Up to ``MOST_BARS`` bars, each with its query in a tooltip; of more queries evenly spaced quantiles are drawn.
+    Up to ``MOST_BARS`` bars, each with its query in a tooltip; of more queries, evenly spaced quantiles are drawn.
     """
     ordered = sorted(differences, key=lambda pair: (-pair[1], pair[0]))
     shown = ordered if len(ordered) <= MOST_BARS else _quantiles(ordered, MOST_BARS)
@@ -82,7 +82,7 @@ def difference_bars(differences: Sequence[tuple[str, float]], mean: float, title
 
 
 def curves(series: Mapping[str, Sequence[float]], x_name: str, y_name: str, title: str) -> str:
-    """Name -> values at 1, 2, 3, ... -> one line each over a logarithmic axis, with a legend."""
+    """Name -> values at 1, 2, 3, ..., as one line each over a logarithmic axis, with a legend."""
     longest = max(map(len, series.values()))
     x, y = ranks_axis(x_name, longest), linear(y_name, 0, max(max(v) for v in series.values()) or 1)
     parts = []
@@ -101,7 +101,7 @@ def curves(series: Mapping[str, Sequence[float]], x_name: str, y_name: str, titl
 def scatter(
     groups: Mapping[str, Iterable[tuple[float, float]]], x: Axis, y: Axis, title: str, diagonal: bool = False
 ) -> str:
-    """Group -> points -> marks of one shape and colour a group; the more points on a place, the larger the mark."""
+    """Group -> points, with one shape and colour per group; coinciding points make a larger mark."""
     counted = {name: Counter((round(a, 3), round(b, 3)) for a, b in points) for name, points in groups.items()}
     low, high = max(x.low, y.low), min(x.high, y.high)
     x, y = _with_room(x), _with_room(y)
@@ -117,7 +117,7 @@ def scatter(
 
 
 def standalone(svg: str, style: str) -> str:
-    """A file of its own: the name space and the style sheet that a page otherwise gives."""
+    """``svg`` as a file of its own, with the namespace and style sheet that a page otherwise provides."""
     head, rest = svg.split(">", 1)
     return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{rest}\n'
 
@@ -125,7 +125,7 @@ def standalone(svg: str, style: str) -> str:
 def _svg(
     title: str, description: str, parts: list[str], keys: Sequence[tuple[str, Callable[[float, float], str]]] = ()
 ) -> str:
-    """``keys``: (name, what draws its sample at a place); each has a line below the figure."""
+    """``keys``: (name, function that draws its sample at a position); each has a line below the figure."""
     lines = []
     for number, (name, sample) in enumerate(keys):
         at = HEIGHT + 8 + 16 * number
@@ -139,7 +139,7 @@ def _svg(
 
 
 def _grid(x: Axis, y: Axis) -> list[str]:
-    """Lines at the ticks, their numbers, the names of the axes."""
+    """Lines at the ticks, tick labels, and names of the axes."""
     bottom, middle = HEIGHT - BOTTOM, (TOP + HEIGHT - BOTTOM) / 2
     parts = []
     for tick in y.ticks:
@@ -149,7 +149,7 @@ def _grid(x: Axis, y: Axis) -> list[str]:
     for tick in x.ticks:
         at = _x(x, tick)
         parts.append(_line(at, TOP, at, bottom, "grid"))
-        # The last number would stick out of the picture if it stood centred at the edge.
+        # A centred label at the right edge would be cut off.
         side = "end" if at > WIDTH - RIGHT - 8 else "middle"
         at = min(at, WIDTH - 2) if side == "end" else at
         parts.append(
@@ -173,7 +173,7 @@ def _mark(number: int, x: float, y: float, r: float) -> str:
 
 
 def _with_room(axis: Axis) -> Axis:
-    """A little longer at both ends, so that no mark covers a number."""
+    """The axis with a margin at both ends, so that no mark covers a label."""
     room = 0.06 * (axis.high - axis.low)
     return replace(axis, low=axis.low - room, high=axis.high + room)
 
@@ -184,7 +184,7 @@ def _quantiles(ordered: Sequence[tuple[str, float]], count: int) -> list[tuple[s
 
 
 def _worth_drawing(length: int) -> list[int]:
-    """Ranks that are told apart on a logarithmic axis."""
+    """Ranks that can be distinguished on a logarithmic axis."""
     return [*range(1, min(length, 100) + 1), *range(110, length, 10), *([length] if length > 100 else [])]
 
 

@@ -1,4 +1,4 @@
-"""An evaluation as an HTML page: the tables of the other formats, and figures of what means hide."""
+"""An evaluation as an HTML page: the tables of the other formats, and figures of per-query values."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ QUERIES_NAMED = 12  #: of each kind of answer
 
 @dataclass(frozen=True)
 class Figures:
-    """What figures need beyond means: all of it may be absent, and then so are they."""
+    """Data of the figures; a figure without data is omitted."""
 
     ranks: dict[str, Ranks] = field(default_factory=dict)  #: run -> ranks of its relevant documents
-    parts: tuple[str, ...] = ()  #: the [CLS] run, the OT run, their sum
-    texts: Mapping[str, str] = field(default_factory=dict)  #: query id -> words
-    level: int = 1  #: smallest grade that is relevant, in ``ranks``
+    parts: tuple[str, ...] = ()  #: names of the [CLS], OT and hybrid runs
+    texts: Mapping[str, str] = field(default_factory=dict)  #: query id -> text
+    level: int = 1  #: smallest relevant grade in ``ranks``
 
 
 def as_html(report: Report, extra: Figures | None = None) -> str:
-    """The page, without a newline at its end."""
+    """The page, without a final newline."""
     extra = extra or Figures()
     body = [f"<p>{esc(headline(report))}</p>", "<h2>Scores</h2>", _scores(report)]
     if comparison := report.comparison:
@@ -124,7 +124,7 @@ def _parts(report: Report, extra: Figures) -> list[str]:
         [esc(f.who), str(f.answers), f"{f.kept} ({f.kept / f.answers:.0%})" if f.answers else "0", esc(_some(f.qids))]
         for f in found
     ]
-    caption = f"Relevant documents by which part has them among its first {FIRST}, and what the sum makes of them"
+    caption = f"Relevant documents by the parts that rank them in the first {FIRST}, and their ranks in the sum"
     header = ["found by", "documents", f"of these in the first {FIRST} of the sum", "queries"]
     return [figures(drawn), table(caption, header, rows, words=(3,))]
 
@@ -144,8 +144,8 @@ def _scatter(report: Report, parts: tuple[str, ...], measure: str) -> str:
     x_axis, y_axis = linear(f"[CLS]: {measure}", 0, top), linear(f"OT: {measure}", 0, top)
     title = f"{measure} of every query by [CLS] and by OT"
     caption = (
-        f"{title} ({parts[0]}, {parts[1]}), marked by what the sum ({parts[2]}) makes of it; right of the dashed "
-        "line [CLS] is better, left of it OT; larger marks stand for more queries"
+        f"{title} ({parts[0]}, {parts[1]}), marked by the value of the sum ({parts[2]}); [CLS] is better "
+        "to the right of the dashed line, OT to the left; larger marks are several queries"
     )
     shown = {f"{name} ({len(points)})": points for name, points in groups.items()}
     return figure(scatter(shown, x_axis, y_axis, title, diagonal=True), caption)

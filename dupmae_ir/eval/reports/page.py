@@ -1,7 +1,7 @@
-"""One self-contained HTML page: a shell with its style sheet, tables and figures. Strings in, strings out.
+"""A self-contained HTML page: layout, style sheet, tables and figures.
 
-No script, no outside resource. Colours follow the reader's preference for light or dark; columns of figures follow the
-width; a table wider than the screen scrolls by itself. Whatever is not built here is escaped by :func:`esc`.
+It has no scripts and no external resources. Colours follow the browser's light or dark setting; figures are laid out in
+as many columns as fit; a table wider than the screen scrolls. Text is escaped by :func:`esc`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ mark { background: none; color: var(--c2); font-weight: 600; }
 
 
 def esc(text: object) -> str:
-    """Safe between tags and in quoted attributes."""
+    """``text`` escaped for element content and quoted attributes."""
     return html.escape(str(text))
 
 
@@ -84,8 +84,8 @@ def page(title: str, body: Iterable[str]) -> str:
 def table(
     caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int] = (), strong: str = ""
 ) -> str:
-    """A table that scrolls sideways where it does not fit. ``caption`` and ``header`` are text, cells are HTML, the
-    first of a row its heading. ``words``: columns of prose, wrapped; ``strong``: the row to tint, by its first cell."""
+    """A table that scrolls sideways if it does not fit. ``caption`` and ``header`` are text, cells are HTML, and the
+    first cell of a row is its heading. ``words``: columns of wrapped text; ``strong``: first cell of the tinted row."""
 
     def cell(column: int, content: str) -> str:
         if column == 0:
@@ -118,11 +118,11 @@ def figure(svg: str, caption: str) -> str:
 
 
 def figures(found: Iterable[str]) -> str:
-    """Figures in as many columns as there is room for."""
+    """Figures in as many columns as fit."""
     return "\n".join(['<div class="figures">', *found, "</div>"])
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Lines of text as a list; nothing for none."""
+    """Lines of text as a list; empty for no lines."""
     items = [f"<li>{esc(line)}</li>" for line in lines]
     return "\n".join(["<ul>", *items, "</ul>"]) if items else ""

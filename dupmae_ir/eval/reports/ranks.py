@@ -1,4 +1,4 @@
-"""Where the relevant documents stand: recall at every rank, and what one list finds that another misses."""
+"""Ranks of the relevant documents: recall at every rank, and documents that only one of two lists finds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from dupmae_ir.io.runs import trec_order
 from dupmae_ir.types import Hit, Qrels
 
-DEEPEST = 1000  #: ranks that curves show
+DEEPEST = 1000  #: length of the recall curve
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of the relevant documents of every query that counts, in trec_eval's order of the run."""
+    """The ranks of the relevant documents of every evaluated query, in trec_eval's order of the run."""
 
-    found: dict[str, dict[str, int]]  #: query id -> relevant docid -> its rank from 1, if the run has it
-    relevant: dict[str, int]  #: query id -> relevant documents there are
+    found: dict[str, dict[str, int]]  #: query id -> relevant docid -> its rank from 1, for documents in the run
+    relevant: dict[str, int]  #: query id -> number of relevant documents
     depth: int  #: longest list of the run, at most ``DEEPEST``
 
 
@@ -41,7 +41,7 @@ def relevant_ranks(
 
 
 def recall_curve(ranks: Ranks) -> np.ndarray:
-    """(depth,) float64: R@1, R@2, ... as trec_eval has them; a query without relevant documents counts as 0."""
+    """(depth,) float64: R@1, R@2, ... as in trec_eval; a query without relevant documents counts as 0."""
     gains = np.zeros(ranks.depth + 1)
     for qid, places in ranks.found.items():
         for rank in places.values():
@@ -52,11 +52,11 @@ def recall_curve(ranks: Ranks) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Found:
-    """Relevant documents that the same lists hold among their first ranks, and how many of them the sum keeps."""
+    """Relevant documents found by the same lists, and how many of them the sum finds."""
 
     who: str
     answers: int
-    kept: int  #: of those, among the first ranks of the hybrid list
+    kept: int  #: of those, found by the hybrid list
     qids: tuple[str, ...]  #: queries with such a document, by id
 
 
@@ -70,7 +70,7 @@ def complementarity(cls: Ranks, ot: Ranks, hybrid: Ranks, depth: int = 10) -> li
         for docid in anywhere:
             by_cls, by_ot, by_sum = (p.get(docid, depth + 1) <= depth for p in places)
             cells.setdefault((by_cls, by_ot), []).append((qid, by_sum))
-        # In no list at all.
+        # Documents in no list.
         cells.setdefault((False, False), []).extend([(qid, False)] * (total - len(anywhere)))
     names = {(True, True): "both", (True, False): "only [CLS]", (False, True): "only OT", (False, False): "neither"}
     return [_counted(who, cells.get(cell, [])) for cell, who in names.items()]

@@ -1,4 +1,4 @@
-"""An evaluation as text: terminal table, Markdown, LaTeX, CSV, JSON. Functions from values to strings, no printing."""
+"""An evaluation as text: terminal table, Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dupmae_ir.measures import Measure
 
 @dataclass(frozen=True)
 class Report:
-    """Several runs against the same judgements. ``runs``: name to show -> evaluation, all with the same measures."""
+    """Several runs with the same judgements. ``runs``: name in the table -> evaluation, all with the same measures."""
 
-    qrels: str  #: where the judgements came from
+    qrels: str  #: file or folder of the judgements
     runs: dict[str, Evaluation]
-    paths: dict[str, str]  #: name to show -> file
+    paths: dict[str, str]  #: name in the table -> file
     remove_unjudged: bool = False
     comparison: Comparison | None = None  #: of the other runs with a baseline
     intervals: dict[str, dict[str, Interval | None]] = field(default_factory=dict)  #: run -> measure -> of its mean
@@ -31,16 +31,18 @@ class Report:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
+        """The measures of all runs."""
         return next(iter(self.runs.values())).measures
 
     @property
     def complete(self) -> bool:
+        """Whether all judged queries are evaluated (trec_eval -c)."""
         return next(iter(self.runs.values())).complete
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One printed value. ``marks``: † and ‡ where the run differs significantly from the baseline."""
+    """One printed value. ``marks``: † and ‡ if the run differs significantly from the baseline."""
 
     text: str
     best: bool
@@ -48,16 +50,16 @@ class Cell:
 
 
 def as_table(report: Report) -> str:
-    """For a terminal: aligned columns, ``*`` at the best of each column, what counts above, coverage below."""
+    """For a terminal: aligned columns, ``*`` at the best of each column, the averaging above, coverage below."""
     several = len(report.runs) > 1
-    # Marks stand right of the number; blanks in their place, in the heading too, keep digits aligned.
+    # Marks follow the number; blanks in their place, also in the header, keep digits aligned.
     room = several + (len(report.comparison.settings.tests) if report.comparison else 0)
     found = {name: [_starred(c).ljust(len(c.text) + room) for c in row] for name, row in cells(report).items()}
     body = table([[name, *row] for name, row in found.items()], ["run", *(f"{m}{' ' * room}" for m in report.measures)])
     stars = ["* best of its column"] if "*" in body else []
     lines = [headline(report), "", body, *stars, *_legend(report)]
     if report.comparison and report.comparison.measures:
-        # The table keeps its first column to the left; run and measure are one here.
+        # Only the first column is left-aligned, so run and measure share it.
         (_, _, *header), rows = comparison_text.header(report.comparison), comparison_text.rows(report.comparison)
         joined = [[f"{run}  {measure}", *rest] for run, measure, *rest in rows]
         lines += ["", table(joined, ["run  measure", *header]), *comparison_text.moved_lines(report.comparison)]
@@ -77,7 +79,7 @@ def as_markdown(report: Report) -> str:
 
 
 def as_latex(report: Report) -> str:
-    """A booktabs table, the best of each column bold; the rest as comments, and the legend below the table."""
+    """A booktabs table, the best of each column bold; other lines as comments, the legend below the table."""
     rows = [
         [_tex(name), *(_bold(c, r"\textbf{{{}}}") + _tex_marks(c.marks) for c in row)]
         for name, row in cells(report).items()
@@ -95,9 +97,9 @@ def as_latex(report: Report) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """One line a run: measures in full precision, then the counts; then, where runs are compared, for each measure
-    its interval, the difference from the baseline with its interval, wins, ties, losses, and each test's p and
-    corrected p. What does not apply (the baseline's own difference, an undefined test) is empty."""
+    """One line per run: measures in full precision, then the counts; for compared runs, for each measure its interval,
+    the difference from the baseline with its interval, wins, ties, losses, and each test's p and corrected p. Values
+    that do not apply (the baseline's own difference, an undefined test) are empty."""
     header = ["run", *map(str, report.measures), *asdict(next(iter(report.runs.values())).counts)]
     lines = [[name, *e.mean.values(), *asdict(e.counts).values()] for name, e in report.runs.items()]
     for measure in report.comparison.measures if report.comparison else ():
@@ -109,7 +111,7 @@ def as_csv(report: Report) -> str:
 
 
 def _compared(report: Report, run: str, measure: str) -> dict[str, Any]:
-    """Column -> value of a csv, beside the mean itself."""
+    """Column -> value of the CSV, besides the mean."""
     assert report.comparison
     low, high = report.intervals.get(run, {}).get(measure) or (None, None)
     difference = report.comparison.runs.get(run, {}).get(measure)
@@ -139,13 +141,13 @@ def to_dict(report: Report, per_query: bool = False) -> dict[str, Any]:
 
 
 def per_query_tsv(report: Report) -> str:
-    """Tab-separated, one line for each run and query: ``run qid value...`` under a header, in full precision."""
+    """Tab-separated, one line per run and query: ``run qid value...`` with a header, in full precision."""
     lines = [[name, qid, *of.values()] for name, e in report.runs.items() for qid, of in e.per_query.items()]
     return _csv([["run", "qid", *map(str, report.measures)], *lines], "\t")
 
 
 def headline(report: Report) -> str:
-    """What the numbers are means over."""
+    """The judgements, and the queries over which values are averaged."""
     counts = next(iter(report.runs.values())).counts
     if report.complete:
         basis = "all count, a query without hits as 0 (trec_eval -c)"
@@ -156,7 +158,7 @@ def headline(report: Report) -> str:
 
 
 def coverage(report: Report) -> list[str]:
-    """One line a run: queries that are missing or without judgements, and how much of the top was judged."""
+    """One line per run: queries without hits or judgements, and the unjudged hits at the top."""
     lines = []
     for name, e in report.runs.items():
         c = e.counts
@@ -177,7 +179,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 
 
 def cells(report: Report) -> dict[str, list[Cell]]:
-    """Run -> one printed value a measure; where they differ, the largest as printed is best."""
+    """Run -> one printed value per measure; if they differ, the largest as printed is best."""
     found: dict[str, list[Cell]] = {name: [] for name in report.runs}
     for measure in report.measures:
         printed = {name: _printed(measure, e.mean) for name, e in report.runs.items()}
@@ -202,7 +204,7 @@ def _bold(cell: Cell, how: str) -> str:
 
 
 def _markdown_table(lines: list[list[str]], left: int) -> list[str]:
-    """The first line is the header; ``left`` columns are set to the left."""
+    """The first line is the header; the first ``left`` columns are left-aligned."""
     rule = [*[":--"] * left, *["--:"] * (len(lines[0]) - left)]
     rows = [lines[0], rule, *lines[1:]]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]

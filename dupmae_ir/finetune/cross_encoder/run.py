@@ -12,7 +12,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from dupmae_ir.console import say
-from dupmae_ir.device import on_its_threads
+from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError
 from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
 from dupmae_ir.finetune.cross_encoder.model import (
@@ -26,8 +26,8 @@ from dupmae_ir.finetune.cross_encoder.model import (
 )
 from dupmae_ir.finetune.data.mined import Mined, counted, open_passages, read_mined
 from dupmae_ir.io.jobs import Job
-from dupmae_ir.models.checkpoints.base_models import base_folder
-from dupmae_ir.models.checkpoints.folder import quiet_transformers
+from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.training.arguments import process_state, training_arguments
 from dupmae_ir.training.checkpoints import refuse_broken_weights
 from dupmae_ir.training.distributed import DistributedJob
@@ -36,7 +36,7 @@ from dupmae_ir.training.plots import keep_log
 from dupmae_ir.training.records import RECORD, deciding_settings, input_digests
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: CrossEncoderConfig) -> dict[str, Any] | None:
     """Train, and write the model folder with its record, ``training.json``.
 
@@ -55,7 +55,7 @@ def run(config: CrossEncoderConfig) -> dict[str, Any] | None:
 
 
 def _inputs(config: CrossEncoderConfig) -> dict[str, str]:
-    return input_digests({"mined": config.mined}, {"model": base_folder(config.model)})
+    return input_digests({"mined": config.mined}, {"model": model_folder(config.model)})
 
 
 def _train(config: CrossEncoderConfig, job: DistributedJob, state: PartialState, quiet: bool) -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ def _train(config: CrossEncoderConfig, job: DistributedJob, state: PartialState,
     work = job.begin()
     mined = _usable(config, quiet)
     set_seed(config.seed)
-    model, tokenizer = load_reranker(base_folder(config.model), new_head=True)
+    model, tokenizer = load_reranker(model_folder(config.model), new_head=True)
     check_length(config.length, model, tokenizer)
     passages = open_passages(config.mined, mined, config.collection)
     join = separator(config.title_separator, tokenizer)

@@ -28,7 +28,7 @@ from dupmae_ir.io.collections import Collection, count_and_digest
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write, sha256_file
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
-from dupmae_ir.models.checkpoints.folder import folder_digest
+from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.types import Document, Hit, Query
 
 WINDOW = 512  #: queries searched between two saves

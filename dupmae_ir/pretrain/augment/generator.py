@@ -8,8 +8,7 @@ Batch, order and device therefore change nothing except through rounding.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ import torch
 import transformers as tf
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import cached_file, logging
+from transformers.utils import cached_file
 
 from dupmae_ir.console import one_line
 from dupmae_ir.device import pick_device, pick_dtype
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
-from dupmae_ir.models.checkpoints.folder import folder_digest
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.pretrain.augment.config import GeneratorConfig
 
 
@@ -67,7 +67,7 @@ class Generator:
     def _batch(self, prompts: list[str]) -> list[list[str]]:
         sampler = _SeededSampler(self.config, self._uniforms(prompts))
         try:
-            with _quiet_transformers(), torch.inference_mode():
+            with quiet_transformers(), torch.inference_mode():
                 ids = self._generate(prompts, sampler)
         except torch.OutOfMemoryError:
             raise EnvironmentProblem(
@@ -146,20 +146,6 @@ class _SeededSampler:
         return torch.full_like(scores, -torch.inf).scatter_(1, sampled, 0.0)
 
 
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Without the messages and progress bars of transformers."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
 def model_digest(config: GeneratorConfig) -> str:
     """sha256 over the model's files, in its folder or in the Hugging Face cache."""
     folder = Path(config.model)
@@ -177,7 +163,7 @@ def _load(kind: type, config: GeneratorConfig, **settings: Any) -> Any:
 
     def load() -> Any:
         local = folder or not config.download
-        with _quiet_transformers():
+        with quiet_transformers():
             return kind.from_pretrained(config.model, local_files_only=local, trust_remote_code=False, **settings)  # type: ignore[attr-defined]
 
     if not folder:

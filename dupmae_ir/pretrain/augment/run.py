@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from dupmae_ir.console import progress, say
-from dupmae_ir.device import on_its_threads, pick_device, pick_dtype
+from dupmae_ir.device import pick_device, pick_dtype, with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write
@@ -30,7 +30,7 @@ from dupmae_ir.pretrain.augment.generator import Generator, model_digest
 from dupmae_ir.pretrain.augment.rows import needs_texts, prompt, read_rows, to_line
 
 
-@on_its_threads
+@with_torch_threads
 def run(config: AugmentConfig) -> dict[str, Any]:
     """Write ``config.output`` and its record, and return the counts: texts, and texts that were augmented.
 

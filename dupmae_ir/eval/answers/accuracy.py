@@ -1,0 +1,171 @@
+"""DPR's answer accuracy: the share of queries with an answer in one of the first k passages.
+
+A passage answers a query if its text contains one of the query's answers, compared as in DPR (Karpukhin et al. 2020):
+both in Unicode NFD, split into runs of letters, digits and marks and other single symbols, in lower case, with the
+answer's tokens in sequence among the passage's. Titles are not searched (DPR's ``use_title`` is off). With ``regex``,
+answers are regular expressions of the package ``regex``, as for CuratedTREC. One difference: DPR finds an answer
+without tokens in every text, here in none; the test queries of NQ and TriviaQA have none.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from dupmae_ir.console import progress
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.io.collections import read_collection
+from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.types import Hit
+
+SHOWN = 3  #: ids named in an error
+_SEPARATOR = "\x1f"
+"""Separates tokens; no token contains it, since control characters are not tokens."""
+_TOKEN = r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]"
+
+
+def accuracy(
+    run: Mapping[str, Sequence[Hit]],
+    answers: str | Path | None,
+    corpus: str | Path,
+    depths: Iterable[int],
+    *,
+    regex: bool = False,
+    quiet: bool = True,
+) -> dict[str, dict[str, float]]:
+    """``Acc@k`` -> query id -> 1 if one of its first k passages answers it, else 0; 0 for queries without hits.
+
+    Raises :class:`InputError` for hits that the collection does not contain.
+    """
+    if answers is None:
+        raise UsageError("answer accuracy needs a file of answers; the collection has none")
+    depths = sorted(set(depths))
+    ranks = first_ranks(run, read_answers(answers), corpus, depths[-1], regex=regex, quiet=quiet)
+    return {f"Acc@{k}": {q: float(rank is not None and rank <= k) for q, rank in ranks.items()} for k in depths}
+
+
+def first_ranks(
+    run: Mapping[str, Sequence[Hit]],
+    answers: Mapping[str, Sequence[str]],
+    corpus: str | Path,
+    depth: int,
+    *,
+    regex: bool = False,
+    quiet: bool = True,
+) -> dict[str, int | None]:
+    """Query id -> rank (from 1) of the first of its ``depth`` passages that answers it; None if none does."""
+    matchers = {qid: matcher(texts, regex) for qid, texts in answers.items()}
+    wanted: dict[str, list[tuple[str, int]]] = {}
+    for qid in answers:
+        for rank, hit in enumerate(run.get(qid, ())[:depth], 1):
+            wanted.setdefault(hit.docid, []).append((qid, rank))
+    ranks: dict[str, int | None] = dict.fromkeys(answers)
+    quoted = Path(corpus).name.removesuffix(".gz").endswith(".tsv")
+    with progress("answers", "passages", quiet=quiet) as bar:
+        for passage in read_collection(corpus):
+            bar.update()
+            places = wanted.pop(passage.docid, None)
+            if not places:
+                continue
+            text = searchable(_unquoted(passage.text) if quoted else passage.text, regex)
+            for qid, rank in places:
+                best = ranks[qid]
+                if (best is None or rank < best) and matchers[qid](text):
+                    ranks[qid] = rank
+            if not wanted:
+                break
+    if wanted:
+        some = ", ".join(sorted(wanted)[:SHOWN])
+        raise InputError(
+            f"{corpus}: {len(wanted)} passages of the run are missing ({some}, ...); was another collection searched?"
+        )
+    return ranks
+
+
+def _unquoted(text: str) -> str:
+    """A cell of psgs_w100.tsv as DPR reads it with Python's csv: outer quotes removed, doubled inner quotes single."""
+    inner = text[1:-1].replace('""', "")
+    whole = len(text) > 1 and text[0] == text[-1] == '"' and '"' not in inner
+    return text[1:-1].replace('""', '"') if whole else text
+
+
+def matcher(answers: Sequence[str], regex: bool) -> Callable[[str], bool]:
+    """A function of :func:`searchable` text: whether it contains one of ``answers``."""
+    if not regex:
+        # An answer without tokens, such as an empty one, is in no text.
+        needles = [joined for a in answers if len(joined := _joined(a)) > 1]
+        return lambda text: any(needle in text for needle in needles)
+    import regex as expressions
+
+    flags = expressions.IGNORECASE | expressions.UNICODE | expressions.MULTILINE
+    patterns = []
+    for answer in answers:
+        try:
+            patterns.append(expressions.compile(_normalised(answer), flags))
+        except expressions.error as e:
+            raise InputError(
+                f"the answer {answer!r} is not a regular expression: {e}; if it is plain text, omit --regex"
+            ) from None
+    return lambda text: any(p.search(text) for p in patterns)
+
+
+def searchable(text: str, regex: bool = False) -> str:
+    """``text`` in the form that :func:`matcher` searches."""
+    return _normalised(text) if regex else _joined(text)
+
+
+def _normalised(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
+
+
+def _joined(text: str) -> str:
+    """Tokens in lower case between separators, so that tokens in a row are a substring."""
+    return _SEPARATOR + "".join(f"{t}{_SEPARATOR}" for t in _tokens().findall(_normalised(text))).lower()
+
+
+@cache
+def _tokens() -> re.Pattern[str]:
+    import regex
+
+    pattern: re.Pattern[str] = regex.compile(_TOKEN, regex.UNICODE)
+    return pattern
+
+
+def read_answers(path: str | Path) -> dict[str, list[str]]:
+    """Query id -> its answers, from JSON lines or DPR's lines. Raises :class:`InputError` with file and line."""
+    found: dict[str, list[str]] = {}
+    for number, line in numbered_lines(Path(path)):
+        where = f"{path}:{number}"
+        is_json = line.lstrip().startswith("{")
+        qid, answers = _from_json(line, where) if is_json else (str(len(found)), _from_dpr(line, where))
+        if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers):
+            raise InputError(f"{where}: the answers are not a list of strings")
+        if qid in found:
+            raise InputError(f"{where}: query {qid!r} appears twice")
+        found[qid] = answers
+    return found
+
+
+def _from_json(line: str, where: str) -> tuple[str, object]:
+    try:
+        row = json.loads(line)
+        return str(row["_id"]), row["answers"]
+    except ValueError as e:
+        raise InputError(f"{where}: not valid JSON: {e}") from None
+    except KeyError as e:
+        raise InputError(f"{where}: {e} is missing; expected _id and answers") from None
+
+
+def _from_dpr(line: str, where: str) -> object:
+    try:
+        # DPR writes and reads these lines with csv: a list that contains " is quoted, and each " doubled.
+        _, *cells = next(csv.reader([line], delimiter="\t"))
+        return ast.literal_eval(cells[-1].strip()) if cells else None
+    except (ValueError, SyntaxError, csv.Error):
+        raise InputError(f"{where}: expected question<tab>['answer', ...], got {line[:60]!r}") from None

@@ -1,0 +1,1 @@
+"""Case studies: one query, three lists (DupMAE, appendix A)."""

@@ -1,0 +1,57 @@
+"""Options of ``dupmae-ir eval.case``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
+from dupmae_ir.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseConfig(ComputeOptions, OutputOptions):
+    """Options of ``dupmae-ir eval.case``."""
+
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
+        OneOf(("query", "topics")),
+        Requires("topics", ("qid",)),
+        Requires("qrels", ("qid",)),
+        Requires("remove_query", ("qid",)),
+    )
+
+    index: str = option(help="index folder with both parts", group="input", metavar="FOLDER")
+    query: str | None = option(None, "text of one query", group="input", metavar="TEXT")
+    topics: str | None = option(None, "topics file; select queries with --qid", group="input", metavar="FILE")
+    qid: tuple[str, ...] = option(
+        (), "queries of --topics; with --query, the id of the query in --qrels", group="input", metavar="QID"
+    )
+    qrels: str | None = option(
+        None, "judgements (TREC, BEIR, or a BEIR folder), to report the ranks of answers", group="input", metavar="PATH"
+    )
+    split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
+    corpus: str | None = option(
+        None, "the collection, to show titles and texts (read once)", group="input", metavar="PATH"
+    )
+    rel_level: int = option(1, "smallest grade of an answer", group="study", at_least=1)
+    within: int = option(10, "ranks within which an answer counts as found", group="study", at_least=1)
+    depth: int = option(1000, "length of the lists in which ranks are looked up", group="study", at_least=1)
+    hits: int = option(
+        3, "documents shown per list; the first answer within --within is always shown", group="study", at_least=1
+    )
+    terms: int = option(6, "matched terms shown per document, strongest first", group="study", at_least=0)
+    remove_query: bool = option(False, "remove the document with the topic's own id (ArguAna, Quora)", group="study")
+    model: str | None = option(
+        None, "model folder (default: the one recorded in the index)", group="query encoder", metavar="FOLDER"
+    )
+    format: str = option("text", "output format", group="output", choices=("text", "markdown", "html", "json"))
+    output: str | None = option(None, "file to write instead of printing", group="output", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.query is not None and not self.query.strip():
+            raise UsageError("--query is blank")
+        if self.query is not None and len(self.qid) > 1:
+            raise UsageError("--query is one query; give at most one --qid with it")
+        if self.depth < max(self.within, self.hits):
+            raise UsageError(f"--depth {self.depth} is less than --within {self.within} or --hits {self.hits}")

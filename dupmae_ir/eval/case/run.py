@@ -1,0 +1,111 @@
+"""The work of ``dupmae-ir eval.case``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dupmae_ir.errors import UnknownName, UsageError
+from dupmae_ir.eval.case.config import CaseConfig
+from dupmae_ir.eval.reports.case import LISTS, Case, Shown, text
+from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.topics import read_topics
+from dupmae_ir.registry import suggest
+from dupmae_ir.search.run import find_documents
+from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.types import Document, Hit, Qrels, Query
+
+
+def run(config: CaseConfig) -> list[Case]:
+    """One :class:`Case` per query; also written to ``config.output``. Raises :class:`DupmaeError` subclasses."""
+    queries = _queries(config)
+    judged = read_qrels(config.qrels, config.split) if config.qrels else {}
+    for query in queries:
+        if config.qrels and query.qid not in judged:
+            raise UnknownName(f"{config.qrels} has no judgements for query {query.qid!r}.{suggest(query.qid, judged)}")
+    searcher = Searcher.open(
+        config.index, config.model, device=config.device, dtype=config.dtype, threads=config.threads
+    )
+    cases = study(searcher, queries, judged, config)
+    documents = find_documents(config.corpus, {docid for case in cases for docid in case.documents})
+    cases = [_with_texts(case, documents) for case in cases]
+    if config.output is not None:
+        with atomic_write(config.output) as file:
+            file.write(text(cases, "json" if config.json else config.format) + "\n")
+    return cases
+
+
+def study(searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: CaseConfig) -> list[Case]:
+    """The three lists of each query and the data of the documents to show, without titles and texts."""
+    runs: dict[str, dict[str, list[Hit]]] = {
+        mode: searcher.search(queries, config.depth, mode, remove_query=config.remove_query) for mode in LISTS
+    }
+    return [
+        _case(searcher, query, {mode: runs[mode][query.qid] for mode in LISTS}, judged.get(query.qid, {}), config)
+        for query in queries
+    ]
+
+
+def _case(
+    searcher: Searcher, query: Query, lists: dict[str, list[Hit]], grades: Mapping[str, int], config: CaseConfig
+) -> Case:
+    places = {mode: {hit.docid: rank for rank, hit in enumerate(hits, 1)} for mode, hits in lists.items()}
+    relevant = [docid for docid, grade in grades.items() if grade >= config.rel_level]
+    answers = [docid for docid in relevant if searcher.row(docid) is not None]
+    shown = {mode: _to_show([h.docid for h in hits], set(answers), config) for mode, hits in lists.items()}
+    wanted = list(dict.fromkeys([*answers, *(docid for listed in shown.values() for docid in listed)]))
+    documents = {
+        found.docid: Shown(
+            docid=found.docid,
+            grade=grades.get(found.docid),
+            ranks={mode: places[mode].get(found.docid) for mode in LISTS},
+            score=found.score,
+            dense=found.dense or 0.0,
+            impact=found.impact or 0.0,
+            matched=len(found.terms),
+            terms=tuple(found.terms[: config.terms]),
+        )
+        for found in searcher.explain_all(query.text, wanted)
+    }
+    return Case(
+        qid=query.qid,
+        query=query.text,
+        judged=bool(grades),
+        within=config.within,
+        depth=config.depth,
+        answers=tuple(sorted(answers, key=lambda d: (-grades[d], documents[d].ranks["hybrid"] or sys.maxsize, d))),
+        absent=tuple(docid for docid in relevant if docid not in documents),
+        lists={mode: tuple(listed) for mode, listed in shown.items()},
+        documents=documents,
+    )
+
+
+def _to_show(docids: list[str], answers: set[str], config: CaseConfig) -> list[str]:
+    """The first hits of a list, and its first answer if that has a lower rank but is found."""
+    first, rest = docids[: config.hits], docids[config.hits : config.within]
+    if answers & set(first):
+        return first
+    return first + [docid for docid in rest if docid in answers][:1]
+
+
+def _with_texts(case: Case, documents: Mapping[str, Document]) -> Case:
+    found = {
+        docid: replace(shown, title=documents[docid].title, text=documents[docid].text) if docid in documents else shown
+        for docid, shown in case.documents.items()
+    }
+    return replace(case, documents=found)
+
+
+def _queries(config: CaseConfig) -> list[Query]:
+    if config.query is not None:
+        return [Query(config.qid[0] if config.qid else "", config.query)]
+    assert config.topics
+    topics = {topic.qid: topic for topic in read_topics(config.topics)}
+    for qid in config.qid:
+        if qid not in topics:
+            raise UnknownName(f"{config.topics} has no topic {qid!r}.{suggest(qid, topics)}")
+        if not topics[qid].text.strip():
+            raise UsageError(f"{config.topics}: topic {qid!r} is blank, so there is nothing to search")
+    return [topics[qid] for qid in dict.fromkeys(config.qid)]

@@ -1,0 +1,140 @@
+"""Options of ``dupmae-ir eval``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dupmae_ir.config import Config, OutputOptions, option
+from dupmae_ir.errors import UsageError
+
+TESTS = {"t": ("t",), "permutation": ("permutation",), "both": ("t", "permutation")}
+FORMATS = ("table", "markdown", "latex", "csv", "json", "html")
+PERMUTATIONS = 100_000  #: random sign flips, if there are too many to try all; p = 0.05 is then known to 0.0014
+EXACT = 20  #: with at most this many non-zero differences, all 2^n sign flips are tried
+_COMPARED = ("baseline", "report", "format=html and !json")
+_HTML = ("report", "format=html and !json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(Config):
+    """How runs are compared with a baseline."""
+
+    test: str = option(
+        "both",
+        "significance tests: Student's paired t (marked †), paired permutation (marked ‡)",
+        group="comparison",
+        choices=tuple(TESTS),
+        only_with=_COMPARED,
+    )
+    alpha: float = option(
+        0.05,
+        "significance level; confidence intervals have level 1 - alpha",
+        group="comparison",
+        above=0,
+        below=1,
+        only_with=_COMPARED,
+    )
+    seed: int = option(0, "seed of the permutations and resamples", group="comparison", at_least=0, only_with=_COMPARED)
+    resamples: int = option(
+        PERMUTATIONS,
+        f"random sign flips of a permutation test; with at most {EXACT} queries that differ, all are tried",
+        group="comparison",
+        at_least=1,
+        only_with=_COMPARED,
+    )
+    moved: int = option(
+        5, "queries listed with the largest differences", group="comparison", at_least=0, only_with=_COMPARED
+    )
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """The tests: ``t``, ``permutation`` or both."""
+        return TESTS[self.test]
+
+    @property
+    def level(self) -> float:
+        """Level of the confidence intervals."""
+        return 1 - self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig(ComparisonOptions, OutputOptions):
+    """Options of ``dupmae-ir eval``."""
+
+    runs: tuple[str, ...] = option(
+        help="run files: TREC (qid Q0 docid rank score tag) or MS MARCO (qid docid rank), plain or .gz",
+        group="input",
+        metavar="RUN",
+        positional=True,
+    )
+    qrels: str = option(
+        help="judgements: TREC (qid 0 docid grade) or BEIR tsv, plain or .gz, or a BEIR folder",
+        group="input",
+        metavar="PATH",
+    )
+    split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
+    measures: tuple[str, ...] = option(
+        ("nDCG@10", "MRR@10", "R@100", "MAP"),
+        "measures by ir_measures' names (listed below) or trec_eval's (ndcg_cut.10)",
+        group="measures",
+        flag="-m",
+        metavar="MEASURE",
+    )
+    rel_level: int = option(
+        1,
+        "smallest relevant grade, for measures without (rel=N); grade 0 means judged and not relevant",
+        group="measures",
+        at_least=1,
+    )
+    complete: bool = option(
+        True,
+        "average over all judged queries, one without hits as 0, as trec_eval -c (default); --no-complete: only over "
+        "those with hits",
+        group="measures",
+    )
+    remove_unjudged: bool = option(False, "remove hits without a judgement first, as Pyserini does", group="measures")
+    baseline: str | None = option(
+        None,
+        "compare the other runs with this one, given by its file or its name in the table",
+        group="comparison",
+        metavar="RUN",
+    )
+    parts: tuple[str, ...] = option(
+        (),
+        "HTML: the [CLS] (dense), OT (impact) and hybrid runs, in this order, to show how the parts complement each "
+        "other",
+        group="comparison",
+        metavar="RUN",
+        only_with=_HTML,
+    )
+    topics: str | None = option(
+        None,
+        "HTML: the topics, to show the text of the queries that moved most",
+        group="comparison",
+        metavar="FILE",
+        only_with=_HTML,
+    )
+    format: str = option("table", "output format", group="output", choices=FORMATS)
+    report: str | None = option(
+        None, "also write a self-contained HTML page with tables and figures", group="output", metavar="FILE.html"
+    )
+    per_query: str | None = option(
+        None,
+        "also write the values of each query, tab-separated; - prints them instead (JSON: includes them)",
+        group="output",
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(set(self.runs)) < len(self.runs):
+            raise UsageError("the same run file is named twice")
+        if self.parts and len(set(self.parts)) != 3:
+            raise UsageError(f"--parts requires three runs: [CLS], OT and hybrid; got {len(set(self.parts))}")
+        if self.baseline is not None and len(self.runs) == 1:
+            raise UsageError(f"--baseline {self.baseline}: name the runs to compare with it")
+
+    @property
+    def html(self) -> bool:
+        """Whether an HTML page is written or printed."""
+        return bool(self.report) or (self.format == "html" and not self.json)

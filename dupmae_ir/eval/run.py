@@ -1,0 +1,120 @@
+"""The work of ``dupmae-ir eval``: read runs and judgements, evaluate, compare, and write the files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dupmae_ir.config import subset
+from dupmae_ir.console import progress, say
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.eval.compare import compare, mean_intervals
+from dupmae_ir.eval.config import ComparisonOptions, EvalConfig
+from dupmae_ir.eval.evaluate import Evaluation, evaluate
+from dupmae_ir.eval.reports.html import Figures, as_html
+from dupmae_ir.eval.reports.ranks import Ranks, relevant_ranks
+from dupmae_ir.eval.reports.text import FORMATS, Report, as_json, per_query_tsv
+from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.runs import read_run
+from dupmae_ir.io.topics import read_topics
+from dupmae_ir.measures import Measure, parse_measures
+from dupmae_ir.types import Qrels
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The result of the command: all values, and the data of the figures."""
+
+    report: Report
+    figures: Figures
+
+    def text(self, config: EvalConfig) -> str:
+        """The printed output: the report in the requested format, or the values of each query."""
+        here = config.per_query == "-"
+        if config.json or config.format == "json":
+            return as_json(self.report, per_query=here)
+        if here:
+            return per_query_tsv(self.report)
+        if config.format == "html":
+            return as_html(self.report, self.figures)
+        return FORMATS[config.format](self.report)
+
+
+def run(config: EvalConfig) -> Evaluated:
+    """Evaluate the runs, compare them with the baseline, and write ``--report`` and ``--per-query``."""
+    measures = parse_measures(config.measures, config.rel_level)
+    names = _names(config.runs)
+    baseline = _baseline(config, names)
+    parts = tuple(_named(part, names, "--parts") for part in config.parts)
+    texts = {t.qid: t.text for t in read_topics(config.topics)} if config.topics else {}
+    options = subset(config, ComparisonOptions)
+    evaluations, ranks = _evaluations(config, names, measures)
+    intervals = {}
+    if baseline or config.html:
+        intervals = {name: mean_intervals(e, options) for name, e in evaluations.items()}
+    comparison = compare(evaluations, baseline, options) if baseline else None
+    report = Report(config.qrels, evaluations, names, config.remove_unjudged, comparison, intervals, options.level)
+    result = Evaluated(report, Figures(ranks, parts, texts, config.rel_level))
+    if config.per_query and config.per_query != "-":
+        _write(config.per_query, per_query_tsv(report), "values of each query", config.quiet)
+    if config.report:
+        _write(config.report, as_html(report, result.figures), "report", config.quiet)
+    return result
+
+
+def _evaluations(
+    config: EvalConfig, names: Mapping[str, str], measures: Sequence[Measure]
+) -> tuple[dict[str, Evaluation], dict[str, Ranks]]:
+    """Name -> evaluation, and, for HTML, name -> ranks of the relevant documents."""
+    qrels = read_qrels(config.qrels, config.split)
+    evaluations: dict[str, Evaluation] = {}
+    ranks: dict[str, Ranks] = {}
+    with progress("evaluate", "runs", total=len(names), quiet=config.quiet or len(names) == 1) as bar:
+        for name, path in names.items():
+            evaluations[name], ranks_of_run = _evaluation(config, qrels, path, measures)
+            if ranks_of_run:
+                ranks[name] = ranks_of_run
+            bar.update()
+    return evaluations, ranks
+
+
+def _evaluation(
+    config: EvalConfig, qrels: Qrels, path: str, measures: Sequence[Measure]
+) -> tuple[Evaluation, Ranks | None]:
+    found = read_run(path, warn=lambda message: say(message, config.quiet))
+    complete, removed = config.complete, config.remove_unjudged
+    try:
+        evaluation = evaluate(qrels, found, measures, complete=complete, remove_unjudged=removed)
+    except UsageError as e:
+        raise InputError(f"{path}: {e}") from None
+    ranks = relevant_ranks(qrels, found, config.rel_level, complete, removed) if config.html else None
+    return evaluation, ranks
+
+
+def _baseline(config: EvalConfig, names: Mapping[str, str]) -> str | None:
+    """Name of the baseline; None for no comparison. The HTML report defaults to the first run."""
+    if config.baseline is not None:
+        return _named(config.baseline, names, "--baseline")
+    return next(iter(names)) if config.html and len(names) > 1 else None
+
+
+def _named(run: str, names: Mapping[str, str], flag: str) -> str:
+    """The name in the table of a run given by its name or its file."""
+    for name, path in names.items():
+        if run in (name, path):
+            return name
+    raise UsageError(f"{flag} {run}: not one of the runs, which are {', '.join(names)}")
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Name in the table -> path: the file name if that is unique, else the path."""
+    short = [Path(path).name for path in paths]
+    return dict(zip(short if len(set(short)) == len(short) else paths, paths, strict=True))
+
+
+def _write(path: str, content: str, what: str, quiet: bool) -> None:
+    with atomic_write(path) as file:
+        file.write(content + "\n")
+    say(f"{what}: {path}", quiet)

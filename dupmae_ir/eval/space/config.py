@@ -1,0 +1,46 @@
+"""Options of ``dupmae-ir eval.space``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dupmae_ir.config import ComputeOptions, OutputOptions, option
+from dupmae_ir.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceConfig(ComputeOptions, OutputOptions):
+    """Options of ``dupmae-ir eval.space``."""
+
+    queries: str = option(help="topics file, or a Pyserini topics name", group="input", metavar="FILE")
+    passages: str = option(help="collection: JSON lines, tsv, .gz of these, or a folder", group="input", metavar="PATH")
+    qrels: str | None = option(
+        None,
+        "judgements that pair a query with its first passage of the highest grade (default: the n-th query is paired "
+        "with the n-th passage)",
+        group="input",
+        metavar="PATH",
+    )
+    split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
+    model: str | None = option(None, "model folder (default: the embedded model)", group="input", metavar="FOLDER")
+    pairs: int = option(400, "query-passage pairs per draw", group="measurement", at_least=2)
+    draws: int = option(
+        10,
+        "random draws over which the divergences are averaged; one draw if it contains all pairs",
+        group="measurement",
+        at_least=1,
+    )
+    perplexity: float = option(
+        30.0,
+        "perplexity of t-SNE (effective number of neighbours), less than the number of points",
+        group="measurement",
+    )
+    seed: int = option(0, "seed of the draws and of t-SNE", group="measurement", at_least=0)
+    output: str | None = option(
+        None, "picture of the first draw: .html page or .svg (default: numbers only)", group="output", metavar="FILE"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.output and not self.output.lower().endswith((".html", ".svg")):
+            raise UsageError(f"--output {self.output}: name a file that ends in .html or .svg")

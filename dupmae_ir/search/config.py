@@ -1,0 +1,258 @@
+"""Settings of a search: :class:`SearchSettings` for the Searcher, :class:`SearchConfig` for ``dupmae-ir search``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, ThreadOptions, option
+from dupmae_ir.device import ENGINES, processors
+from dupmae_ir.errors import UsageError
+from dupmae_ir.search.fusion.config import METHODS, FusionOptions
+
+MODES = {"dense": ("cls",), "impact": ("ot",), "hybrid": ("cls", "ot")}
+"""Search mode -> the parts of the index it needs."""
+
+DENSE_INDEXES = ("flat", "sq8", "ivf-sq8", "hnsw-sq8")
+MOST_TERMS = 1024
+"""Lucene rejects queries with more clauses."""
+RUN_HITS = 1000
+QUERY_HITS = 10
+_LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings(ThreadOptions):
+    """How a :class:`~dupmae_ir.search.searcher.Searcher` searches; also flags of ``dupmae-ir search``."""
+
+    batch_size: int = option(
+        256, "queries encoded and searched together; no effect on scores", group="compute", at_least=1
+    )
+    query_terms: int = option(
+        MOST_TERMS,
+        f"strongest OT weights kept per query; Lucene takes at most {MOST_TERMS}",
+        group="query encoder",
+        at_least=1,
+        at_most=MOST_TERMS,
+        only_with="!bm25",
+    )
+    dense_weight: float = option(
+        1.0,
+        "hybrid: weight of the dense score",
+        group="scores",
+        above=0,
+        at_most=_LARGEST,
+        only_with="!dense and !impact and !bm25 and !fusion",
+    )
+    impact_weight: float = option(
+        1.0,
+        "hybrid: weight of the impact score",
+        group="scores",
+        above=0,
+        at_most=_LARGEST,
+        only_with="!dense and !impact and !bm25 and !fusion",
+    )
+    max_depth: int = option(
+        0,
+        "longest candidate list; 0 = no limit. Topics that need more to be certified are reported",
+        group="scores",
+        at_least=0,
+        only_with="!bm25",
+    )
+    dense_index: str = option(
+        "flat",
+        "index that proposes dense candidates: flat, or sq8, ivf-sq8 or hnsw-sq8 built by 'dupmae-ir index dense'. "
+        "Scores do not depend on it; lists are identical with sq8, while ivf-sq8 and hnsw-sq8 may miss documents and "
+        "are never certified",
+        group="dense index",
+        choices=DENSE_INDEXES,
+        only_with="!impact and !bm25",
+    )
+    nprobe: int = option(
+        0,
+        "ivf-sq8: lists searched; 0 = 1/16 of them, at least 64",
+        group="dense index",
+        at_least=0,
+        only_with="dense_index=ivf-sq8",
+    )
+    ef_search: int = option(
+        0,
+        "hnsw-sq8: candidates kept during the search; 0 = 128, or the depth of the list",
+        group="dense index",
+        at_least=0,
+        only_with="dense_index=hnsw-sq8",
+    )
+    engine: str = option(
+        "lucene",
+        "engine for impacts: lucene; postings, built by 'dupmae-ir index postings': the same hits without Java, much "
+        "faster for large topic sets; auto: postings if the index has them",
+        choices=ENGINES,
+        group="compute",
+        only_with="!bm25 and !dense",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 < self.max_depth < self.ef_search:
+            raise UsageError(f"--max-depth {self.max_depth} is less than --ef-search {self.ef_search}")
+
+    @property
+    def workers(self) -> int:
+        """Threads for faiss, Lucene and the postings."""
+        return self.threads or processors()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions):
+    """Options of ``dupmae-ir search``."""
+
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
+        OneOf(("topics", "query")),
+        OneOf((*MODES, "bm25", "fusion"), required=False),
+        Requires("topics", ("output",)),
+    )
+
+    index: str = option(help="index folder", group="what", metavar="FOLDER")
+    topics: str | None = option(
+        None,
+        "topics: qid<tab>text, JSON lines (BEIR's queries.jsonl), .gz of these, or a Pyserini topics name",
+        group="what",
+        metavar="FILE",
+    )
+    query: str | None = option(
+        None, "a single query; hits are printed on standard output", group="what", metavar="TEXT"
+    )
+    hits: int | None = option(
+        None,
+        f"documents per query (default: {RUN_HITS} with --topics, {QUERY_HITS} with --query)",
+        group="what",
+        at_least=1,
+    )
+
+    hybrid: bool = option(
+        False,
+        "the exact sum of both inner products (DupMAE Eq. 12); the default if the index has both parts",
+        group="mode (at most one)",
+    )
+    dense: bool = option(False, "inner products of the [CLS] vectors only", group="mode (at most one)")
+    impact: bool = option(False, "inner products of the OT weights only", group="mode (at most one)")
+    bm25: bool = option(False, "BM25, on a folder made by 'dupmae-ir index bm25'", group="mode (at most one)")
+    fusion: str | None = option(
+        None,
+        "fuse a dense and an impact list instead of summing scores: by reciprocal ranks, by interpolating scores, or "
+        "with the arithmetic of Pyserini's HybridSearcher (on integer impacts, as there)",
+        choices=METHODS,
+        group="mode (at most one)",
+    )
+
+    output: str | None = option(None, "run file to write", group="with --topics", metavar="FILE", only_with="topics")
+    format: str = option(
+        "trec", "format of the run file", choices=("trec", "msmarco"), group="with --topics", only_with="topics"
+    )
+    tag: str | None = option(
+        None,
+        "last column of a TREC run (default: dupmae-ir-MODE)",
+        group="with --topics",
+        metavar="WORD",
+        only_with="topics",
+    )
+    qrels: str | None = option(
+        None,
+        "search only the topics that this file has judgements for",
+        group="with --topics",
+        metavar="FILE",
+        only_with="topics",
+    )
+    remove_query: bool = option(
+        False, "remove the document with the topic's own id (ArguAna, Quora)", group="with --topics", only_with="topics"
+    )
+    max_passage: bool = option(
+        False,
+        "ids are DOCUMENT#PASSAGE (encode.segment): rank documents by their best passage",
+        group="with --topics",
+        only_with="topics",
+    )
+    passage_hits: int | None = option(
+        None,
+        "passages retrieved per query (default: ten times --hits)",
+        group="with --topics",
+        at_least=1,
+        only_with="max_passage",
+    )
+    report: str | None = option(
+        None,
+        "JSON lines to write, one per topic: whether the list is certified exact, its depths and its bound",
+        group="with --topics",
+        metavar="FILE",
+        only_with="topics and !bm25 and !fusion",
+    )
+
+    explain: str | None = option(
+        None,
+        "explain the score of this document instead of searching",
+        group="with --query",
+        metavar="DOCID",
+        only_with="query and !bm25",
+    )
+    corpus: str | None = option(
+        None,
+        "the collection, to show titles and texts of the hits (read once)",
+        group="with --query",
+        metavar="PATH",
+        only_with="query",
+    )
+    terms: int = option(
+        5, "matched terms shown per hit, strongest first", group="with --query", at_least=0, only_with="query"
+    )
+
+    raw_impacts: bool = option(
+        False,
+        "impact: print integer sums; otherwise they are divided by the squared scale of the index",
+        group="scores",
+        only_with="impact",
+    )
+    k1: float = option(0.9, "BM25: saturation of term frequencies", group="scores", at_least=0, only_with="bm25")
+    b: float = option(
+        0.4, "BM25: length normalisation, 0 to 1", group="scores", at_least=0, at_most=1, only_with="bm25"
+    )
+    fusion_depth: int | None = option(
+        None, "documents taken from each list (default: --hits)", group="fusion", at_least=1, only_with="fusion"
+    )
+
+    model: str | None = option(
+        None,
+        "model folder (default: the one recorded in the index; a model with other weights is rejected)",
+        group="query encoder",
+        metavar="FOLDER",
+        only_with="!bm25",
+    )
+    query_length: int | None = option(
+        None,
+        "word pieces per query, including [CLS] and [SEP] (default: as recorded in the index)",
+        group="query encoder",
+        above=0,
+        only_with="!bm25",
+    )
+    dtype: str | None = option(
+        None,
+        "precision of the query encoder: float32, bfloat16, float16 or auto (default: as recorded in the index)",
+        group="compute",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        only_with="!bm25",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.query is not None and not self.query.strip():
+            raise UsageError("--query is blank")
+        if self.passage_hits is not None and self.passage_hits < (self.hits or RUN_HITS):
+            raise UsageError(
+                f"--passage-hits {self.passage_hits} must be at least --hits ({self.hits or RUN_HITS}): every document "
+                "needs at least one passage"
+            )
+
+    @property
+    def mode(self) -> str | None:
+        """The requested mode; None selects the default of the index."""
+        return next((mode for mode in (*MODES, "bm25") if getattr(self, mode)), None)

@@ -1,0 +1,70 @@
+"""Explanations of a document's score: its dense and impact share, and each matched term's contribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dupmae_ir.search.config import SearchSettings
+from dupmae_ir.search.impact import ImpactQuery
+from dupmae_ir.search.opened_index import OpenedIndex
+from dupmae_ir.search.query_encoder import EncodedQuery
+
+
+@dataclass(frozen=True)
+class TermShare:
+    """One matched term: its weight in the query, in the document, and their product, in real units."""
+
+    term: str
+    query_weight: float
+    document_weight: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The composition of a document's score. ``score`` is the weighted sum of ``dense`` and ``impact``; a share is None
+    if the index lacks the part. ``terms``: every matched term, strongest first; their shares sum to ``impact``."""
+
+    docid: str
+    score: float
+    dense: float | None
+    impact: float | None
+    terms: list[TermShare]
+
+
+def explain(
+    index: OpenedIndex, settings: SearchSettings, encoded: EncodedQuery, docids: Sequence[str]
+) -> list[Explanation]:
+    """One :class:`Explanation` per document. Raises :class:`UnknownName` for an id that the index does not contain."""
+    rows = np.array([index.known_row(docid) for docid in docids], np.int64)
+    dense: Sequence[float | None] = [None] * len(rows)
+    impact: Sequence[float | None] = dense
+    if "cls" in index.parts:
+        dense = index.dense(settings).queries(encoded.cls[None], settings.workers).scores(0, rows).tolist()
+    if "ot" in index.parts:
+        impact = index.impact(settings).queries([encoded.ot], settings.workers).scores(0, rows).tolist()
+    return [
+        Explanation(docid, _total(settings, d, i), d, i, _terms(index, encoded.ot, row) if i is not None else [])
+        for docid, row, d, i in zip(docids, rows.tolist(), dense, impact, strict=True)
+    ]
+
+
+def _total(settings: SearchSettings, dense: float | None, impact: float | None) -> float:
+    if dense is None or impact is None:
+        return next(share for share in (dense, impact) if share is not None)
+    return settings.dense_weight * dense + settings.impact_weight * impact
+
+
+def _terms(index: OpenedIndex, query: ImpactQuery, row: int) -> list[TermShare]:
+    scale, terms = index.scale, index.folder.terms
+    ids, impacts = index.folder.forward.row(row)
+    document = dict(zip(ids.tolist(), impacts.tolist(), strict=True))
+    shares = [
+        TermShare(terms[i], w / scale, document[i] / scale, w * document[i] / scale**2)
+        for i, w in zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
+        if i in document
+    ]
+    return sorted(shares, key=lambda share: (-share.share, share.term))

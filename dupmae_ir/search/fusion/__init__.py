@@ -1,0 +1,1 @@
+"""Fusion of ranked lists: reciprocal ranks, interpolation, and Pyserini's hybrid arithmetic."""

@@ -1,0 +1,186 @@
+"""Ranks a batch of encoded queries by one mode: dense, impact, hybrid, or a fusion of two lists.
+
+:class:`Ranker` chooses the algorithm. All of them return the exact top k of the requested score:
+
+* :mod:`~dupmae_ir.search.certified_topk` works with any index;
+* :mod:`~dupmae_ir.search.one_pass` is faster for large batches and requires postings;
+* a fusion (:mod:`~dupmae_ir.search.fusion.methods`) ranks by each part alone and combines the two lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from dupmae_ir.search.certified_topk import Outcome, Part, Weighted, exact_top
+from dupmae_ir.search.config import MODES, SearchSettings
+from dupmae_ir.search.dense import DensePart
+from dupmae_ir.search.fusion.config import Fusion
+from dupmae_ir.search.fusion.methods import Exact, fuse
+from dupmae_ir.search.impact import ImpactPart
+from dupmae_ir.search.one_pass import MOST_HITS, scanned_top, summed_top
+from dupmae_ir.search.opened_index import OpenedIndex
+from dupmae_ir.search.query_encoder import EncodedQuery
+from dupmae_ir.types import Hit, Query
+
+Rows = Sequence[int | None]
+"""A row to exclude for each query; None for no exclusion."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Evidence for one query's list; a line of ``--report``. Depths are None for a part that was not searched."""
+
+    qid: str
+    exact: bool  #: certified: no document outside the list belongs in it
+    depth_dense: int | None  #: length of the dense candidate list
+    depth_impact: int | None  #: length of the impact candidate list
+    candidates: int  #: documents scored exactly
+    bound: float | None  #: upper bound on the score of an unseen document; None if none is unseen or nothing bounds it
+    kth: float | None  #: score of the last hit
+    hits: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One query's hits, best first. ``report`` is None for BM25 and for fused lists."""
+
+    query: Query
+    hits: list[Hit]
+    report: Report | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to retrieve: ``hits`` documents by ``mode``, or by a fusion of two lists of ``fusion_depth``."""
+
+    mode: str
+    hits: int
+    remove_query: bool = False
+    raw_impacts: bool = False
+    fusion: Fusion | None = None
+    fusion_depth: int = 0
+
+    @property
+    def name(self) -> str:
+        """The mode, or ``fused``."""
+        return "fused" if self.fusion else self.mode
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the index that are searched: ``cls``, ``ot``."""
+        return MODES["hybrid" if self.fusion else self.mode]
+
+
+class Ranker:
+    """Answers one :class:`Request` for batches of queries."""
+
+    def __init__(self, index: OpenedIndex, settings: SearchSettings, request: Request) -> None:
+        self.index = index
+        self.settings = settings
+        self.request = request
+
+    def rank(self, queries: Sequence[Query], encoded: Sequence[EncodedQuery]) -> list[Answer]:
+        """The answers to a batch of queries, in order."""
+        if not queries:
+            return []
+        excluded = [self.index.row(query.qid) if self.request.remove_query else None for query in queries]
+        dense, impact = self._parts(encoded)
+        if self.request.fusion:
+            return self._fused(queries, dense, impact, excluded)
+        outcomes = self._one_pass(dense, impact, excluded)
+        if outcomes is None:
+            outcomes = self._certified(dense, impact, self.request.hits, excluded)
+        names = [name for name, part in (("dense", dense), ("impact", impact)) if part is not None]
+        return [Answer(q, self._hits(o), _report(q, o, names)) for q, o in zip(queries, outcomes, strict=True)]
+
+    def blank(self, query: Query) -> Answer:
+        """The answer to a query without text: no hits."""
+        if self.request.fusion:
+            return Answer(query, [], None)
+        dense, impact = (0 if part in self.request.parts else None for part in ("cls", "ot"))
+        return Answer(query, [], Report(query.qid, True, dense, impact, 0, None, None, 0))
+
+    def _parts(self, encoded: Sequence[EncodedQuery]) -> tuple[DensePart | None, ImpactPart | None]:
+        """The parts of the score for this batch; None for a part that is not searched."""
+        request, settings = self.request, self.settings
+        dense = impact = None
+        if "cls" in request.parts:
+            dense = self.index.dense(settings).queries(np.stack([q.cls for q in encoded]), settings.workers)
+        if "ot" in request.parts:
+            # Pyserini's HybridSearcher adds what LuceneImpactSearcher returns, and that is integers.
+            raw = request.fusion.method == "pyserini" if request.fusion else request.raw_impacts
+            impact = self.index.impact(settings).queries([q.ot for q in encoded], settings.workers, raw)
+        return dense, impact
+
+    def _certified(
+        self, dense: DensePart | None, impact: ImpactPart | None, hits: int, excluded: Rows
+    ) -> Sequence[Outcome]:
+        parts: list[Part] = [part for part in (dense, impact) if part is not None]
+        if len(parts) == 2:
+            weights = (self.settings.dense_weight, self.settings.impact_weight)
+            parts = [Weighted(part, weight) for part, weight in zip(parts, weights, strict=True)]
+        # A document without a matching term is no hit of an impact search.
+        floor = 0.0 if dense is None else -np.inf
+        ranks = self.index.folder.docid_rank
+        depth = self.settings.max_depth
+        return exact_top(parts, len(excluded), ranks, hits, excluded=excluded, floor=floor, max_depth=depth)
+
+    def _one_pass(self, dense: DensePart | None, impact: ImpactPart | None, excluded: Rows) -> Sequence[Outcome] | None:
+        """Outcomes from one pass over the postings; None if that does not apply or does not settle all queries."""
+        settings, hits, folder = self.settings, self.request.hits, self.index.folder
+        if impact is None or self.index.engine(settings)[0] != "postings" or settings.max_depth:
+            return None
+        postings, ranks, workers = folder.postings, folder.docid_rank, settings.workers
+        if dense is None:
+            return summed_top(impact, postings, ranks, hits, excluded, workers)
+        if settings.dense_index != "flat" or hits > MOST_HITS:
+            return None
+        weights = (settings.dense_weight, settings.impact_weight)
+        outcomes = scanned_top(dense, impact, postings, weights, ranks, hits, excluded, workers)
+        settled = [outcome for outcome in outcomes if outcome is not None]
+        return settled if len(settled) == len(outcomes) else None
+
+    def _fused(
+        self, queries: Sequence[Query], dense: DensePart | None, impact: ImpactPart | None, excluded: Rows
+    ) -> list[Answer]:
+        fusion, hits, depth = self.request.fusion, self.request.hits, self.request.fusion_depth
+        assert fusion is not None
+        assert dense is not None
+        assert impact is not None
+
+        def exact(part: Part, number: int) -> Exact:
+            return lambda docids: part.scores(number, self._rows(docids)).tolist()
+
+        by_dense = self._certified(dense, None, depth, excluded)
+        by_impact = self._certified(None, impact, depth, excluded)
+        return [
+            Answer(query, fuse(fusion, self._hits(d), self._hits(i), hits, (exact(dense, n), exact(impact, n))), None)
+            for n, (query, d, i) in enumerate(zip(queries, by_dense, by_impact, strict=True))
+        ]
+
+    def _rows(self, docids: Sequence[str]) -> np.ndarray:
+        return np.array([self.index.row(docid) for docid in docids], np.int64)
+
+    def _hits(self, outcome: Outcome) -> list[Hit]:
+        docids = self.index.folder.docids
+        # A named tuple's own constructor takes longer than finding the hit did.
+        pairs = zip([docids[row] for row in outcome.rows.tolist()], outcome.scores.tolist(), strict=True)
+        return list(map(partial(tuple.__new__, Hit), pairs))
+
+
+def _report(query: Query, outcome: Outcome, parts: list[str]) -> Report:
+    depths = dict(zip(parts, outcome.depths, strict=True))
+    return Report(
+        qid=query.qid,
+        exact=outcome.exact,
+        depth_dense=depths.get("dense"),
+        depth_impact=depths.get("impact"),
+        candidates=outcome.candidates,
+        bound=outcome.bound if np.isfinite(outcome.bound) else None,
+        kth=float(outcome.scores[-1]) if len(outcome.scores) else None,
+        hits=len(outcome.rows),
+    )
