@@ -134,7 +134,7 @@ def test_a_row_from_text_to_record_killed_and_not(shared):
     """kill -9 in pre-training and in the first stage; the same command ends with the same record."""
     quiet = {"env": environment(), "stdout": subprocess.DEVNULL}
     subprocess.run(command(shared, "whole", "dupmae"), check=True, **quiet)
-    for sign in ("pretrained/*/.model.work/checkpoint-*", "rows/*/.stage1.training/checkpoint-*"):
+    for sign in ("pretrained/*/.model.work/checkpoint-*", "rows/*/.stage1.work/checkpoint-*"):
         victim = subprocess.Popen(command(shared, "killed", "dupmae"), start_new_session=True, **quiet)
         while not list((shared / "killed" / "smoke").glob(sign)):
             assert victim.poll() is None, f"it ended before {sign}"

@@ -166,14 +166,14 @@ def test_two_processes_are_one_of_twice_the_batch(inputs, tmp_path):
     assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in told)
 
 
-def test_killed_and_run_again_it_is_the_same_model(inputs, tmp_path):
+def test_a_killed_run_resumes_to_the_same_weights(inputs, tmp_path):
     more = ("--epochs", 4, "--learning-rate", "1e-3", "--held-out", 4, "--quiet")
     assert main(flags(inputs, tmp_path / "whole", *more)) == 0
     work = tmp_path / ".cut.work"
     ready = (work / "checkpoint-8" / "trainer_state.json").is_file
     kill_when(SLOW, flags(inputs, tmp_path / "cut", *more), ready)
     assert not (tmp_path / "cut").exists()
-    # A checkpoint that a kill cut short is passed over.
+    # An incomplete checkpoint is skipped.
     (work / "checkpoint-999").mkdir()
     (work / "checkpoint-999" / "model.safetensors").write_bytes(b"")
     assert main(flags(inputs, tmp_path / "cut", *more)) == 0
@@ -198,7 +198,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_classifier_goes_on_from_its_head_and_others_get_one(inputs, tmp_path):
+def test_a_classifier_keeps_its_head_and_others_get_one(inputs, tmp_path):
     write_base(tmp_path / "pair", labels=2)
     write_base(tmp_path / "nli", labels=3)
     head = load_reranker(tmp_path / "pair", new_head=True)[0].classifier.weight
@@ -207,7 +207,7 @@ def test_a_classifier_goes_on_from_its_head_and_others_get_one(inputs, tmp_path)
     assert load_reranker(inputs / "base", new_head=True)[0].config.num_labels == 1
 
 
-def test_other_families_read_what_they_know(tmp_path):
+def test_other_model_families_get_only_the_inputs_they_accept(tmp_path):
     """DistilBERT has no token types, whatever its tokenizer says."""
     from transformers import DistilBertConfig, DistilBertModel
 
@@ -261,7 +261,7 @@ def test_misuse_is_one_line(inputs, tmp_path, capsys, more, says):
     assert said.count("\n") == 1
 
 
-def test_queries_without_negatives_are_left_out_and_told(inputs, tmp_path, capsys):
+def test_queries_without_negatives_are_left_out_and_counted(inputs, tmp_path, capsys):
     rows = [json.loads(line) for line in (inputs / "mined.jsonl").read_text().splitlines()]
     for row in rows[:5]:
         row.update(negatives=[], scores=[], ranks=[])
@@ -273,13 +273,13 @@ def test_queries_without_negatives_are_left_out_and_told(inputs, tmp_path, capsy
     assert json.loads((tmp_path / "t" / "training.json").read_text())["result"]["queries"] == 30
 
 
-def test_a_loss_that_is_no_number_stops_and_names_the_way_out(inputs, tmp_path, capsys):
+def test_a_loss_that_is_not_finite_stops_with_advice(inputs, tmp_path, capsys):
     assert main(flags(inputs, tmp_path / "t", "--learning-rate", 1e30, "--clip", 1e30, "--warmup", 0, "--quiet")) == 1
     assert "lower --learning-rate" in capsys.readouterr().err
     assert not (tmp_path / "t").exists()
 
 
-def test_chance_is_what_it_says():
+def test_untrained_scores_have_the_loss_of_guessing():
     """Untrained scores give the loss of guessing, log n: the scale on which learning shows."""
     rng = random.Random(0)
     scores = torch.tensor([[rng.gauss(0, 1e-3) for _ in range(4)] for _ in range(50)])

@@ -19,7 +19,7 @@ WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "
 
 @pytest.fixture
 def folder(tmp_path):
-    """A tiny BERT masked LM and 96 pairs in which a query shares its one telling word with its passage."""
+    """A tiny BERT masked LM and 96 pairs in which a query shares its one distinctive word with its passage."""
     import torch
     from tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertForMaskedLM
@@ -75,7 +75,7 @@ def test_it_learns_and_writes_a_checkpoint_that_encodes(folder, capsys):
     assert (scores.argmax(1) == range(len(WORDS))).mean() > 0.7
 
 
-def test_a_run_cut_off_resumes_to_the_same_losses(folder, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_weights(folder, monkeypatch):
     settings = ("--epochs", "2", "--learning-rate", "1e-3", "--save-steps", "5", "--log-steps", "5")
     assert command(folder, *settings, output="whole") == 0
 
@@ -140,7 +140,7 @@ def test_changed_pairs_are_refused(folder, capsys):
     assert "the contents of --pairs" in capsys.readouterr().err
 
 
-def test_a_finished_model_is_not_overwritten(folder, capsys):
+def test_an_output_of_unknown_origin_is_not_overwritten(folder, capsys):
     (folder / "out").mkdir()
     (folder / "out" / "training.json").write_text("{}")
     assert command(folder) == 2
@@ -207,7 +207,7 @@ def test_a_new_projection_is_the_least_squares_to_the_teachers_vectors(folder):
 
 
 def test_two_encoders_start_with_one_projection(folder):
-    """Of their own each: equal, so that a question's vector can meet a passage's, and free to differ."""
+    """Of their own each: equal, so that a query's vector is comparable to a passage's, and free to differ."""
     import torch
     from tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertForMaskedLM
@@ -228,7 +228,7 @@ def test_two_encoders_start_with_one_projection(folder):
     assert query is not document
 
 
-def test_a_head_that_is_added_leaves_a_projection_alone(folder):
+def test_adding_a_head_keeps_the_projection(folder):
     import torch
     from tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertModel

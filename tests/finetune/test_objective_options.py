@@ -257,7 +257,7 @@ def test_queries_without_negatives_are_left_out_and_counted(folder, tmp_path, ca
     assert "21 queries; 3 more have no negative" in capsys.readouterr().err
 
 
-def test_another_base_of_the_same_name_is_another_job(folder, tmp_path, capsys):
+def test_a_changed_base_of_the_same_name_is_refused(folder, tmp_path, capsys):
     flags = stage_flags(folder, tmp_path / "out", steps=2)
     assert main(flags) == 0
     assert main(flags) == 0
@@ -268,7 +268,7 @@ def test_another_base_of_the_same_name_is_another_job(folder, tmp_path, capsys):
     assert "the contents of --model" in capsys.readouterr().err
 
 
-def test_a_loss_that_is_no_number_ends_the_run_before_anything_is_spoilt(folder, tmp_path, capsys):
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(folder, tmp_path, capsys):
     # Good for some steps, then at a rate at which nothing holds.
     changes = {"learning_rate": 1e30, "warmup": 0.5, "steps": 12, "save_steps": 1, "log_steps": 1}
     with pytest.MonkeyPatch.context() as m:
@@ -292,5 +292,5 @@ def test_a_loss_that_is_no_number_ends_the_run_before_anything_is_spoilt(folder,
     assert not (work / "checkpoint-5").exists()
     assert not (tmp_path / "out").exists()
     assert all(math.isfinite(r["loss"]) for r in read_log(work / "log.jsonl"))
-    # Repaired, the same command goes on from there.
+    # Repaired, the same command resumes from there.
     assert main(stage_flags(folder, tmp_path / "out", **{**changes, "learning_rate": 1e-4})) == 0

@@ -140,8 +140,8 @@ def command(recipe_path, sample, output, *more):
     ]
 
 
-def test_the_whole_recipe_and_what_is_done_again(sample, tmp_path, capfd):
-    """Three stages, mining, teacher and scores; a second call does nothing; a kill in the midst is made good."""
+def test_a_recipe_resumes_after_a_kill_and_runs_once(sample, tmp_path, capfd):
+    """Three stages, mining, teacher and scores: resumed after a kill; a second call does nothing."""
     words = command(recipe(tmp_path), sample, tmp_path / "out")
     process = subprocess.Popen(
         [sys.executable, "-m", "dupmae_ir.finetune", *words],
@@ -151,7 +151,7 @@ def test_the_whole_recipe_and_what_is_done_again(sample, tmp_path, capfd):
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("out/.stage1.training/checkpoint-*/trainer_state.json")):
+    while not list(tmp_path.glob("out/.stage1.work/checkpoint-*/trainer_state.json")):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -167,12 +167,12 @@ def test_the_whole_recipe_and_what_is_done_again(sample, tmp_path, capfd):
     for name in ("stage1", "stage2", "stage3"):
         assert (tmp_path / "out" / name / "model.safetensors").is_file()
     assert main(words) == 0
-    assert capfd.readouterr().err.count("done before") == 6
+    assert capfd.readouterr().err.count("already complete") == 6
     assert main([*words, "--dry-run"]) == 0
     assert capfd.readouterr().err.count("python -m dupmae_ir.finetune") == 6
 
 
-def test_a_step_that_fails_is_named_and_begun_again(sample, tmp_path, capfd):
+def test_a_failed_step_is_named(sample, tmp_path, capfd):
     absent = tmp_path / "absent.jsonl"
     path = recipe(tmp_path, text=RECIPE.replace("pairs = []", f'pairs = ["{absent}"]'))
     words = [
@@ -187,11 +187,11 @@ def test_a_step_that_fails_is_named_and_begun_again(sample, tmp_path, capfd):
     ]
     assert main(words) == 1
     said = capfd.readouterr().err.strip().splitlines()
-    assert "no such file of pairs" in said[-2]
+    assert "no such file" in said[-2]
     assert "step stage1 ended with status 2" in said[-1]
 
 
-def test_where_weights_come_from(sample, tmp_path):
+def test_stages_start_from_the_base_or_the_previous_stage(sample, tmp_path):
     given = {"model": "M", "teacher_base": "T", "pairs": "a.jsonl b.jsonl"}
     for init, expected in (("pretrained", ["M", "M", "M"]), ("previous", ["M", "out/stage1", "out/stage2"])):
         steps, _ = plan(recipe(tmp_path, init), "out", given)
@@ -201,7 +201,7 @@ def test_where_weights_come_from(sample, tmp_path):
     assert steps[2].config.mined == "out/negatives.jsonl"
 
 
-def test_another_setting_is_another_job(sample, tmp_path, monkeypatch):
+def test_a_changed_setting_or_input_runs_the_step_again(sample, tmp_path, monkeypatch):
     """The digest of a step covers its settings, the inputs' bytes, and all before it."""
     ran = []
 
@@ -230,16 +230,16 @@ def test_another_setting_is_another_job(sample, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('name = "stage2"', 'name = "stage1"'), "two steps or inputs are called 'stage1'"),
+        (('name = "stage2"', 'name = "stage1"'), "two steps or inputs are named 'stage1'"),
         (('name = "stage2"', 'name = "Stage 2"'), "a step's name is 'Stage 2'"),
         (('command = "finetune.mine"', 'command = "mine"'), "no command 'mine'"),
         (("depth = 8", "dept = 8"), "no setting named 'dept'. Did you mean 'depth'?"),
         (("depth = 8", 'depth = "8"'), "depth wants int"),
-        (("{{negatives}}", "{{negative}}"), "neither an input nor a step before it. Did you mean 'negatives'?"),
+        (("{{negatives}}", "{{negative}}"), "neither an input nor an earlier step. Did you mean 'negatives'?"),
         (('by = "model"\n', ""), "missing by"),
     ],
 )
-def test_a_recipe_that_cannot_be_is_one_line(tmp_path, change, message):
+def test_a_bad_recipe_is_one_line(tmp_path, change, message):
     path = recipe(tmp_path, text=RECIPE.replace(*change, 1))
     with pytest.raises(UsageError) as e:
         plan(path, "out", {"model": "M", "teacher_base": "T", "pairs": "p"})
@@ -247,8 +247,8 @@ def test_a_recipe_that_cannot_be_is_one_line(tmp_path, change, message):
     assert str(path) in str(e.value)
 
 
-def test_inputs_that_are_wanted_or_unknown(tmp_path):
-    with pytest.raises(UsageError, match=r"wants --set teacher_base=\.\.\. and --set pairs=\.\.\."):
+def test_missing_and_unknown_inputs(tmp_path):
+    with pytest.raises(UsageError, match=r"requires --set teacher_base=\.\.\. and --set pairs=\.\.\."):
         plan(recipe(tmp_path), "out", {"model": "M"})
     with pytest.raises(UsageError, match="Did you mean 'pairs'"):
         plan(recipe(tmp_path), "out", {"pair": "x"})
