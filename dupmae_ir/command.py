@@ -22,10 +22,11 @@ from dupmae_ir.console import Parser, guarded, say
 class Command:
     """``dupmae-ir VERB``.
 
-    ``work`` is ``"module:function"``: a function of one ``config`` that returns the result, a JSON-able mapping (or
+    ``work`` is ``"module:function"``: a function of one ``config`` that returns the result, a JSON-able value (or
     None, on the worker processes of a distributed run). ``summarize(config, result)`` gives the line for the person
     watching, on standard error; ``show(config, result)`` the answer itself, on standard output. With ``--json`` the
-    result is printed on standard output instead of what ``show`` gives.
+    result is printed on standard output instead of what ``show`` gives. ``status(config, result)`` is the exit status
+    of a command that completed and found something wrong (a check that failed); without it, 0.
     """
 
     verb: str
@@ -33,8 +34,9 @@ class Command:
     examples: str
     config: type
     work: str
-    summarize: Callable[[Any, dict[str, Any]], str] | None = None
-    show: Callable[[Any, dict[str, Any]], str] | None = None
+    summarize: Callable[[Any, Any], str] | None = None
+    show: Callable[[Any, Any], str] | None = None
+    status: Callable[[Any, Any], int] | None = None
     resumes: bool = False  #: an interrupted run is continued by the same command
 
     def __call__(self, argv: list[str] | None = None) -> int:
@@ -53,7 +55,7 @@ class Command:
             print(json.dumps(result, ensure_ascii=False))
         elif self.show and (text := self.show(config, result)):
             print(text)
-        return 0
+        return self.status(config, result) if self.status else 0
 
     def exit(self) -> None:
         """Run as a program."""
