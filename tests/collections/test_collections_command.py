@@ -68,6 +68,16 @@ def test_a_group_gets_its_public_members_and_lists_the_licensed(flags, mirror, c
     assert err == ""
 
 
+def test_a_second_get_is_already_complete(flags, mirror, capsys):
+    words = ["get", "beir-scifact", "--json", "--quiet", "--mirror", mirror.url, *flags]
+    results = []
+    for _ in range(2):
+        assert main(words) == 0
+        results += json.loads(capsys.readouterr().out)
+    assert [result.pop("status") for result in results] == ["complete", "already complete"]
+    assert results[0] == results[1]
+
+
 def test_a_licensed_collection_named_itself_fails_in_one_line(flags, capsys):
     assert main(["get", "beir-robust04", *flags]) == 1
     out, err = capsys.readouterr()

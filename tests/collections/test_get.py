@@ -345,6 +345,14 @@ def test_a_run_killed_during_a_download_is_resumed(where, mirror):
     assert get("msmarco-doc", **where).manifest.documents == collection.documents
 
 
+def test_a_kill_between_two_renames_is_recovered(where):
+    """The older folder, moved aside, is restored and needs no download."""
+    folder = get("beir-scifact", **where).folder
+    folder.rename(folder.with_name(f".{folder.name}.999999999.old"))
+    assert get("beir-scifact", **{**where, "mirror": UNREACHABLE}).folder == folder
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
 def test_two_processes_prepare_a_collection_once(where, mirror):
     both = [started("beir-fiqa", where) for _ in range(2)]
     outputs = [process.communicate(timeout=60) for process in both]
