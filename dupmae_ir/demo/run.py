@@ -97,10 +97,13 @@ def _index_bm25(folder: Path, config: DemoConfig) -> None:
 
 def _search(folder: Path, system: str, config: DemoConfig) -> None:
     mode: dict[str, Any] = {system: True}
+    if system != "bm25":
+        mode["device"] = config.device
     settings = SearchConfig(
         index=str(folder / ("bm25" if system == "bm25" else "index")),
         output=str(folder / f"{system}.trec"),
         topics=str(folder / "collection" / "queries.jsonl"),
+        threads=config.threads,
         quiet=config.quiet,
         **mode,
     )
