@@ -260,7 +260,7 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
 
 def recipe_values(config: type, path: str | Path) -> dict[str, Any]:
     """The settings that a recipe names, checked against ``config``; it need not name all that are required."""
-    return _checked_values(config, read_toml(path), str(path))
+    return checked_values(config, read_toml(path), str(path))
 
 
 def from_toml(config: type[T], path: str | Path, **overrides: Any) -> T:
@@ -282,14 +282,18 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def from_mapping(config: type[T], data: Mapping[str, Any], source: str = "recipe") -> T:
     """Build ``config`` from plain values, checking names and types. ``source`` is named in errors."""
-    values = _checked_values(config, data, source)
+    values = checked_values(config, data, source)
     required = {f.name for f in dataclasses.fields(config) if f.default is MISSING and f.default_factory is MISSING}  # type: ignore[arg-type]
     if missing := sorted(required - set(values)):
         raise InputError(f"{source}: missing {', '.join(missing)}")
     return config(**values)
 
 
-def _checked_values(config: type, data: Mapping[str, Any], source: str) -> dict[str, Any]:
+def checked_values(config: type, data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings that ``data`` gives, with names and types checked against ``config``; required ones may be missing.
+
+    Raises :class:`InputError` or :class:`UsageError` naming ``source`` and the key.
+    """
     hints = typing.get_type_hints(config)
     known = {f.name: f for f in dataclasses.fields(config)}
     values: dict[str, Any] = {}

@@ -1,7 +1,8 @@
-"""Look-alikes of the released checkpoints and of the training data, beside those of ``standins``: tiny, made up, with
-the file names and the keys of the real ones, so that every recipe of ``eval`` runs unmodified.
+"""Synthetic stand-ins of the released checkpoints and of the training data, in addition to those of ``standins``.
 
-``write_models(FOLDER)`` and ``write_training(FOLDER)`` write ``FOLDER/HOST/PATH`` for a web server.
+They are tiny, and have the file names and keys of the real ones, so that every recipe in ``eval`` runs unmodified.
+
+``write_models(FOLDER)`` and ``write_training(FOLDER)`` write ``FOLDER/HOST/PATH`` for a web server to serve.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = 2000
 QUERIES = 140
-"""Training queries: a batch of 128 is full, and one of BEIR's 1,024 is refused."""
+"""Training queries: enough for a batch of 128, and too few for the batch of 1,024 for BEIR."""
 
 
 def served(folder: Path, url: str) -> Path:
-    """Where a mirror keeps what is at ``url``."""
+    """The path of ``url`` on a mirror in ``folder``; its parent is created."""
     parts = urlsplit(url)
     path = folder / parts.netloc / parts.path.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +38,7 @@ def served(folder: Path, url: str) -> Path:
 
 
 def write_models(folder: Path, text: str) -> None:
-    """Every model of models.toml that is downloaded. The tokenizers know the words of ``text``."""
+    """Write every downloadable model of models.toml. The vocabularies contain the words of ``text``."""
     import torch
 
     torch.manual_seed(7)
@@ -47,17 +48,17 @@ def write_models(folder: Path, text: str) -> None:
         "gpt2": _gpt2,
         "doc2query-t5": lambda home: _t5(home, text),
     }
-    for name, told in read_toml(MODELS).items():
-        if not isinstance(told, dict) or "files" not in told:
+    for name, entry in read_toml(MODELS).items():
+        if not isinstance(entry, dict) or "files" not in entry:
             continue
-        home = served(folder, f"{told['url']}/x").parent
+        home = served(folder, f"{entry['url']}/x").parent
         makers.get(name, lambda home: _bert(home, words))(home)
-        for kept in set(told["files"]) - {p.name for p in home.iterdir()}:
-            raise AssertionError(f"{name}: no {kept} was written")
+        for missing in set(entry["files"]) - {p.name for p in home.iterdir()}:
+            raise AssertionError(f"{name}: {missing} was not written")
 
 
 def _bert_tokenizer(home: Path, words: list[str]) -> int:
-    """Words, and letters, so that every text can be spelt. Returns how many pieces there are."""
+    """Write a tokenizer with ``words`` and single characters; returns the size of its vocabulary."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -84,7 +85,7 @@ def _bert_tokenizer(home: Path, words: list[str]) -> int:
 
 
 def _bert(home: Path, words: list[str]) -> None:
-    """As Google's, with the masked-LM head; RetroMAE's fine-tuned ones have the bare encoder's keys and no head."""
+    """A BERT with masked-LM head, like Google's, or without, like RetroMAE's fine-tuned checkpoints."""
     from transformers import BertConfig, BertForMaskedLM, BertModel
 
     bare = home.parents[1].name.endswith(("finetune", "distill", "BEIR"))
@@ -166,15 +167,15 @@ def _save(home: Path, model: Any, config: Any, safe: bool) -> None:
 
 
 def write_training(folder: Path, passages: list[tuple[str, str]], documents: list[tuple[str, str]]) -> None:
-    """MS MARCO's training queries and judgements, of passages and of documents, and DPR's training file of NQ.
+    """Write MS MARCO's training queries and judgements for passages and documents, and DPR's training file for NQ.
 
-    ``passages`` and ``documents`` are (id, text) of the look-alike collections that the queries are about.
+    ``passages`` and ``documents``: (id, text) from the stand-ins of the collections, from which the queries are made.
     """
     files = read_toml(MODELS)["files"]
     for kind, chosen in (("msmarco", passages), ("msmarco-doc", documents)):
-        asked = [(docid, question) for _, (docid, question, _) in zip(range(QUERIES), _questions(chosen), strict=False)]
-        queries = "".join(f"{9000 + n}\t{question}\n" for n, (_, question) in enumerate(asked))
-        judged = "".join(f"{9000 + n}\t0\t{docid}\t1\n" for n, (docid, _) in enumerate(asked))
+        drawn = [(docid, query) for _, (docid, query, _) in zip(range(QUERIES), _queries(chosen), strict=False)]
+        queries = "".join(f"{9000 + n}\t{query}\n" for n, (_, query) in enumerate(drawn))
+        judged = "".join(f"{9000 + n}\t0\t{docid}\t1\n" for n, (docid, _) in enumerate(drawn))
         if kind == "msmarco":
             served(folder, files["msmarco-queries"]["url"]).write_bytes(_tar({"queries.train.tsv": queries}))
             served(folder, files["msmarco-train-judgements"]["url"]).write_text(judged, encoding="utf-8")
@@ -183,19 +184,19 @@ def write_training(folder: Path, passages: list[tuple[str, str]], documents: lis
             served(folder, files["msmarco-doc-train-judgements"]["url"]).write_bytes(gzip.compress(judged.encode()))
     rows = [
         {
-            "question": question,
+            "question": query,
             "answers": [text.split()[0]],
             "positive_ctxs": [{"title": "T", "text": text, "passage_id": docid}],
             "negative_ctxs": [],
             "hard_negative_ctxs": [{"title": "T", "text": other, "passage_id": d} for d, other in passages[-3:]],
         }
-        for _, (docid, question, text) in zip(range(QUERIES), _questions(passages), strict=False)
+        for _, (docid, query, text) in zip(range(QUERIES), _queries(passages), strict=False)
     ]
     served(folder, files["dpr-nq-train"]["url"]).write_bytes(gzip.compress(json.dumps(rows).encode()))
 
 
-def _questions(passages: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-    """(id, question, text) without end: first of the first words of every passage, then of the next ones."""
+def _queries(passages: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Endless (id, query, text): the first words of every passage as queries, then the words after them."""
     for start in itertools.count(0, 3):
         for docid, text in passages:
             yield docid, " ".join(text.split()[start : start + 4]) or docid, text

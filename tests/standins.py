@@ -1,4 +1,4 @@
-"""Look-alikes of every collection that can be downloaded, for a rehearsal without a network.
+"""Synthetic stand-ins of every collection that can be downloaded, for tests without a network.
 
 ``python tests/standins.py FOLDER`` writes ``FOLDER/HOST/PATH``, which any web server can serve, and
 ``FOLDER/catalogue.toml``, the catalogue that describes them:
@@ -6,12 +6,13 @@
     python -m http.server 8000 --directory FOLDER &
     dupmae-ir collections get beir-14 --mirror http://127.0.0.1:8000 --catalogue FOLDER/catalogue.toml
 
-``FOLDER/licensed/NAME`` are look-alikes of three licensed sets (:func:`put_licensed`); of Robust04 there is none, as
-its judgements are not at hand.
+``FOLDER/licensed/NAME`` are stand-ins of three licensed sets (:func:`put_licensed`). Robust04 has none, because its
+judgements are not available here.
 
-The archives have the layout of the real ones. Topics and judgements are real, restricted to 20 to 30 queries a test and
-to the documents kept: the best judged ones of each query, made up of its words and of noise, so that retrieval is
-neither trivial nor hopeless. Only DPR's questions are others (BEIR's), with made-up answers. Every run writes the same.
+The archives have the layout of the real ones. Topics and judgements are real, restricted to 20 to 30 queries per test
+and to the documents kept. These are the best judged documents of each query, with synthetic texts of query words and
+noise, so that retrieval is neither trivial nor impossible. DPR's queries are replaced by BEIR's, with synthetic
+answers. The output is the same on every run.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.collections import Collection, Place, Test, find, load, names, qrels_digest, topics_digest
+from dupmae_ir.collections import Cache, Collection, Test, find, load, names, qrels_digest, topics_digest
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "topics-and-qrels"
-QUERIES = {"dev": 30, "dl19": 20, "dl20": 20, "test": 30}  #: kept of each test
-RELEVANT, OTHERS = 10, 4  #: judged documents kept of each query: with a grade above 0, and without
-NOISE = 300  #: documents that nobody judged; more than the 256 texts that pre-training holds out
-LEFT_OUT = ("beir-robust04", "demo")
-DPR_QUESTIONS = {"dpr-nq": "nq", "dpr-trivia": "hotpotqa"}  #: BEIR's stand in for DPR's
-# ArguAna's judgements name a document that its corpus lacks (beir issue 101).
+QUERIES = {"dev": 30, "dl19": 20, "dl20": 20, "test": 30}  #: queries kept per test
+RELEVANT, OTHERS = 10, 4  #: judged documents kept per query: relevant, not relevant
+NOISE = 300  #: unjudged documents; more than the 256 texts that pre-training holds out
+OMITTED = ("beir-robust04", "demo")
+DPR_QUERIES = {"dpr-nq": "nq", "dpr-trivia": "hotpotqa"}  #: BEIR's queries instead of DPR's
+# ArguAna's judgements contain a document that is not in its corpus (beir issue 101).
 DANGLING = {"beir-arguana": ("test-free-speech-debate-yfsdfkhbwu-con03a", "test-free-speech-debate-yfsdfkhbwu-con03b")}
 
 
 @dataclass
 class StandIn:
-    """What one look-alike holds."""
+    """The content of one stand-in."""
 
     collection: Collection
     queries: dict[str, dict[str, str]] = field(default_factory=dict)  #: test -> query id -> text
@@ -57,8 +58,8 @@ class StandIn:
 
 
 def write_standins(folder: Path, shared: Path = SHARED, only: Iterable[str] | None = None) -> Path:
-    """Write the tree for the collections in ``only`` (default: all); returns the catalogue's path."""
-    made = [stand_in(find(name), shared) for name in only or names() if name not in LEFT_OUT]
+    """Write the files for the collections in ``only`` (default: all); returns the catalogue's path."""
+    made = [stand_in(find(name), shared) for name in only or names() if name not in OMITTED]
     _share_passages([one for one in made if one.collection.family == "dpr"])
     files = _archives([one for one in made if not one.collection.licensed])
     for url, content in files.items():
@@ -73,18 +74,18 @@ def write_standins(folder: Path, shared: Path = SHARED, only: Iterable[str] | No
 
 
 def put_licensed(folder: Path, cache: Path) -> list[str]:
-    """Put the look-alikes of the licensed sets where ``get`` looks for them; returns their names."""
-    root = Place.of(load(folder / "catalogue.toml"), cache).root
+    """Copy the stand-ins of the licensed sets to where ``get`` expects them; returns their names."""
+    root = Cache.of(load(folder / "catalogue.toml"), cache).root
     shutil.copytree(folder / "licensed", root / "licensed", dirs_exist_ok=True)
     return sorted(path.name for path in (folder / "licensed").iterdir())
 
 
 def stand_in(collection: Collection, shared: Path = SHARED) -> StandIn:
-    """Queries, judgements and documents of one collection's look-alike."""
+    """The stand-in of one collection: queries, judgements and documents."""
     one = StandIn(collection)
     for test in collection.tests.values():
         topics, qrels = _originals(collection, test, shared)
-        # The same queries and texts wherever the same judgements are used: with and without titles.
+        # Collections with the same judgements (with and without titles) get the same queries and texts.
         draw = random.Random(f"{test.qrels_digest or collection.name} {test.name}")
         chosen = draw.sample(sorted(q for q, found in qrels.items() if max(found.values()) > 0), QUERIES[test.name])
         if collection.name in DANGLING and DANGLING[collection.name][0] not in chosen:
@@ -93,7 +94,7 @@ def stand_in(collection: Collection, shared: Path = SHARED) -> StandIn:
         one.qrels[test.name] = {qid: _kept(qrels[qid]) for qid in chosen}
     _add_documents(one)
     if collection.family == "dpr":
-        _as_questions(one)
+        _use_answers(one)
     return one
 
 
@@ -104,30 +105,30 @@ def _originals(
     if collection.family == "msmarco":
         topics, qrels = (Path(collection.sources[f"{test.name}-{part}"].url).name for part in ("topics", "qrels"))
     else:
-        name = DPR_QUESTIONS.get(collection.name) or collection.name.removeprefix("beir-")
+        name = DPR_QUERIES.get(collection.name) or collection.name.removeprefix("beir-")
         topics, qrels = f"topics.beir-v1.0.0-{name}.test.tsv.gz", f"qrels.beir-v1.0.0-{name}.test.txt"
     return {q.qid: q.text for q in read_topics(shared / topics)}, read_qrels(shared / f"{qrels}.gz")
 
 
 def _kept(judged: Mapping[str, int]) -> dict[str, int]:
-    """The best documents of a query and a few that are not relevant."""
+    """The best documents of a query, and a few that are not relevant."""
     ranked = sorted(judged.items(), key=lambda item: (-item[1], item[0]))
     good = [item for item in ranked if item[1] > 0][:RELEVANT]
     return dict(good + [item for item in ranked if item[1] <= 0][:OTHERS])
 
 
 def _add_documents(one: StandIn) -> None:
-    """A text for every judged document, from the words of the queries it is judged for; and texts for nobody."""
+    """Add a text of query words for every judged document, and unjudged documents."""
     words: dict[str, list[str]] = {}
-    asked = {qid: text for queries in one.queries.values() for qid, text in queries.items()}
+    texts = {qid: text for queries in one.queries.values() for qid, text in queries.items()}
     for qrels in one.qrels.values():
         for qid, judged in qrels.items():
             for docid, grade in judged.items():
                 draw = random.Random(f"{qid} {docid}")
-                terms = asked[qid].split()[:60]
+                terms = texts[qid].split()[:60]
                 share = max(1, round(len(terms) * (0.35 + 0.15 * min(grade, 3) if grade > 0 else 0.15)))
                 words.setdefault(docid, []).extend(draw.sample(terms, share))
-    pool = sorted({word for text in asked.values() for word in text.split()})
+    pool = sorted({word for text in texts.values() for word in text.split()})
     for number in range(NOISE):
         words[_free_id(words, number)] = random.Random(f"noise {number}").sample(pool, min(6, len(pool)))
     words.pop(DANGLING.get(one.collection.name, ("", ""))[1], None)
@@ -137,11 +138,11 @@ def _add_documents(one: StandIn) -> None:
         draw.shuffle(text)
         one.documents[docid] = (" ".join(_noise_word(draw) for _ in range(3)).capitalize(), " ".join(text) + ".")
     if one.collection.remove_query:
-        one.documents |= {qid: ("", text) for qid, text in asked.items()}
+        one.documents |= {qid: ("", text) for qid, text in texts.items()}
 
 
 def _free_id(taken: Mapping[str, Any], number: int) -> str:
-    """An id that looks like the collection's own."""
+    """An unused id in the style of the collection."""
     prefix = "D" if next(iter(taken)).startswith("D") and next(iter(taken))[1:].isdecimal() else ""
     return f"{prefix}{90_000_000 + number}"
 
@@ -150,13 +151,13 @@ def _noise_word(draw: random.Random) -> str:
     return "".join(draw.choice("bdfgklmnprstvz") + draw.choice("aeiou") for _ in range(draw.randint(2, 3)))
 
 
-def _as_questions(one: StandIn) -> None:
-    """DPR's view: questions count from 0 and have answers; a relevant passage holds one of them."""
+def _use_answers(one: StandIn) -> None:
+    """Convert to DPR's form: queries are numbered from 0 and have answers; a relevant passage contains one."""
     queries, qrels = one.queries["test"], one.qrels["test"]
     for number, qid in enumerate(queries):
         draw = random.Random(f"answer {qid}")
         answers = [f"{_noise_word(draw).capitalize()} {_noise_word(draw).capitalize()}" for _ in range(2)]
-        answers[1] += '\'s "own"'  # what the csv layout has to quote
+        answers[1] += '\'s "own"'  # needs quoting in csv
         one.answers[str(number)] = answers
         for docid in qrels[qid]:
             title, text = one.documents[docid]
@@ -173,7 +174,7 @@ def _share_passages(made: list[StandIn]) -> None:
 
 
 def _archives(made: list[StandIn]) -> dict[str, bytes]:
-    """Address -> file, for all sources; what several collections share holds what each of them needs."""
+    """URL -> content, for all sources. A file shared by several collections has the content for all of them."""
     topics: dict[str, dict[str, str]] = {}
     members: dict[str, dict[str, bytes]] = {}
     files: dict[str, bytes] = {}
@@ -187,7 +188,7 @@ def _archives(made: list[StandIn]) -> dict[str, bytes]:
         if one.collection.family == "beir":
             members.setdefault(sources[role], {}).update(_beir(one, member.removesuffix("corpus.jsonl")))
         elif one.collection.family == "dpr":
-            files[sources["questions"]] = _questions(one)
+            files[sources["questions"]] = _answered_queries(one)
             files[sources[role]] = _gzipped(_passages(one.documents))
         else:
             files[sources[role]] = _marco(one, member)
@@ -196,14 +197,14 @@ def _archives(made: list[StandIn]) -> dict[str, bytes]:
 
 
 def _beir(one: StandIn, prefix: str) -> dict[str, bytes]:
-    """BEIR's three files under ``prefix``; as in BEIR, queries.jsonl also holds one that the test does not judge."""
-    asked = {**one.queries["test"], "train-only": "a query of another split"}
+    """BEIR's three files under ``prefix``. As in BEIR, queries.jsonl also has a query that the test does not judge."""
+    queries = {**one.queries["test"], "train-only": "a query of another split"}
     rows = [f"{q}\t{d}\t{grade}" for q, found in one.qrels["test"].items() for d, grade in found.items()]
     return {
         f"{prefix}corpus.jsonl": _json(
             {"_id": d, "title": title, "text": text, "metadata": {}} for d, (title, text) in one.documents.items()
         ),
-        f"{prefix}queries.jsonl": _json({"_id": q, "text": text, "metadata": {}} for q, text in asked.items()),
+        f"{prefix}queries.jsonl": _json({"_id": q, "text": text, "metadata": {}} for q, text in queries.items()),
         f"{prefix}qrels/test.tsv": _lines(["query-id\tcorpus-id\tscore", *rows]),
     }
 
@@ -227,7 +228,7 @@ def _passages(documents: Mapping[str, tuple[str, str]]) -> bytes:
     return out.getvalue().encode()
 
 
-def _questions(one: StandIn) -> bytes:
+def _answered_queries(one: StandIn) -> bytes:
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter="\t", lineterminator="\n")
     writer.writerows([text, str(one.answers[q])] for q, text in one.queries["test"].items())
@@ -235,7 +236,7 @@ def _questions(one: StandIn) -> bytes:
 
 
 def _entry(one: StandIn, files: Mapping[str, bytes]) -> Iterable[str]:
-    """The lines of one collection in the catalogue."""
+    """The catalogue entry of one collection, line by line."""
     yield f"[{one.collection.name}]"
     yield f"documents = {len(one.documents)}"
     for role, source in one.collection.sources.items():
@@ -296,5 +297,5 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python tests/standins.py FOLDER")
     if not SHARED.is_dir():
-        sys.exit(f"the real topics and judgements are not here ({SHARED})")
+        sys.exit(f"the real topics and judgements were not found ({SHARED})")
     print(write_standins(Path(sys.argv[1])))

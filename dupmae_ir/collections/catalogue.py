@@ -1,8 +1,8 @@
-"""What is known of every collection: read from ``catalogue.toml``, which is meant to be read by people too.
+"""The catalogue of collections, read from ``catalogue.toml``.
 
-A catalogue of one's own (``--catalogue FILE``, or the environment's DUPMAE_IR_CATALOGUE) has the same shape and is laid
-over it: only the keys that it gives replace. It points the same recipes at other archives, look-alikes for a
-rehearsal for instance; all that is made with it is marked a stand-in and kept apart from the real thing.
+An overlay (``--catalogue FILE`` or ``$DUPMAE_IR_CATALOGUE``) has the same format; its keys replace those of the
+built-in catalogue. With an overlay the same commands can use other archives, for example synthetic stand-ins in tests.
+Collections made with one are marked as stand-ins and kept in a separate folder.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ VARIABLE = "DUPMAE_IR_CATALOGUE"
 LOCAL = "local:"
 FAMILIES = ("msmarco", "dpr", "beir", "local", "demo")
 
-_TEMPLATES = {"url", "corpus", "topics", "qrels"}  #: keys whose text may name {set} and the addresses
+_TEMPLATES = {"url", "corpus", "topics", "qrels"}  #: keys whose text may contain {set} and {ADDRESS}
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Test:
-    """One set of topics and judgements of a collection. What is not known is None."""
+    """A set of topics and judgements of a collection. Unknown values are None."""
 
-    __test__ = False  #: pytest takes a class of this name for one of its own
+    __test__ = False  #: tells pytest that this is not a test class
 
     name: str
-    queries: int | None = None  #: judged ones
-    judgements: int | None = None  #: all, grade 0 included; 0 where answer strings decide
-    measures: tuple[str, ...] = ()  #: as ``dupmae_ir.eval`` spells them
+    queries: int | None = None  #: number of judged queries
+    judgements: int | None = None  #: including grade 0; 0 if answer strings are used instead
+    measures: tuple[str, ...] = ()  #: in the notation of :mod:`dupmae_ir.measures`
     topics_digest: str | None = None
     qrels_digest: str | None = None
-    dangling: int | None = None  #: judged documents that the collection lacks, where that is publicly known
+    dangling: int | None = None  #: relevant documents missing from the collection, if known
     topics: str = ""  #: "ROLE" or "ROLE:MEMBER"
-    qrels: str = ""  #: the same
-    answers: bool = False  #: topics are DPR's questions with answer strings, which stand for judgements
+    qrels: str = ""  #: like ``topics``
+    answers: bool = False  #: DPR's format: answer strings instead of judgements
 
 
 @dataclass(frozen=True)
 class Collection:
-    """One collection: where it is from, how to tell that it is the right one, how it is measured."""
+    """A collection: its sources, the counts and digests that identify it, and how it is evaluated."""
 
     name: str
     title: str
@@ -61,18 +61,18 @@ class Collection:
     tests: Mapping[str, Test] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)  #: by role
     corpus: str = ""  #: "ROLE" or "ROLE:MEMBER"
-    quoted: bool = False  #: the tsv's texts are quoted as in csv files; rewritten as JSON lines
-    licensed: str = ""  #: how to obtain what cannot be downloaded
-    query_length: int | None = None  #: word pieces that the papers' evaluations keep; None is the model's own
-    document_length: int | None = None  #: the same
-    title_separator: str = "space"  #: or "sep": what stands between title and text
-    remove_query: bool = False  #: a query's own document must not be found
+    quoted: bool = False  #: the tsv's texts are quoted as in csv files; they are rewritten as JSON lines
+    licensed: str = ""  #: how to obtain a collection that cannot be downloaded
+    query_length: int | None = None  #: word pieces kept in the papers' evaluations; None: the model's default
+    document_length: int | None = None  #: like ``query_length``
+    title_separator: str = "space"  #: between title and text: "space" or "sep"
+    remove_query: bool = False  #: exclude the document with the query's own id
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All collections by name; ``overlay`` is the file that was laid over the built-in ones, if any."""
+    """All collections by name; ``overlay``: the file merged into the built-in catalogue, if any."""
 
     collections: Mapping[str, Collection]
     overlay: Path | None
@@ -80,28 +80,28 @@ class Catalogue:
 
     @property
     def stand_in(self) -> bool:
-        """Something of it may not be the real thing."""
+        """True with an overlay: collections may not be the real ones."""
         return self.overlay is not None
 
 
 def load(path: str | Path | None = None) -> Catalogue:
-    """The built-in catalogue, with ``path`` or DUPMAE_IR_CATALOGUE's file laid over it.
+    """The built-in catalogue, merged with the overlay ``path`` (default: $DUPMAE_IR_CATALOGUE).
 
-    Raises :class:`InputError` for a file that is no catalogue, :class:`UnknownName` for a collection it does not have.
+    Raises :class:`InputError` for an overlay that is not valid or has an unknown collection.
     """
     overlay = path or os.environ.get(VARIABLE) or None
     return _load(Path(overlay).absolute() if overlay else None)
 
 
 def find(name: str, catalogue: str | Path | None = None) -> Collection:
-    """The collection of that name, ``local:FOLDER`` included. Raises :class:`UnknownName` with the nearest name."""
+    """The collection ``name``, or the one of ``local:FOLDER``. Raises :class:`UnknownName`, suggesting a name."""
     if name.startswith(LOCAL):
         return _local(name)
     return lookup("collection", name, load(catalogue).collections)
 
 
 def names() -> tuple[str, ...]:
-    """Every built-in collection, in the catalogue's order."""
+    """The names of all built-in collections, in the catalogue's order."""
     return tuple(_load(None).collections)
 
 
@@ -112,7 +112,7 @@ def _load(overlay: Path | None) -> Catalogue:
     try:
         text = overlay.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{overlay}: no such catalogue (--catalogue or {VARIABLE} names it)") from None
+        raise InputError(f"{overlay}: no such catalogue (set by --catalogue or {VARIABLE})") from None
     except OSError as e:
         raise InputError(f"{overlay}: cannot be read: {e.strerror or e}") from None
     return _overlaid(built_in, text, overlay)
@@ -145,7 +145,7 @@ def _sha256(text: bytes) -> str:
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over``'s keys win; tables are merged."""
+    """``base`` updated with ``over``; nested tables are merged."""
     result = dict(base)
     for key, value in over.items():
         inner = result.get(key)
@@ -162,37 +162,40 @@ def _collections(tables: dict[str, Any], where: str) -> dict[str, Collection]:
 
 
 def _collection(name: str, table: dict[str, Any], addresses: dict[str, str], where: str) -> Collection:
-    words = {**addresses, "set": table.get("set", "")}
+    fillings = {**addresses, "set": table.get("set", "")}
     own = {key: value for key, value in table.items() if key not in ("like", "set", "sources", "tests")}
     where = f"{where}: {name}"
     sources = {
-        role: _made(Source, given, words, f"{where}.sources.{role}") for role, given in table.get("sources", {}).items()
+        role: _entry(Source, given, fillings, f"{where}.sources.{role}")
+        for role, given in table.get("sources", {}).items()
     }
     tests = {
-        test: _made(Test, {**given, "name": test}, words, f"{where}.tests.{test}")
+        test: _entry(Test, {**given, "name": test}, fillings, f"{where}.tests.{test}")
         for test, given in table["tests"].items()
     }
-    collection = _made(Collection, {**own, "name": name}, words, where)
+    collection = _entry(Collection, {**own, "name": name}, fillings, where)
     return dataclasses.replace(collection, sources=sources, tests=tests)
 
 
-def _made(kind: type[T], values: Mapping[str, Any], words: Mapping[str, str], where: str) -> T:
-    """One entry; in an overlay an empty string says "not known"."""
+def _entry(kind: type[T], values: Mapping[str, Any], fillings: Mapping[str, str], where: str) -> T:
+    """Build one entry and fill in its templates. An empty string in an overlay means "unknown"."""
     values = {key: value for key, value in values.items() if value != ""}
     for key in _TEMPLATES & values.keys():
-        values[key] = str(values[key]).format_map(words)
+        values[key] = str(values[key]).format_map(fillings)
     return from_mapping(kind, values, where)
 
 
 def _local(name: str) -> Collection:
-    """A BEIR folder anywhere; its tests are what its ``qrels`` folder holds."""
+    """The collection of a folder in BEIR's layout; its tests are the files in ``qrels``."""
     folder = Path(name.removeprefix(LOCAL)).expanduser()
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; {LOCAL} names one in BEIR's layout")
+        raise InputError(f"{folder}: no such folder; {LOCAL} requires one in BEIR's layout")
     tests = {}
     for path in sorted((folder / "qrels").glob("*.tsv")):
         qrels = read_qrels(path)
         tests[path.stem] = Test(path.stem, len(qrels), sum(map(len, qrels.values())), ("nDCG@10", "R@100"))
     if not tests:
-        raise InputError(f"{folder}: no qrels/*.tsv in it; wants BEIR's corpus.jsonl, queries.jsonl, qrels/test.tsv")
+        raise InputError(
+            f"{folder}: no qrels/*.tsv here; BEIR's layout has corpus.jsonl, queries.jsonl and qrels/test.tsv"
+        )
     return Collection(name, folder.absolute().name, "local", None, tests)

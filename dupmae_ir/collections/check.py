@@ -1,23 +1,23 @@
-"""Everything of a collection on disk read again, byte by byte and line by line."""
+"""Verification of prepared collections: every byte and every line is read again."""
 
 from __future__ import annotations
 
+from dupmae_ir.collections.cache import Cache
 from dupmae_ir.collections.catalogue import Collection
-from dupmae_ir.collections.paths import Place
-from dupmae_ir.collections.prepared import MANIFEST, Layout, differences, measure, read_manifest
+from dupmae_ir.collections.prepared import MANIFEST, Layout, collect_facts, differences, read_manifest
 from dupmae_ir.errors import InputError
 
 
-def problems(collection: Collection, place: Place, quiet: bool = False) -> list[str]:
-    """What is wrong with a collection that was made; one phrase each, none when it is as it was and should be."""
-    folder = place.folder(collection)
+def find_problems(collection: Collection, cache: Cache, quiet: bool = False) -> list[str]:
+    """Differences from the manifest and from the catalogue, one phrase each; empty if there are none."""
+    folder = cache.folder(collection)
     manifest = read_manifest(folder / MANIFEST)
     if manifest is None:
         return [f"{folder / MANIFEST} is missing or unreadable"]
-    if lacking := [name for name in manifest.files if not (folder / name).is_file()]:
-        return [f"{folder / name} is missing" for name in lacking]
+    if missing := [name for name in manifest.files if not (folder / name).is_file()]:
+        return [f"{folder / name} is missing" for name in missing]
     try:
-        facts = measure(Layout.of(folder, folder / manifest.corpus, collection), collection.name, quiet)
+        facts = collect_facts(Layout.of(folder, folder / manifest.corpus, collection), collection.name, quiet)
     except InputError as e:
         return [str(e)]
     changed = [

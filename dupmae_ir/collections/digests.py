@@ -1,7 +1,7 @@
-"""Digests that say whether topics and judgements are the ones the papers used, whatever file they came in.
+"""Digests of topics and judgements that do not depend on the file format they were distributed in.
 
-BEIR's archives, Anserini's copies and TREC's own files differ in order, white space, line layout and in whether
-judgements that count for nothing are listed. What is digested is what changes a number.
+BEIR's archives, Anserini's copies and TREC's original files differ in order, white space, line layout and in whether
+judgements without effect are listed. Only what affects the measures is digested.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dupmae_ir.types import Qrels
 
 
 def topics_digest(texts: Mapping[str, str]) -> str:
-    """sha256 of the sorted ``qid<TAB>text`` lines (UTF-8, a newline after each), white space as one blank."""
+    """sha256 of the sorted ``qid<TAB>text`` lines (UTF-8, each ended by a newline), white space runs as one space."""
     return _digest(f"{qid}\t{' '.join(text.split())}" for qid, text in texts.items())
 
 
 def qrels_digest(qrels: Qrels) -> str:
-    """sha256 of the sorted ``qid docid grade`` lines of the grades above 0.
+    """sha256 of the sorted ``qid docid grade`` lines with a grade above 0.
 
-    A grade of 0 or less is left out: to trec_eval's measures it is what a document without a judgement is, and
-    Anserini's files of TREC-COVID and Touché-2020 lack such lines that BEIR's have.
+    Grades of 0 or less are left out: trec_eval's measures treat such a document like an unjudged one, and Anserini's
+    files for TREC-COVID and Touché-2020 lack lines that BEIR's have.
     """
-    return _digest(f"{q} {d} {grade}" for q, found in qrels.items() for d, grade in found.items() if grade > 0)
+    return _digest(f"{q} {d} {grade}" for q, judged in qrels.items() for d, grade in judged.items() if grade > 0)
 
 
 def _digest(lines: Iterable[str]) -> str:

@@ -1,65 +1,96 @@
-"""The files that a collection is made of: fetched and unpacked when they are asked for, shared where they can be."""
+"""The source files of a collection: downloaded and unpacked on demand, shared between collections where possible."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from dupmae_ir.collections.cache import Cache
 from dupmae_ir.collections.catalogue import Catalogue, Collection
-from dupmae_ir.collections.paths import Place
-from dupmae_ir.collections.prepared import on_disk
+from dupmae_ir.collections.prepared import find_in_cache
 from dupmae_ir.errors import InputError, Licensed
 from dupmae_ir.io.archives import unpack
 from dupmae_ir.io.downloads import download
 
-UNPACKED = ".unpacked"  #: in the folder in the making
+UNPACKED = ".unpacked"  #: folder for archive members, inside the work folder
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Files of a collection by "ROLE" or "ROLE:MEMBER", fetched and unpacked when they are asked for."""
+class SourceFiles:
+    """The files of a collection by reference, "ROLE" or "ROLE:MEMBER"; downloaded and unpacked on first use."""
 
     collection: Collection
     catalogue: Catalogue
-    place: Place
+    cache: Cache
     mirror: str | None
     quiet: bool
 
+    @property
+    def work(self) -> Path:
+        """The folder in which the collection is prepared."""
+        return self.cache.work(self.collection)
+
     def path(self, reference: str) -> Path:
+        """The file of a reference: a download, a member of a downloaded archive, or a licensed file.
+
+        Raises :class:`EnvironmentProblem` if it cannot be downloaded, :class:`Licensed` if the user has to obtain it,
+        and :class:`InputError` for an archive without the member.
+        """
         role, _, member = reference.partition(":")
         if self.collection.licensed:
-            return self._put(member)
-        file = self._fetched(role)
+            return self._licensed_file(member)
+        file = self._downloaded(role)
         return self._unpacked(file, role) / member if member else file
 
-    def borrowed(self) -> Path | None:
-        """The corpus of another collection that is ready and has the very same one (both of DPR)."""
-        same = [c for c in self.catalogue.collections.values() if _same_corpus(c, self.collection)]
-        there = (on_disk(collection, self.place) for collection in same)
-        return next((other.corpus for other in there if other), None)
+    def shared_corpus(self) -> Path | None:
+        """The same corpus, already prepared for another collection (DPR's collections share one)."""
+        same = [c for c in self.catalogue.collections.values() if _has_same_corpus(c, self.collection)]
+        prepared = (find_in_cache(collection, self.cache) for collection in same)
+        return next((other.corpus for other in prepared if other), None)
 
-    def _fetched(self, role: str) -> Path:
+    def _downloaded(self, role: str) -> Path:
         source = self.collection.sources[role]
-        return download(source, self.place.download(source), mirror=self.mirror, quiet=self.quiet)
+        return download(source, self.cache.download(source), mirror=self.mirror, quiet=self.quiet)
 
     def _unpacked(self, archive: Path, role: str) -> Path:
-        folder = self.place.making(self.collection) / UNPACKED / role
+        folder = self.work / UNPACKED / role
         if not folder.exists():
-            wanted = {m for r, m in map(_split, _references(self.collection)) if r == role}
-            unpack(archive, folder, wanted.__contains__, quiet=self.quiet)
-            if lacking := sorted(member for member in wanted if not (folder / member).is_file()):
-                raise InputError(f"{archive}: no {lacking[0]} in it; this is not the archive of {self.collection.name}")
+            members = {m for r, m in map(_split, _references(self.collection)) if r == role}
+            unpack(archive, folder, members.__contains__, quiet=self.quiet)
+            if missing := sorted(member for member in members if not (folder / member).is_file()):
+                raise InputError(f"{archive}: no {missing[0]} in it; this is not the archive of {self.collection.name}")
         return folder
 
-    def _put(self, member: str) -> Path:
-        folder = self.place.licensed(self.collection)
+    def _licensed_file(self, name: str) -> Path:
+        folder = self.cache.licensed(self.collection)
         if not folder.is_dir():
-            raise Licensed(licence_message(self.collection, self.place))
-        names = (member, f"{member}.gz")
-        found = next((folder / name for name in names if (folder / name).is_file()), None)
+            raise Licensed(licence_message(self.collection, self.cache))
+        candidates = (folder / name, folder / f"{name}.gz")
+        found = next((path for path in candidates if path.is_file()), None)
         if found is None:
-            raise Licensed(f"{folder / member}: no such file; the folder wants BEIR's layout")
+            raise Licensed(f"{folder / name}: no such file; the folder must have BEIR's layout")
         return found
+
+
+def discard_download(collection: Collection, catalogue: Catalogue, cache: Cache) -> None:
+    """Remove the download of the corpus, unless another collection still has to be prepared from it."""
+    url = _corpus_url(collection)
+    waiting = (
+        _corpus_url(other) == url and other.corpus != collection.corpus and not find_in_cache(other, cache)
+        for other in catalogue.collections.values()
+    )
+    if url is not None and not any(waiting):
+        target = cache.download(collection.sources[collection.corpus.partition(":")[0]])
+        for path in (target, target.with_name(f".{target.name}.json")):
+            path.unlink(missing_ok=True)
+
+
+def licence_message(collection: Collection, cache: Cache) -> str:
+    """One line with how to obtain a licensed collection and where to put it."""
+    return (
+        f"{collection.name} cannot be downloaded: {collection.licensed}; then put corpus.jsonl, queries.jsonl and "
+        f"qrels/test.tsv (BEIR's layout) into {cache.licensed(collection)}"
+    )
 
 
 def _split(reference: str) -> tuple[str, str]:
@@ -72,33 +103,12 @@ def _references(collection: Collection) -> list[str]:
     return [reference for reference in references if reference]
 
 
-def _same_corpus(one: Collection, other: Collection) -> bool:
-    origin = _origin(one)
-    return one.name != other.name and origin is not None and (one.corpus, origin) == (other.corpus, _origin(other))
+def _has_same_corpus(one: Collection, other: Collection) -> bool:
+    url = _corpus_url(one)
+    return one.name != other.name and url is not None and (one.corpus, url) == (other.corpus, _corpus_url(other))
 
 
-def _origin(collection: Collection) -> str | None:
-    """Where the corpus is downloaded from."""
+def _corpus_url(collection: Collection) -> str | None:
+    """The URL from which the corpus is downloaded."""
     source = collection.sources.get(collection.corpus.partition(":")[0])
     return source.url if source else None
-
-
-def discard(collection: Collection, catalogue: Catalogue, place: Place) -> None:
-    """Remove the download the corpus came from, unless another collection still has to be made of it."""
-    origin = _origin(collection)
-    waiting = (
-        _origin(other) == origin and other.corpus != collection.corpus and not on_disk(other, place)
-        for other in catalogue.collections.values()
-    )
-    if origin is not None and not any(waiting):
-        target = place.download(collection.sources[collection.corpus.partition(":")[0]])
-        for path in (target, target.with_name(f".{target.name}.json")):
-            path.unlink(missing_ok=True)
-
-
-def licence_message(collection: Collection, place: Place) -> str:
-    """One line: how to obtain it and where to put it."""
-    return (
-        f"{collection.name} cannot be downloaded: {collection.licensed}; then put corpus.jsonl, queries.jsonl and "
-        f"qrels/test.tsv (BEIR's layout) into {place.licensed(collection)}"
-    )

@@ -1,1 +1,1 @@
-
+"""The demonstration: the embedded collection encoded, searched and evaluated."""

@@ -1,132 +1,130 @@
-"""The demonstration: an embedded collection encoded, indexed, searched four ways and evaluated, with real commands.
+"""The demonstration: the embedded collection encoded, indexed, searched in four ways and evaluated.
 
-Nothing is special about it: every step runs a command of the toolkit, prints that command, and leaves its files in
-the output folder, so that each can be run again by hand.
+Every step runs a command of the toolkit, prints it, and leaves its files in the output folder, so each can be run
+again by hand. A complete index is kept; everything else is computed again, with the same results.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import flags, option
+from dupmae_ir.collections.stdlib.documentation import write_beir
+from dupmae_ir.collections.stdlib.queries import KINDS, GradedQuery, load_queries
+from dupmae_ir.config import flags
 from dupmae_ir.console import say
+from dupmae_ir.demo.config import DemoConfig
+from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.run import run as encode
+from dupmae_ir.eval.evaluate import evaluate
+from dupmae_ir.index.run import Bm25Config
+from dupmae_ir.index.run import build as build_bm25
+from dupmae_ir.io.locks import exclusive, lock_path
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.runs import read_run
+from dupmae_ir.search.run import SearchConfig
+from dupmae_ir.search.run import run as search
+from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.types import Hit, Run
 
 SYSTEMS = ("bm25", "dense", "impact", "hybrid")
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
-
-
-@dataclass(frozen=True)
-class DemoConfig:
-    """Everything that ``python -m dupmae_ir.demo`` can be told."""
-
-    output: str = option(
-        "runs/demo", "folder for the collection, the indexes and the runs", group="output", metavar="FOLDER"
-    )
-    model: str | None = option(
-        None, "model folder; without it, the embedded default model", group="what", metavar="FOLDER"
-    )
-    dtype: str | None = option(None, "arithmetic, as for encode; without it, float32", group="running")
-    overwrite: bool = option(False, "encode again even when the index is complete", group="running")
-    quiet: bool = option(False, "print the results only", group="output")
-    json: bool = option(False, "print the results as JSON", group="output")
+SHOWN_HITS, SHOWN_TERMS = 3, 4
+VERBS = {EncodeConfig: "encode", Bm25Config: "index bm25", SearchConfig: "search"}
 
 
 def run(config: DemoConfig) -> dict[str, Any]:
-    """Collection, indexes, runs, evaluation, three answers. Returns all that is shown."""
+    """Write the collection, build the indexes, search, evaluate, and return the table and three examples.
+
+    Raises :class:`UsageError` while another process runs the demonstration in the same folder, and
+    :class:`IndexMismatch` if the existing index has other settings.
+    """
     started = time.perf_counter()
     folder = Path(config.output)
-    counts = _collection(folder / "collection", config)
-    _encode(folder, config)
-    _bm25_index(folder, config)
-    for system in SYSTEMS:
-        _search(folder, system, config)
-    scores = _evaluate(folder, config)
+    with exclusive(lock_path(folder.absolute()), f"running the demonstration in {folder.absolute()}"):
+        say("the documentation of this Python's standard library, in BEIR's layout", config.quiet)
+        counts = write_beir(folder / "collection")
+        status = _encode(folder, config)
+        _index_bm25(folder, config)
+        for system in SYSTEMS:
+            _search(folder, system, config)
+        scores = _evaluate(folder, config)
+        examples = _examples(folder)
     return {
+        "status": status,
         **counts,
         "table": scores,
-        "examples": _examples(folder),
+        "examples": examples,
         "folder": str(folder),
         "seconds": round(time.perf_counter() - started, 1),
     }
 
 
-def _collection(target: Path, config: DemoConfig) -> dict[str, int]:
-    """Write the running interpreter's documentation in BEIR's layout."""
-    from dupmae_ir.collections.stdlib.documentation import write_beir
-
-    say("the documentation of this Python's standard library, in BEIR's layout", config.quiet)
-    return dict(write_beir(target))
-
-
-def _encode(folder: Path, config: DemoConfig) -> None:
-    from dupmae_ir.encode.run import EncodeConfig, run
-
+def _encode(folder: Path, config: DemoConfig) -> str:
+    """Encode the collection; returns the status of the index."""
+    threads: dict[str, Any] = {"threads": config.threads} if config.threads else {}
     settings = EncodeConfig(
         corpus=str(folder / "collection" / "corpus.jsonl"),
         index=str(folder / "index"),
         model=config.model,
+        device=config.device,
         dtype=config.dtype,
         overwrite=config.overwrite,
         quiet=config.quiet,
+        **threads,
     )
-    _show("encode", settings, config)
-    summary = run(settings)
+    _print_command(settings, config)
+    summary = encode(settings)
     say(f"  {summary['documents']:,} documents {summary['status']}", config.quiet)
+    return str(summary["status"])
 
 
-def _bm25_index(folder: Path, config: DemoConfig) -> None:
-    from dupmae_ir.index.run import Bm25Config, build
-
-    # Made anew each time: the collection is the interpreter's own, and another Python's must not linger.
+def _index_bm25(folder: Path, config: DemoConfig) -> None:
+    # Always built again, in case the collection was written by another version of Python.
     settings = Bm25Config(
         corpus=str(folder / "collection" / "corpus.jsonl"),
         index=str(folder / "bm25"),
         overwrite=True,
         quiet=config.quiet,
     )
-    _show("index bm25", settings, config)
-    build(settings)
+    _print_command(settings, config)
+    build_bm25(settings)
 
 
 def _search(folder: Path, system: str, config: DemoConfig) -> None:
-    from dupmae_ir.search.config import SearchConfig
-    from dupmae_ir.search.run import run
-
-    how: dict[str, Any] = {system: True}
+    mode: dict[str, Any] = {system: True}
+    if system != "bm25":
+        mode["device"] = config.device
     settings = SearchConfig(
         index=str(folder / ("bm25" if system == "bm25" else "index")),
         output=str(folder / f"{system}.trec"),
         topics=str(folder / "collection" / "queries.jsonl"),
+        threads=config.threads,
         quiet=config.quiet,
-        **how,
+        **mode,
     )
-    _show("search", settings, config)
-    summary = run(settings)
+    _print_command(settings, config)
+    summary = search(settings)
     if "certified" in summary:
         say(f"  {summary['certified']} of {summary['topics']} lists certified exact", config.quiet)
 
 
-def _show(verb: str, settings: Any, config: DemoConfig) -> None:
-    say(f"$ dupmae-ir {verb} {shlex.join(flags(settings))}", config.quiet)
+def _print_command(settings: EncodeConfig | Bm25Config | SearchConfig, config: DemoConfig) -> None:
+    say(f"$ dupmae-ir {VERBS[type(settings)]} {shlex.join(flags(settings))}", config.quiet)
 
 
-def _evaluate(folder: Path, config: DemoConfig) -> dict[str, Any]:
-    """The four runs against the graded answers: means, and nDCG@10 by kind of question."""
-    from dupmae_ir.collections.stdlib.queries import load_questions
-    from dupmae_ir.eval.evaluate import evaluate
-    from dupmae_ir.io.qrels import read_qrels
-    from dupmae_ir.io.runs import read_run
-
+def _evaluate(folder: Path, config: DemoConfig) -> dict[str, dict[str, float]]:
+    """System -> mean of each measure, and nDCG@10 for each kind of question."""
     qrels_path = folder / "collection" / "qrels" / "test.tsv"
     runs = " ".join(shlex.quote(str(folder / f"{s}.trec")) for s in SYSTEMS)
     say(f"$ dupmae-ir eval --qrels {qrels_path} {runs} -m {' '.join(MEASURES)}", config.quiet)
     qrels = read_qrels(qrels_path)
-    kinds = {q.qid: q.kind for q in load_questions()}
-    scores: dict[str, Any] = {}
+    kinds = {q.qid: q.kind for q in load_queries()}
+    scores = {}
     for system in SYSTEMS:
         evaluation = evaluate(qrels, read_run(folder / f"{system}.trec"), MEASURES)
         by_kind: dict[str, list[float]] = {}
@@ -137,49 +135,47 @@ def _evaluate(folder: Path, config: DemoConfig) -> dict[str, Any]:
 
 
 def _examples(folder: Path) -> list[dict[str, Any]]:
-    """One question of each kind with its best three: the first that hybrid answers there and BM25 does not."""
-    from dupmae_ir.collections.stdlib.queries import load_questions
-    from dupmae_ir.io.qrels import read_qrels
-    from dupmae_ir.io.runs import read_run
-    from dupmae_ir.search.searcher import Searcher
-
+    """For each kind, the first question that hybrid answers in its top three and BM25 does not, with these hits."""
     qrels = read_qrels(folder / "collection" / "qrels" / "test.tsv")
     runs = {system: read_run(folder / f"{system}.trec") for system in SYSTEMS}
     searcher = Searcher.open(folder / "index")
-    shown = []
-    for kind in ("lexical", "mixed", "paraphrase"):
-        asked = [q for q in load_questions() if q.kind == kind and q.qid in qrels]
-        question = next((q for q in asked if _wins(runs, q.qid, qrels[q.qid])), asked[0])
-        hits = runs["hybrid"][question.qid][:3]
-        reasons = searcher.explain_all(question.text, [h.docid for h in hits])
-        answers = qrels[question.qid]
-        shown.append(
+    examples = []
+    for kind in KINDS:
+        queries = [q for q in load_queries() if q.kind == kind and q.qid in qrels]
+        query = next((q for q in queries if _only_hybrid_answers(runs, q.qid, qrels[q.qid])), queries[0])
+        examples.append(_example(query, runs, qrels[query.qid], searcher))
+    return examples
+
+
+def _example(
+    query: GradedQuery, runs: Mapping[str, Run], answers: Mapping[str, int], searcher: Searcher
+) -> dict[str, Any]:
+    hits = runs["hybrid"][query.qid][:SHOWN_HITS]
+    explanations = searcher.explain_all(query.text, [h.docid for h in hits])
+    return {
+        "qid": query.qid,
+        "kind": query.kind,
+        "query": query.text,
+        "ranks": {s: _first_rank(runs[s].get(query.qid, []), answers) for s in SYSTEMS},
+        "hits": [
             {
-                "qid": question.qid,
-                "kind": kind,
-                "query": question.text,
-                "ranks": {s: _rank(runs[s].get(question.qid, []), answers) for s in SYSTEMS},
-                "hits": [
-                    {
-                        "docid": why.docid,
-                        "score": why.score,
-                        "dense": why.dense,
-                        "impact": why.impact,
-                        "grade": answers.get(why.docid),
-                        "terms": [asdict(t) for t in why.terms[:4]],
-                    }
-                    for why in reasons
-                ],
+                "docid": e.docid,
+                "score": e.score,
+                "dense": e.dense,
+                "impact": e.impact,
+                "grade": answers.get(e.docid),
+                "terms": [asdict(t) for t in e.terms[:SHOWN_TERMS]],
             }
-        )
-    return shown
+            for e in explanations
+        ],
+    }
 
 
-def _wins(runs: dict[str, Any], qid: str, answers: Any) -> bool:
-    hybrid, bm25 = (_rank(runs[system].get(qid, [])[:3], answers) for system in ("hybrid", "bm25"))
-    return hybrid is not None and bm25 is None
+def _only_hybrid_answers(runs: Mapping[str, Run], qid: str, answers: Mapping[str, int]) -> bool:
+    top = {system: runs[system].get(qid, [])[:SHOWN_HITS] for system in ("hybrid", "bm25")}
+    return _first_rank(top["hybrid"], answers) is not None and _first_rank(top["bm25"], answers) is None
 
 
-def _rank(hits: list[Any], answers: Any) -> int | None:
-    """Rank of the first graded answer, from 1; None when none was found."""
+def _first_rank(hits: Sequence[Hit], answers: Mapping[str, int]) -> int | None:
+    """Rank of the first graded answer, from 1; None if there is none."""
     return next((r for r, h in enumerate(hits, 1) if answers.get(h.docid, 0) > 0), None)

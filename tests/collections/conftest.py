@@ -1,4 +1,4 @@
-"""A mirror on this machine with look-alikes of every collection."""
+"""A local mirror with synthetic stand-ins of every collection."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from standins import write_standins
 
 @dataclass
 class Mirror:
-    """A server of ``folder``; ``asked`` are the paths it was asked for."""
+    """A server of ``folder``; ``requested`` collects the paths of all requests."""
 
     folder: Path
     catalogue: Path
     url: str = ""
-    asked: list[str] = field(default_factory=list)
-    half: threading.Event = field(default_factory=threading.Event)  #: set: files are sent by half, then nothing
+    requested: list[str] = field(default_factory=list)
+    half: threading.Event = field(default_factory=threading.Event)  #: set: send half of a file, then stall
 
 
 class _Handler(SimpleHTTPRequestHandler):
     mirror: Mirror
 
     def do_GET(self) -> None:
-        self.mirror.asked.append(self.path)
+        self.mirror.requested.append(self.path)
         if not self.mirror.half.is_set():
             return super().do_GET()
         content = Path(self.translate_path(self.path)).read_bytes()
@@ -41,12 +41,12 @@ class _Handler(SimpleHTTPRequestHandler):
         return None
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture(scope="session")
 def standins(tmp_path_factory, shared_data) -> Path:
-    """The folder that ``python tests/standins.py`` writes."""
+    """The folder written by ``python tests/standins.py``."""
     folder = tmp_path_factory.mktemp("standins")
     write_standins(folder, shared_data / "topics-and-qrels")
     return folder
@@ -54,7 +54,7 @@ def standins(tmp_path_factory, shared_data) -> Path:
 
 @pytest.fixture
 def mirror(standins) -> Iterator[Mirror]:
-    """Served for one test."""
+    """A mirror for one test."""
     mirror = Mirror(standins, standins / "catalogue.toml")
     handler = type("Handler", (_Handler,), {"mirror": mirror})
     server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *a: handler(*a, directory=str(mirror.folder)))  # type: ignore[arg-type]
@@ -70,6 +70,6 @@ def mirror(standins) -> Iterator[Mirror]:
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
-    """Nothing of the person who runs the tests."""
+    """Removes environment variables of the person who runs the tests."""
     for name in ("DUPMAE_IR_CATALOGUE", "DUPMAE_IR_MIRROR", "DUPMAE_IR_CACHE", "DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)

@@ -1,8 +1,9 @@
-"""The catalogue says what the real files say, and a catalogue of one's own replaces only what it names."""
+"""The catalogue agrees with the real files, and an overlay replaces only the keys it has."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 from pathlib import Path
 
@@ -17,18 +18,18 @@ from dupmae_ir.io.topics import read_topics
 from dupmae_ir.measures import parse_measures
 
 ALL = [find(name) for name in names()]
-# Anserini's copies leave out judgements that count for nothing: two of grade -1, and those of grade 0.
+# Anserini's copies omit judgements without effect: two of grade -1, and those of grade 0.
 JUDGED_ELSEWHERE = {"beir-trec-covid": 66334, "beir-webis-touche2020": 932}
 
 
-def test_every_collection_is_there():
+def test_number_of_collections():
     assert len(ALL) == 3 + 2 + 17 + 12 + 1
     assert {c.family for c in ALL} == set(FAMILIES) - {"local"}
     assert [c.name for c in ALL if c.licensed] == ["beir-bioasq", "beir-signal1m", "beir-trec-news", "beir-robust04"]
 
 
 @pytest.mark.parametrize("collection", ALL, ids=lambda c: c.name)
-def test_what_is_said_can_be_used(collection):
+def test_entries_are_consistent(collection):
     assert collection.title
     for test in collection.tests.values():
         if test.answers:
@@ -44,7 +45,7 @@ def test_what_is_said_can_be_used(collection):
         assert source.sha256 is None or re.fullmatch("[0-9a-f]{64}", source.sha256)
 
 
-def test_what_the_papers_need_to_be_told():
+def test_settings_of_the_papers():
     assert [c.name for c in ALL if c.remove_query] == ["beir-arguana", "beir-quora"]
     assert find("beir-arguana").query_length == 512
     assert find("msmarco-passage-titled").title_separator == "sep"
@@ -61,7 +62,7 @@ def real_tests() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "test"), real_tests())
-def test_counts_and_digests_are_those_of_the_real_files(name, test, shared_data):
+def test_counts_and_digests_match_the_real_files(name, test, shared_data):
     collection, folder = find(name), shared_data / "topics-and-qrels"
     if collection.family == "beir":
         stem = f"beir-v1.0.0-{name.removeprefix('beir-')}.test"
@@ -74,7 +75,7 @@ def test_counts_and_digests_are_those_of_the_real_files(name, test, shared_data)
     expected = collection.tests[test]
     texts = {q.qid: q.text for q in read_topics(topics_path)}
     if name == "beir-robust04":
-        # Its judgements are not at hand; every topic is judged.
+        # Its judgements are not available here; every topic is judged.
         assert not qrels_path.exists()
         assert expected.qrels_digest is None
         judged, qrels = texts.keys(), None
@@ -88,9 +89,7 @@ def test_counts_and_digests_are_those_of_the_real_files(name, test, shared_data)
 
 
 @pytest.mark.parametrize("name", ["msmarco-passage", "msmarco-doc"])
-def test_checksums_of_topics_and_judgements_are_those_of_the_files(name, shared_data):
-    import hashlib
-
+def test_checksums_of_topics_and_judgements_match_the_files(name, shared_data):
     for role, source in find(name).sources.items():
         if role.endswith(("-topics", "-qrels")):
             path = shared_data / "topics-and-qrels" / Path(source.url).name
@@ -99,8 +98,8 @@ def test_checksums_of_topics_and_judgements_are_those_of_the_files(name, shared_
             assert hashlib.sha256(content).hexdigest() == source.sha256
 
 
-def test_scifact_beside_the_checkout_is_the_catalogues(shared_data, tmp_path):
-    """The whole way: a folder made from SciFact's own release has BEIR's documents, topics and judgements."""
+def test_scifact_matches_the_catalogue(shared_data, tmp_path):
+    """A folder made from SciFact's own release has BEIR's documents, topics and judgements."""
     ready = collections.get(f"local:{shared_data / 'scifact'}", cache=tmp_path)
     facts, expected = ready.manifest, find("beir-scifact")
     assert facts.documents == expected.documents
@@ -110,7 +109,7 @@ def test_scifact_beside_the_checkout_is_the_catalogues(shared_data, tmp_path):
     }
 
 
-def test_digests_see_what_changes_a_number_and_nothing_else():
+def test_digests_change_only_with_what_affects_the_measures():
     texts = {"1": "a  b\tc ", "2": "d"}
     assert topics_digest(texts) == topics_digest({"2": "d", "1": " a b c"})
     assert topics_digest(texts) != topics_digest({"1": "a b c", "2": "D"})
@@ -121,7 +120,7 @@ def test_digests_see_what_changes_a_number_and_nothing_else():
     assert qrels_digest(qrels) != qrels_digest({"1": {"x": 1, "y": 1}, "2": {"z": 2}})
 
 
-def test_a_near_miss_gets_a_suggestion():
+def test_a_misspelt_name_gets_a_suggestion():
     with pytest.raises(UnknownName, match=r"Did you mean 'beir-arguana'\?"):
         find("beir-arguna")
 
@@ -132,7 +131,7 @@ def overlay(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_an_overlay_replaces_only_what_it_names(tmp_path, monkeypatch):
+def test_an_overlay_replaces_only_its_own_keys(tmp_path, monkeypatch):
     path = overlay(
         tmp_path,
         '[beir-scifact]\ndocuments = 7\nsources.archive.md5 = ""\ntests.test.qrels_digest = "ab"\n'
@@ -165,19 +164,19 @@ def test_an_overlay_replaces_only_what_it_names(tmp_path, monkeypatch):
         ("[beir-scifact\n", "not valid TOML"),
     ],
 )
-def test_a_wrong_overlay_is_one_line(tmp_path, text, message):
+def test_an_invalid_overlay_is_reported_in_one_line(tmp_path, text, message):
     with pytest.raises(UsageError, match=message) as e:
         find("beir-scifact", overlay(tmp_path, text))
     assert "mine.toml" in str(e.value)
     assert "\n" not in str(e.value)
 
 
-def test_a_missing_overlay_is_one_line(tmp_path):
+def test_a_missing_overlay_is_reported_in_one_line(tmp_path):
     with pytest.raises(InputError, match="no such catalogue"):
         load(tmp_path / "none.toml")
 
 
-def test_the_table_in_the_docs_is_the_catalogues():
+def test_the_table_in_the_docs_matches_the_catalogue():
     page = (Path(__file__).parents[2] / "docs" / "collections.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
     name, shown = "", {}

@@ -1,4 +1,4 @@
-"""The command: what it prints, what it returns, and what a person is told to do."""
+"""The commands ``collections list``, ``show``, ``get`` and ``check``: output, exit status and messages."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import json
 import pytest
 from standins import put_licensed
 
-from dupmae_ir.collections import GROUPS, Place, find, load
+from dupmae_ir.collections import GROUPS, Cache, find, load
 from dupmae_ir.collections.__main__ import main
 
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 @pytest.fixture
 def flags(mirror, tmp_path) -> list[str]:
-    """Of every verb, to use the look-alikes."""
+    """Flags of every command, to use the stand-ins."""
     return ["--cache", str(tmp_path / "cache"), "--catalogue", str(mirror.catalogue)]
 
 
-def test_list_shows_every_collection_and_what_is_here(flags, mirror, capsys):
+def test_list_shows_every_collection_and_its_state(flags, mirror, capsys):
     assert main(["get", "beir-scifact", "--mirror", mirror.url, "--quiet", *flags]) == 0
     capsys.readouterr()
     assert main(["list", "--json", *flags]) == 0
@@ -37,12 +37,12 @@ def test_list_shows_every_collection_and_what_is_here(flags, mirror, capsys):
     assert "beir-cqadupstack (12)" in err
 
 
-def test_show_says_everything_and_breaks_no_address(flags, mirror, capsys):
+def test_show_prints_everything_and_breaks_no_address(flags, mirror, capsys):
     assert main(["show", "beir-arguana", *flags]) == 0
     out = capsys.readouterr().out
     for part in ("datasets/arguana.zip", "md5 ", "sha256 ", "--remove-query", "queries 512", "30 queries, 30"):
         assert part in out
-    assert str(Place.of(load(mirror.catalogue), flags[1]).download(find("beir-arguana").sources["archive"])) in out
+    assert str(Cache.of(load(mirror.catalogue), flags[1]).download(find("beir-arguana").sources["archive"])) in out
     assert main(["show", "msmarco-passage-titled"]) == 0
     out = capsys.readouterr().out
     assert "no checksum is published" in out
@@ -50,17 +50,17 @@ def test_show_says_everything_and_breaks_no_address(flags, mirror, capsys):
     assert main(["show", "beir-bioasq"]) == 0
     assert "register at http://www.bioasq.org" in " ".join(capsys.readouterr().out.split())
     assert main(["show", "beir-nq", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["sources"]["archive"]["md5"] == "d4d3d2e48787a744b6f6e691ff534307"
-    assert told["downloads"]["archive"].endswith("/BEIR/datasets/nq.zip")
-    assert (told["tests"]["test"]["queries"], "state" in told) == (3452, True)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["sources"]["archive"]["md5"] == "d4d3d2e48787a744b6f6e691ff534307"
+    assert shown["downloads"]["archive"].endswith("/BEIR/datasets/nq.zip")
+    assert (shown["tests"]["test"]["queries"], "state" in shown) == (3452, True)
 
 
-def test_a_group_gets_its_public_members_and_names_the_licensed(flags, mirror, capsys, tmp_path):
+def test_a_group_gets_its_public_members_and_lists_the_licensed(flags, mirror, capsys, tmp_path):
     assert main(["get", "beir-18", "--mirror", mirror.url, *flags]) == 0
     out, err = capsys.readouterr()
     assert out.count("STAND-IN") == 13 + 12
-    assert "left out, being licensed: beir-bioasq, beir-signal1m, beir-trec-news, beir-robust04" in err
+    assert "skipped because they are licensed: beir-bioasq, beir-signal1m, beir-trec-news, beir-robust04" in err
     put_licensed(mirror.folder, tmp_path / "cache")
     assert main(["get", "beir-18", "--json", "--quiet", *flags]) == 0
     out, err = capsys.readouterr()
@@ -68,7 +68,17 @@ def test_a_group_gets_its_public_members_and_names_the_licensed(flags, mirror, c
     assert err == ""
 
 
-def test_a_licensed_collection_asked_for_by_name_fails_in_one_line(flags, capsys):
+def test_a_second_get_is_already_complete(flags, mirror, capsys):
+    words = ["get", "beir-scifact", "--json", "--quiet", "--mirror", mirror.url, *flags]
+    results = []
+    for _ in range(2):
+        assert main(words) == 0
+        results += json.loads(capsys.readouterr().out)
+    assert [result.pop("status") for result in results] == ["complete", "already complete"]
+    assert results[0] == results[1]
+
+
+def test_a_licensed_collection_named_itself_fails_in_one_line(flags, capsys):
     assert main(["get", "beir-robust04", *flags]) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -76,23 +86,23 @@ def test_a_licensed_collection_asked_for_by_name_fails_in_one_line(flags, capsys
     assert "TREC disks 4 and 5" in err
 
 
-def test_without_a_network_one_line_and_status_1(flags, capsys):
-    assert main(["get", "beir-nq", "--mirror", NOBODY, "--quiet", *flags]) == 1
+def test_a_failed_download_is_one_line_and_status_1(flags, capsys):
+    assert main(["get", "beir-nq", "--mirror", UNREACHABLE, "--quiet", *flags]) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "put nq.zip" in err
 
 
-def test_check_finds_what_was_changed(flags, mirror, capsys, tmp_path):
+def test_check_finds_changes(flags, mirror, capsys, tmp_path):
     name = "beir-scifact"
     assert main(["check", name, *flags]) == 1
-    assert "not here; dupmae-ir collections get beir-scifact brings it" in capsys.readouterr().out
+    assert "not in the cache; run dupmae-ir collections get beir-scifact" in capsys.readouterr().out
     assert main(["get", name, "--mirror", mirror.url, "--quiet", *flags]) == 0
     assert main(["check", name, *flags]) == 0
-    folder = Place.of(load(mirror.catalogue), tmp_path / "cache").folder(find(name))
+    folder = Cache.of(load(mirror.catalogue), tmp_path / "cache").folder(find(name))
     corpus = folder / "corpus.jsonl"
     text = corpus.read_text()
-    # One letter of one text: no size and no count tells.
+    # One letter of one text: sizes and counts do not change.
     corpus.write_text(text.replace("a", "b", 1) if "a" in text else text)
     capsys.readouterr()
     assert main(["check", name, *flags]) == 1
@@ -108,7 +118,7 @@ def test_check_finds_what_was_changed(flags, mirror, capsys, tmp_path):
     assert "queries.jsonl is missing" in capsys.readouterr().out
 
 
-def test_a_group_of_which_nothing_is_here_is_no_problem(flags, capsys):
+def test_missing_members_of_a_group_are_not_problems(flags, capsys):
     assert main(["check", "cqadupstack", *flags]) == 0
     assert capsys.readouterr().out.count("missing") == 12
 
@@ -138,12 +148,12 @@ def test_misuse_is_one_line_and_status_2(words, message, capsys, tmp_path):
     assert err.count("\n") == 1
 
 
-def test_every_name_is_known_before_anything_begins(flags, mirror, capsys):
+def test_all_names_are_checked_before_downloading(flags, mirror, capsys):
     assert main(["get", "beir-scifact", "beir-nope", "--mirror", mirror.url, *flags]) == 2
-    assert mirror.asked == []
+    assert mirror.requested == []
 
 
-def test_groups_are_in_the_help(capsys):
+def test_help_lists_the_groups(capsys):
     with pytest.raises(SystemExit):
         main(["get", "--help"])
     out = capsys.readouterr().out

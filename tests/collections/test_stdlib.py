@@ -1,4 +1,4 @@
-"""The running Python's documentation: its size, its names, and that it is the same every time."""
+"""The embedded collection: its size, its document ids, and that it is the same on every run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def documents():
     return documentation.stdlib_documents()
 
 
-def test_about_five_thousand_distinct_texts(documents):
+def test_size_and_distinct_texts(documents):
     assert 4500 < len(documents) < 6500
     assert len({d.docid for d in documents}) == len(documents)
     assert len({d.text for d in documents}) == len(documents)
@@ -48,7 +48,7 @@ def test_about_five_thousand_distinct_texts(documents):
         "pathlib.PurePath.relative_to",
     ],
 )
-def test_objects_stand_under_the_name_people_write(documents, name):
+def test_objects_have_their_usual_names(documents, name):
     assert name in {d.docid for d in documents}
 
 
@@ -58,8 +58,8 @@ def test_a_document_is_its_docstring_with_its_signature(documents):
     assert by_name["textwrap.indent"].title == "textwrap.indent(text, prefix, predicate=None)"
 
 
-def test_methods_of_a_base_in_a_private_module_count_as_ones_own(monkeypatch):
-    """As pathlib does in Python 3.13: PurePath(Hidden), Path(HiddenToo, PurePath), the hidden ones in pathlib._abc."""
+def test_methods_of_a_private_base_belong_to_the_public_class(monkeypatch):
+    """As in pathlib of Python 3.13: PurePath(Hidden), Path(HiddenToo, PurePath), with the bases in pathlib._abc."""
     package = ModuleType("paths")
     hidden = type("Hidden", (), {"__module__": "paths._abc", "name": property(doc="The final component.")})
     pure = type("Pure", (hidden,), {"__module__": "paths", "joined": lambda self: None})
@@ -76,14 +76,14 @@ def test_methods_of_a_base_in_a_private_module_count_as_ones_own(monkeypatch):
 
 
 @pytest.mark.parametrize("child", ["raise SystemExit('no library here')", "import time; time.sleep(9)"])
-def test_a_python_that_cannot_describe_itself_is_one_line(monkeypatch, child):
+def test_an_error_in_the_child_process_is_one_line(monkeypatch, child):
     monkeypatch.setattr(documentation, "_CHILD", child)
-    monkeypatch.setattr(documentation, "_PATIENCE", 0.5)
+    monkeypatch.setattr(documentation, "_TIMEOUT", 0.5)
     with pytest.raises(EnvironmentProblem, match=r"\A[^\n]*cannot list.*(no library here|timed out)[^\n]*\Z"):
         documentation.stdlib_documents()
 
 
-def test_it_is_the_same_whatever_the_hash_seed():
+def test_the_collection_does_not_depend_on_the_hash_seed():
     digests = set()
     for seed in ("1", "4242"):
         done = subprocess.run(
@@ -96,11 +96,11 @@ def test_it_is_the_same_whatever_the_hash_seed():
     assert len(digests) == 1
 
 
-def test_no_address_and_no_path_of_this_machine_is_in_a_title(documents):
+def test_titles_contain_no_memory_addresses(documents):
     assert not any(" at 0x" in d.title for d in documents)
 
 
-def test_written_in_beirs_layout(tmp_path, documents):
+def test_write_beir(tmp_path, documents):
     from dupmae_ir.io.collections import read_collection
     from dupmae_ir.io.qrels import read_qrels
     from dupmae_ir.io.topics import read_topics

@@ -1,4 +1,4 @@
-"""The full tier from download to report, on look-alikes served by this machine: the recipes as they are."""
+"""The full tier from download to report, with the real recipes on synthetic stand-ins from a local server."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from standins import put_licensed, stand_in, write_standins
 from dupmae_ir.collections import find
 from dupmae_ir.eval.regressions.__main__ import main
 
+COMPLETED = "completed on a synthetic stand-in collection"
 USED = ("msmarco-passage-titled", "msmarco-doc", "dpr-nq", "beir-nfcorpus", "beir-arguana", "beir-bioasq")
 
 
-class Silent(SimpleHTTPRequestHandler):
+class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
 def mirror(tmp_path_factory, shared_data):
-    """(base URL, folder) of collections, models and training data."""
+    """(base URL, folder) of a server with collections, models and training data."""
     folder = tmp_path_factory.mktemp("mirror")
     write_standins(folder, shared_data / "topics-and-qrels", USED)
     texts = {
@@ -33,7 +34,7 @@ def mirror(tmp_path_factory, shared_data):
     }
     write_models(folder, "\n".join(text for _, text in texts["msmarco-passage-titled"]))
     write_training(folder, texts["msmarco-passage-titled"], texts["msmarco-doc"])
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", folder
     server.shutdown()
@@ -42,7 +43,7 @@ def mirror(tmp_path_factory, shared_data):
 
 @pytest.fixture
 def run(mirror, tmp_path, monkeypatch, capsys):
-    """Carry regressions out; returns status and everything the report says of them, by case."""
+    """Runs cases; returns the exit status and the JSON report by case."""
     monkeypatch.setenv("DUPMAE_IR_CACHE", str(tmp_path / "cache"))
 
     def call(*names: str) -> tuple[int, dict[str, dict]]:
@@ -65,29 +66,29 @@ def test_released_checkpoints_from_download_to_report(run, mirror, tmp_path):
         "retromae.beir/bioasq",
         "retromae.beir/robust04",
     )
-    status, told = run(*names)
+    status, report = run(*names)
     assert status == 0
     for name in names[:4]:
-        assert told[name]["verdicts"][0]["reason"].startswith("ran whole on a look-alike collection"), told[name]
-        assert told[name]["result"]["problems"] == []
-        assert all(0 <= v <= 1 for v in told[name]["result"]["values"].values())
-    assert set(told[names[0]]["result"]["values"]) == {"RR@10", "RR@100", "R@10", "R@100", "R@1000"}
-    # ArguAna: queries of 512 word pieces, and no topic finds itself.
-    assert told[names[2]]["result"]["key"]["search"]["query_length"] == 512
-    assert told[names[2]]["result"]["key"]["search"]["remove_query"] is True
-    assert told[names[4]]["result"] is None  # licensed, and nobody has put it there
+        assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]
+        assert report[name]["result"]["problems"] == []
+        assert all(0 <= v <= 1 for v in report[name]["result"]["values"].values())
+    assert set(report[names[0]]["result"]["values"]) == {"RR@10", "RR@100", "R@10", "R@100", "R@1000"}
+    # ArguAna: queries of 512 word pieces, and self-retrieval is removed.
+    assert report[names[2]]["result"]["key"]["search"]["query_length"] == 512
+    assert report[names[2]]["result"]["key"]["search"]["remove_query"] is True
+    assert report[names[4]]["result"] is None  # licensed, and not placed in the cache
 
 
-def test_a_broken_download_names_the_file_and_the_row_is_skipped(run, mirror):
+def test_a_case_whose_model_cannot_be_downloaded_is_skipped(run, mirror):
     path = mirror[1] / "huggingface.co/Shitao/RetroMAE_MSMARCO_distill/resolve/main/pytorch_model.bin"
     kept = path.read_bytes()
     path.unlink()
     try:
-        status, told = run("retromae.msmarco-passage/distill-dev")
+        status, report = run("retromae.msmarco-passage/distill-dev")
     finally:
         path.write_bytes(kept)
     assert status == 0
-    assert told["retromae.msmarco-passage/distill-dev"]["result"] is None
+    assert report["retromae.msmarco-passage/distill-dev"]["result"] is None
 
 
 @pytest.mark.slow
@@ -104,7 +105,7 @@ def test_a_broken_download_names_the_file_and_the_row_is_skipped(run, mirror):
         "cot-mote.msmarco-passage/s2-hybrid-dl19",
     ],
 )
-def test_recipes_that_train_first(run, name):
-    status, told = run(name)
+def test_cases_with_trained_models(run, name):
+    status, report = run(name)
     assert status == 0
-    assert told[name]["verdicts"][0]["reason"].startswith("ran whole on a look-alike collection"), told[name]
+    assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]

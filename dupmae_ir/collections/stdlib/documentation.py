@@ -1,9 +1,9 @@
-"""The embedded collection: what the running Python's standard library says about itself.
+"""The embedded collection: the docstrings of the running Python's standard library.
 
-One document for each docstring of a public module, class, function, method or property, about 5,000 in all. The
-docstrings are gathered in a child process that imports the whole library: such imports may set signal handlers, print
-or fail, and none of that belongs into the process of the caller. The document's id is the name people write
-(``os.path.join``, ``str.split``), its title the name with the signature.
+There is one document for each docstring of a public module, class, function, method or property, about 5,000 in all.
+A child process imports the whole library and collects them, because such imports may set signal handlers, print or
+fail. A document's id is the object's usual name (``os.path.join``, ``str.split``), its title the name with the
+signature.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+from dupmae_ir.collections.stdlib.queries import build_qrels, load_queries
 from dupmae_ir.errors import EnvironmentProblem
-
-if TYPE_CHECKING:
-    from dupmae_ir.types import Document
+from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.types import Document
 
 SKIPPED = {
     "antigravity",
@@ -58,36 +57,35 @@ SKIPPED = {
     "rlcompleter",
     "msilib",
 }
-"""Side effects, no documentation of their own, or the same under a name that nobody writes."""
+"""Modules with side effects, without documentation, or that duplicate another module under an unusual name."""
 
 ALIASES = ("os.path",)
-"""Modules that no walk finds under the name people use."""
+"""Modules that are not found under their usual name by walking the library."""
 
 _CHILD = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from dupmae_ir.collections.stdlib.documentation import print_rows; print_rows()"
 )
+_Rank = tuple[bool, int, int, str]
 _TRIVIAL = re.compile(r"(?i)return self\b|implement |create and return a new object|initialize self|helper for pickle")
-_PATIENCE = 300  #: seconds for a job that takes one
-_SHORTEST = 20
+_TIMEOUT = 300  #: seconds; the child usually takes one
+_SHORTEST_TEXT = 20
 _LONGEST_SIGNATURE = 100
 
 
 def stdlib_documents() -> list[Document]:
-    """The collection, in the order of the ids; the same on every run of one Python.
+    """The documents, in order of their ids; the same on every run of the same Python.
 
-    Raises :class:`EnvironmentProblem` when this Python cannot describe its own library.
+    Raises :class:`EnvironmentProblem` if this Python cannot list its own library.
     """
-    from dupmae_ir.types import Document
-
-    # -I: nothing of the user's environment or working folder can stand in for a standard module.
+    # -I keeps the user's environment and working folder from shadowing standard modules.
     child = [sys.executable, "-I", "-W", "ignore", "-c", _CHILD, str(Path(__file__).resolve().parents[2])]
     try:
-        done = subprocess.run(child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE)
+        done = subprocess.run(child, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT)
     except (OSError, subprocess.SubprocessError) as e:
-        said = (getattr(e, "stderr", None) or b"").decode("utf-8", "replace").strip().rpartition("\n")[2] or e
+        reason = (getattr(e, "stderr", None) or b"").decode("utf-8", "replace").strip().rpartition("\n")[2] or e
         raise EnvironmentProblem(
-            f"{sys.executable or 'this Python'} cannot list the documentation of its own library ({said}); "
+            f"{sys.executable or 'this Python'} cannot list the documentation of its own library ({reason}); "
             "use a complete installation of Python 3.11 or newer"
         ) from None
     rows = [json.loads(line) for line in done.stdout.decode("utf-8").splitlines()]
@@ -95,34 +93,31 @@ def stdlib_documents() -> list[Document]:
 
 
 def write_beir(folder: str | Path) -> dict[str, int]:
-    """Write ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``; returns how many documents and queries."""
-    from dupmae_ir.collections.stdlib.queries import load_questions, questions_qrels
-    from dupmae_ir.io.publishing import atomic_write
-
+    """Write the collection in BEIR's layout; returns the numbers of documents and queries."""
     folder = Path(folder)
     documents = stdlib_documents()
-    qrels = questions_qrels(documents)
+    qrels = build_qrels(documents)
     with atomic_write(folder / "corpus.jsonl") as f:
         for d in documents:
             f.write(json.dumps({"_id": d.docid, "title": d.title, "text": d.text}, ensure_ascii=False) + "\n")
     with atomic_write(folder / "queries.jsonl") as f:
-        for q in load_questions():
+        for q in load_queries():
             f.write(json.dumps({"_id": q.qid, "text": q.text}, ensure_ascii=False) + "\n")
     with atomic_write(folder / "qrels" / "test.tsv") as f:
         f.write("query-id\tcorpus-id\tscore\n")
-        f.writelines(f"{qid}\t{docid}\t{grade}\n" for qid, found in qrels.items() for docid, grade in found.items())
+        f.writelines(f"{qid}\t{docid}\t{grade}\n" for qid, judged in qrels.items() for docid, grade in judged.items())
     return {"documents": len(documents), "queries": len(qrels)}
 
 
 def gather() -> list[tuple[str, str, str]]:
-    """(name, title, text) of every distinct docstring, by name. Imports the whole library: run it in a child."""
-    best: dict[str, tuple[tuple[Any, ...], str, str]] = {}
+    """(name, title, text) of every distinct docstring, sorted by name. Imports the whole library: run in a child."""
+    best: dict[str, tuple[_Rank, str, str]] = {}
     for module in _modules():
         for name, value, owner in _described(module):
             text = inspect.cleandoc(_doc(value) or "")
-            if len(text) < _SHORTEST or _TRIVIAL.match(text):
+            if len(text) < _SHORTEST_TEXT or _TRIVIAL.match(text):
                 continue
-            # One text, one document: under the name in its own package, with the fewest dots.
+            # Each text becomes one document, under the name in its own package with the fewest dots.
             rank = (owner not in {_home(value, module), "builtins"}, name.count("."), len(name), name)
             if text not in best or rank < best[text][0]:
                 best[text] = (rank, name, name + _signature(value))
@@ -131,22 +126,22 @@ def gather() -> list[tuple[str, str, str]]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    """Every public module that can be imported, packages before their parts."""
+    """Every public module that can be imported, packages before their submodules."""
     for name in sorted(sys.stdlib_module_names):
         if not name.startswith("_") and name not in SKIPPED:
-            yield from _with_parts(name)
+            yield from _with_submodules(name)
     for name in ALIASES:
         yield from filter(None, [_imported(name)])
 
 
-def _with_parts(name: str) -> Iterator[ModuleType]:
+def _with_submodules(name: str) -> Iterator[ModuleType]:
     module = _imported(name)
     if module is None:
         return
     yield module
     for part in sorted(p.name for p in pkgutil.iter_modules(getattr(module, "__path__", ()))):
         if not part.startswith("_") and part not in {"test", "tests"}:
-            yield from _with_parts(f"{name}.{part}")
+            yield from _with_submodules(f"{name}.{part}")
 
 
 def _imported(name: str) -> ModuleType | None:
@@ -154,13 +149,13 @@ def _imported(name: str) -> ModuleType | None:
         warnings.simplefilter("ignore")
         try:
             return importlib.import_module(name)
-        except BaseException:  # another system's module may do anything at import, exit included
+        except BaseException:  # a module for another system may do anything at import, even exit
             return None
 
 
-def _described(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
+def _described(module: ModuleType) -> Iterator[tuple[str, object, str]]:
     """(full name, object, top-level package) of the module itself, its public members and their public members."""
-    # posixpath and ntpath call themselves so; people write os.path.
+    # The module os.path is named posixpath or ntpath; its usual name is os.path.
     own = "os.path" if module.__name__ in {"posixpath", "ntpath"} else module.__name__
     top = own.partition(".")[0]
     prefix = "" if own == "builtins" else f"{own}."
@@ -169,7 +164,7 @@ def _described(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
         if not (inspect.isclass(value) or callable(value)):
             continue
         if top != "builtins" and not hasattr(module, "__all__") and _home(value, module) != top:
-            continue  # imported for the module's own use
+            continue  # imported by the module for its own use
         yield prefix + name, value, top
         if inspect.isclass(value):
             for attribute, raw in sorted(_attributes(value).items()):
@@ -177,26 +172,26 @@ def _described(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
                     yield f"{prefix}{name}.{attribute}", raw, top
 
 
-def _attributes(cls: type) -> dict[str, Any]:
-    """A class's own attributes, and those of private bases, which are documented nowhere else."""
-    found: dict[str, Any] = {}
+def _attributes(cls: type) -> dict[str, object]:
+    """A class's own attributes, and those of private bases, which are not documented elsewhere."""
+    found: dict[str, object] = {}
     for base in reversed(cls.__mro__):
         if base is cls or base.__name__.startswith("_"):
             found |= vars(base)
         elif _is_hidden(base):
-            # What a public base has too stands there: pathlib.PurePath.name, not pathlib.Path.name.
+            # Attributes of a public base are listed there: pathlib.PurePath.name, not pathlib.Path.name.
             public = [b for b in cls.__mro__[1:] if not _is_hidden(b)]
             found |= {name: raw for name, raw in vars(base).items() if not any(hasattr(b, name) for b in public)}
     return found
 
 
 def _is_hidden(cls: type) -> bool:
-    """Kept by its package in a private module and not shown beside it: ``pathlib._abc.PathBase`` of Python 3.13."""
+    """True for a class of a private module that its package does not export (``pathlib._abc.PathBase`` in 3.13)."""
     package, _, private = cls.__module__.partition("._")
     return bool(private) and not hasattr(sys.modules.get(package), cls.__name__)
 
 
-def _members(module: ModuleType) -> Iterable[tuple[str, Any]]:
+def _members(module: ModuleType) -> Iterable[tuple[str, object]]:
     names = getattr(module, "__all__", None) or [n for n in dir(module) if not n.startswith("_")]
     for name in sorted(set(names)):
         with contextlib.suppress(Exception), warnings.catch_warnings():
@@ -204,7 +199,7 @@ def _members(module: ModuleType) -> Iterable[tuple[str, Any]]:
             yield name, getattr(module, name)
 
 
-def _is_described(raw: Any) -> bool:
+def _is_described(raw: object) -> bool:
     return (
         inspect.isroutine(raw)
         or isinstance(raw, property | classmethod | staticmethod)
@@ -216,32 +211,32 @@ def _is_described(raw: Any) -> bool:
     )
 
 
-def _doc(value: Any) -> str | None:
+def _doc(value: object) -> str | None:
     value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     if inspect.isclass(value):
-        # A class without a docstring inherits none, but its constructor may say what it is for.
+        # Docstrings are not inherited here, but that of the constructor may describe the class.
         doc = vars(value).get("__doc__") or getattr(vars(value).get("__init__"), "__doc__", None)
     else:
         doc = getattr(value, "__doc__", None)
-        # The docstring of an instance is its class's.
+        # Ignore a docstring that an instance takes from its class.
         doc = None if doc == type(value).__doc__ else doc
     return doc if isinstance(doc, str) else None
 
 
-def _home(value: Any, module: ModuleType) -> str:
-    """The top-level package an object calls its own; ``_io`` and ``io`` are one."""
+def _home(value: object, module: ModuleType) -> str:
+    """The top-level package that an object belongs to; ``_io`` counts as ``io``."""
     home = getattr(value, "__module__", None)
     return (home if isinstance(home, str) else module.__name__).partition(".")[0].lstrip("_")
 
 
-def _signature(value: Any) -> str:
-    """``(a, b=None)``, or nothing where Python does not know; the same on every run."""
+def _signature(value: object) -> str:
+    """``(a, b=None)``, or an empty string if it is unknown; the same on every run."""
     value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     if not callable(value):
         return ""
     try:
         text = str(inspect.signature(value))
-    except Exception:  # a signature is what an object says it is, and it may raise anything
+    except Exception:  # objects may define their own signature, which may raise anything
         return ""
     if " at 0x" in text or len(text) > _LONGEST_SIGNATURE:
         return "(...)"
@@ -249,12 +244,12 @@ def _signature(value: Any) -> str:
 
 
 def print_rows() -> None:
-    """What the child does: the rows as JSON lines on standard output, and nothing else there."""
+    """The child process: print the rows as JSON lines, and nothing else, on standard output."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # What modules print while they are imported must not get between the rows.
+    # Whatever modules print at import must not get between the rows.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for row in gather():
         out.write(json.dumps(row, ensure_ascii=False) + "\n")
     out.flush()
-    # Atexit handlers of the whole library are not ours to run.
+    # Skip the exit handlers that the imported modules have registered.
     os._exit(0)

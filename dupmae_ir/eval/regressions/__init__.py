@@ -1,6 +1,17 @@
-"""Regressions: does this toolkit give the paper's number, and does it still give the number it gave before?
+"""Regression tests of retrieval quality: the papers' numbers, and the values this toolkit produced before.
 
-A regression is a TOML file of the folder ``eval``: one system on one collection, or on one family of collections.
-Its cases are carried out by the toolkit's own commands; what is found is held against the paper and against the
-value that was accepted last.
+A regression is a TOML file in the folder ``eval``: one system on one collection, or on one family of collections. Its
+cases run the toolkit's own commands. Each measured value is compared with the paper and with the last accepted value.
+
+===============  ==================================================================
+``cases``        the TOML files, checked and parsed
+``models``       the models that cases use: embedded, downloaded or trained
+``workspace``    where collections, models, indexes and runs are; downloads and trains
+``commands``     the commands of a case
+``execute``      runs a case and measures it
+``checks``       checks of indexes and runs
+``verdict``      compares values with the paper and the accepted values
+``report``       results as text, Markdown, JSON and JUnit; ``html_report`` as a page
+``accept``       writes accepted values into the TOML files
+===============  ==================================================================
 """

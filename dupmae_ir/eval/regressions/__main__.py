@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import Any
 
-from dupmae_ir.config import parse
-from dupmae_ir.console import Parser, dispatch, say
-from dupmae_ir.eval.regressions.run import Options, Regressions, ReportOptions, RunOptions
+from dupmae_ir.command import Command
+from dupmae_ir.console import dispatch
+from dupmae_ir.eval.regressions.config import AcceptOptions, ListOptions, ReportOptions, RunOptions
 
 EXAMPLES = """
 python -m dupmae_ir.eval.regressions run --tier tiny
@@ -16,92 +16,78 @@ python -m dupmae_ir.eval.regressions run dupmae.msmarco-passage/stage2 --dry-run
 python -m dupmae_ir.eval.regressions report --format html --file regressions.html
 """
 RUN = """
-Carry cases out, from download to verdict, by the toolkit's own commands: held against the paper's number and against
-the value that was accepted last. What was made before is used again only if configuration, weights, data, code and
-environment are the same. Exit status 1 when something fails, is stale, or is better than what was accepted.
+Run cases with the toolkit's own commands, from download to evaluation, and compare each value with the paper and with
+the last accepted value. Earlier work is reused only if configuration, weights, data, code and environment are the
+same. The exit status is 1 if a case fails, is stale, or is better than its accepted value.
 """
-LIST = "What there is: cases, the papers' numbers, and the values that were accepted last."
-REPORT = "What was measured in --output, next to the papers' numbers and the accepted values. Nothing is run."
-ACCEPT = "Make what was measured in --output what is expected: it is written into the TOML files."
+LIST = "List the cases with the papers' numbers and the accepted values."
+REPORT = "Report the results in --output beside the papers' numbers and the accepted values. Runs nothing."
+ACCEPT = "Accept the results in --output as the expected values, and write them into the TOML files."
+
+
+def _show_run(config: RunOptions, result: dict[str, Any]) -> str:
+    if config.dry_run:
+        lines = (line for case in result["cases"] for line in (f"# {case['id']}: {case['title']}", *case["commands"]))
+        return "\n".join(lines)
+    return result["summary"]
+
+
+def _run_status(config: RunOptions, result: dict[str, Any]) -> int:
+    return 0 if config.dry_run or result["passed"] else 1
+
+
+def _summarize_accepted(_: AcceptOptions, result: dict[str, Any]) -> str:
+    names = result["accepted"]
+    return f"accepted {len(names)} case{'s' if len(names) != 1 else ''}: {', '.join(names)}"
+
+
+run = Command(
+    "eval.regressions run",
+    RUN,
+    "python -m dupmae_ir.eval.regressions run --tier small --collections DATA",
+    RunOptions,
+    "dupmae_ir.eval.regressions.run:run",
+    show=_show_run,
+    status=_run_status,
+    resumes=True,
+)
+list_cases = Command(
+    "eval.regressions list",
+    LIST,
+    "python -m dupmae_ir.eval.regressions list --tier small",
+    ListOptions,
+    "dupmae_ir.eval.regressions.run:list_cases",
+    show=lambda _, result: result["table"],
+)
+report = Command(
+    "eval.regressions report",
+    REPORT,
+    "python -m dupmae_ir.eval.regressions report --format html --file regressions.html",
+    ReportOptions,
+    "dupmae_ir.eval.regressions.run:report_cases",
+    summarize=lambda config, result: f"{config.file}: {result['summary']}" if config.file else "",
+    show=lambda _, result: result.get("text", ""),
+)
+accept = Command(
+    "eval.regressions accept",
+    ACCEPT,
+    "python -m dupmae_ir.eval.regressions accept default.scifact",
+    AcceptOptions,
+    "dupmae_ir.eval.regressions.run:accept_cases",
+    summarize=_summarize_accepted,
+)
+VERBS = {
+    "run": ("run cases and compare their values with the expected ones", run),
+    "list": ("list cases, the papers' numbers and the accepted values", list_cases),
+    "report": ("report results as Markdown, JSON, JUnit, HTML or the reproduction table", report),
+    "accept": ("accept measured values as the expected ones", accept),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one of the four commands and return its exit status."""
     return dispatch("eval.regressions", VERBS, EXAMPLES, argv)
 
-
-def _run(argv: list[str]) -> int:
-    from dupmae_ir.eval.regressions import report
-
-    example = "python -m dupmae_ir.eval.regressions run --tier small --collections DATA"
-    options = parse(Parser("eval.regressions run", RUN, example), RunOptions, argv)
-    asked = Regressions(options)
-    if options.dry_run:
-        for case in asked.chosen:
-            print(f"# {case.id}: {case.title}")
-            print("\n".join(asked.row(case, None).commands()))
-        return 0
-    rows = []
-    for row in asked.run():
-        rows.append(row)
-        say("\n".join(report.lines(row)))
-    if options.junit:
-        _write(options.junit, report.as_junit(rows))
-    print(report.as_json(rows, asked.means(rows)) if options.json else report.summary(rows))
-    return 0 if all(row.status.passes for row in rows) else 1
-
-
-def _list(argv: list[str]) -> int:
-    from dupmae_ir.eval.regressions import report
-
-    example = "python -m dupmae_ir.eval.regressions list --tier small"
-    asked = Regressions(parse(Parser("eval.regressions list", LIST, example), Options, argv))
-    print(report.as_list([asked.row(case, None) for case in asked.chosen]))
-    return 0
-
-
-def _report(argv: list[str]) -> int:
-    from dupmae_ir.eval.regressions import page, report
-
-    example = "python -m dupmae_ir.eval.regressions report --format html --file regressions.html"
-    options = parse(Parser("eval.regressions report", REPORT, example), ReportOptions, argv)
-    asked = Regressions(options)
-    rows = list(asked.found())
-    if options.format == "html":
-        text = page.as_html(asked.groups(rows), asked.means(rows))
-    elif options.format == "junit":
-        text = report.as_junit(rows)
-    else:
-        as_text = {"markdown": report.as_markdown, "json": report.as_json, "reproduction": report.reproduction}
-        text = as_text[options.format](rows, asked.means(rows))
-    if options.file:
-        _write(options.file, text)
-        say(f"{options.file}: {report.summary(rows)}", options.quiet)
-    else:
-        print(text)
-    return 0
-
-
-def _accept(argv: list[str]) -> int:
-    example = "python -m dupmae_ir.eval.regressions accept default.scifact"
-    asked = Regressions(parse(Parser("eval.regressions accept", ACCEPT, example), Options, argv))
-    accepted = asked.accept()
-    say(f"accepted {len(accepted)} case{'s' if len(accepted) != 1 else ''}: {', '.join(c.id for c in accepted)}")
-    return 0
-
-
-def _write(path: str, text: str) -> None:
-    from dupmae_ir.io.publishing import atomic_write
-
-    with atomic_write(Path(path)) as f:
-        f.write(text + "\n")
-
-
-VERBS = {
-    "run": ("carry cases out and say what came of them", _run),
-    "list": ("cases, the papers' numbers, the values accepted last", _list),
-    "report": ("what was measured: Markdown, JSON, JUnit, a page, the papers' table", _report),
-    "accept": ("make what was measured what is expected", _accept),
-}
 
 if __name__ == "__main__":
     sys.exit(main())

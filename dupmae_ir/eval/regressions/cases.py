@@ -1,4 +1,4 @@
-"""The regressions as written down: ``eval/*.toml`` to :class:`Case`, checked key by key."""
+"""Reads ``eval/*.toml`` into :class:`Case` objects and checks every key."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import from_mapping, read_toml
+from dupmae_ir.config import checked_values, read_toml
+from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.errors import InputError, UnknownName
+from dupmae_ir.eval.regressions.config import TIERS
+from dupmae_ir.index.run import Bm25Config
 from dupmae_ir.measures import parse_measures
 from dupmae_ir.registry import lookup, suggest
+from dupmae_ir.search.run import SearchConfig
 
-TIERS = ("tiny", "small", "full")
-MODES = ("bm25", "dense", "impact", "hybrid")
+SEARCH_MODES = ("bm25", "dense", "impact", "hybrid")
 MODELS = "models.toml"
 RECIPES = "recipes"
 ACCEPTED = "accepted"
@@ -34,20 +38,20 @@ SHARED = (
     "encode",
     "search",
 )
-"""Keys that a file says for all of its cases, and a case for itself."""
+"""Keys that a file may set for all of its cases; a case overrides them."""
 ACCURACY = "Acc@"
-"""DPR's answer accuracy, which needs passages and answers and not judgements."""
+"""Prefix of DPR's answer accuracy, which is computed from passages and answer strings instead of judgements."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run file and what is measured on it."""
+    """One run file and the measures computed on it."""
 
     regression: str  #: stem of the TOML file
     name: str
     tier: str
     title: str
-    model: str  #: of models.toml; empty for BM25
+    model: str  #: name in models.toml; empty for BM25
     collection: str
     mode: str
     test: str
@@ -55,33 +59,35 @@ class Case:
     search: Mapping[str, Any]  #: settings of the search command
     measures: tuple[str, ...]
     paper: Mapping[str, str]  #: measure -> the number as printed
-    source: str  #: where it is printed
-    tolerance: float | None  #: of a comparison with the paper; None: from the queries' own spread
-    compare: bool  #: False: the printed numbers are context, made by other weights than these
-    exact: bool  #: True: any other value in the same environment is a failure
+    source: str  #: table or section of the paper
+    tolerance: float | None  #: of a comparison with the paper; None: estimated by bootstrap over queries
+    compare: bool  #: False: the printed numbers are context only; they belong to other weights
+    exact: bool  #: True: a different value in the same environment is a failure
     note: str
 
     @property
     def id(self) -> str:
+        """``REGRESSION/CASE``."""
         return f"{self.regression}/{self.name}"
 
     @property
     def all_measures(self) -> tuple[str, ...]:
+        """The measures to compute: the case's own and those of the paper, without duplicates."""
         return tuple(dict.fromkeys([*self.measures, *self.paper]))
 
     @cached_property
     def configuration(self) -> str:
-        """sha256 of what decides the numbers, except weights, data and code."""
-        told = {k: getattr(self, k) for k in ("model", "collection", "mode", "test", "encode", "search")}
-        return hashlib.sha256(json.dumps(told, sort_keys=True, default=list).encode()).hexdigest()
+        """sha256 of the settings that determine the values; weights, data and code are not included."""
+        settings = {k: getattr(self, k) for k in ("model", "collection", "mode", "test", "encode", "search")}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over collections that a paper prints."""
+    """A mean over collections, as printed in a paper."""
 
     name: str
-    group: str  #: of dupmae_ir.collections
+    group: str  #: a group of dupmae_ir.collections
     paper: Mapping[str, str]
     source: str
 
@@ -96,37 +102,46 @@ class Regression:
     tier: str
     cases: tuple[Case, ...]
     means: tuple[Mean, ...]
-    accepted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: case name -> what was accepted
+    accepted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: case name -> accepted block
 
     @cached_property
     def accepted_queries(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-        """Case name -> measure -> query id -> value when it was accepted."""
+        """Accepted values per query: case name -> measure -> query id -> value."""
         path = self.path.parent / ACCEPTED / f"{self.name}.json"
         return read_json(path) if path.is_file() else {}
 
 
 def find_folder(folder: str | None = None) -> Path:
-    """The folder of the regressions: the one told, the checkout's ``eval``, or the installed copy of it."""
+    """The folder of the TOML files: ``folder``, the checkout's ``eval``, or the installed copy.
+
+    Raises :class:`InputError` if it has no models.toml.
+    """
     if folder is not None:
         if not (Path(folder) / MODELS).is_file():
-            raise InputError(f"{folder}: holds no {MODELS}; --recipes wants a folder like the checkout's eval")
+            raise InputError(f"{folder}: no {MODELS} here; --recipes must name a folder like eval in the checkout")
         return Path(folder)
-    places = [Path(__file__).resolve().parents[3] / "eval", Path(sys.prefix) / "share" / "dupmae_ir" / "eval"]
-    for place in places:
-        if (place / MODELS).is_file():
-            return place
-    raise InputError(f"no regressions at {' or '.join(map(str, places))}; name their folder with --recipes")
+    candidates = [Path(__file__).resolve().parents[3] / "eval", Path(sys.prefix) / "share" / "dupmae_ir" / "eval"]
+    for candidate in candidates:
+        if (candidate / MODELS).is_file():
+            return candidate
+    raise InputError(f"no regressions in {' or '.join(map(str, candidates))}; name their folder with --recipes")
 
 
 def load(folder: Path) -> dict[str, Regression]:
-    """Every regression of ``folder`` by name. Raises :class:`InputError` naming the file and the key."""
+    """Read every regression in ``folder``; the result maps names to regressions.
+
+    Raises :class:`InputError` naming the file and the key.
+    """
     models = read_toml(folder / MODELS)
     files = sorted(p for p in folder.glob("*.toml") if p.name != MODELS)
     return {p.stem: read_regression(p, models) for p in files}
 
 
 def select(known: Mapping[str, Regression], names: Sequence[str], tier: str | None) -> list[Case]:
-    """The cases that ``names`` (``REGRESSION`` or ``REGRESSION/CASE``) and ``tier`` mean; all without either."""
+    """The cases selected by ``names`` (``REGRESSION`` or ``REGRESSION/CASE``; empty: all) and ``tier`` (None: any).
+
+    Raises :class:`UnknownName` for a name that does not exist.
+    """
     chosen: list[Case] = []
     for name in names:
         stem, _, case = name.partition("/")
@@ -138,7 +153,7 @@ def select(known: Mapping[str, Regression], names: Sequence[str], tier: str | No
 
 
 def read_regression(path: Path, models: Mapping[str, Any]) -> Regression:
-    """One file. ``models`` are the names that its cases may ask for."""
+    """Read one TOML file. ``models``: the models that its cases may use, by name."""
     data = read_toml(path)
     known = ("title", "tier", "exact", "case", "mean", "accepted", "environment", *SHARED)
     _check_keys(data, known, str(path))
@@ -146,24 +161,25 @@ def read_regression(path: Path, models: Mapping[str, Any]) -> Regression:
     if tier not in TIERS:
         raise InputError(f"{path}: tier is {tier!r}; use one of {', '.join(TIERS)}")
     if not isinstance(data.get("title"), str):
-        raise InputError(f"{path}: wants a title")
+        raise InputError(f"{path}: title must be a string")
     shared = {k: data[k] for k in SHARED if k in data}
     cases = tuple(_case(path, data, shared, table, models) for table in data.get("case", []))
     names = [c.name for c in cases]
     if not cases or len(set(names)) < len(names):
-        raise InputError(f"{path}: wants one [[case]] or more, each with a name of its own")
+        raise InputError(f"{path}: at least one [[case]] is required, and case names must be unique")
     means = tuple(_mean(path, data, table) for table in data.get("mean", []))
     return Regression(path.stem, path, data["title"], tier, cases, means, _accepted(path, data, names))
 
 
 def _accepted(path: Path, data: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The accepted block, every case's environment in its place."""
+    """The accepted blocks by case, with references to environments resolved."""
     accepted = data.get("accepted", {})
-    if strangers := sorted(accepted.keys() - set(names)):
-        raise InputError(f"{path}: accepted values of {', '.join(strangers)}, which is no case here")
+    if unknown := sorted(accepted.keys() - set(names)):
+        raise InputError(f"{path}: accepted values for {', '.join(unknown)}, but no such case")
     environments = data.get("environment", {})
     return {
-        name: {**told, "environment": environments.get(told.get("environment"), {})} for name, told in accepted.items()
+        name: {**block, "environment": environments.get(block.get("environment"), {})}
+        for name, block in accepted.items()
     }
 
 
@@ -172,56 +188,48 @@ def _case(
 ) -> Case:
     where = f"{path}: case {table.get('name')!r}"
     _check_keys(table, ("name", "title", "paper", *SHARED), where)
-    told = {**shared, **table}
+    settings = {**shared, **table}
     for key in ("encode", "search"):
-        told[key] = {**shared.get(key, {}), **table.get(key, {})}
-    if missing := [k for k in ("name", "collection", "mode") if not isinstance(told.get(k), str)]:
+        settings[key] = {**shared.get(key, {}), **table.get(key, {})}
+    if missing := [k for k in ("name", "collection", "mode") if not isinstance(settings.get(k), str)]:
         raise InputError(f"{where}: missing {', '.join(missing)}")
-    if told["mode"] not in MODES:
-        raise InputError(f"{where}: mode is {told['mode']!r}; use one of {', '.join(MODES)}")
-    model = told.get("model", "")
-    if (told["mode"] == "bm25") == bool(model):
-        raise InputError(f"{where}: mode bm25 has no model, every other mode needs one")
+    if settings["mode"] not in SEARCH_MODES:
+        raise InputError(f"{where}: mode is {settings['mode']!r}; use one of {', '.join(SEARCH_MODES)}")
+    model = settings.get("model", "")
+    if (settings["mode"] == "bm25") == bool(model):
+        raise InputError(f"{where}: mode bm25 takes no model; every other mode requires one")
     if model and model not in models:
         raise InputError(f"{where}: no model {model!r} in {MODELS}.{suggest(model, models)}")
-    paper = {canonical(m, where): _printed(v, where) for m, v in told.get("paper", {}).items()}
+    paper = {canonical(m, where): _printed(v, where) for m, v in settings.get("paper", {}).items()}
     case = Case(
         regression=path.stem,
-        name=told["name"],
+        name=settings["name"],
         tier=data["tier"],
-        title=told.get("title", told["name"]),
+        title=settings.get("title", settings["name"]),
         model=model,
-        collection=told["collection"],
-        mode=told["mode"],
-        test=told.get("test", "test"),
-        encode=told["encode"],
-        search=told["search"],
-        measures=tuple(canonical(m, where) for m in told.get("measures", ())),
+        collection=settings["collection"],
+        mode=settings["mode"],
+        test=settings.get("test", "test"),
+        encode=settings["encode"],
+        search=settings["search"],
+        measures=tuple(canonical(m, where) for m in settings.get("measures", ())),
         paper=paper,
-        source=told.get("source", ""),
-        tolerance=told.get("tolerance"),
-        compare=told.get("compare", True),
+        source=settings.get("source", ""),
+        tolerance=settings.get("tolerance"),
+        compare=settings.get("compare", True),
         exact=data.get("exact", False),
-        note=told.get("note", ""),
+        note=settings.get("note", ""),
     )
     _check_settings(case, where)
     return case
 
 
 def _check_settings(case: Case, where: str) -> None:
-    """The settings are ones that the commands have."""
-    from dupmae_ir.encode.run import EncodeConfig
-    from dupmae_ir.index.run import Bm25Config
-    from dupmae_ir.search.config import SearchConfig
-
+    """Raise :class:`InputError` for a setting that the command does not have."""
     if not case.all_measures:
-        raise InputError(f"{where}: nothing to measure; give measures or the paper's numbers")
-    for kind, needed, settings in (
-        (Bm25Config if case.mode == "bm25" else EncodeConfig, {}, case.encode),
-        (SearchConfig, {"topics": "topics", "output": "run", case.mode: True}, case.search),
-    ):
-        required = {f.name: "" for f in fields(kind) if f.default is MISSING}
-        from_mapping(kind, {**required, **needed, **settings}, where)
+        raise InputError(f"{where}: nothing to measure; set measures or paper")
+    checked_values(Bm25Config if case.mode == "bm25" else EncodeConfig, case.encode, where)
+    checked_values(SearchConfig, case.search, where)
 
 
 def _mean(path: Path, data: Mapping[str, Any], table: Mapping[str, Any]) -> Mean:
@@ -234,7 +242,7 @@ def _mean(path: Path, data: Mapping[str, Any], table: Mapping[str, Any]) -> Mean
 
 
 def canonical(measure: str, where: str) -> str:
-    """The measure as the results spell it. Answer accuracy is ours alone."""
+    """The measure's name as the results spell it."""
     if measure.startswith(ACCURACY) and measure[len(ACCURACY) :].isdecimal():
         return measure
     try:
@@ -243,15 +251,13 @@ def canonical(measure: str, where: str) -> str:
         raise InputError(f"{where}: {e}") from None
 
 
-def _printed(value: Any, where: str) -> str:
-    """Numbers stand as text, for "0.410" says that three digits are known."""
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        value = None
-    if not isinstance(value, str):
-        raise InputError(f'{where}: the paper\'s numbers are text, as "0.410", so that their digits count')
-    return value
+def _printed(value: object, where: str) -> str:
+    """A printed number, which must be a string: "0.410" has three significant digits, 0.41 has two."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            float(value)
+            return value
+    raise InputError(f'{where}: the paper\'s numbers must be strings such as "0.410", to keep their digits')
 
 
 def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
@@ -260,11 +266,14 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> N
             raise InputError(f"{where}: no key named {key!r}.{suggest(key, known)}")
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file, or one line that says what is wrong with it."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises :class:`InputError` naming the file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
     except ValueError as e:
         raise InputError(f"{path}: not valid JSON: {e}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a JSON object")
+    return content

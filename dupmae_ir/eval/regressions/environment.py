@@ -1,12 +1,16 @@
-"""What a number depends on besides configuration, weights and data: this code, the libraries and the processor."""
+"""What values depend on besides configuration, weights and data: this code, the libraries and the processor."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Mapping
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from dupmae_ir.index.folder import versions
 
 PACKAGE = Path(__file__).resolve().parents[2]
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -14,21 +18,19 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @cache
 def code_digest() -> str:
-    """sha256 over the package's Python sources, in the order of their names."""
-    whole = hashlib.sha256()
+    """sha256 of the package's Python sources, in order of their paths."""
+    digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
-        whole.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
-        whole.update(path.read_bytes())
-    return whole.hexdigest()
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def fingerprint(threads: int) -> dict[str, Any]:
-    """Everything that may move the last digits: versions, processor, threads. Equal fingerprints, equal bits."""
-    from dupmae_ir.index.folder import versions
-
-    found = {k: v for k, v in versions().items() if k not in ("java", "dupmae_ir")}
+    """Everything that can change the last digits: versions, processor, threads. Equal fingerprints, equal bits."""
+    libraries = {k: v for k, v in versions().items() if k not in ("java", "dupmae_ir")}
     return {
-        **found,
+        **libraries,
         "numpy": _version("numpy"),
         "scipy": _version("scipy"),
         "pytrec_eval": _version("pytrec_eval-terrier"),
@@ -38,29 +40,27 @@ def fingerprint(threads: int) -> dict[str, Any]:
     }
 
 
-def in_words(told: dict[str, Any]) -> str:
-    """One line of a fingerprint for people."""
+def describe(environment: Mapping[str, Any]) -> str:
+    """A fingerprint in one line, for reports."""
     names = ("python", "torch", "transformers", "faiss", "pyserini")
-    libraries = ", ".join(f"{n} {told[n]}" for n in names if told.get(n))
-    return f"{libraries}; {told.get('processor')}, {told.get('threads')} thread(s)"
-
-
-def _version(name: str) -> str | None:
-    from importlib import metadata
-
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    libraries = ", ".join(f"{n} {environment[n]}" for n in names if environment.get(n))
+    return f"{libraries}; {environment.get('processor')}, {environment.get('threads')} thread(s)"
 
 
 def processor() -> str:
-    """The model and the instructions that libraries choose their kernels by."""
+    """The processor's model name, and the instruction sets by which libraries select their kernels."""
     name, flags = platform.processor() or platform.machine(), ""
     if _CPU_INFO.is_file():
         parted = (line.partition(":") for line in _CPU_INFO.read_text(errors="replace").splitlines())
         lines = {key.strip(): value.strip() for key, _, value in parted}
         name = lines.get("model name", name)
-        has = set(lines.get("flags", "").split())
-        flags = " ".join(f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in has)
+        supported = set(lines.get("flags", "").split())
+        flags = " ".join(f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in supported)
     return f"{name} ({flags})" if flags else name
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

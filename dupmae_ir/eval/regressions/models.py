@@ -1,13 +1,13 @@
-"""Where a regression's model comes from: the package, a download, or a recipe that trains it first.
+"""The models that cases use: part of the package, downloaded, or trained by a recipe.
 
-``models.toml`` names them. One key says which kind a model is:
+Each entry of ``models.toml`` has exactly one of these keys:
 
 * ``embedded = true``: the default model of the package;
-* ``tiny = true``: made by :mod:`dupmae_ir.eval.regressions.tiny`;
-* ``files = [...]`` at ``url``: a released checkpoint, downloaded file by file;
-* ``recipe``, ``step`` and perhaps ``set``: trained by ``recipes/RECIPE.toml`` as far as that step. A recipe's inputs
-  may be ``model:NAME``, ``file:NAME/PATH`` (a download of ``[files.NAME]``), ``collection:NAME/corpus`` or
-  ``tiny:FILE``.
+* ``tiny = true``: the synthetic model of :mod:`dupmae_ir.eval.regressions.tiny`;
+* ``files = [...]`` with ``url``: a released checkpoint, downloaded file by file;
+* ``recipe`` with ``step`` and optionally ``set``: trained by ``recipes/RECIPE.toml`` up to that step. Inputs of a
+  recipe may be ``model:NAME``, ``file:NAME/PATH`` (a download listed in ``[files.NAME]``), ``collection:NAME/corpus``
+  or ``tiny:FILE``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dupmae_ir.registry import lookup
 
 DOWNLOADS = "files"
 _KEYS = {"title", "note", "embedded", "tiny", "url", "files", "sha256", "recipe", "step", "set", "query_prefix"}
+_KINDS = ("embedded", "tiny", "files", "recipe")
 
 
 @dataclass(frozen=True)
@@ -34,55 +35,62 @@ class Model:
     note: str = ""
     embedded: bool = False
     tiny: bool = False
-    url: str = ""  #: of the folder that holds ``files``
+    url: str = ""  #: of the folder that contains ``files``
     files: tuple[str, ...] = ()
-    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, where one is known
+    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, where one is published
     recipe: str = ""
     step: str = ""
-    set: Mapping[str, Any] = field(default_factory=dict)  #: inputs of the recipe that this model changes
+    set: Mapping[str, Any] = field(default_factory=dict)  #: overrides of the recipe's inputs
 
     @property
     def fixed(self) -> bool:
-        """The same bytes on every machine."""
+        """True if the weights are the same bytes on every machine, False if they are trained or generated."""
         return self.embedded or bool(self.files)
 
     @property
     def origin(self) -> str:
-        """In words, for reports."""
+        """A description for reports."""
         if self.embedded:
             return "the embedded default model"
         if self.tiny:
-            return "made up, for tests"
+            return "synthetic, for tests"
         if self.files:
             return "released checkpoint"
         changes = ", ".join(f"{k} = {v}" for k, v in self.set.items())
-        return f"trained here: recipes/{self.recipe}.toml as far as {self.step}{f' ({changes})' if changes else ''}"
+        return f"trained here by recipes/{self.recipe}.toml up to {self.step}{f' ({changes})' if changes else ''}"
 
 
 def read_models(data: Mapping[str, Any], folder: Path) -> dict[str, Model]:
-    """Name -> model of ``models.toml``'s content, which is read from ``folder``."""
+    """Parse the content of ``folder``'s models.toml; the result maps names to models.
+
+    Raises :class:`InputError` naming the entry.
+    """
     models = {}
     for name, table in data.items():
         if name == DOWNLOADS:
             continue
         where = f"{folder / MODELS}: {name}"
-        if strangers := sorted(table.keys() - _KEYS):
-            raise InputError(f"{where}: no key named {strangers[0]!r}")
-        kinds = [k for k in ("embedded", "tiny", "files", "recipe") if table.get(k)]
+        if unknown := sorted(table.keys() - _KEYS):
+            raise InputError(f"{where}: no key named {unknown[0]!r}")
+        kinds = [k for k in _KINDS if table.get(k)]
         if len(kinds) != 1:
-            raise InputError(f"{where}: wants one of embedded, tiny, files and recipe")
+            raise InputError(f"{where}: exactly one of {', '.join(_KINDS)} is required")
         if "recipe" in kinds and not (folder / RECIPES / f"{table['recipe']}.toml").is_file():
             raise InputError(f"{where}: there is no {RECIPES}/{table['recipe']}.toml")
-        told = {**table, "files": tuple(table.get("files", ()))}
-        models[name] = Model(name=name, title=told.pop("title", name), **told)
+        settings = {**table, "files": tuple(table.get("files", ()))}
+        models[name] = Model(name=name, title=settings.pop("title", name), **settings)
     return models
 
 
-def chain(name: str, models: Mapping[str, Model], inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """``name`` and, before it, every model that its recipe starts from. ``inputs``: recipe -> its inputs."""
+def dependencies(name: str, models: Mapping[str, Model], inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The models to prepare for ``name``, in order: those its recipe starts from, then ``name`` itself.
+
+    ``inputs`` maps recipes to their inputs.
+    """
     model = lookup("model", name, models)
     before: list[str] = []
     for value in {**inputs.get(model.recipe, {}), **model.set}.values():
         if isinstance(value, str) and value.startswith("model:"):
-            before += [n for n in chain(value.removeprefix("model:"), models, inputs) if n not in before]
+            required = dependencies(value.removeprefix("model:"), models, inputs)
+            before += [n for n in required if n not in before]
     return [*before, name]

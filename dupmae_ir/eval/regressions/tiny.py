@@ -1,16 +1,21 @@
-"""The collection and the model of tier tiny: made up, small, and the same numbers everywhere.
+"""The synthetic collection and model of tier tiny: small, and identical on every machine.
 
-Words are syllables; every topic has words of its own, a document speaks of one topic among words of no meaning, and a
-query holds some words of one topic. The model is a BERT of two layers with weights drawn by numpy.
+Words are random syllables. Every topic has words of its own; a document mixes words of one topic with common words,
+and a query contains some words of one topic. The model is a two-layer BERT with weights drawn by numpy.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from dupmae_ir.io.publishing import atomic_write
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 TOPICS = 24
 WORDS_OF_TOPIC = 6
@@ -21,70 +26,72 @@ PAIRS = 96
 WIDTH = 48
 SPECIAL = ("[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 COPIES = 4
-"""Topics whose text is also a document, under the same id: what self-retrieval finds."""
+"""Queries whose text is also a document with the same id, to test the removal of self-retrieval."""
 
 
 def words() -> list[str]:
-    """The vocabulary after the special tokens: first each topic's words, then the common ones."""
+    """The vocabulary without special tokens: each topic's words, then the common ones."""
     syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
-    chance = np.random.default_rng(1)
-    found: dict[str, None] = {}
-    while len(found) < TOPICS * WORDS_OF_TOPIC + COMMON:
-        found["".join(chance.choice(syllables, int(chance.integers(2, 4))))] = None
-    return list(found)
+    rng = np.random.default_rng(1)
+    drawn: dict[str, None] = {}
+    while len(drawn) < TOPICS * WORDS_OF_TOPIC + COMMON:
+        drawn["".join(rng.choice(syllables, int(rng.integers(2, 4))))] = None
+    return list(drawn)
 
 
 def write_collection(folder: Path) -> Path:
-    """corpus.jsonl, queries.jsonl, qrels/test.tsv (BEIR); pairs.jsonl and augmented.jsonl to train on."""
-    chance = np.random.default_rng(2)
-    known = words()
-    topical = [known[t * WORDS_OF_TOPIC : (t + 1) * WORDS_OF_TOPIC] for t in range(TOPICS)]
-    common = known[TOPICS * WORDS_OF_TOPIC :]
+    """Write the collection in BEIR's layout, and pairs.jsonl and augmented.jsonl for training. Returns ``folder``."""
+    rng = np.random.default_rng(2)
+    vocabulary = words()
+    topical = [vocabulary[t * WORDS_OF_TOPIC : (t + 1) * WORDS_OF_TOPIC] for t in range(TOPICS)]
+    common = vocabulary[TOPICS * WORDS_OF_TOPIC :]
 
-    def text(topic: int, own: int, others: int) -> str:
-        drawn = [*chance.choice(topical[topic], own), *chance.choice(common, others)]
-        return " ".join(chance.permutation(drawn))
+    def text(topic: int, of_topic: int, of_common: int) -> str:
+        drawn = [*rng.choice(topical[topic], of_topic), *rng.choice(common, of_common)]
+        return " ".join(rng.permutation(drawn))
 
-    about = chance.integers(0, TOPICS, DOCUMENTS)
+    # The order of the draws determines every text.
+    document_topics = rng.integers(0, TOPICS, DOCUMENTS)
     corpus = [
-        {"_id": f"d{n}", "title": text(t, 1, 1), "text": text(t, 3, int(chance.integers(4, 16)))}
-        for n, t in enumerate(about)
+        {"_id": f"d{n}", "title": text(t, 1, 1), "text": text(t, 3, int(rng.integers(4, 16)))}
+        for n, t in enumerate(document_topics)
     ]
-    asked = chance.integers(0, TOPICS, QUERIES)
-    queries = [{"_id": f"q{n}", "text": text(t, 2, 1)} for n, t in enumerate(asked)]
+    query_topics = rng.integers(0, TOPICS, QUERIES)
+    queries = [{"_id": f"q{n}", "text": text(t, 2, 1)} for n, t in enumerate(query_topics)]
     corpus += [{"_id": q["_id"], "title": "", "text": q["text"]} for q in queries[:COPIES]]
-    judged = [(f"q{n}", f"d{m}", 1 + m % 2) for n, t in enumerate(asked) for m in np.flatnonzero(about == t)]
-    trained = chance.integers(0, TOPICS, PAIRS)
+    judgements = [
+        (f"q{n}", f"d{m}", 1 + m % 2) for n, t in enumerate(query_topics) for m in np.flatnonzero(document_topics == t)
+    ]
+    pair_topics = rng.integers(0, TOPICS, PAIRS)
     pairs = [
         {"query": text(t, 2, 1), "positive": {"id": f"p{n}", "title": "", "text": text(t, 3, 8)}}
-        for n, t in enumerate(trained)
+        for n, t in enumerate(pair_topics)
     ]
-    written = [
+    augmented = [
         {"text": d["text"], "queries": [text(t, 2, 1)], "next": [text(t, 2, 6)]}
-        for d, t in zip(corpus, about, strict=False)
+        for d, t in zip(corpus, document_topics, strict=False)
     ]
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    for name, rows in (("corpus", corpus), ("queries", queries), ("pairs", pairs), ("augmented", written)):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    lines = "".join(f"{q}\t{d}\t{grade}\n" for q, d, grade in judged)
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines, encoding="utf-8")
+    for name, rows in (("corpus", corpus), ("queries", queries), ("pairs", pairs), ("augmented", augmented)):
+        with atomic_write(folder / f"{name}.jsonl") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+    with atomic_write(folder / "qrels" / "test.tsv") as f:
+        f.write("query-id\tcorpus-id\tscore\n")
+        f.writelines(f"{q}\t{d}\t{grade}\n" for q, d, grade in judgements)
     return folder
 
 
 def write_model(folder: Path) -> Path:
-    """A masked language model with a [CLS] projection, as a base to train from or to search with."""
+    """Write a masked language model with a [CLS] projection, to train from or to search with. Returns ``folder``."""
+    # Imported here: listing and reporting cases must not wait for torch.
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
-    from dupmae_ir.models.checkpoints.model_config import ModelConfig
-    from dupmae_ir.models.checkpoints.saving import save_model
+    from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
     from dupmae_ir.models.retriever import Retriever
-    from dupmae_ir.models.special_tokens import excluded_ids
 
-    known = [*SPECIAL, *words(), "##s"]
+    vocabulary = [*SPECIAL, *words(), "##s"]
     config = BertConfig(
-        vocab_size=len(known),
+        vocab_size=len(vocabulary),
         hidden_size=WIDTH,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -92,35 +99,35 @@ def write_model(folder: Path) -> Path:
         max_position_embeddings=64,
         pad_token_id=0,
     )
-    tokenizer = _tokenizer(known)
+    tokenizer = _tokenizer(vocabulary)
     lm: Any = BertForMaskedLM(config)
     projection = torch.nn.Linear(WIDTH, WIDTH // 2, bias=False)
-    model = Retriever(lm, projection, *excluded_ids(tokenizer))
-    chance = np.random.default_rng(3)
+    model = Retriever(lm, projection, *silent_ids(tokenizer))
+    rng = np.random.default_rng(3)
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
             if "LayerNorm" in name:
                 continue
-            drawn = np.zeros(weight.shape) if name.endswith("bias") else chance.normal(0, 0.12, weight.shape)
+            drawn = np.zeros(weight.shape) if name.endswith("bias") else rng.normal(0, 0.12, weight.shape)
             weight.copy_(torch.from_numpy(drawn))
-        # Words must outweigh positions for anything to be found, and neither part the other.
+        # Words must outweigh positions for retrieval to work, and the two parts need similar scales.
         lm.bert.embeddings.word_embeddings.weight.mul_(7)
         projection.weight.mul_(6)
     save_model(folder, model, tokenizer, ModelConfig(document_length=48, query_length=16, top_k=24))
     return folder
 
 
-def _tokenizer(known: list[str]) -> Any:
+def _tokenizer(vocabulary: list[str]) -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.WordPiece({w: i for i, w in enumerate(known)}, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ends = [("[CLS]", known.index("[CLS]")), ("[SEP]", known.index("[SEP]"))]
-    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = [("[CLS]", vocabulary.index("[CLS]")), ("[SEP]", vocabulary.index("[SEP]"))]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
     return PreTrainedTokenizerFast(
-        tokenizer_object=made,
+        tokenizer_object=tokenizer,
         unk_token="[UNK]",
         pad_token="[PAD]",
         cls_token="[CLS]",

@@ -1,4 +1,4 @@
-"""Collections that are averaged or fetched together, and the mean that never leaves one out silently."""
+"""Groups of collections that are averaged or downloaded together, and means over complete groups."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "beir-cqadupstack": _CQADUPSTACK,
     "cqadupstack": _CQADUPSTACK,
 }
-"""Name -> members in the papers' order; beir-cqadupstack is a member of others and a group itself. beir-14 are the
-public ones, which are also the ones CoT-MoTE's paper averages over (mote-14)."""
+"""Group -> members, in the papers' order. beir-cqadupstack is a group and also a member of other groups. beir-14 has
+the public sets, over which CoT-MoTE's paper averages, too (mote-14)."""
 
 
 def expand(name: str, catalogue: str | Path | None = None) -> tuple[str, ...]:
-    """The collections that a name stands for: a group's members, their members, or the collection itself.
+    """The collections of a group, with nested groups expanded, or the collection of that name itself.
 
-    Raises :class:`UnknownName`, with the nearest name, for what is neither.
+    Raises :class:`UnknownName`, suggesting the nearest name.
     """
     if name in GROUPS:
         return tuple(one for member in GROUPS[name] for one in expand(member, catalogue))
@@ -77,23 +77,23 @@ def expand(name: str, catalogue: str | Path | None = None) -> tuple[str, ...]:
 
 
 def mean_over(group: str, values: Mapping[str, float]) -> tuple[float | None, tuple[str, ...]]:
-    """(mean over a group, what is missing for it); the mean is None as soon as one value is missing or not a number.
+    """(mean over a group, missing collections). The mean is None if a value is missing or not finite.
 
-    ``values`` go by collection. CQADupStack counts once, as the mean of its twelve forums (or as one value under
-    ``beir-cqadupstack``); where none of the twelve is there, that one name is what is missing.
+    ``values`` maps collections to values. CQADupStack counts once, as the mean of its twelve forums or as one value
+    named ``beir-cqadupstack``; if none of the forums has a value, the group's name is reported as missing.
     """
-    found = []
+    present = []
     missing: list[str] = []
     for member in lookup("group", group, GROUPS):
         value = values.get(member)
         if member in GROUPS and not _is_number(value):
-            value, lacking = mean_over(member, values)
-            missing += lacking if len(lacking) < len(GROUPS[member]) else [member]
+            value, absent = mean_over(member, values)
+            missing += absent if len(absent) < len(GROUPS[member]) else [member]
         elif not _is_number(value):
             missing.append(member)
         if value is not None:
-            found.append(value)
-    return (None if missing else math.fsum(found) / len(found)), tuple(missing)
+            present.append(value)
+    return (None if missing else math.fsum(present) / len(present)), tuple(missing)
 
 
 def _is_number(value: float | None) -> bool:

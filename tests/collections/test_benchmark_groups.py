@@ -1,4 +1,4 @@
-"""A mean over collections is over all of them, or there is none."""
+"""Groups of collections; a mean over a group requires a value for every member."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dupmae_ir.errors import UnknownName
 FORUMS = GROUPS["cqadupstack"]
 
 
-def test_groups_hold_what_their_names_say():
+def test_group_members():
     assert len(GROUPS["beir-18"]) == 18
     assert len(GROUPS["beir-14"]) == 14
     assert GROUPS["mote-14"] == GROUPS["beir-14"]
@@ -21,7 +21,7 @@ def test_groups_hold_what_their_names_say():
     assert {*expand("beir-18"), *expand("msmarco"), *expand("dpr"), "demo"} == set(names())
 
 
-def test_a_name_stands_for_itself():
+def test_a_collection_expands_to_itself():
     assert expand("beir-scifact") == ("beir-scifact",)
     assert expand("local:/some/where") == ("local:/some/where",)
     with pytest.raises(UnknownName, match="Did you mean 'beir-14'"):
@@ -40,7 +40,7 @@ def test_cqadupstack_counts_once():
     assert mean_over("beir-14", {**values, "beir-cqadupstack": 0.55})[0] == pytest.approx(mean)
 
 
-def test_what_is_missing_is_named_and_there_is_no_mean():
+def test_missing_values_are_reported_instead_of_a_mean():
     public = dict.fromkeys(GROUPS["beir-14"], 0.5)
     assert mean_over("beir-14", public) == (0.5, ())
     assert mean_over("beir-18", public) == (None, GROUPS["beir-18"][1:2] + GROUPS["beir-18"][6:9])
@@ -52,7 +52,7 @@ def test_what_is_missing_is_named_and_there_is_no_mean():
     assert mean_over("beir-14", {}) == (None, GROUPS["beir-14"])
 
 
-def test_not_a_number_is_missing():
+def test_nan_counts_as_missing():
     values = {"dpr-nq": 0.5, "dpr-trivia": float("nan")}
     assert mean_over("dpr", values) == (None, ("dpr-trivia",))
 

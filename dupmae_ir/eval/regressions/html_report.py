@@ -1,10 +1,10 @@
-"""The two-click page: the table of the regressions; a click on a case shows its commands, to be copied."""
+"""The results as one HTML page: tables of values, and for every case the commands to copy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dupmae_ir.eval.regressions.report import NOT_HERE, MeanRow, Row, environment_line, summary
+from dupmae_ir.eval.regressions.report import NOT_HERE, MeanRow, Row, environment_line, summarize
 from dupmae_ir.eval.regressions.verdict import Status
 from dupmae_ir.eval.reports.page import bullets, esc, page, table
 
@@ -16,20 +16,20 @@ _COLOUR = {
     Status.STALE: "c4",
     Status.FAIL: "c1",
 }
-EXPLAINED = (
-    "OK: the accepted value, or the paper's printed digits",
-    "OKISH: within noise of it (95 % bootstrap interval, queries paired where they are known)",
-    "BETTER: above it beyond noise; not a pass until accepted",
-    "FAIL: below it beyond noise, or an index or a run that is not the one meant",
+LEGEND = (
+    "OK: equal to the accepted value, or to the digits printed in the paper",
+    "OKISH: within noise of it (95 % bootstrap interval, paired by query where values per query are known)",
+    "BETTER: higher beyond noise; does not pass until accepted",
+    "FAIL: lower beyond noise, or an index or a run that fails its checks",
     "STALE: accepted for another configuration or other weights",
-    "SKIP: not run here, or cannot be had here, with the reason",
+    "SKIP: not run here, or not available here, with the reason",
 )
 
 
 def as_html(groups: Sequence[tuple[str, Sequence[Row]]], mean_rows: Sequence[MeanRow]) -> str:
-    """``groups``: title of a regression and its rows."""
+    """The page. ``groups``: the title of each regression with its rows."""
     every = [row for _, rows in groups for row in rows]
-    body = [f"<p>{esc(summary(every))}</p>", bullets(EXPLAINED)]
+    body = [f"<p>{esc(summarize(every))}</p>", bullets(LEGEND)]
     for title, rows in groups:
         body += [f"<h2>{esc(title)}</h2>", _numbers(rows), *map(_commands, rows)]
     if mean_rows:
@@ -56,8 +56,8 @@ def _numbers(rows: Sequence[Row]) -> str:
                 ]
             )
     sources = "; ".join(dict.fromkeys(row.case.source for row in rows if row.case.source))
-    caption = f"Paper: {sources}" if sources else "No printed number; held against what was accepted"
-    return table(caption, ["case", "measure", "paper", "measured", "status", "why"], cells, words=(5,))
+    caption = f"Paper: {sources}" if sources else "No printed numbers; compared with accepted values"
+    return table(caption, ["case", "measure", "paper", "measured", "status", "reason"], cells, words=(5,))
 
 
 def _status(status: Status) -> str:
@@ -65,15 +65,14 @@ def _status(status: Status) -> str:
 
 
 def _commands(row: Row) -> str:
-    told = [row.origin, row.case.note, environment_line(row)]
+    notes = [row.origin, row.case.note, environment_line(row)]
     if row.case.paper and not row.case.compare:
-        told.append("the paper's numbers are of other weights and stand here for orientation")
-    notes = bullets(t for t in told if t)
+        notes.append("the paper's numbers belong to other weights and are shown for orientation")
     commands = esc("\n".join(row.commands()))
     return (
         f'<details id="{esc(row.case.id)}"><summary><code>{esc(row.case.id)}</code>: {esc(row.case.title)}</summary>\n'
         f"<p><code>dupmae-ir eval.regressions run {esc(row.case.id)}</code>, or by hand:</p>\n"
-        f'<div class="scroll"><pre>{commands}</pre></div>\n{notes}</details>'
+        f'<div class="scroll"><pre>{commands}</pre></div>\n{bullets(n for n in notes if n)}</details>'
     )
 
 
@@ -81,15 +80,15 @@ def _means(mean_rows: Sequence[MeanRow]) -> str:
     cells = []
     for row in mean_rows:
         for measure, value in row.values.items():
-            told = f"{value:.4f}" if value is not None else f"{NOT_HERE}: {len(row.missing)} collections missing"
+            measured = f"{value:.4f}" if value is not None else f"{NOT_HERE}: {len(row.missing)} collections missing"
             cells.append(
                 [
                     esc(f"{row.regression}: {row.mean.name}"),
                     esc(row.mean.group),
                     esc(measure),
                     esc(row.mean.paper[measure]),
-                    told,
+                    measured,
                 ]
             )
     header = ["mean", "group", "measure", "paper", "measured"]
-    return table("A mean with a collection missing is no mean", header, cells)
+    return table("A mean is computed only if no collection is missing", header, cells)

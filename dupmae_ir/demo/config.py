@@ -1,0 +1,18 @@
+"""Options of ``dupmae-ir demo``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dupmae_ir.config import ComputeOptions, OutputOptions, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig(ComputeOptions, OutputOptions):
+    """Options of ``dupmae-ir demo``."""
+
+    model: str | None = option(None, "model folder (default: the embedded model)", group="model", metavar="FOLDER")
+    output: str = option(
+        "runs/demo", "folder for the collection, the indexes and the runs", group="output", metavar="FOLDER"
+    )
+    overwrite: bool = option(False, "encode again even if the index is complete", group="output")

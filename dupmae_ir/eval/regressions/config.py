@@ -1,0 +1,87 @@
+"""Options of ``dupmae-ir eval.regressions run``, ``list``, ``report`` and ``accept``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dupmae_ir.config import OutputOptions, option
+
+TIERS = ("tiny", "small", "full")
+FORMATS = ("markdown", "json", "junit", "html", "reproduction")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseOptions(OutputOptions):
+    """Which cases to use and where their files are; shared by all four commands."""
+
+    names: tuple[str, ...] = option(
+        (), "REGRESSION or REGRESSION/CASE (default: all)", group="cases", metavar="NAME", positional=True
+    )
+    tier: str | None = option(
+        None,
+        "only cases of this tier. tiny: seconds; small: minutes; full: the papers' collections",
+        group="cases",
+        choices=TIERS,
+    )
+    recipes: str | None = option(
+        None, "folder of the TOML files (default: eval in the checkout)", group="cases", metavar="FOLDER"
+    )
+    output: str = option(
+        "runs/regressions", "folder for models, indexes, runs and results", group="folders", metavar="FOLDER"
+    )
+    collections: str | None = option(
+        None, "folder of collections in BEIR's layout, searched before downloading", group="folders", metavar="FOLDER"
+    )
+    cache: str | None = option(
+        None, "folder for downloads (default: the user's cache)", group="folders", metavar="FOLDER"
+    )
+    mirror: str | None = option(None, "base URL of a mirror to download from", group="folders", metavar="URL")
+    catalogue: str | None = option(
+        None,
+        "TOML file overriding the catalogue of collections, for synthetic stand-ins; their values are not compared",
+        group="folders",
+        metavar="FILE",
+    )
+    model: tuple[str, ...] = option(
+        (), "use this folder for a model, as NAME=FOLDER", group="folders", metavar="NAME=FOLDER"
+    )
+    threads: int | None = option(
+        None,
+        "CPU threads; 0 = one per available processor (default: 1 for tiers tiny and small, whose values are exact, "
+        "and 0 for full)",
+        group="compute",
+        at_least=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(CaseOptions):
+    """Options of ``dupmae-ir eval.regressions run``."""
+
+    dry_run: bool = option(False, "print the commands without running them", group="run")
+    fresh: bool = option(False, "do not reuse earlier models, indexes and results", group="run")
+    junit: str | None = option(None, "also write the results as JUnit XML", group="output", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(CaseOptions):
+    """Options of ``dupmae-ir eval.regressions list``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(CaseOptions):
+    """Options of ``dupmae-ir eval.regressions report``."""
+
+    format: str = option(
+        "markdown",
+        "markdown, json, junit, html (a page with every command) or reproduction (the papers' numbers and the cases "
+        "that reproduce them)",
+        group="output",
+        choices=FORMATS,
+    )
+    file: str | None = option(None, "file to write instead of standard output", group="output", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptOptions(CaseOptions):
+    """Options of ``dupmae-ir eval.regressions accept``."""

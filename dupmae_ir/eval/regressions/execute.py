@@ -1,0 +1,219 @@
+"""Runs one case: collection, model, index, search, measures."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.console import say
+from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.run import run as encode
+from dupmae_ir.errors import DupmaeError, EnvironmentProblem
+from dupmae_ir.eval.answers import accuracy, read_answers
+from dupmae_ir.eval.evaluate import evaluate
+from dupmae_ir.eval.regressions.cases import ACCURACY, Case, read_json
+from dupmae_ir.eval.regressions.checks import index_problems, index_statistics, run_problems
+from dupmae_ir.eval.regressions.commands import command_line, index_path, plan_commands, result_path, run_path
+from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
+from dupmae_ir.eval.regressions.workspace import SIDECAR, CollectionFiles, Workspace
+from dupmae_ir.index.run import Bm25Config
+from dupmae_ir.index.run import build as build_bm25
+from dupmae_ir.io.publishing import sha256_file, write_json
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.runs import read_run
+from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest
+from dupmae_ir.search.run import run as search
+from dupmae_ir.types import Qrels, Run
+
+SEARCH_KEYS = ("search", "test")
+"""Entries of a key that determine a run but not the index."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a case, stored as a JSON file beside its run file."""
+
+    case: str
+    configuration: str = ""  #: digest of the case's settings at the time
+    skipped: str = ""  #: why nothing was measured
+    problems: tuple[str, ...] = ()  #: failed checks and errors
+    values: Mapping[str, float] = field(default_factory=dict)  #: measure -> mean
+    per_query: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  #: measure -> query id -> value
+    index: Mapping[str, Any] = field(default_factory=dict)  #: statistics of the index
+    key: Mapping[str, Any] = field(default_factory=dict)  #: digests of everything that determines the values
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    run_sha256: str = ""
+    stand_in: bool = False
+    seconds: float = 0.0
+    date: str = ""
+    reused: bool = field(default=False, compare=False)  #: an earlier result with the same key
+
+
+def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Result:
+    """Run what is not done yet, check it, and measure. A case that cannot run here is skipped, with the reason.
+
+    An earlier index or run is reused only if its key is the same (configuration, weights, data, code, environment)
+    and its bytes have not changed. An index that fails its checks is not searched. ``accepted`` is the case's accepted
+    block, whose index statistics are compared with those measured.
+    """
+    started = time.perf_counter()
+    try:
+        files = workspace.collection(case.collection)
+        model = workspace.model(case.model) if case.model else None
+    except EnvironmentProblem as e:
+        return Result(case.id, skipped=str(e))
+    except DupmaeError as e:
+        return Result(case.id, problems=(str(e),))
+    key = _key(case, workspace, files, model)
+    if not workspace.fresh and (earlier := _reusable(case, workspace, key)):
+        return earlier
+    result = Result(
+        case.id,
+        configuration=case.configuration,
+        key=key,
+        environment=fingerprint(workspace.threads),
+        stand_in=files.stand_in,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    try:
+        result = _index_and_search(case, workspace, files, result, accepted)
+    except DupmaeError as e:
+        result = replace(result, problems=(*result.problems, str(e)))
+    result = replace(result, seconds=round(time.perf_counter() - started, 2))
+    write_json(result_path(case, workspace), asdict(result))
+    return result
+
+
+def load_result(path: Path) -> Result | None:
+    """The result stored at ``path``, or None if there is none."""
+    if not path.is_file():
+        return None
+    known = {f.name for f in fields(Result)}
+    values = {k: v for k, v in read_json(path).items() if k in known}
+    return Result(**{**values, "problems": tuple(values["problems"])})
+
+
+def changed_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The entries of ``one`` that have another value in ``other``."""
+    return [name for name in one if not _same({"_": one[name]}, {"_": other.get(name)})]
+
+
+def _index_and_search(
+    case: Case, workspace: Workspace, files: CollectionFiles, result: Result, accepted: Mapping[str, Any]
+) -> Result:
+    commands = plan_commands(case, workspace, files)
+    _build_index(commands.index, workspace, result.key)
+    folder = index_path(case, workspace)
+    statistics = index_statistics(folder, case.mode)
+    result = replace(result, index=statistics)
+    same = dict(result.environment) == accepted.get("environment")
+    expected = accepted.get("index", {}) if _is_comparable(accepted, case, workspace, result.key) else {}
+    if problems := index_problems(folder, statistics, result.key, files, expected, same):
+        return replace(result, problems=tuple(problems))
+    _log(workspace, f"$ {command_line(commands.search)}")
+    run_path(case, workspace).parent.mkdir(parents=True, exist_ok=True)
+    summary = search(commands.search)
+    return _measure(case, workspace, files, result, summary["without_hits"])
+
+
+def _is_comparable(accepted: Mapping[str, Any], case: Case, workspace: Workspace, key: Mapping[str, Any]) -> bool:
+    """Whether the accepted index had the same settings, collection and, if these are fixed, weights.
+
+    If not, the accepted block is stale; the new index must be measured so that it can be accepted.
+    """
+    expected = {"configuration": case.configuration, "collection": key["collection"]}
+    if case.model and workspace.models[case.model].fixed:
+        expected["weights"] = key["weights"]
+    return all(accepted.get(name) == value for name, value in expected.items())
+
+
+def _measure(case: Case, workspace: Workspace, files: CollectionFiles, result: Result, without_hits: int) -> Result:
+    path = run_path(case, workspace)
+    run = read_run(path)
+    qrels: Qrels = {} if files.answers else read_qrels(files.qrels(case.test))
+    problems = run_problems(run, read_answers(files.answers) if files.answers else qrels, files, without_hits)
+    values: dict[str, float] = {}
+    per_query: dict[str, dict[str, float]] = {}
+    if measures := [m for m in case.all_measures if not m.startswith(ACCURACY)]:
+        evaluation = evaluate(qrels, run, measures)
+        values |= evaluation.mean
+        per_query |= {m: {q: v[m] for q, v in evaluation.per_query.items()} for m in evaluation.mean}
+    accuracies = _accuracy(case, run, files)
+    values |= {m: sum(v.values()) / len(v) for m, v in accuracies.items()}
+    per_query |= accuracies
+    return replace(result, values=values, per_query=per_query, problems=tuple(problems), run_sha256=sha256_file(path))
+
+
+def _accuracy(case: Case, run: Run, files: CollectionFiles) -> dict[str, dict[str, float]]:
+    """DPR's answer accuracy at the depths of the case: measure -> query id -> 0 or 1."""
+    depths = [int(m.removeprefix(ACCURACY)) for m in case.all_measures if m.startswith(ACCURACY)]
+    return accuracy(run, files.answers, files.corpus, depths) if depths else {}
+
+
+def _build_index(config: EncodeConfig | Bm25Config, workspace: Workspace, key: Mapping[str, Any]) -> None:
+    """Build the index, unless the existing one has the same key."""
+    folder = Path(config.index)
+    sidecar = folder.with_name(f"{folder.name}.{SIDECAR}")
+    index_key = {k: v for k, v in key.items() if k not in SEARCH_KEYS}
+    exists = sidecar.is_file() and folder.is_dir()
+    if exists and not workspace.fresh and _same(read_json(sidecar), index_key):
+        _log(workspace, f"reusing the index of the same configuration, weights, data and code: {folder}")
+        return
+    # Only a finished index has a sidecar, so a killed run's is never reused.
+    sidecar.unlink(missing_ok=True)
+    config = replace(config, overwrite=folder.exists())
+    _log(workspace, f"$ {command_line(config)}")
+    if isinstance(config, EncodeConfig):
+        encode(config)
+    else:
+        build_bm25(config)
+    write_json(sidecar, index_key)
+
+
+def _key(case: Case, workspace: Workspace, files: CollectionFiles, model: Path | None) -> dict[str, Any]:
+    """Everything that determines the values, by name, so that a difference can be named."""
+    return {
+        "weights": folder_digest(model or default_model_path()) if case.model else "bm25",
+        "collection": sha256_file(files.corpus) if files.corpus.is_file() else str(files.corpus),
+        "encode": {
+            **case.encode,
+            "model": case.model,
+            "length": files.document_length,
+            "separator": files.title_separator,
+        },
+        "search": {
+            **case.search,
+            "mode": case.mode,
+            "remove_query": files.remove_query,
+            "query_length": files.query_length,
+        },
+        "test": {"topics": sha256_file(files.queries), "judged": sha256_file(files.answers or files.qrels(case.test))},
+        "code": code_digest(),
+        "environment": fingerprint(workspace.threads),
+    }
+
+
+def _reusable(case: Case, workspace: Workspace, key: Mapping[str, Any]) -> Result | None:
+    """The earlier result, if it has the same key and its run file has not changed."""
+    result = load_result(result_path(case, workspace))
+    path = run_path(case, workspace)
+    if result is None or result.problems or not _same(result.key, key) or not path.is_file():
+        return None
+    if sha256_file(path) != result.run_sha256:
+        _log(workspace, f"{path}: changed since it was measured; searching again")
+        return None
+    return replace(result, reused=True)
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Equality after a round trip through JSON, which turns tuples into lists."""
+    return json.loads(json.dumps(one)) == json.loads(json.dumps(other))
+
+
+def _log(workspace: Workspace, line: str) -> None:
+    say(f"  {line}", workspace.quiet)

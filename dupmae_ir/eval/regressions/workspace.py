@@ -1,0 +1,250 @@
+"""The workspace of a run: where collections, models and training outputs are, and how missing ones are obtained."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir import collections
+from dupmae_ir.config import read_toml
+from dupmae_ir.console import say
+from dupmae_ir.errors import EnvironmentProblem, InputError
+from dupmae_ir.eval.regressions import tiny
+from dupmae_ir.eval.regressions.cases import MODELS, RECIPES, read_json
+from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
+from dupmae_ir.eval.regressions.models import DOWNLOADS, Model, dependencies, read_models
+from dupmae_ir.finetune.stages import run_stages
+from dupmae_ir.io.archives import unpack
+from dupmae_ir.io.downloads import Source, cache_folder, download
+from dupmae_ir.io.publishing import write_json
+from dupmae_ir.registry import lookup
+
+SIDECAR = "made-by.json"
+"""Suffix of the file beside a folder that records what the folder was made from."""
+TINY = "tiny"
+LOCAL = "folder:"
+_BEIR = "beir-"
+
+
+@dataclass(frozen=True)
+class CollectionFiles:
+    """The files of a collection, and its properties that affect the commands."""
+
+    name: str
+    corpus: Path
+    queries: Path
+    qrels: Callable[[str], Path]  #: test name -> judgements
+    documents: int | None = None  #: the catalogue's count
+    query_length: int | None = None
+    document_length: int | None = None
+    title_separator: str | None = None
+    remove_query: bool = False
+    answers: Path | None = None
+    stand_in: bool = False  #: a synthetic stand-in, whose values are not comparable with anything
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Folders and options of one run."""
+
+    recipes: Path  #: folder of the TOML files
+    folder: Path  #: models, indexes, runs and results are written here
+    data: Path | None = None  #: folder of collections in BEIR's layout, searched before downloading
+    cache: Path | None = None
+    mirror: str | None = None
+    catalogue: Path | None = None
+    given: Mapping[str, Path] = field(default_factory=dict)  #: model -> folder given with --model
+    threads: int = 1
+    fresh: bool = False  #: do not reuse earlier work
+    quiet: bool = False
+
+    @cached_property
+    def models(self) -> dict[str, Model]:
+        """The models of models.toml by name."""
+        return read_models(self._models_toml, self.recipes)
+
+    @cached_property
+    def _models_toml(self) -> dict[str, Any]:
+        return read_toml(self.recipes / MODELS)
+
+    @cached_property
+    def _cache(self) -> Path:
+        root = self.cache or cache_folder()
+        return root / "stand-ins" if self.catalogue else root
+
+    @cached_property
+    def inputs(self) -> dict[str, dict[str, Any]]:
+        """The inputs of each recipe, by recipe name."""
+        names = {m.recipe for m in self.models.values() if m.recipe}
+        return {n: read_toml(self.recipes / RECIPES / f"{n}.toml").get("inputs", {}) for n in names}
+
+    # Collections
+
+    def collection_folder(self, name: str) -> Path:
+        """The folder of a collection, whether or not it exists yet."""
+        if name == TINY:
+            return self.folder / "collections" / TINY
+        if local := self._local(name):
+            return local
+        if name.startswith(LOCAL):
+            return Path("COLLECTIONS") / name.removeprefix(LOCAL)
+        return self._cache / "collections" / name
+
+    def planned_collection(self, name: str) -> CollectionFiles:
+        """The collection's files at :meth:`collection_folder`; nothing is downloaded or checked."""
+        home = self.collection_folder(name)
+        files = CollectionFiles(
+            name, home / "corpus.jsonl", home / "queries.jsonl", lambda test: home / "qrels" / f"{test}.tsv"
+        )
+        if name == TINY:
+            return replace(files, remove_query=True)
+        if name.startswith(LOCAL):
+            return files
+        known = collections.find(name, self.catalogue)
+        return replace(
+            files,
+            documents=known.documents,
+            query_length=known.query_length,
+            document_length=known.document_length,
+            title_separator=known.title_separator,
+            remove_query=known.remove_query,
+            answers=home / "answers.jsonl" if known.family == "dpr" else None,
+        )
+
+    def collection(self, name: str) -> CollectionFiles:
+        """The collection's files, generated or downloaded if missing.
+
+        Raises :class:`EnvironmentProblem` if it cannot be obtained here, with what to do.
+        """
+        planned = self.planned_collection(name)
+        if name == TINY:
+            tiny.write_collection(self.collection_folder(TINY))
+            return planned
+        if self._local(name):
+            return planned
+        if name.startswith(LOCAL):
+            where = self.data or "--collections was not given"
+            raise EnvironmentProblem(
+                f"{name.removeprefix(LOCAL)} not found ({where}); name the folder that contains it, in BEIR's layout, "
+                "with --collections"
+            )
+        found = collections.get(name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet)
+        return replace(
+            planned,
+            corpus=found.corpus,
+            queries=found.queries,
+            qrels=found.qrels,
+            answers=found.answers,
+            stand_in=found.manifest.stand_in or self.catalogue is not None,
+        )
+
+    def _local(self, name: str) -> Path | None:
+        """The collection's folder below ``data``, if there is one."""
+        if self.data is None:
+            return None
+        home = self.data / name.removeprefix(LOCAL).removeprefix(_BEIR)
+        return home if (home / "corpus.jsonl").is_file() else None
+
+    # Models
+
+    def model_folder(self, name: str) -> Path | None:
+        """The model's folder, whether or not it exists yet; None for the embedded model."""
+        model = lookup("model", name, self.models)
+        if name in self.given:
+            return self.given[name]
+        if model.embedded:
+            return None
+        if model.recipe:
+            return self._training_folder(model) / model.step
+        home = self.folder if model.tiny else self._cache
+        return home / "models" / name
+
+    def model(self, name: str) -> Path | None:
+        """The model's folder, generated, downloaded or trained if missing; None for the embedded model."""
+        for required in dependencies(name, self.models, self.inputs):
+            self._prepare_model(self.models[required])
+        return self.model_folder(name)
+
+    def _prepare_model(self, model: Model) -> None:
+        folder = self.model_folder(model.name)
+        if folder is None or model.name in self.given:
+            return
+        if model.tiny:
+            tiny.write_model(folder)
+        elif model.files:
+            self._download_model(model, folder)
+        else:
+            self._train(model)
+
+    def _download_model(self, model: Model, folder: Path) -> None:
+        for name in model.files:
+            source = Source(f"{model.url}/{name}", sha256=None if self.catalogue else model.sha256.get(name))
+            download(source, folder / name, mirror=self.mirror, quiet=self.quiet)
+
+    def _training_folder(self, model: Model) -> Path:
+        changes = json.dumps(model.set, sort_keys=True)
+        suffix = f"-{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if model.set else ""
+        return self.folder / "training" / f"{model.recipe}{suffix}"
+
+    def training(self, model: Model, fetch: bool) -> tuple[Path, Path, dict[str, object]]:
+        """(recipe, output folder, inputs) of a model's training; with ``fetch``, missing inputs are obtained."""
+        recipe = self.recipes / RECIPES / f"{model.recipe}.toml"
+        values = {**self.inputs[model.recipe], **model.set}
+        return recipe, self._training_folder(model), {k: self._resolved(v, fetch) for k, v in values.items()}
+
+    def _train(self, model: Model) -> None:
+        recipe, output, inputs = self.training(model, fetch=True)
+        key = {"code": code_digest(), "environment": fingerprint(self.threads)}
+        sidecar = output.with_name(f"{output.name}.{SIDECAR}")
+        before = read_json(sidecar) if sidecar.is_file() else key
+        # Weeks of training survive a change of code. The seconds of tier tiny do not: they are what is under test.
+        small = any(self.models[n].tiny for n in dependencies(model.name, self.models, self.inputs))
+        if self.fresh or (small and before != key):
+            shutil.rmtree(output, ignore_errors=True)
+        elif before != key:
+            say(f"  {output}: trained with other code or libraries; --fresh trains it again", self.quiet)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if not output.exists():
+            write_json(sidecar, key)
+        run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step)
+
+    def _resolved(self, value: object, fetch: bool) -> object:
+        """``value`` with references replaced by paths: ``model:``, ``collection:``, ``file:`` and ``tiny:``."""
+        if isinstance(value, list):
+            return [self._resolved(v, fetch) for v in value]
+        kind, colon, rest = str(value).partition(":")
+        if not colon or kind not in ("model", "collection", "file", TINY):
+            return value
+        if kind == "model":
+            return str(self.model_folder(rest))
+        if kind == TINY:
+            folder = self.collection(TINY).corpus.parent if fetch else self.collection_folder(TINY)
+            return str(folder / rest)
+        name, _, part = rest.partition("/")
+        if kind == "file":
+            return str(self._file(name, part, fetch))
+        files = self.collection(name) if fetch else self.planned_collection(name)
+        return str({"corpus": files.corpus, "queries": files.queries}.get(part, files.corpus.parent / part))
+
+    def _file(self, name: str, part: str, fetch: bool) -> Path:
+        """The download ``[files.NAME]``, or the file ``part`` in it if it is an archive."""
+        entry = lookup("file", name, self._models_toml.get(DOWNLOADS, {}))
+        # Synthetic stand-ins have other checksums; everything made with them is marked.
+        digests = {} if self.catalogue else {k: entry.get(k) for k in ("md5", "sha256")}
+        source = Source(entry["url"], **digests)
+        home = self._cache / "files" / name
+        target = home / source.name
+        if not part:
+            return download(source, target, mirror=self.mirror, quiet=self.quiet) if fetch else target
+        content = home / "content"
+        if fetch and not content.is_dir():
+            unpack(download(source, target, mirror=self.mirror, quiet=self.quiet), content, quiet=self.quiet)
+        if fetch and not (content / part).is_file():
+            raise InputError(f"{target}: the archive has no {part}")
+        return content / part

@@ -1,0 +1,58 @@
+"""The demonstration: what it prints, and that one process at a time writes its folder."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dupmae_ir.demo.__main__ import main, show
+from dupmae_ir.demo.config import DemoConfig
+from dupmae_ir.demo.run import MEASURES, SYSTEMS
+from dupmae_ir.io.locks import exclusive, lock_path
+
+
+def results() -> dict:
+    """A result of the shape that ``run`` returns."""
+    values = dict.fromkeys([*MEASURES, "lexical", "mixed", "paraphrase"], 0.5)
+    hit = {"docid": "os.path.join", "score": 3.0, "dense": 1.0, "impact": 2.0, "grade": 2, "terms": [{"term": "path"}]}
+    ranks = {**dict.fromkeys(SYSTEMS, 1), "bm25": None}
+    example = {"qid": "1", "kind": "mixed", "query": "join two paths", "ranks": ranks, "hits": [hit]}
+    return {
+        "status": "complete",
+        "documents": 5268,
+        "queries": 280,
+        "table": dict.fromkeys(SYSTEMS, values),
+        "examples": [example],
+        "folder": "runs/demo",
+        "seconds": 61.2,
+    }
+
+
+def test_the_results_as_text():
+    lines = show(DemoConfig(), results()).splitlines()
+    assert "280 questions on 5,268 documents (the last three columns: nDCG@10 by kind of question)" in lines
+    assert [line.split()[0] for line in lines if line.endswith("0.5000")] == list(SYSTEMS)
+    assert "  rank of the first right answer: bm25 -, dense 1, impact 1, hybrid 1" in lines
+    assert any(line.startswith("  1. os.path.join") and line.endswith("2.00 impact  (path) answer") for line in lines)
+    assert "done in 61 s; the files are in runs/demo. Try your own questions:" in lines
+
+
+def test_a_second_process_is_refused(tmp_path, capsys):
+    output = tmp_path / "demo"
+    with exclusive(lock_path(output), "running the demonstration"):
+        assert main(["--output", str(output), "--quiet"]) == 2
+    assert "is running the demonstration in" in capsys.readouterr().err
+    assert not output.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.jvm
+def test_a_second_run_has_the_same_results(tmp_path, capsys):
+    printed = []
+    for _ in range(2):
+        assert main(["--output", str(tmp_path / "demo"), "--quiet", "--json"]) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+    assert [result.pop("status") for result in printed] == ["complete", "already complete"]
+    assert [result.pop("seconds") > 0 for result in printed] == [True, True]
+    assert printed[0] == printed[1]
