@@ -69,7 +69,7 @@ def test_it_stores_float16_with_a_card_and_again_with_new_scores(trained, monkey
         "14,400 and 9,600",
         "`openstax/osbooks-astronomy` @ 0c021fb283a7",
         "Apache-2.0",
-        "Not yet.",
+        "Not measured yet.",
     ):
         assert said in card, said
     (trained / "records").mkdir()
