@@ -49,7 +49,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 if __name__ == "__main__":
     embedded, cores = read_records(RECORDS / "embedded"), read_records(RECORDS / "cores")
-    made = {
+    parts = {
         "headline": lambda: headline(embedded),
         "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
         "embedded_differences": lambda: "\n\n".join(difference_table(embedded, c) for c in ("bm25", "minilm")),
@@ -61,4 +61,4 @@ if __name__ == "__main__":
         "costs": lambda: cost_table(cores),
         "choice": lambda: choice(cores),
     }
-    write_or_check(PAGES, made, "experiments/records")
+    write_or_check(PAGES, parts, "experiments/records")
