@@ -43,7 +43,7 @@ def page() -> str:
 
 
 def _home(package: ModuleType, name: str) -> str | None:
-    """``module.name`` where the object is defined; None for constants and type aliases, which have no page of their own."""
+    """``module.name`` where the object is defined; None for constants and type aliases, which have no entry."""
     value = getattr(package, name)
     home = getattr(value, "__module__", "")
     if not home.startswith("dupmae_ir") or getattr(value, "__name__", None) != name:
@@ -54,5 +54,7 @@ def _home(package: ModuleType, name: str) -> str | None:
 if __name__ == "__main__":
     text = page()
     if "--check" in sys.argv:
-        sys.exit(0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else "docs/python.md is old: make docs")
+        sys.exit(
+            0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else "docs/python.md is old: make docs"
+        )
     PAGE.write_text(text, encoding="utf-8")

@@ -47,16 +47,16 @@ autoencoder.
 
 One forward pass of the 6-layer, 384-wide BERT (uncased vocabulary, 23 million parameters, stored in float16) gives a
 [CLS] vector of 384 numbers and weights over 30,522 word pieces. It was trained in about an hour on one CPU core so that
-the toolkit works out of the box. It is not one of the papers' models, which have twelve layers and are trained on MS MARCO.
-BM25 and MiniLM fused are better on all four public collections measured (table in the project's README).
+the toolkit works out of the box. It is not one of the papers' models, which have twelve layers and are trained on MS
+MARCO. BM25 and MiniLM fused are better on all four public collections measured (table in the project's README).
 
 ## How it was made
 1. **Start**: {MINILM}. It was trained for mean pooling
    and has no masked-LM head.
 2. **Held**: {held["steps"]} updates of {batch} pairs that regress [CLS] to the mean of the token vectors: the distance
    from the starting model's unit vectors at length sqrt(20), plus a small share of the contrastive loss.
-3. **Stage 1**: a head is calibrated in closed form (`dupmae_ir/models/checkpoints/calibrated_head.py`, no training); then
-   {stage["steps"]} updates of {stage["config"]["batch_size"]} pairs with the in-batch contrastive loss (Eq. 13) of
+3. **Stage 1**: a head is calibrated in closed form (`dupmae_ir/models/checkpoints/calibrated_head.py`, no training);
+   then {stage["steps"]} updates of {stage["config"]["batch_size"]} pairs with the in-batch contrastive loss (Eq. 13) of
    DupMAE's similarity (Eq. 12), [CLS] still anchored.
 
 Masked autoencoder pre-training is left out because it did not help at this budget (docs/experiments.md).
@@ -78,8 +78,8 @@ which {held["config"]["limit"]:,} and {stage["config"]["limit"]:,} were sampled 
 None of the collections below was used in training. `dev` are pairs from the same sources but from held-out documents.
 
 ## Scores
-Titles and texts, float32, 256 word pieces per document. BM25 is Anserini's; MiniLM is the starting model as its authors
-use it; `demo` is the embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's correction over
+Titles and texts, float32, 256 word pieces per document. BM25 is Anserini's; MiniLM is the starting model as its
+authors use it; `demo` is the embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's correction over
 a table).
 
 <!-- scores: made by `make docs` -->
@@ -98,7 +98,7 @@ Licence: Apache-2.0, as the starting model; the data's attributions are above.
 
 
 def scores(records: list[Record]) -> str:
-    """Markdown: the model beside BM25 and its starting model, one table per measure. `make docs` updates the package's card."""
+    """Markdown: the model beside BM25 and its starting model, one table per measure. `make docs` updates the card."""
     return "\n\n".join(score_tables(records, "systems", "bm25", MEASURES))
 
 

@@ -3,10 +3,11 @@
     python tools/measure_code.py [PATH ...]          # default: dupmae_ir
     python tools/measure_code.py --json dupmae_ir
     python tools/measure_code.py --details           # the functions, imports and names behind the counts
+    python tools/measure_code.py --check             # exit 1 when a goal is missed
 
 Counting rules: a function's lines run from ``def`` to its last line, docstring included. Public means that neither the
-name nor a class around it starts with an underscore. ``Any`` counts where it is the whole annotation. Upward imports are
-imports that the order in tests/test_architecture.py does not allow.
+name nor a class around it starts with an underscore. ``Any`` counts where it is the whole annotation. Upward imports
+are imports that the order in tests/test_architecture.py does not allow.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import operator
 import statistics
 import sys
 from collections.abc import Iterator
@@ -23,6 +25,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST = 44
 """Lines that a function may have."""
+GOALS = {
+    "function_lines_longest": ("<=", LONGEST),
+    "own_imports_in_functions": ("<", 60),
+    "any_arguments": ("<", 80),
+    "upward_imports": ("<=", 0),
+    "readme_words": ("<", 1000),
+    "public_with_docstring": (">=", 0.9),
+}
+"""Metric -> comparison and limit."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -152,11 +163,22 @@ def project() -> Metrics:
     return m
 
 
+def missed(m: Metrics) -> list[str]:
+    """The goals that the metrics miss, one line each."""
+    holds = {"<": operator.lt, "<=": operator.le, ">=": operator.ge}
+    return [
+        f"{name} is {round(getattr(m, name), 3)}, the goal is {sign} {limit}"
+        for name, (sign, limit) in GOALS.items()
+        if not holds[sign](getattr(m, name), limit)
+    ]
+
+
 def main() -> None:
     """Print the metrics of the given paths."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a goal is missed")
     parser.add_argument("--details", action="store_true", help="list what is behind the counts")
     args = parser.parse_args()
     m = measure(args.paths, order=rooms()) if args.paths else project()
@@ -165,6 +187,8 @@ def main() -> None:
     print(json.dumps(values) if args.json else "\n".join(f"{k:26} {round(v, 3)}" for k, v in values.items()))
     if args.details:
         print("\n".join(details))
+    if args.check and (problems := missed(m)):
+        sys.exit("\n".join(problems))
 
 
 if __name__ == "__main__":
