@@ -79,8 +79,8 @@ None of the collections below was used in training. `dev` are pairs from the sam
 
 ## Scores
 Titles and texts, float32, 256 word pieces per document. BM25 is Anserini's; MiniLM is the starting model as its
-authors use it; `demo` is the embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's correction over
-a table).
+authors use it; `demo` is the embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's
+correction over a table).
 
 <!-- scores: made by `make docs` -->
 

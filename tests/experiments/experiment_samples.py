@@ -39,20 +39,20 @@ def write_data(folder: Path) -> Path:
     home = folder / "cacm"
     (home / "qrels").mkdir(parents=True)
     (home / "corpus.jsonl").write_text("".join(json.dumps(p) + "\n" for p in passages[:30]))
-    asked = [{"_id": f"q{n}", "text": " ".join(passages[n]["text"].split()[4:8])} for n in range(6)]
-    (home / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in asked))
+    queries = [{"_id": f"q{n}", "text": " ".join(passages[n]["text"].split()[4:8])} for n in range(6)]
+    (home / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
     judged = "".join(f"q{n}\tp{n:03}\t1\n" for n in range(6))
     (home / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
     return folder
 
 
 def write_base(folder: Path) -> Path:
-    """A tiny BERT with a masked-LM head."""
+    """A tiny BERT with a mqueries-LM head."""
     import torch
-    from transformers import BertForMaskedLM
+    from transformers import BertForMqueriesLM
 
     torch.manual_seed(0)
-    BertForMaskedLM(tiny_config(initializer_range=0.1)).save_pretrained(folder)
+    BertForMqueriesLM(tiny_config(initializer_range=0.1)).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
 
