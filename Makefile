@@ -56,7 +56,7 @@ docs: $(VENV)/.installed  ## write the generated pages and parts of pages in doc
 	$(RUN) docs/make_systems.py
 
 site: $(VENV)/.installed-docs  ## build the documentation into site/
-	$(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 java: $(VENV)/.installed  ## compile dupmae_ir/java (needs the javac of JDK 25, which compiled the committed class)
 	javac --release 21 -g:none -cp "$$($(RUN) -c 'from dupmae_ir.pyserini import find_jar; print(find_jar())')" \

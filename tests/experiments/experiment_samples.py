@@ -47,12 +47,12 @@ def write_data(folder: Path) -> Path:
 
 
 def write_base(folder: Path) -> Path:
-    """A tiny BERT with a mqueries-LM head."""
+    """A tiny BERT with a masked-LM head."""
     import torch
-    from transformers import BertForMqueriesLM
+    from transformers import BertForMaskedLM
 
     torch.manual_seed(0)
-    BertForMqueriesLM(tiny_config(initializer_range=0.1)).save_pretrained(folder)
+    BertForMaskedLM(tiny_config(initializer_range=0.1)).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
 
