@@ -1,4 +1,4 @@
-# Two commands do everything: make demo, make test. The rest is for people who change the code.
+# make demo and make test are all a user needs; the other targets are for people who change the code.
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo ok),$(p))))
 VENV ?= .venv
 RUN = $(VENV)/bin/python
@@ -6,13 +6,13 @@ INSTALL = $(RUN) -m pip install -qq --disable-pip-version-check --constraint con
 DEMO ?= runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types check docs java clean
+.PHONY: help demo test test-all lint types check docs site java clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -41,17 +41,28 @@ lint: $(VENV)/.installed-dev  ## ruff: rules and formatting
 types: $(VENV)/.installed-dev  ## mypy
 	$(RUN) -m mypy
 
-docs: $(VENV)/.installed  ## write docs/cli.md, the table of docs/reproduction.md, what benchmarks and experiments found
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "installing what the site needs into $(VENV)"
+	$(INSTALL) '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.installed  ## write the generated pages and parts of pages in docs/, README.md and the model card
 	$(RUN) docs/make_cli.py
+	$(RUN) docs/make_python.py
+	$(RUN) docs/make_architecture.py
+	$(RUN) docs/make_tutorial.py
 	$(RUN) docs/make_reproduction.py
 	$(RUN) docs/make_performance.py
 	$(RUN) docs/make_systems.py
 
-java: $(VENV)/.installed  ## compile dupmae_ir/java anew (wants a JDK 25: its javac made the class that is there)
+site: $(VENV)/.installed-docs  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+
+java: $(VENV)/.installed  ## compile dupmae_ir/java (needs the javac of JDK 25, which compiled the committed class)
 	javac --release 21 -g:none -cp "$$($(RUN) -c 'from dupmae_ir.pyserini import find_jar; print(find_jar())')" \
 	  -d dupmae_ir/java dupmae_ir/java/*.java
 
-check: lint types test  ## all that CI runs
+check: lint types test site  ## everything that CI runs
 
 clean:  ## remove the environment, caches and demo files
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info runs/demo
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist site *.egg-info runs/demo

@@ -3,8 +3,8 @@
 A benchmark measures its variants turn about in one process (:func:`in_turns`), so that other work on the machine slows
 all of them; the figure of a claim is the median over the turns of the ratio within a turn (:func:`speedup`). It checks
 that the variants do the same work and says how (``gate``), prints a table, and saves ``benchmarks/results/NAME.json``
-and ``docs/pictures/performance/NAME.png``. docs/make_performance.py makes docs/performance.md and the README's section
-of the records.
+and ``docs/pictures/performance/NAME.png``. docs/make_performance.py writes docs/performance.md
+from the records.
 """
 
 from __future__ import annotations

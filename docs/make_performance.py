@@ -1,4 +1,4 @@
-"""Write what docs/performance.md and the README say of benchmarks/results, or with --check say if it is up to date."""
+"""Write docs/performance.md from the records in benchmarks/results. With --check, exit 1 when it is out of date."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from pages import ROOT, write_or_check
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from harness import PICTURES, RESULTS, Claim, figure
 
-PAGES = (ROOT / "docs" / "performance.md", ROOT / "README.md")
-HEADLINES = (1, 3, 4, 8, 9, 10, 12)
-"""Rows of the table of goals whose factors the README shows, those of BERT-base."""
+PAGES = (ROOT / "docs" / "performance.md",)
 
 Record = dict[str, Any]
 
 
 def records() -> list[Record]:
-    """All of them, by the first row of the table of goals that they speak of."""
+    """All records, ordered by the first row of the table of goals that they belong to."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     return sorted(found, key=lambda r: (min([c["row"] for c in r["claims"]], default=99), r["name"]))
 
 
 def summary(found: Sequence[Record]) -> str:
-    """Every claim: row, what, against whom, figure, goal."""
+    """Markdown: every claim with its row, what was measured, the peer, the figure and the goal."""
     lines = ["| row | what | ours | against | figure | goal | |", "|--:|:--|:--|:--|--:|--:|:--|"]
     for c, record in sorted(_claims(found), key=lambda pair: pair[0].row):
         goal = f"{'≥' if c.sense == '>=' else '≤'} {c.goal:g}{c.unit}"
@@ -37,22 +35,12 @@ def summary(found: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def headlines(found: Sequence[Record]) -> str:
-    """The README's: what, against whom, how much."""
-    lines = ["| what | against | figure |", "|:--|:--|--:|"]
-    for c, _ in _claims(found):
-        factor = (c.unit, c.sense) == ("x", ">=") and c.row in HEADLINES
-        if factor and "MiniLM" not in c.what and "processor time" not in c.what:
-            lines.append(f"| {c.what} | {c.peer} | {figure(c)} |")
-    return "\n".join(lines)
-
-
 def _claims(found: Sequence[Record]) -> Iterator[tuple[Claim, Record]]:
     return ((Claim(**c), record) for record in found for c in record["claims"])
 
 
 def details(found: Sequence[Record]) -> str:
-    """A section for each record."""
+    """Markdown: a section for each record."""
     return "\n\n".join(_section(record) for record in found)
 
 
@@ -66,7 +54,7 @@ def _section(record: Record) -> str:
     ]
     gates = list(dict.fromkeys(c["gate"] for c in record["claims"] if c["gate"]))
     if gates:
-        parts.append("Found equal first: " + "; ".join(gates) + ".")
+        parts.append("Checked before timing: " + "; ".join(gates) + ".")
     if tables := _rates(record["details"]):
         parts.append(tables)
     notes = list(dict.fromkeys(f"- {c['what']}: {c['note']}." for c in record["claims"] if c["note"]))
@@ -77,10 +65,10 @@ def _section(record: Record) -> str:
     return "\n\n".join(parts)
 
 
-def _rates(told: dict[str, Any]) -> str:
-    """The first table of speeds that a record has, and its growth where it measured that."""
+def _rates(details: dict[str, Any]) -> str:
+    """Markdown: the tables of speeds in a record, and the growth with size where it was measured."""
     tables = []
-    for key, value in told.items():
+    for key, value in details.items():
         if key.endswith("_per_second") and isinstance(value, dict) and _numbers(value.values()):
             unit = key.removesuffix("_per_second").replace("_", " ")
             tables.append(_table(["", f"{unit}/s"], [[n, f"{v:,.1f}"] for n, v in value.items()]))
@@ -105,5 +93,5 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 if __name__ == "__main__":
     found = records()
-    made = {"summary": lambda: summary(found), "headlines": lambda: headlines(found), "details": lambda: details(found)}
-    write_or_check(PAGES, made, "benchmarks/results")
+    parts = {"summary": lambda: summary(found), "details": lambda: details(found)}
+    write_or_check(PAGES, parts, "benchmarks/results")

@@ -1,4 +1,4 @@
-"""Write the table of docs/reproduction.md from eval/*.toml, or with --check say whether it is up to date."""
+"""Write the table of docs/reproduction.md from eval/*.toml. With --check, exit 1 when it is out of date."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MARK = "<!-- the table below is made by `make docs` -->\n"
 
 
 def page() -> str:
-    """The page with the table made anew; what stands above it is written by hand."""
-    words = ["report", "--tier", "full", "--format", "reproduction", "--output", "nowhere"]
-    told = subprocess.run(
-        [sys.executable, "-m", "dupmae_ir.eval.regressions", *words], check=True, capture_output=True, text=True
+    """The page with the table generated again; the text above the mark is written by hand."""
+    arguments = ["report", "--tier", "full", "--format", "reproduction", "--output", "nowhere"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dupmae_ir.eval.regressions", *arguments], check=True, capture_output=True, text=True
     )
-    return PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK + "\n" + told.stdout
+    return PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK + "\n" + done.stdout
 
 
 if __name__ == "__main__":

@@ -1,25 +1,56 @@
-"""Write what docs/experiments.md, the README and the embedded model's card say of experiments/records, or with --check
-say if it is up to date."""
+"""Write the tables of experiments/records into docs/experiments.md, the README and the embedded model's card.
+
+With --check, exit 1 when a page is out of date.
+"""
 
 from __future__ import annotations
 
 import sys
+import tomllib
 
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
 from embedded import scores
-from records import read_records
+from records import Record, read_records
 from tables import choice, cost_table, difference_table, score_tables
 
 RECORDS = ROOT / "experiments" / "records"
+FUSED_PAIR = ROOT / "experiments" / "fused_pair.toml"
 PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md", ROOT / "dupmae_ir" / "default_model" / "README.md")
+
+
+def headline(records: list[Record]) -> str:
+    """Markdown: the embedded model beside BM25, MiniLM and their fusion, on the collections that all of them have."""
+    fused = tomllib.loads(FUSED_PAIR.read_text(encoding="utf-8"))["row"]
+    sets = list(fused[0]["scores"])
+    header, _, *lines = [_cells(line) for line in score_tables(records, "systems", "bm25", ["nDCG@10"])[0].splitlines()]
+    columns = [header.index(name) for name in sets]
+    rows = [[title, mode, *(cells[c - 2] for c in columns)] for title, mode, *cells in lines]
+    references = [row for row in rows if row[1] in ("bm25", "dense") and row[0] != rows[-1][0]]
+    joined = [[row["title"], "fused", *(f"{row['scores'][name]:.4f}" for name in sets)] for row in fused]
+    return _table([header[0], "", *sets], [*references, *joined, *(row for row in rows if row not in references)])
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip().removeprefix("**").replace("***", "*").removesuffix("**") for cell in line.split("|")[1:-1]]
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """Markdown, the best value of each column in bold."""
+    values = [[float(cell.rstrip("*")) for cell in row[2:]] for row in rows]
+    best = [max(column) for column in zip(*values, strict=True)]
+    lines = ["| " + " | ".join(header) + " |", "|:--|:--|" + "--:|" * len(best)]
+    for row, found in zip(rows, values, strict=True):
+        cells = [f"**{c}**" if v == b else c for c, v, b in zip(row[2:], found, best, strict=True)]
+        lines.append("| " + " | ".join([*row[:2], *cells]) + " |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
     embedded, cores = read_records(RECORDS / "embedded"), read_records(RECORDS / "cores")
-    made = {
-        "headline": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25", ["nDCG@10"])),
+    parts = {
+        "headline": lambda: headline(embedded),
         "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
         "embedded_differences": lambda: "\n\n".join(difference_table(embedded, c) for c in ("bm25", "minilm")),
         "scores": lambda: scores(embedded),
@@ -30,4 +61,4 @@ if __name__ == "__main__":
         "costs": lambda: cost_table(cores),
         "choice": lambda: choice(cores),
     }
-    write_or_check(PAGES, made, "experiments/records")
+    write_or_check(PAGES, parts, "experiments/records")

@@ -1,4 +1,4 @@
-"""Pages of which a part is made from data: what stands between two marks is written anew, all else by hand.
+"""Pages with generated parts. Text between two marks is generated; everything else is written by hand.
 
 <!-- NAME: made by `make docs` --> ... <!-- end of NAME -->
 """
@@ -13,23 +13,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def anew(text: str, made: Mapping[str, Callable[[], str]]) -> str:
-    """``text`` with what stands between the marks named in ``made`` made anew; other marks are left alone."""
+def regenerate(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """``text`` with the parts named in ``parts`` generated again; other marks are left unchanged."""
 
-    def again(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         name = match[1]
-        if name not in made:
+        if name not in parts:
             return match[0]
-        return f"<!-- {name}: made by `make docs` -->\n\n{made[name]()}\n\n<!-- end of {name} -->"
+        return f"<!-- {name}: made by `make docs` -->\n\n{parts[name]()}\n\n<!-- end of {name} -->"
 
-    return re.sub(r"<!-- (\w+): made by `make docs` -->\n.*?<!-- end of \1 -->", again, text, flags=re.S)
+    return re.sub(r"<!-- (\w+): made by `make docs` -->\n.*?<!-- end of \1 -->", replace, text, flags=re.S)
 
 
-def write_or_check(pages: Sequence[Path], made: Mapping[str, Callable[[], str]], source: str) -> None:
-    """Write the pages; with --check only say which is older than its ``source``, and exit 1."""
+def write_or_check(pages: Sequence[Path], parts: Mapping[str, Callable[[], str]], source: str) -> None:
+    """Write the pages. With --check, exit 1 and name the first page that is older than ``source``."""
     for path in pages:
         old = path.read_text(encoding="utf-8")
-        new = anew(old, made)
+        new = regenerate(old, parts)
         if "--check" not in sys.argv:
             path.write_text(new, encoding="utf-8")
         elif old != new:

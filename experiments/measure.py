@@ -1,4 +1,4 @@
-"""A finished model on the query sets: encode, search, evaluate, with the toolkit's own commands."""
+"""Evaluate a model on the test collections with the toolkit's own commands: encode, search, evaluate."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from dupmae_ir.types import Hit
 LEVELS = 255
 """Largest impact of an index: 8 bits."""
 DIGITS = 6
-"""Decimals kept of a query's value."""
+"""Decimals stored per query and measure."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """How sets are searched: measures, and the budget's settings of encode and search."""
+    """Evaluates models with fixed measures and settings of encode and search."""
 
     measures: Sequence[str]
     encode: dict[str, Any] = field(default_factory=dict)
@@ -48,8 +48,8 @@ class Evaluator:
         index: Path | None = None,
         bits: int = 8,
     ) -> dict[str, Any]:
-        """One model on one set. ``index``: that of the same model, searched by ``options`` as it is, or, with fewer
-        ``bits``, encoded again at a scale whose largest impact is so much smaller."""
+        """Scores of one model on one set. ``index``: an existing index of the model, searched with ``options``; with
+        fewer than 8 ``bits`` it only gives the scale, and the set is encoded again with smaller impacts."""
         return _once(folder, lambda: self._model(collection, folder, model, modes, parts, options or {}, index, bits))
 
     def _model(
@@ -95,7 +95,7 @@ class Evaluator:
         return found | {"index_bytes": index_bytes(index), "seconds": seconds}
 
     def bm25(self, collection: Path, folder: Path) -> dict[str, Any]:
-        """The baseline on one set."""
+        """Scores of BM25 on one set."""
         return _once(folder, lambda: self._bm25(collection, folder))
 
     def _bm25(self, collection: Path, folder: Path) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Evaluator:
         return found | {"index_bytes": {"bm25": size_of(index)}, "seconds": {}}
 
     def mean_pooling(self, collection: Path, folder: Path, base: Path) -> dict[str, Any]:
-        """The base as sentence-transformers uses it: unit vectors, the mean of the last hidden states."""
+        """Scores of the base model as sentence-transformers uses it: mean of the last hidden states, unit length."""
         return _once(folder, lambda: self._mean_pooling(collection, folder / "dense.trec", base))
 
     def _mean_pooling(self, collection: Path, run: Path, base: Path) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Evaluator:
         search(checked(SearchConfig, "search", **settings))
 
     def _scores(self, collection: Path, runs: dict[str, Path]) -> dict[str, Any]:
-        """``queries`` (ids), ``scores`` (mode -> measure -> mean), ``per_query`` (the same, a value a query)."""
+        """``queries`` (ids), ``scores`` (mode -> measure -> mean), ``per_query`` (mode -> measure -> values)."""
         qrels = read_qrels(collection / "qrels" / "test.tsv")
         results = {mode: evaluate(qrels, read_run(path), self.measures) for mode, path in runs.items()}
         queries = sorted(next(iter(results.values())).per_query)
@@ -148,7 +148,7 @@ class Evaluator:
 
 
 def _once(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``make`` returns, kept in ``folder`` for the next time."""
+    """The result of ``make``, computed once and kept in ``folder``."""
     done = folder / "scores.json"
     if not done.is_file():
         write_json(done, make())
@@ -156,7 +156,7 @@ def _once(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000, length: int = 256) -> int:
-    """Search ``collection`` exhaustively by mean-pooled vectors of ``base``; returns the vectors' bytes."""
+    """Write a run of exhaustive search by mean-pooled vectors of ``base``. Returns the bytes of the vectors."""
     import numpy as np
     import torch
 
@@ -195,12 +195,12 @@ def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000, l
 
 
 def index_bytes(index: Path) -> dict[str, int]:
-    """What each way of searching reads: the vectors, the impacts in Lucene, and for hybrid both and the scorer's."""
+    """Bytes that each mode reads: the vectors, Lucene's impacts, and for hybrid both and the forward index."""
     parts = {name: size_of(index / name) for name in ("cls", "ot", "forward")}
     hybrid = {"hybrid": sum(parts.values())} if parts["cls"] and parts["ot"] else {}
     return {k: v for k, v in {"dense": parts["cls"], "impact": parts["ot"], **hybrid}.items() if v}
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files in ``folder``; 0 where there is none."""
+    """Bytes of all files in ``folder``; 0 if it does not exist."""
     return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())

@@ -1,5 +1,5 @@
-"""Pictures from the records: losses, what each system gains over none, effectiveness against tokens and against bytes,
-CLS against OT by query."""
+"""Plots of the records: losses, differences from no pre-training, effectiveness against tokens and bytes, and [CLS]
+against OT by query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLOURS = {"dense": "tab:blue", "impact": "tab:orange", "hybrid": "tab:green", "
 
 
 def draw(records: list[Record], folder: Path) -> list[Path]:
-    """Write the pictures that the records have figures for; returns their paths."""
+    """Draw the plots that the records have data for. Returns the paths of the files."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -44,7 +44,7 @@ def _panels(pyplot: Any, count: int) -> tuple[Any, list[Any]]:
 
 
 def _losses(records: list[Record], pyplot: Any) -> Any:
-    """Losses on held-out text while pre-training, a panel a system; their sizes differ by what they sum."""
+    """Losses on held-out text during pre-training, one panel per method; each method sums different losses."""
     shown = [r[0] for r in by_row(records).values() if r[0]["table"] == "systems" and r[0]["losses"]["pretrain"]]
     if not shown:
         return None
@@ -128,10 +128,10 @@ def _tokens(records: list[Record], pyplot: Any) -> Any:
 
 
 def label(axis: Any, titles: list[tuple[float, float, str]]) -> None:
-    """(x, y, title)s beside their points, pushed up where they would overlap."""
+    """Write each (x, y, title) beside its point, moved up where titles would overlap."""
     low, high = axis.get_ylim()
     least = -math.inf
-    for x, y, title in sorted(titles, key=lambda told: told[1]):
+    for x, y, title in sorted(titles, key=lambda point: point[1]):
         least = max(y, least + (high - low) / 18)
         axis.annotate(
             title,
@@ -144,10 +144,10 @@ def label(axis: Any, titles: list[tuple[float, float, str]]) -> None:
 
 
 def _bytes(records: list[Record], pyplot: Any) -> Any:
-    """Effectiveness against the bytes of the index, a panel a set."""
+    """Effectiveness against the bytes of the index, one panel per set."""
     from matplotlib import ticker
 
-    # What finds nothing would press all others together.
+    # Rows near zero would compress all others.
     rows = [r[0] for r in by_row(records).values() if r[0]["table"] != "scratch"]
     sets = list(dict.fromkeys(name for r in rows for name in r["sets"]))
     figure, axes = _panels(pyplot, len(sets))
@@ -172,8 +172,7 @@ def _bytes(records: list[Record], pyplot: Any) -> Any:
 
 
 def _halves(records: list[Record], pyplot: Any) -> Any:
-    """Each query of the chosen model, or where none was trained of the embedded one: what [CLS] alone finds against
-    what OT alone finds."""
+    """[CLS] alone against OT alone for each query of the chosen model, or of the embedded one if none was trained."""
     embedded = next((r for r in records if r["row"] == "embedded"), None)
     trained = any(r.get("model") for r in records)
     record = chosen(records) if trained or embedded is None else embedded

@@ -1,4 +1,4 @@
-"""What all rows share: the text, the pairs, the query sets and the base, written once from the shared data."""
+"""Prepare what all rows share: text, pairs, test collections and the starting model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from rows import Budget
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json
-from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.names import model_folder
-from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.checkpoints.base_models import base_folder
+from dupmae_ir.models.checkpoints.folder import load_model, save_model
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from pretraining_curves import make_base
@@ -31,13 +30,13 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
 def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, Any]:
-    """Write ``folder`` whole or not at all: ``pretrain.jsonl``, ``pairs.jsonl``, ``dev.jsonl``, ``pool.jsonl``, a
-    BEIR folder for each set, ``base``, ``scratch``. Returns what was used: budget, file digests, counts."""
-    told = {"budget": _amounts(budget), "base": base, "data": digests(data, budget)}
+    """Write ``folder``, completely or not at all: ``pretrain.jsonl``, ``pairs.jsonl``, ``dev.jsonl``, ``pool.jsonl``, a
+    BEIR folder for each set, ``base`` and ``scratch``. Returns the budget, digests of the inputs, and counts."""
+    made_from = {"budget": _amounts(budget), "base": base, "data": digests(data, budget)}
     if (folder / DONE).is_file():
         kept = json.loads((folder / DONE).read_text(encoding="utf-8"))
-        if {k: kept[k] for k in told} != told:
-            raise InputError(f"{folder}: was made of other data or for another budget; choose another --output")
+        if {k: kept[k] for k in made_from} != made_from:
+            raise InputError(f"{folder}: was made from other data or for another budget; choose another --output")
         return dict(kept)
     say(f"writing text, pairs and query sets to {folder}")
     aside = folder.with_name(f".{folder.name}.writing")
@@ -63,16 +62,16 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
             write_beir(aside / name)
         elif name != "dev":
             shutil.copytree(data / name, aside / name, copy_function=shutil.copyfile)
-    # The folder inside the package is no base to train from: everything starts from one head, calibrated on the text.
+    # The package's own model is not the base: all rows start from one head that is calibrated on this text.
     make_base(base, aside / "pretrain.jsonl", aside / "base")
     write_scratch(aside / "base", aside / "scratch")
-    write_json(aside / DONE, {**told, "counts": counts})
+    write_json(aside / DONE, {**made_from, "counts": counts})
     move_into_place(aside, folder)
-    return {**told, "counts": counts}
+    return {**made_from, "counts": counts}
 
 
 def write_scratch(base: Path, folder: Path, seed: int = 0) -> None:
-    """``base`` with every weight drawn anew as its architecture's initialisation says, and without a W_cls."""
+    """Write a model with the architecture and tokenizer of ``base``, random weights, and no W_cls."""
     import torch
 
     model, tokenizer, config = load_model(base)
@@ -83,9 +82,9 @@ def write_scratch(base: Path, folder: Path, seed: int = 0) -> None:
 
 
 def write_texts(files: list[Path], target: Path, most: int, seed: int = 0) -> int:
-    """Passages of plain texts as JSON lines, each with a sentence of its own as its query.
+    """Write the passages of plain-text files as JSON lines, each with one of its sentences as its query.
 
-    ``most`` of them drawn at random, 0 = all, in a random order either way. Returns how many.
+    ``most`` of them are sampled (0 = all) and shuffled. Returns their number.
     """
     texts = [line for path in files for line in _lines(path)]
     chance = random.Random(seed)
@@ -97,20 +96,20 @@ def write_texts(files: list[Path], target: Path, most: int, seed: int = 0) -> in
 
 
 def pseudo_query(text: str, chance: random.Random, words: int = 24) -> str:
-    """A sentence of ``text`` drawn at random, of at most so many words (the inverse cloze task's query)."""
+    """A random sentence of ``text``, cut to ``words`` words (the query of the inverse cloze task)."""
     sentences = [s for s in _SENTENCE.split(text) if len(s.split()) > 2] or [text]
     return " ".join(chance.choice(sentences).split()[:words])
 
 
 def digests(data: Path, budget: Budget) -> dict[str, str]:
-    """sha256 of every file of the shared data that is used, by its path in ``data``."""
+    """SHA-256 of every input file, by its path relative to ``data``."""
     files = _texts(data, budget) + [data / "pairs" / f"{name}.jsonl.gz" for name in ("corpus", "dev", "train")]
     for name in budget.sets:
         if name not in ("dev", "demo"):
             home = data / name
             files += [home / "corpus.jsonl", home / "queries.jsonl", home / "qrels" / "test.tsv"]
     if missing := [f for f in files if not f.is_file()]:
-        raise InputError(f"{missing[0]}: no such file; --data wants the shared data's layout")
+        raise InputError(f"{missing[0]}: no such file; see experiments/README.md for the layout of --data")
     return {f.relative_to(data).as_posix(): sha256_file(f) for f in files}
 
 
@@ -119,8 +118,8 @@ def _texts(data: Path, budget: Budget) -> list[Path]:
 
 
 def base_path(base: str) -> Path:
-    """The folder of ``base`` as its authors left it."""
-    return model_folder(base)
+    """The folder of ``base`` with its original weights."""
+    return base_folder(base)
 
 
 def _lines(path: Path) -> Iterator[str]:

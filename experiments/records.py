@@ -1,4 +1,4 @@
-"""Records of finished rows: written by systems.py, all that tables, pictures and the choice read."""
+"""Records of finished rows. systems.py writes them; tables, plots and the choice of a model read nothing else."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dupmae_ir.eval.significance import Interval, bootstrap_intervals
 
 Record = dict[str, Any]
 DEV, CHOSEN_BY = "dev", "nDCG@10"
-"""What a model is chosen by; nothing else is looked at."""
+"""The set and the measure that models are chosen by; no other is used."""
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Every ``*.json`` of ``folder``, by name. Raises :class:`InputError` where there is none or one is torn."""
+    """Every ``*.json`` of ``folder``, by name. Raises :class:`InputError` if there is none or one is not valid JSON."""
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -40,25 +40,25 @@ def by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def of_shared_seeds(rows: Iterable[list[Record]]) -> list[list[Record]]:
-    """Of each row the records of the seeds that all rows have; all its records where no seed is shared."""
-    told = list(rows)
-    shared = set.intersection(*({r["seed"] for r in found} for found in told)) if told else set()
-    return [[r for r in found if r["seed"] in shared] or found for found in told]
+    """The records of each row with the seeds that all rows have; all of its records if no seed is shared."""
+    groups = list(rows)
+    shared = set.intersection(*({r["seed"] for r in found} for found in groups)) if groups else set()
+    return [[r for r in found if r["seed"] in shared] or found for found in groups]
 
 
 def dev_score(record: Record) -> float | None:
-    """Hybrid nDCG@10 on the dev pairs; None of a row without one (a half alone, a reference)."""
+    """Hybrid nDCG@10 on the dev pairs; None for a row without a hybrid mode (one half, a reference)."""
     scores = record["sets"].get(DEV, {}).get("scores", {})
     return scores["hybrid"][CHOSEN_BY] if "hybrid" in scores else None
 
 
 def per_query(records: Iterable[Record], collection: str, mode: str, measure: str) -> np.ndarray:
-    """(queries,) means over the seeds."""
+    """(queries,) float64, means over the seeds."""
     return np.mean([r["sets"][collection]["per_query"][mode][measure] for r in records], axis=0)
 
 
 def facing(control: Record, collection: str, mode: str) -> str | None:
-    """The control's mode that ``mode`` is held against: the same or, where it has but one, that."""
+    """The control's mode to compare ``mode`` with: the same, or the only one that it has; else None."""
     there = list(control["sets"][collection]["scores"])
     return mode if mode in there else there[0] if len(there) == 1 else None
 
@@ -66,16 +66,16 @@ def facing(control: Record, collection: str, mode: str) -> str | None:
 def apart(
     records: list[Record], control: list[Record], collection: str, mode: str, measure: str, other: str | None = None
 ) -> np.ndarray:
-    """(queries,) what a row has more than the control, in means over the seeds that both have, if there are any.
-    ``other``: the control's mode where it is not ``mode``. Raises :class:`InputError` where the queries differ."""
+    """(queries,) differences of a row from the control, means over the seeds that both have, if there are any.
+    ``other``: the control's mode if it is not ``mode``. Raises :class:`InputError` if the queries differ."""
     if records[0]["sets"][collection]["queries"] != control[0]["sets"][collection]["queries"]:
-        raise InputError(f"{records[0]['row']} and {control[0]['row']} have other queries on {collection}")
+        raise InputError(f"{records[0]['row']} and {control[0]['row']} have different queries on {collection}")
     ours, theirs = of_shared_seeds([records, control])
     return per_query(ours, collection, mode, measure) - per_query(theirs, collection, other or mode, measure)
 
 
 def interval(differences: np.ndarray) -> Interval:
-    """Of their mean: 95 %, bootstrap over the queries (Efron). Raises :class:`InputError` for a single query."""
+    """95 % bootstrap interval of the mean over queries (Efron). Raises :class:`InputError` for a single query."""
     (found,) = bootstrap_intervals(differences[:, None])
     if found is None:
         raise InputError("one query has no interval")
@@ -84,7 +84,7 @@ def interval(differences: np.ndarray) -> Interval:
 
 def dev_means(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> dict[str, float]:
     """Row of ``tables`` -> hybrid nDCG@10 on the dev pairs, a mean over the seeds that all of them have, if there are
-    any: one seed may be kinder than another to every row."""
+    any, because a seed may raise or lower all rows."""
     rows = by_row(r for r in records if r["table"] in tables and dev_score(r) is not None)
     values = ([dev_score(r) or 0.0 for r in found] for found in of_shared_seeds(rows.values()))
     return {name: math.fsum(of) / len(of) for name, of in zip(rows, values, strict=True)}
@@ -99,8 +99,8 @@ def ranked(records: Iterable[Record], tables: Sequence[str] = ("systems",)) -> l
 def chosen(
     records: Iterable[Record], tables: Sequence[str] = ("systems", "stage3", "ablations"), most_bytes: float = math.inf
 ) -> Record:
-    """The record to publish: the best row on the dev pairs alone whose model has at most ``most_bytes`` in float16,
-    and of its seeds the best on the dev pairs. Rows that search another row's model otherwise have no model."""
+    """The record to publish: the best row on the dev pairs whose model has at most ``most_bytes`` in float16, with its
+    best seed on the dev pairs. Variants of another row's model are not candidates."""
     fit = [r for r in records if r.get("model") and not r.get("of") and r["model"]["half_bytes"] <= most_bytes]
     order = ranked(fit, tables)
     if not order:

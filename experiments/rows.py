@@ -1,4 +1,4 @@
-"""The rows of systems.toml: what each is, and which commands make it."""
+"""The rows of systems.toml, their settings, and the commands that train them."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ from dupmae_ir.registry import lookup
 
 FILE = Path(__file__).with_name("systems.toml")
 MODES = {"sum": ("dense", "impact", "hybrid"), "cls": ("dense",), "ot": ("impact",)}
-"""Similarity of a row -> how its model is searched."""
+"""Similarity of a row -> modes in which its model is searched."""
 PARTS = {"sum": "cls,ot", "cls": "cls", "ot": "ot"}
 LAST = {True: "stage3", False: "stage2"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table. Of ``reference``, ``of`` and ``best`` at most one is told; a row without is trained."""
+    """One row of a table. At most one of ``reference``, ``of`` and ``best`` is set; a row without them is trained."""
 
     name: str
     table: str
     title: str
-    start: str = "base"  #: what is trained, of the prepared data: base, or scratch, its shape with random weights
+    start: str = "base"  #: starting point: base, or scratch (the same architecture with random weights)
     pretrained: str = ""  #: key of ``[pretrained]``; empty = no pre-training
     stage: dict[str, Any] = field(default_factory=dict)  #: settings of every fine-tuning stage
     search: dict[str, Any] = field(default_factory=dict)
     reference: str = ""  #: bm25; mean: the base's mean-pooled vectors; embedded: the model inside the package
-    of: str = ""  #: the row whose finished model is searched or stored otherwise
-    bits: int = 8  #: of an impact
-    best: int = 0  #: place among the systems, on the dev pairs, of the row that gets a third stage
+    of: str = ""  #: the row whose finished model is searched or stored with other settings
+    bits: int = 8  #: bits of an impact
+    best: int = 0  #: rank among the methods, on the dev pairs, of the row that this one adds stage 3 to
 
     @property
     def similarity(self) -> str:
+        """The similarity that the row is fine-tuned with: sum, cls or ot."""
         return str(self.stage.get("similarity", "sum"))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of everything; see the end of systems.toml."""
+    """Amounts of data and training; see the end of systems.toml."""
 
     name: str
     seeds: list[int]
     sets: list[str]
-    adapt: str  #: the set whose text a domain-adapted system goes on with
+    adapt: str  #: the set whose text domain adaptation uses
     text: list[str]  #: files of pretrain/, without their endings
-    texts: int  #: drawn from them; 0 = all
+    texts: int  #: sampled from them; 0 = all
     queries: int
     dev_queries: int
     others: int
-    tables: list[str] = field(default_factory=list)  #: that there is room for; empty = all
+    tables: list[str] = field(default_factory=list)  #: tables that are run; empty = all
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)  #: settings by step, ``stage``, encode, search
 
     def settings(self, step: str) -> dict[str, Any]:
+        """The budget's settings of a step; empty if it has none."""
         return dict(self.steps.get(step, {}))
 
 
@@ -71,39 +73,40 @@ class Experiment:
 
     @classmethod
     def read(cls, budget: str, base: str | None = None, path: Path = FILE) -> Experiment:
-        """Raises :class:`InputError` or :class:`UnknownName` for what systems.toml does not have."""
+        """Read systems.toml. Raises :class:`InputError` or :class:`UnknownName` for unknown settings and budgets."""
         data = read_toml(path)
-        told = dict(lookup("budget", budget, data["budgets"]))
-        scalars = {k: told.pop(k) for k in list(told) if not isinstance(told[k], dict)}
+        steps = dict(lookup("budget", budget, data["budgets"]))
+        scalars = {k: steps.pop(k) for k in list(steps) if not isinstance(steps[k], dict)}
         scalars = {"sets": data["sets"], "text": data["text"], **scalars}
-        made = from_mapping_loosely(Budget, {"name": budget, "steps": told, **scalars}, f"{path}: budget {budget}")
+        made = from_mapping_loosely(Budget, {"name": budget, "steps": steps, **scalars}, f"{path}: budget {budget}")
         return cls(data, made, base or str(data["base"]))
 
     @property
     def rows(self) -> dict[str, Row]:
         """All rows by name, in the file's order."""
         return {
-            name: from_mapping_loosely(Row, {"name": name, **told}, f"row {name}")
-            for name, told in self.data["rows"].items()
+            name: from_mapping_loosely(Row, {"name": name, **settings}, f"row {name}")
+            for name, settings in self.data["rows"].items()
         }
 
     @property
     def wanted(self) -> list[Row]:
-        """The rows that the budget has room for, those that others need first."""
-        told = self.budget.tables
-        return [row for row in self.rows.values() if not told or row.table in told]
+        """The rows of the budget's tables, in the file's order."""
+        tables = self.budget.tables
+        return [row for row in self.rows.values() if not tables or row.table in tables]
 
     def seeds(self, row: Row) -> list[int]:
+        """The seeds that a row runs with: all for a method, the first for any other row."""
         return self.budget.seeds if row.table == "systems" else self.budget.seeds[:1]
 
     def pretraining(self, name: str, seed: int, places: Mapping[str, Any]) -> dict[str, Any]:
-        """The one step of a pre-training, as :func:`write_recipe` takes it."""
+        """The single step of a pre-training, for :func:`write_recipe`."""
         own = dict(lookup("pre-training", name, self.data["pretrained"]))
         after, texts, updates = own.pop("after", ""), own.pop("share_of_texts", 1), own.pop("share_of_updates", 1)
         step = {**self.data["pretrain"], **self.budget.settings("pretrain"), **own, "seed": seed}
         step["batch_size"] = max(1, round(step["batch_size"] * texts))
         every = int(step["log_steps"])
-        # Whole log entries, so that the log's tokens are all tokens.
+        # A multiple of the logging interval, so that the log counts all tokens.
         step["steps"] = max(every, round(step["steps"] * updates / every) * every)
         if after:
             del step["model"]
@@ -111,7 +114,7 @@ class Experiment:
         return {"name": "model", "command": "pretrain", **step, "cache": "{cache}"}
 
     def finetuning(self, row: Row, seed: int) -> list[dict[str, Any]]:
-        """The steps of a row's fine-tuning, as :func:`write_recipe` takes them."""
+        """The steps of a row's fine-tuning, for :func:`write_recipe`."""
         steps = []
         for common in self.data["step"]:
             step = dict(common)
@@ -128,19 +131,19 @@ class Experiment:
         return steps
 
 
-def from_mapping_loosely(kind: Any, told: Mapping[str, Any], where: str) -> Any:
-    """A dataclass of plain values; an unknown name is refused."""
+def from_mapping_loosely(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+    """A dataclass with ``values``, whose types are not checked. Raises :class:`InputError` for an unknown name."""
     known = set(kind.__dataclass_fields__)
-    if unknown := sorted(set(told) - known):
+    if unknown := sorted(set(values) - known):
         raise InputError(f"{where}: no setting named {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    return kind(**told)
+    return kind(**values)
 
 
 def write_recipe(path: Path, inputs: Mapping[str, Any], steps: list[dict[str, Any]]) -> Path:
-    """A recipe as ``dupmae-ir finetune --recipe`` reads it, so that a row can be retrained without the driver."""
-    told = json.dumps(steps)
-    # An input that no step reads would make it run again when it changes. {start} is the model.
-    used = {k: v for k, v in inputs.items() if f"{{{k}}}" in told or (k == "model" and "{start}" in told)}
+    """Write a recipe for ``dupmae-ir finetune --recipe``, so that a row can be retrained without the driver."""
+    text = json.dumps(steps)
+    # An unused input would cause needless reruns when it changes. {start} is the model.
+    used = {k: v for k, v in inputs.items() if f"{{{k}}}" in text or (k == "model" and "{start}" in text)}
     tables = [("[inputs]", used), *(("[[step]]", step) for step in steps)]
     # JSON's strings, numbers, lists and booleans are TOML's too.
     lines = [
@@ -154,10 +157,10 @@ def write_recipe(path: Path, inputs: Mapping[str, Any], steps: list[dict[str, An
 
 
 def commands(recipe: Path, folder: Path, last: str | None = None) -> list[Step]:
-    """The recipe's steps, every setting checked; nothing is run."""
+    """The recipe's steps, with all settings checked; nothing is run."""
     return plan(recipe, folder, {}, last)[0]
 
 
 def checked(kind: Any, where: str, **settings: Any) -> Any:
-    """A command's settings; raises :class:`InputError` naming ``where``."""
+    """A command's settings. Raises :class:`InputError`, prefixed with ``where``, for a wrong name or type."""
     return from_mapping(kind, settings, where)

@@ -1,9 +1,9 @@
-"""The systems under one budget: pre-training, fine-tuning, evaluation, a record for every row.
+"""Compare the methods under one budget: pre-train, fine-tune, evaluate, and write a record for every row.
 
     python experiments/systems.py --budget gpu --data DATA --output runs/systems [--rows dupmae none ...] [--dry-run]
 
-What is finished is not run again, and what was killed goes on: every step is a resumable command of the toolkit.
-Rows, recipe and budgets: experiments/systems.toml.
+Finished rows are skipped and interrupted ones resumed: every step is a resumable command of the toolkit. Rows, recipe
+and budgets are in experiments/systems.toml.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import platform
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,17 +26,16 @@ from rows import LAST, MODES, PARTS, Experiment, Row, commands, write_recipe
 from dupmae_ir.console import guarded, say
 from dupmae_ir.errors import DupmaeError, InputError, UsageError
 from dupmae_ir.eval.regressions.environment import processor
-from dupmae_ir.finetune.stages import run_stages
+from dupmae_ir.finetune.stages import STATE, run_stages
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.names import default_model_path
+from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest
 from dupmae_ir.registry import lookup
-from dupmae_ir.training.log import read_log
+from dupmae_ir.training import read_log
 
 
 @dataclass(frozen=True)
 class Driver:
-    """One experiment in one folder: ``data``, ``pretrained``, ``rows``, ``eval`` and ``records`` in ``home``."""
+    """Runs one experiment in the folder ``home``: ``data``, ``pretrained``, ``rows``, ``eval`` and ``records``."""
 
     experiment: Experiment
     home: Path
@@ -43,15 +43,17 @@ class Driver:
 
     @property
     def records(self) -> Path:
+        """Folder of the records."""
         return self.home / "records"
 
     def record_path(self, row: Row, seed: int) -> Path:
+        """Path of the record of a row and seed, whether it exists or not."""
         return self.records / f"{row.name}.seed{seed}.json"
 
-    # ---- What is run
+    # ---- Running rows
 
     def run(self, row: Row, seed: int) -> bool:
-        """Make the record of a row; False where it was there."""
+        """Write the record of a row. Returns False if it existed already."""
         path = self.record_path(row, seed)
         if path.is_file():
             return False
@@ -76,7 +78,7 @@ class Driver:
         if row.reference:
             return {"sets": self._reference(row)}
         if row.of:
-            return self._searched_otherwise(row, seed)
+            return self._variant(row, seed)
         if row.best:
             source = self.placed(row.best)
             return {"from": source.name, "title": f"{source.title}, stage 3", **self._trained(source, seed, True)}
@@ -108,17 +110,20 @@ class Driver:
         }
 
     def pretrain(self, name: str, seed: int) -> Path:
-        """The model folder of a pre-training, made where it is not there, with those it goes on from."""
+        """Run a pre-training, after those that it continues, unless it is complete. Returns the model folder."""
         after = self.experiment.data["pretrained"][name].get("after")
         if after:
             self.pretrain(after, seed)
         recipe = self.pretraining_recipe(name, seed)
         model = recipe.parent / "model"
+        if (model / "training.json").is_file() and not (recipe.parent / STATE).is_file():
+            # Killed after the model was published but before that was recorded; the command would not overwrite it.
+            shutil.rmtree(model)
         run_stages(str(recipe), str(recipe.parent), {}, self.quiet)
         return model
 
     def _pretraining(self, name: str, seed: int) -> tuple[int, int, int, list[dict[str, float]]]:
-        """(tokens, updates, seconds, log) of a pre-training and what it went on from."""
+        """(tokens, updates, seconds, log) of a pre-training, including the one that it continues."""
         if not name:
             return 0, 0, 0, []
         before = self.experiment.data["pretrained"][name].get("after", "")
@@ -126,12 +131,13 @@ class Driver:
         folder = self.pretraining_recipe(name, seed).parent
         log = read_log(folder / "model" / "pretraining" / "log.jsonl")
         read = int(sum(row.get("tokens", 0) for row in log))
-        told = read_json(folder / "model" / "training.json")
-        return tokens + read, updates + told["steps"], seconds + told["seconds"], log
+        training = read_json(folder / "model" / "training.json")
+        return tokens + read, updates + training["steps"], seconds + training["seconds"], log
 
     # ---- Recipes
 
     def pretraining_recipe(self, name: str, seed: int) -> Path:
+        """Write the recipe of a pre-training. Returns its path."""
         places = {
             key: self.home / "pretrained" / f"{key}.seed{seed}" / "model" for key in self.experiment.data["pretrained"]
         }
@@ -148,6 +154,7 @@ class Driver:
         return write_recipe(path, inputs, [self.experiment.pretraining(name, seed, places)])
 
     def row_recipe(self, row: Row, seed: int, start: Path) -> Path:
+        """Write the recipe of a row's fine-tuning from the model ``start``. Returns its path."""
         data = self.home / "data"
         inputs = {
             "model": str(start),
@@ -161,7 +168,7 @@ class Driver:
         return write_recipe(path, inputs, self.experiment.finetuning(row, seed))
 
     def plan(self, row: Row, seed: int, third: bool = False) -> list[str]:
-        """The command lines that train a row, every setting checked; nothing is run."""
+        """The command lines that train a row, with all settings checked; nothing is run."""
         if row.reference or row.of or row.best:
             return []
         lines, start = [], self.home / "data" / row.start
@@ -173,11 +180,11 @@ class Driver:
         return [" ".join(step.words) for step in [*lines, *commands(recipe, recipe.parent, LAST[third])]]
 
     def _chain(self, name: str) -> list[str]:
-        """A pre-training and what it goes on from, the first first."""
+        """A pre-training and those that it continues, the earliest first."""
         return [*self._chain(self.experiment.data["pretrained"][name].get("after", "")), name] if name else []
 
     def _adapted(self, row: Row) -> str:
-        """The query set whose text was pre-trained on, if any: what it scores there is no zero-shot figure."""
+        """The collection whose text was used in pre-training, or ""; its scores are not zero-shot."""
         return self.experiment.budget.adapt if len(self._chain(row.pretrained)) > 1 else ""
 
     # ---- Evaluation
@@ -189,7 +196,7 @@ class Driver:
     def _sets(
         self, row: Row, model: Path, under: str = "", search: dict[str, Any] | None = None, bits: int = 8
     ) -> dict[str, Any]:
-        """Scores of a model on all sets; ``under``: searched or stored otherwise, from the index that is there."""
+        """Scores of a model on all sets. ``under``: subfolder of a variant that reuses the index of its source row."""
         evaluator, modes, parts = self._evaluator(), MODES[row.similarity], PARTS[row.similarity]
         found = {}
         for name in self.experiment.budget.sets:
@@ -201,9 +208,9 @@ class Driver:
         return found
 
     def _eval(self, model: Path) -> Path:
-        # By weights and settings, so that nothing is read from an index of others.
-        made = json.dumps([folder_digest(model), *(self.experiment.budget.settings(s) for s in ("encode", "search"))])
-        digest = hashlib.sha256(made.encode()).hexdigest()
+        # Named by weights and settings, so that an index of another model is never reused.
+        key = json.dumps([folder_digest(model), *(self.experiment.budget.settings(s) for s in ("encode", "search"))])
+        digest = hashlib.sha256(key.encode()).hexdigest()
         return self.home / "eval" / f"{model.parent.name}.{model.name}.{digest[:8]}"
 
     def _reference(self, row: Row) -> dict[str, Any]:
@@ -218,7 +225,7 @@ class Driver:
             for name in self.experiment.budget.sets
         }
 
-    def _searched_otherwise(self, row: Row, seed: int) -> Record:
+    def _variant(self, row: Row, seed: int) -> Record:
         source = self.experiment.rows[row.of]
         self.run(source, seed)
         kept = read_json(self.record_path(source, seed))
@@ -227,7 +234,7 @@ class Driver:
         return {"of": row.of, "model": kept["model"], "sets": sets}
 
     def placed(self, place: int) -> Row:
-        """The system at a place on the dev pairs. Raises :class:`InputError` while systems are missing."""
+        """The method ranked ``place`` on the dev pairs. Raises :class:`InputError` if a method has no record."""
         rows = [r for r in self.experiment.wanted if r.table == "systems"]
         if missing := [r.name for r in rows for s in self.experiment.seeds(r) if not self.record_path(r, s).is_file()]:
             raise InputError(f"stage 3 is for the best systems on the dev pairs; first run {' '.join(missing)}")
@@ -235,17 +242,18 @@ class Driver:
 
 
 def read_json(path: Path) -> Any:
+    """The contents of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def half_bytes(model: Path) -> int:
-    """Bytes of a model folder once its weights are float16."""
+    """Bytes of a model folder with its weights stored in float16."""
     files = [p for p in model.rglob("*") if p.is_file() and p.name != "training.json"]
     return sum(p.stat().st_size // (2 if p.suffix == ".safetensors" else 1) for p in files)
 
 
 def machine() -> dict[str, str]:
-    """What the seconds depend on."""
+    """Device and versions, on which the seconds in a record depend."""
     import torch
 
     threads = torch.get_num_threads()
@@ -255,19 +263,24 @@ def machine() -> dict[str, str]:
 
 
 def selected(experiment: Experiment, names: list[str]) -> list[Row]:
-    """The rows asked for, or all that the budget has room for; those that read other rows' records last."""
+    """The named rows, or all rows of the budget; those that read other rows' records come last."""
     rows = [lookup("row", name, experiment.rows) for name in names] or experiment.wanted
     return sorted(rows, key=lambda row: (bool(row.of), bool(row.best)))
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Parse the flags and run. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", required=True, help="smoke, cores, gpu: how much of everything")
-    parser.add_argument("--data", type=Path, required=True, help="the shared data: pretrain, pairs, query sets")
+    parser.add_argument(
+        "--budget", required=True, help="table of systems.toml that sets the amounts: smoke, cores, gpu or embedded"
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with pretrain/, pairs/ and the test collections"
+    )
     parser.add_argument("--output", type=Path, required=True, help="models, indexes and records go to OUTPUT/BUDGET")
-    parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="these rows alone")
-    parser.add_argument("--seeds", nargs="*", type=int, help="these seeds alone")
-    parser.add_argument("--base", help="folder to start from instead of systems.toml's")
+    parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="run only these rows")
+    parser.add_argument("--seeds", nargs="*", type=int, help="run only these seeds")
+    parser.add_argument("--base", help="model folder to start from (default: base in systems.toml)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     parser.add_argument("--quiet", action="store_true")
     args = parser.parse_args(argv)
@@ -275,6 +288,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the rows of the experiment. Returns 1 if any of them failed."""
     experiment = Experiment.read(args.budget, args.base)
     driver = Driver(experiment, (args.output / args.budget).absolute(), args.quiet)
     rows = selected(experiment, args.rows)
@@ -291,12 +305,12 @@ def run(args: argparse.Namespace) -> int:
         try:
             state = "done" if driver.run(row, seed) else "done before"
         except DupmaeError as e:
-            # One row that cannot be made does not keep the others waiting.
+            # A failed row does not stop the others.
             state = f"failed: {e}"
             failed.append(f"{row.name}, seed {seed}")
         say(f"[{number}/{len(jobs)}] {row.name}, seed {seed}: {state}", args.quiet and "failed" not in state)
     if failed:
-        say(f"{len(failed)} of {len(jobs)} failed: {'; '.join(failed)}; the same command tries them again")
+        say(f"{len(failed)} of {len(jobs)} failed: {'; '.join(failed)}; run the same command to try them again")
     return 1 if failed else 0
 
 

@@ -1,11 +1,11 @@
-"""Tables and pictures from the records alone.
+"""Print tables and draw plots from the records.
 
     python experiments/tables.py systems   --records experiments/records/gpu
     python experiments/tables.py differences ablations caps costs choice --records ...
     python experiments/tables.py pictures  --records ... [--pictures docs/pictures/experiments]
 
-A cell is the mean over the seeds and, with two or more, their standard deviation; `*`: the paired t-test over queries
-(their means over the seeds) against --control in the same mode, p < 0.05 after Holm's correction over the whole table.
+A cell is the mean over the seeds and, with two or more, their standard deviation. `*`: p < 0.05 in the paired t-test
+over queries (means over the seeds) against --control in the same mode, after Holm's correction over the whole table.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ TABLES = {
     "ablations": (("ablations", "tokens"), "dupmae"),
     "caps": (("caps", "levels"), "dupmae"),
 }
-"""Verb -> (tables of the rows, the row they are tested against)."""
+"""Table -> (tables of its rows in systems.toml, default control)."""
 ALPHA = 0.05
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one row scores in one mode on one set."""
+    """Score of one row in one mode on one set."""
 
     mean: float
-    deviation: float | None  #: over the seeds; None of one seed
-    p: float | None = None  #: Holm's, against the control; None where there is nothing to compare
+    deviation: float | None  #: over the seeds; None for a single seed
+    p: float | None = None  #: Holm-corrected, against the control; None without a control
 
     def __str__(self) -> str:
         spread = "" if self.deviation is None else f" ± {self.deviation:.4f}"
@@ -52,7 +52,7 @@ class Cell:
 def cells(
     rows: dict[str, list[Record]], control: list[Record] | None, measure: str
 ) -> dict[tuple[str, str, str], Cell]:
-    """(row, mode, set) -> its cell."""
+    """(row, mode, set) -> cell, with p corrected over all of them."""
     raw: dict[tuple[str, str, str], tuple[float, float | None, float | None]] = {}
     for name, records in rows.items():
         for collection, mode in _columns(records[0]):
@@ -70,7 +70,7 @@ def _columns(record: Record) -> list[tuple[str, str]]:
 
 
 def _p(records: list[Record], control: list[Record] | None, collection: str, mode: str, measure: str) -> float | None:
-    """Uncorrected p of a row against the control, in the same mode or, where the control has but one, in that."""
+    """Uncorrected p of a row against the control, in the same mode or the only one that the control has."""
     if not control or control[0]["row"] == records[0]["row"] or collection not in control[0]["sets"]:
         return None
     other = facing(control[0], collection, mode)
@@ -81,13 +81,13 @@ def _p(records: list[Record], control: list[Record] | None, collection: str, mod
 
 
 def score_table(records: list[Record], tables: Sequence[str], control: str | None, measure: str) -> str:
-    """Markdown: a line per row and mode, a column per set; the best of a column bold."""
+    """Markdown: a line per row and mode, a column per set, the best of each column in bold."""
     grouped = by_row(records)
     rows = {name: found for name, found in grouped.items() if found[0]["table"] in tables or name == control}
     if not rows.keys() - {control}:
         raise InputError(f"no record of the tables {', '.join(tables)}")
     if control in rows:
-        # Of the control the seeds that the others have: a capped model is compared with itself.
+        # Only the control's seeds that other rows have: a capped model is compared with itself.
         seeds = {r["seed"] for name, found in rows.items() if name != control for r in found}
         rows[control] = [r for r in rows[control] if r["seed"] in seeds] or rows[control]
     order = sorted(rows, key=lambda name: (name != control, _place(rows[name][0], tables)))
@@ -109,20 +109,21 @@ def score_table(records: list[Record], tables: Sequence[str], control: str | Non
 def score_tables(
     records: list[Record], what: str, control: str | None = None, measures: Sequence[str] = MEASURES
 ) -> list[str]:
-    """One of :data:`TABLES` for each measure, against ``control`` or its own."""
+    """The table ``what`` of :data:`TABLES`, once per measure, against ``control`` or its default."""
     tables, usual = TABLES[what]
     return [score_table(records, tables, control or usual, m) for m in measures]
 
 
 def difference_table(records: list[Record], control: str | None = None, mode: str = "hybrid") -> str:
-    """Markdown: what each system has more than ``control`` in nDCG@10, with the interval of the difference; bold where
-    it leaves out 0. A line per system, a column per set."""
+    """Markdown: difference of each method from ``control`` in nDCG@10 with its interval, bold if that excludes 0.
+
+    A line per method, a column per set."""
     tables, usual = TABLES["systems"]
     rows = by_row(records)
     against = rows.get(control or usual)
     sets = [c for c in against[0]["sets"] if facing(against[0], c, mode)] if against else []
     if not against or not sets:
-        raise InputError(f"no {mode} record of {control or usual}, to hold the others against")
+        raise InputError(f"no {mode} record of {control or usual} to compare the others with")
     head = f"| {CHOSEN_BY}: {mode} above {against[0]['title']} | seeds | "
     lines = [head + " | ".join(sets) + " |", "|:--|--:|" + "--:|" * len(sets)]
     for found in sorted(rows.values(), key=lambda found: _place(found[0], tables)):
@@ -142,8 +143,8 @@ def _apart(records: list[Record], control: list[Record], collection: str, mode: 
         return "-"
     more = apart(records, control, collection, mode, CHOSEN_BY, facing(control[0], collection, mode))
     low, high = interval(more)
-    told = f"{more.mean():+.3f} ({low:+.3f} to {high:+.3f})"
-    return f"**{told}**" if low > 0 or high < 0 else told
+    text = f"{more.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+    return f"**{text}**" if low > 0 or high < 0 else text
 
 
 def _place(record: Record, tables: Sequence[str]) -> int:
@@ -151,8 +152,8 @@ def _place(record: Record, tables: Sequence[str]) -> int:
 
 
 def cost_table(records: list[Record]) -> str:
-    """Markdown: what each row read, took and stores, those left out that only search otherwise. Tokens and seconds are
-    means over the seeds."""
+    """Markdown: tokens, updates, seconds and bytes of each row except the query caps. Tokens and seconds are means over
+    the seeds."""
     heads = [
         "",
         "seeds",
@@ -182,8 +183,8 @@ def cost_table(records: list[Record]) -> str:
             f"{before:,.0f} | {after:,.0f} | " + " | ".join(sizes) + f" | {first['model']['half_bytes'] / 1e6:.1f} |"
         )
     devices = sorted({r["machine"]["device"] for r in records if "tokens" in r})
-    told = f"Index bytes are sums over {', '.join(_sets(records))}. Trained on: {'; '.join(devices)}."
-    return "\n".join([*lines, "", told])
+    note = f"Index bytes are sums over {', '.join(_sets(records))}. Trained on: {'; '.join(devices)}."
+    return "\n".join([*lines, "", note])
 
 
 def _bytes(record: Record, mode: str) -> int:
@@ -195,13 +196,13 @@ def _sets(records: list[Record]) -> list[str]:
 
 
 def _mean(values: Any) -> float:
-    told = list(values)
-    return math.fsum(told) / len(told)
+    found = list(values)
+    return math.fsum(found) / len(found)
 
 
 def choice(records: list[Record]) -> str:
-    """Markdown: the rows in the order of the dev pairs, which alone decide, and what is chosen. Beside it the systems
-    over the seeds that all of them have, which decide who gets a third stage."""
+    """Markdown: the rows ranked on the dev pairs, the methods over the seeds that all of them have (which decides where
+    stage 3 is run), and the chosen row."""
     tables = ("systems", "stage3", "ablations")
     best = chosen(records)
     grouped = by_row(records)
@@ -214,17 +215,19 @@ def choice(records: list[Record]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Parse the flags and run. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="+", choices=(*TABLES, "differences", "costs", "choice", "pictures"))
-    parser.add_argument("--records", type=Path, required=True, help="folder of systems.py's records")
+    parser.add_argument("--records", type=Path, required=True, help="folder of records that systems.py wrote")
     parser.add_argument("--measures", nargs="+", default=list(MEASURES))
-    parser.add_argument("--control", help="row to test against, for example bm25 (default: the table's own)")
+    parser.add_argument("--control", help="row to test against, for example bm25 (default: the table's default)")
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures/experiments"))
     args = parser.parse_args(argv)
     return guarded(lambda: run(args), "tables.py")
 
 
 def run(args: argparse.Namespace) -> None:
+    """Print the tables that were asked for, or the paths of the plots."""
     records = read_records(args.records)
     print("\n\n".join(made for what in args.what for made in _made(what, records, args)))
 

@@ -1,34 +1,235 @@
-"""The documentation is what the commands say, and what it links to exists."""
+"""The documentation agrees with the commands and the code, and everything it links to exists."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dupmae_ir.__main__ import main
+from dupmae_ir.console import Parser
+
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "experiments" / "README.md"])
+GENERATED = {"cli.md"}
+FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse words its pages otherwise in other Pythons")
+def blocks(page: Path, *languages: str) -> list[str]:
+    return [body for language, body in FENCE.findall(page.read_text(encoding="utf-8")) if language in languages]
+
+
+def command_lines(page: Path) -> Iterator[str]:
+    """Commands of console and shell blocks, continuation lines joined, and those of generated files left out."""
+    for body in blocks(page, "console"):
+        for match in re.finditer(r"^\$ ((?:.*\\\n)*.*)$", body, re.M):
+            yield match[1].replace("\\\n", " ")
+    for body in blocks(page, "sh"):
+        yield from (line for line in body.replace("\\\n", " ").splitlines() if line.strip())
+
+
+def words(line: str) -> list[str]:
+    """The words of the first command of a shell line: no comment, redirection, pipe or variable assignment."""
+    found: list[str] = []
+    for word in shlex.split(line, comments=True):
+        if word in ("|", ">", "&", "&&", "2>&1"):
+            break
+        found.append(word)
+    return [w for i, w in enumerate(found) if i or "=" not in w]
+
+
+class Parsed(BaseException):
+    """Raised in place of a command's work once its flags are parsed."""
+
+
+@pytest.fixture
+def parse_only(monkeypatch, tmp_path):
+    """Commands stop after parsing; files that they read before that are looked for in an empty folder."""
+
+    def parse_args(self, args=None, namespace=None):
+        super(Parser, self).parse_args(args, namespace)
+        raise Parsed
+
+    monkeypatch.setattr(Parser, "parse_args", parse_args)
+    monkeypatch.chdir(tmp_path)
+
+
+DUPMAE = [
+    pytest.param(page, line, id=f"{page.name}: {line[:70]}")
+    for page in PAGES
+    if page.name not in GENERATED
+    for line in command_lines(page)
+    if re.match(r"(dupmae-ir|python -m dupmae_ir)\b", line)
+]
+
+
+def verb(line: str) -> list[str]:
+    """``python -m dupmae_ir.encode X`` and ``dupmae-ir encode X`` -> ``["encode", "X"]``."""
+    found = words(line)
+    if found[0] == "dupmae-ir":
+        return found[1:]
+    module = found[2].removeprefix("dupmae_ir").removeprefix(".")
+    return [module, *found[3:]] if module else found[3:]
+
+
+def test_there_are_commands_to_parse():
+    assert len(DUPMAE) > 40
+
+
+@pytest.mark.parametrize(("page", "line"), DUPMAE)
+def test_commands_parse(page, line, parse_only, capsys):
+    """With the command's own parser, so a renamed flag or verb fails here."""
+    arguments = verb(line)
+    if arguments[0] == "pyserini":  # runs a stock Pyserini module, whose flags are not ours
+        assert (ROOT / "dupmae_ir" / "pyserini.py").is_file()
+        return
+    try:
+        status = main(arguments)
+    except Parsed:
+        return
+    except SystemExit as e:
+        status = e.code
+    assert status == 0, f"{page.name}: {line}\n{capsys.readouterr().err}"
+
+
+FOREIGN = {"--golden", "--add_pooler", "--min-idf", "--nproc-per-node", "--hook-stage", "--encoded-queries", "--check"}
+"""Flags of pytest, other projects and our own tools."""
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in {*GENERATED, "CHANGELOG.md"}], ids=lambda p: p.name)
+def test_flags_named_in_the_text_exist(page):
+    """Every flag in a code span is in some command's help page or script."""
+    known = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") + "".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("experiments", "benchmarks")
+        for path in (ROOT / folder).glob("*.py")
+    )
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for span in re.findall(r"`([^`]+)`", text):
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", span):
+            assert flag in FOREIGN or re.search(rf"{flag}\b(?!-)", known), f"{page.name}: `{span}`"
+
+
+def test_conversions_of_training_data_parse(parse_only, capsys):
+    """The table of sources in the guide to fine-tuning: each row is the rest of one command."""
+    text = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| `(--format [^`]+)` \|", text)
+    assert len(rows) >= 9
+    for row in rows:
+        with pytest.raises(Parsed):
+            main(["finetune.convert", "--output", "train.jsonl.gz", *shlex.split(row)])
+
+
+SCRIPTS = [
+    pytest.param(page, line, id=f"{page.name}: {line[:70]}")
+    for page in PAGES
+    for line in command_lines(page)
+    if re.match(r"python [\w/]+\.py\b", line)
+]
+
+
+@pytest.mark.parametrize(("page", "line"), SCRIPTS)
+def test_scripts_exist_and_know_their_flags(page, line):
+    script, *arguments = words(line)[1:]
+    path = ROOT / script
+    assert path.is_file(), f"{page.name}: {script}"
+    source = path.read_text(encoding="utf-8") + "".join(
+        other.read_text(encoding="utf-8")
+        for other in path.parent.glob("*.py")
+        if f"{other.stem} import" in path.read_text()
+    )
+    for flag in (a.partition("=")[0] for a in arguments if a.startswith("--")):
+        assert f'"{flag}"' in source, f"{page.name}: {script} has no {flag}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_make_targets_exist(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    text = page.read_text(encoding="utf-8")
+    used = set(re.findall(r"`make ([a-z-]+)`", text)) | {
+        words(x)[1] for x in command_lines(page) if x.startswith("make ")
+    }
+    assert used <= targets
+
+
+PYTHON = [pytest.param(page, code, id=page.name) for page in PAGES for code in blocks(page, "python")]
+
+
+@pytest.mark.parametrize(("page", "code"), PYTHON)
+def test_python_blocks_compile_and_their_imports_exist(page, code):
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dupmae_ir"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{page.name}: {node.module} has no {alias.name}"
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="the wording of argparse's help depends on Python's version"
+)
 def test_the_command_pages_are_up_to_date():
-    done = subprocess.run([sys.executable, ROOT / "docs/make_cli.py", "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    check("make_cli.py")
 
 
-@pytest.mark.parametrize("maker", ["make_performance.py", "make_systems.py"])
-def test_the_pages_say_what_was_found(maker):
+@pytest.mark.parametrize("maker", ["make_python.py", "make_architecture.py", "make_performance.py", "make_systems.py"])
+def test_generated_parts_are_up_to_date(maker):
+    check(maker)
+
+
+@pytest.mark.slow
+def test_the_tutorial_shows_what_its_commands_print():
+    check("make_tutorial.py")
+
+
+def check(maker: str) -> None:
     command = [sys.executable, ROOT / "docs" / maker, "--check"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_is_one_screen():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) < 1000
+
+
+def test_the_readmes_demo_table_equals_the_records():
+    """What `make demo` prints is what the record of the embedded model contains."""
+    record, bm25 = (
+        json.loads((ROOT / f"experiments/records/embedded/{name}.seed0.json").read_text(encoding="utf-8"))
+        for name in ("embedded", "bm25")
+    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for mode, source in (("bm25", bm25), ("dense", record), ("impact", record), ("hybrid", record)):
+        shown = re.search(rf"^{mode} +([\d. ]+)$", readme, re.M)[1].split()
+        scores = source["sets"]["demo"]["scores"][mode]
+        assert shown[:3] == [f"{scores[m]:.4f}" for m in ("nDCG@10", "MRR@10", "R@100")], mode
+
+
+def test_the_readmes_factors_equal_the_benchmarks():
+    claims = [c for p in (ROOT / "benchmarks/results").glob("*.json") for c in json.loads(p.read_text())["claims"]]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+    def value(what: str, peer: str) -> float:
+        return next(c["figure"] for c in claims if c["what"] == what and c["peer"] == peer)
+
+    float32 = value("encode passages, both in float32, BERT-base", "sentence-transformers, float32")
+    bfloat16 = value("encode passages, bfloat16 against float32, BERT-base", "sentence-transformers, float32")
+    impact = value("100 queries, 100,000 documents, k=1000, per core", "Pyserini LuceneImpactSearcher.batch_search")
+    assert f"{float32:.1f} times as fast as sentence-transformers in float32" in readme
+    assert f"{bfloat16:.0f} times in bfloat16" in readme
+    assert f"search {impact:.0f} times as fast as Pyserini's on 100,000 documents" in readme
 
 
 def test_every_benchmark_of_speed_has_its_record():
-    """One that saves by the harness has saved."""
+    """A benchmark that uses the harness has saved a record."""
     saves = [p for p in (ROOT / "benchmarks").glob("*.py") if "harness" in p.read_text(encoding="utf-8")]
     assert saves
     for path in saves:
@@ -38,10 +239,35 @@ def test_every_benchmark_of_speed_has_its_record():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
-    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    missing = [p.name for p in (ROOT / "docs").glob("*.md") if f": {p.name}\n" not in navigation]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name == "docs"], ids=lambda p: p.name)
+def test_included_files_exist(page):
+    for included in re.findall(r'^--8<-- "([^"]+)"', page.read_text(encoding="utf-8"), re.M):
+        assert (ROOT / included).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_files_named_in_code_exist(page):
+    """Paths in code spans, from the root or, for the package's own folders, from dupmae_ir."""
+    if page.name in {*GENERATED, "CHANGELOG.md"}:
+        return
+    text = page.read_text(encoding="utf-8").replace("NAME.py", "dupmae.py")
+    top = "dupmae_ir|benchmarks|experiments|docs|tests|tools|examples|eval"
+    for name in re.findall(rf"`((?:{top})/[\w/.-]+?\.(?:py|toml|md))\b[^`]*`", text):
+        assert (ROOT / name).exists() or (ROOT / "dupmae_ir" / name).exists(), f"{page.name} names {name}"
+    for name in re.findall(r"`((?:models|index|search|pretrain|finetune|encode|io)/[\w/]+\.py)\b", text):
+        assert (ROOT / "dupmae_ir" / name).exists(), f"{page.name} names {name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -53,9 +279,11 @@ def test_nothing_is_left_to_fill_in(page):
 def test_the_readmes_python_runs(tmp_path, shared_data):
     """On the first documents of a real collection, in the folder that the snippet names."""
     shutil.copytree(shared_data / "cranfield" / "qrels", tmp_path / "scifact" / "qrels")
+    shutil.copy(shared_data / "cranfield" / "queries.jsonl", tmp_path / "scifact")
     lines = (shared_data / "cranfield" / "corpus.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "scifact" / "corpus.jsonl").write_text("".join(lines[:60]))
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S).group(1)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", blocks(ROOT / "README.md", "python")[0]], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "nDCG@10" in done.stdout

@@ -39,8 +39,8 @@ def write_data(folder: Path) -> Path:
     home = folder / "cacm"
     (home / "qrels").mkdir(parents=True)
     (home / "corpus.jsonl").write_text("".join(json.dumps(p) + "\n" for p in passages[:30]))
-    asked = [{"_id": f"q{n}", "text": " ".join(passages[n]["text"].split()[4:8])} for n in range(6)]
-    (home / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in asked))
+    queries = [{"_id": f"q{n}", "text": " ".join(passages[n]["text"].split()[4:8])} for n in range(6)]
+    (home / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
     judged = "".join(f"q{n}\tp{n:03}\t1\n" for n in range(6))
     (home / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
     return folder

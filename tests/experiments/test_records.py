@@ -30,7 +30,7 @@ def test_the_best_on_the_dev_pairs_and_its_best_seed():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_but_dev_is_looked_at(seed):
+def test_only_dev_scores_decide(seed):
     """Other sets at random, reversed or missing; order of the records; halves of the dev pairs."""
     chance = random.Random(seed)
     records = copy.deepcopy(samples())
@@ -64,7 +64,7 @@ def test_rows_are_compared_over_the_seeds_that_all_have():
     assert ranked(apart) == ["other", "one"]
 
 
-def test_models_that_are_too_large_are_passed_over():
+def test_models_that_are_too_large_are_skipped():
     records = samples()
     for record in records[:2]:
         record["model"]["half_bytes"] = 60_000_000
@@ -88,7 +88,7 @@ def test_a_half_alone_has_no_hybrid_and_is_not_chosen():
         chosen([record])
 
 
-def test_no_records_is_said(tmp_path):
+def test_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"run experiments/systems\.py"):
         read_records(tmp_path)
     (tmp_path / "torn.json").write_text("{")

@@ -13,7 +13,7 @@ from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.search.config import SearchConfig
 
-BUDGETS = sorted(name for name, told in read_toml(FILE)["budgets"].items() if "pretrain" in told)
+BUDGETS = sorted(name for name, settings in read_toml(FILE)["budgets"].items() if "pretrain" in settings)
 """Those that train."""
 PROMISED = {
     "bm25",
@@ -60,7 +60,7 @@ def steps_of(made, row, seed=0):
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_every_row_resolves_to_commands_that_would_start(budget, tmp_path):
+def test_every_row_resolves_to_valid_commands(budget, tmp_path):
     made = driver(budget, tmp_path)
     rows = made.experiment.rows
     assert rows.keys() >= PROMISED
@@ -82,14 +82,14 @@ def test_every_row_resolves_to_commands_that_would_start(budget, tmp_path):
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_systems_differ_by_their_pretraining_alone(budget, tmp_path):
+def test_methods_differ_only_in_pretraining(budget, tmp_path):
     """The same text, updates and rows of a batch; the same fine-tuning, but for what the row names."""
     made = driver(budget, tmp_path)
     systems = [r for r in made.experiment.rows.values() if r.table == "systems"]
-    told = {row.name: steps_of(made, row) for row in systems}
-    first = told["retromae"]["pretrain retromae"]
+    steps = {row.name: steps_of(made, row) for row in systems}
+    first = steps["retromae"]["pretrain retromae"]
     for row in systems:
-        own = {name: c for name, c in told[row.name].items() if name.startswith("pretrain")}
+        own = {name: c for name, c in steps[row.name].items() if name.startswith("pretrain")}
         for name, config in own.items():
             if name != "pretrain dupmae-dagger":
                 same = ("corpus", "model", "steps", "length", "learning_rate", "seed", "accumulate")
@@ -97,12 +97,12 @@ def test_systems_differ_by_their_pretraining_alone(budget, tmp_path):
                 # A draw of CoT-MAE fills two rows.
                 assert config.batch_size * (2 if config.method == "cot-mae" else 1) == first.batch_size
         for stage in ("stage1", "stage2", "stage3"):
-            ours, theirs = (dataclasses.asdict(told[n][stage]) for n in (row.name, "none"))
+            ours, theirs = (dataclasses.asdict(steps[n][stage]) for n in (row.name, "none"))
             differing = {k for k in ours if ours[k] != theirs[k]} - {"output", "model", "mined", "scores"}
             assert differing == set(row.stage)
 
 
-def test_the_updates_are_whole_log_entries(tmp_path):
+def test_updates_are_a_multiple_of_the_logging_interval(tmp_path):
     """So that the tokens of the log are all that were read."""
     for budget in BUDGETS:
         made = driver(budget, tmp_path)
@@ -123,7 +123,7 @@ def test_seeds_reach_every_training(tmp_path):
     assert "seed2" in steps["pretrain dupmae-dagger"].init_from
 
 
-def test_from_scratch_nothing_is_read_of_the_base(tmp_path):
+def test_rows_from_scratch_read_nothing_of_the_base(tmp_path):
     made = driver("cores", tmp_path)
     for name in ("scratch", "scratch-dupmae"):
         lines = " ".join(made.plan(made.experiment.rows[name], 0))
@@ -138,14 +138,14 @@ def test_rows_that_read_others_come_last(tmp_path):
     assert names.index("cap-32") > names.index("first-stage3")
 
 
-def test_a_budget_may_leave_tables_out():
+def test_a_budget_may_omit_tables():
     whole = Experiment.read("cores")
     some = dataclasses.replace(whole, budget=dataclasses.replace(whole.budget, tables=["references", "caps"]))
     assert {row.table for row in selected(some, [])} == {"references", "caps"}
     assert {row.table for row in selected(whole, [])} > {"references", "caps"}
 
 
-def test_what_is_not_there_is_refused_by_name(tmp_path):
+def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(UnknownName, match="gpu"):
         Experiment.read("gpus")
     with pytest.raises(UnknownName, match="dupmae"):

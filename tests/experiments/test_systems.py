@@ -20,8 +20,7 @@ from rows import Experiment
 from systems import Driver, half_bytes
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.folder import folder_digest, load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +49,7 @@ def environment():
 
 
 def timeless(value):
-    """A record without what a clock said."""
+    """A record without its times."""
     if isinstance(value, dict):
         return {k: timeless(v) for k, v in value.items() if k != "seconds" and not k.endswith("per_second")}
     return [timeless(v) for v in value] if isinstance(value, list) else value
@@ -63,11 +62,11 @@ def shared(tmp_path):
     return tmp_path
 
 
-def test_the_data_is_written_once_and_for_one_budget(shared):
+def test_data_is_written_once_and_for_one_budget(shared):
     experiment = Experiment.read("smoke", str(shared / "tiny"))
     folder = shared / "out"
-    told = prepare(shared / "data", experiment.budget, experiment.base, folder)
-    assert told["counts"] == {"texts": 60}
+    made = prepare(shared / "data", experiment.budget, experiment.base, folder)
+    assert made["counts"] == {"texts": 60}
     rows = [json.loads(line) for line in (folder / "pretrain.jsonl").read_text().splitlines()]
     assert len(rows) == 60
     assert all(row["queries"][0] in row["text"] for row in rows)
@@ -75,18 +74,18 @@ def test_the_data_is_written_once_and_for_one_budget(shared):
     assert (folder / "cacm" / "qrels" / "test.tsv").is_file()
     assert (folder / "base" / "model.safetensors").is_file()
     before = (folder / "pretrain.jsonl").stat().st_mtime_ns
-    assert prepare(shared / "data", experiment.budget, experiment.base, folder) == told
+    assert prepare(shared / "data", experiment.budget, experiment.base, folder) == made
     assert (folder / "pretrain.jsonl").stat().st_mtime_ns == before
     with gzip.open(shared / "data" / "pretrain" / "xquad.txt.gz", "at") as f:
         f.write("one more line\n")
-    with pytest.raises(InputError, match="made of other data"):
+    with pytest.raises(InputError, match="made from other data"):
         prepare(shared / "data", experiment.budget, experiment.base, folder)
     (shared / "data" / "pretrain" / "xquad.txt.gz").unlink()
     with pytest.raises(InputError, match=r"xquad\.txt\.gz: no such file"):
         prepare(shared / "data", experiment.budget, experiment.base, shared / "other")
 
 
-def test_the_start_from_scratch_has_the_shape_of_the_base_and_none_of_its_weights(shared):
+def test_the_scratch_model_has_the_architecture_but_not_the_weights_of_the_base(shared):
     state = torch.random.get_rng_state()
     for name in ("scratch", "again"):
         # The tiny base is itself seed 0 of its shape.
@@ -109,8 +108,8 @@ def test_a_pseudo_query_is_a_sentence_of_its_text():
     assert pseudo_query("word " * 40, chance, words=5) == "word word word word word"
 
 
-def test_half_bytes_are_what_is_published(tmp_path):
-    from dupmae_ir.models.checkpoints.saving import save_model
+def test_half_bytes_equal_the_published_size(tmp_path):
+    from dupmae_ir.models.checkpoints.folder import save_model
 
     folder = write_base(tmp_path / "tiny")
     save_model(tmp_path / "half", *load_model(folder)[:2], load_model(folder)[2], half=True)
@@ -118,7 +117,7 @@ def test_half_bytes_are_what_is_published(tmp_path):
     assert half_bytes(folder) == pytest.approx(size, rel=0.1)
 
 
-def test_the_third_stage_waits_for_the_systems(tmp_path):
+def test_stage3_requires_the_records_of_all_methods(tmp_path):
     driver = Driver(Experiment.read("smoke"), tmp_path, quiet=True)
     systems = [r for r in driver.experiment.rows.values() if r.table == "systems"]
     driver.records.mkdir()
@@ -130,11 +129,11 @@ def test_the_third_stage_waits_for_the_systems(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_row_from_text_to_record_killed_and_not(shared):
+def test_a_killed_row_ends_with_the_record_of_an_uninterrupted_one(shared):
     """kill -9 in pre-training and in the first stage; the same command ends with the same record."""
     quiet = {"env": environment(), "stdout": subprocess.DEVNULL}
     subprocess.run(command(shared, "whole", "dupmae"), check=True, **quiet)
-    for sign in ("pretrained/*/.model.work/checkpoint-*", "rows/*/.stage1.work/checkpoint-*"):
+    for sign in ("pretrained/*/.model.training/checkpoint-*", "rows/*/.stage1.training/checkpoint-*"):
         victim = subprocess.Popen(command(shared, "killed", "dupmae"), start_new_session=True, **quiet)
         while not list((shared / "killed" / "smoke").glob(sign)):
             assert victim.poll() is None, f"it ended before {sign}"

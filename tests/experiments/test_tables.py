@@ -61,7 +61,7 @@ def test_a_row_equal_to_the_control_is_not_starred(records):
     assert "*" not in table.replace("**", "")
 
 
-def test_the_table_as_it_reads(records):
+def test_the_table_in_markdown(records):
     table = score_table(records, ("references", "systems"), "none", "nDCG@10")
     lines = table.splitlines()
     assert lines[0] == "| nDCG@10 | | dev | cacm |"
@@ -82,9 +82,9 @@ def test_a_row_of_one_seed_is_compared_with_that_seed_of_the_control(records):
     assert "*" not in cap.replace("**", "")
 
 
-def test_other_queries_are_refused(records):
+def test_different_queries_are_refused(records):
     records[3]["sets"]["dev"]["queries"] = ["x"] * 20
-    with pytest.raises(InputError, match="other queries on dev"):
+    with pytest.raises(InputError, match="different queries on dev"):
         score_table(records, ("systems",), "none", "nDCG@10")
 
 
@@ -107,7 +107,7 @@ def test_a_reference_is_tested_against_a_control_of_the_same_only_mode(records):
     assert all(c.p is not None for c in cells({"bm25": grouped["bm25"]}, grouped["minilm"], "nDCG@10").values())
 
 
-def test_rows_stand_in_the_order_of_the_file(records):
+def test_rows_are_in_the_order_of_the_file(records):
     for record in records:
         record["place"] = {"dupmae": 0, "none": 2}.get(record["row"], 1)
     found = [line.split("|")[1].strip() for line in score_table(records, ("systems",), "dupmae", "R@100").splitlines()]
@@ -135,12 +135,12 @@ def test_differences_are_of_the_seeds_that_both_have(records):
     assert "LOG1P" not in "".join(whole)
 
 
-def test_a_difference_within_chance_is_not_bold():
+def test_a_difference_within_noise_is_not_bold():
     same, other = a_record("none"), a_record("dupmae")
     assert "**" not in difference_table([same, other]).splitlines()[2].split("|")[3]
 
 
-def test_differences_want_their_control(records):
+def test_differences_require_their_control(records):
     with pytest.raises(InputError, match="no hybrid record of none"):
         difference_table(records[3:])
 
@@ -150,7 +150,7 @@ def test_costs(records):
     assert line == "| DUPMAE | 3 | 1,000 | 20 | 5 | 5 | 0.0 | 0.0 | 0.0 | 40.0 |"
 
 
-def test_the_choice_says_what_and_why(records):
+def test_the_choice_names_the_row_and_the_ranking(records):
     assert choice(records).splitlines()[2:5] == [
         "| DUPMAE | 0.5000 | 0.5200 |",
         "| LOG1P | 0.4800 | - |",
@@ -164,10 +164,10 @@ def test_the_command_writes_tables_and_pictures(records, tmp_path, capsys):
     folder.mkdir()
     for record in records:
         (folder / f"{record['row']}.seed{record['seed']}.json").write_text(json.dumps(record))
-    told = ["systems", "differences", "ablations", "costs", "choice", "pictures"]
-    assert main([*told, "--records", str(folder), "--pictures", str(tmp_path / "p")]) == 0
-    said = capsys.readouterr().out
-    assert said.count("| R@100 | | dev | cacm |") == 2
+    tables = ["systems", "differences", "ablations", "costs", "choice", "pictures"]
+    assert main([*tables, "--records", str(folder), "--pictures", str(tmp_path / "p")]) == 0
+    out = capsys.readouterr().out
+    assert out.count("| R@100 | | dev | cacm |") == 2
     assert {p.name for p in (tmp_path / "p").iterdir()} == {
         "losses.png",
         "differences.png",
@@ -197,7 +197,7 @@ def test_complementarity_is_of_the_chosen_model_or_of_the_embedded_one(records, 
     assert drawn([embedded], pyplot).get_suptitle() == "EMBEDDED"
 
 
-def test_titles_of_points_do_not_cover_each_other(pyplot):
+def test_titles_of_points_do_not_overlap(pyplot):
     _, axis = pyplot.subplots()
     axis.set_ylim(0, 1)
     label(axis, [(1.0, 0.5, "b"), (1.0, 0.5, "c"), (1.0, 0.1, "a"), (1.0, 0.51, "d")])

@@ -1,0 +1,85 @@
+"""Run docs/tutorial.md from top to bottom and write what its commands print. With --check, exit 1 when that differs.
+
+Blocks with a title are files and are written first. ``console`` blocks hold commands after ``$``; what follows is their
+output. ``python`` blocks without a title are run; a ``text`` block after one is its output. Everything happens in an
+empty folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PAGE = Path(__file__).with_name("tutorial.md")
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```\n', re.M | re.S)
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+SPEED = re.compile(r"[\d,.]+(?= documents/s| s\b)|\([\d,.]+/s\)")
+"""Parts of the output that depend on the machine's speed."""
+TOLERANCE = 1e-3
+"""Relative; processors add floating-point numbers in different orders."""
+
+
+def run_page(text: str, folder: Path) -> str:
+    """``text`` with the output of every command and program replaced by what it prints in ``folder``."""
+    program_output = None
+
+    def replace(block: re.Match[str]) -> str:
+        nonlocal program_output
+        language, title, body = block.groups()
+        expected, program_output = program_output, None
+        if title:
+            path = folder / title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(body, encoding="utf-8")
+        elif language == "console":
+            body = "\n".join(f"$ {command}\n{_run(command, folder)}" for command in commands(body))
+        elif language == "python":
+            program_output = _run([sys.executable, "-c", body], folder)
+        elif language == "text" and expected is not None:
+            body = expected
+        return f"```{language}" + (f' title="{title}"' if title else "") + f"\n{body}```\n"
+
+    return BLOCK.sub(replace, text)
+
+
+def commands(body: str) -> list[str]:
+    """Command lines of a console block, continuation lines included."""
+    return [match[1] for match in re.finditer(r"^\$ ((?:.*\\\n)*.*)$", body, re.M)]
+
+
+def _run(command: str | list[str], folder: Path) -> str:
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", "PYTHONWARNINGS": "ignore"}
+    if isinstance(command, str):
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        module = command.replace("\\\n", " ").replace("dupmae-ir ", f"{sys.executable} -m dupmae_ir ", 1)
+        command = ["bash", "-c", module]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{PAGE.name}: {command} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def same(old: str, new: str) -> bool:
+    """Equal text, numbers within :data:`TOLERANCE`, speeds ignored."""
+    old, new = SPEED.sub("#", old), SPEED.sub("#", new)
+    if NUMBER.sub("0", old) != NUMBER.sub("0", new):
+        return False
+    pairs = zip(NUMBER.findall(old), NUMBER.findall(new), strict=True)
+    return all(math.isclose(*(float(n.replace(",", "")) for n in pair), rel_tol=TOLERANCE) for pair in pairs)
+
+
+if __name__ == "__main__":
+    page = PAGE.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        current = run_page(page, Path(folder))
+    if "--check" not in sys.argv:
+        PAGE.write_text(current, encoding="utf-8")
+    elif not same(page, current):
+        sys.exit("docs/tutorial.md does not show what its commands print: make docs")
