@@ -63,7 +63,8 @@ def _collection(target: Path, config: DemoConfig) -> dict[str, int]:
 
 
 def _encode(folder: Path, config: DemoConfig) -> None:
-    from dupmae_ir.encode.run import EncodeConfig, run
+    from dupmae_ir.encode.config import EncodeConfig
+    from dupmae_ir.encode.run import run
 
     settings = EncodeConfig(
         corpus=str(folder / "collection" / "corpus.jsonl"),
@@ -79,7 +80,8 @@ def _encode(folder: Path, config: DemoConfig) -> None:
 
 
 def _bm25_index(folder: Path, config: DemoConfig) -> None:
-    from dupmae_ir.index.run import Bm25Config, build
+    from dupmae_ir.index.config import Bm25Config
+    from dupmae_ir.index.run import run_bm25
 
     # Made anew each time: the collection is the interpreter's own, and another Python's must not linger.
     settings = Bm25Config(
@@ -89,7 +91,7 @@ def _bm25_index(folder: Path, config: DemoConfig) -> None:
         quiet=config.quiet,
     )
     _show("index bm25", settings, config)
-    build(settings)
+    run_bm25(settings)
 
 
 def _search(folder: Path, system: str, config: DemoConfig) -> None:

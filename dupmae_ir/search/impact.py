@@ -44,7 +44,7 @@ class Forward(Protocol):
 
 def quantise(ot: sp.csr_matrix, scale: float) -> list[ImpactQuery]:
     """(q, V) float OT weights -> impacts, as for documents: ``rint(w * scale)``, at most 255, zeros dropped."""
-    from dupmae_ir.index.folder import quantise as quantised
+    from dupmae_ir.index.quantisation import quantise as quantised
 
     impacts, _ = quantised(ot, scale)
     rows = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)

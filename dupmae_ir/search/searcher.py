@@ -22,7 +22,7 @@ import numpy as np
 
 from dupmae_ir.device import ENGINES, pick_engine, processors, torch_threads
 from dupmae_ir.errors import UnknownName, UsageError
-from dupmae_ir.index.dense_kinds import FLAT, KINDS
+from dupmae_ir.index.config import FLAT, KINDS
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.certified_topk import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.dense import DenseIndex

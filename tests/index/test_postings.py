@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch, UsageError
 from dupmae_ir.index import postings as module
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.forward import Forward
 from dupmae_ir.index.postings import PostingsSearcher, export_postings, write_postings
 

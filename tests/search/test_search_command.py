@@ -11,8 +11,10 @@ import pytest
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.bm25 import build_bm25
-from dupmae_ir.index.dense_kinds import KINDS, build_kind
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.config import KINDS
+from dupmae_ir.index.dense_kinds import build_kind
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.fusion import rrf

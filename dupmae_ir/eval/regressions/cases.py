@@ -210,8 +210,8 @@ def _case(
 
 def _check_settings(case: Case, where: str) -> None:
     """The settings are ones that the commands have."""
-    from dupmae_ir.encode.run import EncodeConfig
-    from dupmae_ir.index.run import Bm25Config
+    from dupmae_ir.encode.config import EncodeConfig
+    from dupmae_ir.index.config import Bm25Config
     from dupmae_ir.search.run import SearchConfig
 
     if not case.all_measures:

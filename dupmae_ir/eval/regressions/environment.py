@@ -24,7 +24,7 @@ def code_digest() -> str:
 
 def fingerprint(threads: int) -> dict[str, Any]:
     """Everything that may move the last digits: versions, processor, threads. Equal fingerprints, equal bits."""
-    from dupmae_ir.index.folder import versions
+    from dupmae_ir.index.manifest import versions
 
     found = {k: v for k, v in versions().items() if k not in ("java", "dupmae_ir")}
     return {

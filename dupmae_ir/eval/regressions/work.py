@@ -66,13 +66,13 @@ def commands(case: Case, place: Place, data: Data | None = None) -> list[tuple[s
 def _index_command(case: Case, place: Place, data: Data, folder: str) -> tuple[str, Any]:
     told = {**case.encode, "corpus": str(data.corpus), "index": folder, "quiet": place.quiet}
     if case.mode == "bm25":
-        from dupmae_ir.index.run import Bm25Config
+        from dupmae_ir.index.config import Bm25Config
 
         return "index bm25", from_mapping(Bm25Config, told)
-    from dupmae_ir.encode.run import EncodeConfig
+    from dupmae_ir.encode.config import EncodeConfig
 
     model = place.model_folder(case.model)
-    own: dict[str, Any] = {"model": str(model) if model else None, "threads": place.threads}
+    own: dict[str, Any] = {"model": str(model) if model else None, "threads": place.threads or 0}
     if not place.models[case.model].embedded:
         # How the papers read the collection; the embedded model reads every collection in its own way.
         own |= {"document_length": data.document_length, "title_separator": data.title_separator}
@@ -244,9 +244,9 @@ def _index(name: str, settings: Any, place: Place, key: Mapping[str, Any]) -> No
 
         encode(settings)
     else:
-        from dupmae_ir.index.run import build
+        from dupmae_ir.index.run import run_bm25
 
-        build(settings)
+        run_bm25(settings)
     write_json(sidecar, wanted)
 
 

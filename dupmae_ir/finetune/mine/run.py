@@ -370,17 +370,18 @@ Search = Callable[[Sequence[Query]], Mapping[str, Sequence[Hit]]]
 
 def _bm25(config: MineConfig, source: str, folder: Path) -> Search:
     from dupmae_ir.index.bm25 import BM25Searcher
-    from dupmae_ir.index.run import Bm25Config, build
+    from dupmae_ir.index.config import Bm25Config
+    from dupmae_ir.index.run import run_bm25
 
     index = folder / "bm25"
     if not index.exists():  # it appears whole or not at all
-        build(Bm25Config(corpus=source, index=str(index), quiet=config.quiet))
+        run_bm25(Bm25Config(corpus=source, index=str(index), quiet=config.quiet))
     searcher = BM25Searcher(index, config.k1, config.b)
     return lambda queries: searcher.search(queries, config.depth, config.threads or processors())
 
 
 def _by_model(config: MineConfig, source: str, folder: Path) -> Search:
-    from dupmae_ir.encode.run import EncodeConfig
+    from dupmae_ir.encode.config import EncodeConfig
     from dupmae_ir.encode.run import run as encode
     from dupmae_ir.search.searcher import Searcher
 
@@ -394,7 +395,7 @@ def _by_model(config: MineConfig, source: str, folder: Path) -> Search:
             device=config.device,
             document_length=config.document_length,
             dtype=config.dtype,
-            threads=config.threads or None,
+            threads=config.threads,
             quiet=config.quiet,
         )
     )
@@ -415,12 +416,13 @@ def _lay_out(config: MineConfig, folder: str) -> None:
     """The postings of the index, for an engine that wants them: it is ours, so nobody else will make them."""
     from importlib.util import find_spec
 
+    from dupmae_ir.index.config import PostingsConfig
     from dupmae_ir.index.postings import folder_of
-    from dupmae_ir.index.run import PostingsConfig, postings
+    from dupmae_ir.index.run import run_postings
 
     wanted = config.engine == "postings" or (config.engine == "auto" and find_spec("numba") is not None)
     if wanted and not folder_of(folder).exists():  # it appears whole or not at all
-        postings(PostingsConfig(folder, config.quiet))
+        run_postings(PostingsConfig(folder, quiet=config.quiet))
 
 
 def _settings(config: MineConfig) -> dict[str, Any]:
