@@ -132,7 +132,7 @@ def test_the_choice_comes_back_with_its_reason(
 def test_what_cannot_be_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--topics", str(folder / "queries.jsonl"), "--output", str(tmp_path / "run")]
     for index, flags, says in (
-        ("bare", ["--engine", "postings"], "holds no postings; make them with: dupmae-ir index postings"),
+        ("bare", ["--engine", "postings"], "has no postings; build them with: dupmae-ir index postings"),
         ("index", ["--engine", "auto", "--dense"], "--engine belongs to --impact and --hybrid"),
     ):
         assert main(["--index", str(folder / index), *out, *flags]) == 2

@@ -199,7 +199,7 @@ def test_another_dense_index_in_python(many: Path, folder: Path) -> None:
     assert not any(a.report.exact for a in graph.answers(topics, 5) if a.report)
     assert graph.with_settings(dense_index="flat", ef_search=0).search(topics, 5) == want
     assert graph.with_settings(threads=1).dense is graph.dense
-    with pytest.raises(IndexMismatch, match="holds no \\(finished\\) ivf-sq8 index"):
+    with pytest.raises(IndexMismatch, match="has no \\(finished\\) ivf-sq8 index"):
         Searcher.open(folder / "index", dense_index="ivf-sq8")
 
 
@@ -309,7 +309,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "judges none of the 3 topics"),
     (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
     (["--query", "a", "--dense-index", "sq9"], "Did you mean 'sq8'?"),
-    (["--query", "a", "--dense-index", "sq8"], "holds no (finished) sq8 index; make it with: dupmae-ir index dense"),
+    (["--query", "a", "--dense-index", "sq8"], "has no (finished) sq8 index; make it with: dupmae-ir index dense"),
     (["--query", "a", "--dense-index", "sq8", "--impact"], "--dense-index belongs to --dense, --hybrid and --fusion"),
     (["--query", "a", "--nprobe", "3"], "--nprobe belongs to --dense-index ivf-sq8"),
     (["--query", "a", "--dense-index", "ivf-sq8", "--ef-search", "9"], "--ef-search belongs to --dense-index hnsw-sq8"),
