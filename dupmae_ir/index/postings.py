@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from dupmae_ir.index.forward import Forward, NpyWriter, mapped
 from dupmae_ir.index.quantisation import HIGHEST_IMPACT
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import write_json
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.kernels import Queries
 
 FORMAT = 1
 FILES: dict[str, type] = {
@@ -236,14 +239,6 @@ def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
     }
 
 
-class _Queries(NamedTuple):
-    """Several queries: terms (t,) int64 and weights (t,) int32; query q has those from ``starts[q]`` to the next."""
-
-    starts: np.ndarray
-    terms: np.ndarray
-    weights: np.ndarray
-
-
 class PostingsSearcher:
     """Exact inner products of impact queries with the documents of an index.
 
@@ -258,7 +253,11 @@ class PostingsSearcher:
         self.folder = folder_of(index.path)
         self._index = index
         self._docid_ranks = docid_ranks
-        self.meta, self._files = _opened(self.folder, index)
+        from dupmae_ir.index import kernels  # compiled by numba, which is optional
+
+        self._kernels = kernels
+        self.meta, files = _opened(self.folder, index)
+        self._files = kernels.Files(**files)
         self.window, self.documents = int(self.meta["window"]), index.documents
 
     @cached_property
@@ -283,18 +282,16 @@ class PostingsSearcher:
         not a positive whole number, and for a query that could score 2**31 or more. ``threads`` groups of queries run
         at a time.
         """
-        from dupmae_ir.index import kernels
-
         if k < 1:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
         queries = list(queries)
         k = max(1, min(k, self.documents))
-        room = max(k, min(2 * k, self.documents)) + kernels.SLACK
+        room = max(k, min(2 * k, self.documents)) + self._kernels.SLACK
         share = -(-len(queries) // max(1, threads))
         together = max(1, min(_TOGETHER, share, _KEYS // room))
         groups = [self._packed(queries[start : start + together]) for start in range(0, len(queries), together)]
 
-        def search(group: _Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+        def search(group: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
             return self._search(group, k, room, by_docid)
 
         if threads <= 1 or len(groups) < 2:
@@ -305,32 +302,11 @@ class PostingsSearcher:
         with ThreadPoolExecutor(min(threads, len(groups))) as pool:
             return [found for part in pool.map(search, groups) for found in part]
 
-    def _search(self, queries: _Queries, k: int, room: int, by_docid: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-        from dupmae_ir.index import kernels
-
+    def _search(self, queries: Queries, k: int, room: int, by_docid: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         ranks = self._ranks if by_docid else np.zeros(0, np.int64)
         count = len(queries.starts) - 1
         keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
-        f = self._files
-        kernels.search(
-            f["starts"],
-            f["pointers"],
-            f["maxima"],
-            f["rows"],
-            f["impacts"],
-            f["columns"],
-            f["column_starts"],
-            f["dense"],
-            self.window,
-            self.documents,
-            queries.starts,
-            queries.terms,
-            queries.weights,
-            ranks,
-            k,
-            keys,
-            counts,
-        )
+        self._kernels.search(self._files, self.window, self.documents, queries, ranks, k, keys, counts)
         rows_of = self._rows_by_docid if by_docid else None
         return [_ranked(keys[q, :found], k, rows_of) for q, found in enumerate(counts.tolist())]
 
@@ -343,49 +319,32 @@ class PostingsSearcher:
         k: int,
         threads: int = 1,
     ) -> list[tuple[np.ndarray, np.ndarray] | None]:
-        """Every row that can be among the ``k`` best by another score plus ``unit`` times the impacts' integer sum, for
-        each query: rows (m,) int64, ascending, and their integer sums (m,) int64, m >= k where there are so many.
+        """Candidates for the ``k`` best rows by another score plus ``unit`` times the integer sum of impacts.
 
-        ``others(first, last)`` gives the other score of the rows from ``first`` to ``last``, (q, last - first) float32,
-        which is used up. ``slacks`` (q,): how far it and one float32 addition can be from the true sum. None for a
-        query of whose rows too many cannot be told apart within that.
+        Returns for each query the rows (m,) int64, ascending, and their integer sums (m,) int64: every row that can be
+        among the ``k`` best, at least ``k`` if the index has as many. None for a query with too many rows that the
+        error bound cannot separate.
+
+        Args:
+            queries: maps of terms to positive integer weights.
+            others: ``others(first, last)`` returns the other score of the rows from ``first`` to ``last`` (exclusive),
+                (q, last - first) float32, which is modified in place.
+            unit: what one unit of the integer sum adds to the score.
+            slacks: (q,) the largest error of the other score and of one float32 addition.
+            k: number of best rows.
+            threads: groups of queries searched at a time.
         """
-
-        from dupmae_ir.index import kernels
-
-        room = min(4 * k, self.documents) + _SPARE
-        count = len(queries)
+        room, count = min(4 * k, self.documents) + _SPARE, len(queries)
         shares = [slice(start, start + -(-count // threads)) for start in range(0, count, -(-count // threads))]
         groups = [self._packed(queries[share]) for share in shares]
         rows, sums = np.empty((count, room), np.int32), np.empty((count, room), np.int32)
         totals, counts = np.empty((count, room), np.float32), np.zeros(count, np.int64)
-        floors, f = np.full(count, -np.inf), self._files
+        floors = np.full(count, -np.inf)
 
-        def one(share: slice, group: _Queries, w: int, scores: np.ndarray) -> None:
-            kernels.search_sum(
-                w,
-                f["starts"],
-                f["pointers"],
-                f["columns"],
-                f["column_starts"],
-                f["rows"],
-                f["impacts"],
-                f["dense"],
-                self.window,
-                self.documents,
-                group.starts,
-                group.terms,
-                group.weights,
-                unit,
-                scores[share],
-                k,
-                slacks[share],
-                rows[share],
-                sums[share],
-                totals[share],
-                counts[share],
-                floors[share],
-            )
+        def one(share: slice, group: Queries, w: int, scores: np.ndarray) -> None:
+            kept = self._kernels.Kept(rows[share], sums[share], totals[share])
+            size, own = (self.window, self.documents), (slacks[share], kept, counts[share], floors[share])
+            self._kernels.search_sum(w, self._files, *size, group, unit, scores[share], k, *own)
 
         with ThreadPoolExecutor(len(groups)) as pool:
             for w, first in enumerate(range(0, self.documents, self.window)):
@@ -398,8 +357,8 @@ class PostingsSearcher:
             for q, found in enumerate(counts.tolist())
         ]
 
-    def _packed(self, queries: Sequence[dict[str, int]]) -> _Queries:
-        """Their terms that the index knows, one query after the other. Numbers are checked all at once."""
+    def _packed(self, queries: Sequence[dict[str, int]]) -> Queries:
+        """The queries' terms that the index has, one query after the other. Weights are checked together."""
         lengths = [len(query) for query in queries]
         weights = np.fromiter((w for query in queries for w in query.values()), np.float64, sum(lengths))
         if not ((weights >= 1) & (weights == np.rint(weights))).all():
@@ -413,7 +372,7 @@ class PostingsSearcher:
                 "a query could score 2**31 or more, which search by postings cannot represent; scale its weights down"
             )
         starts = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(queries)))))
-        return _Queries(starts, terms[known], weights.astype(np.int32))
+        return self._kernels.Queries(starts, terms[known], weights.astype(np.int32))
 
 
 def _opened(folder: Path, index: Index) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -461,7 +420,7 @@ def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.nd
 def _within(
     rows: np.ndarray, sums: np.ndarray, totals: np.ndarray, k: int, slack: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of the rows kept those that can still be among the ``k`` best."""
+    """The kept rows that can still be among the ``k`` best."""
     if k < len(totals):
         kth = np.partition(totals, len(totals) - k)[len(totals) - k]
         near = totals >= float(kth) - 2 * slack
