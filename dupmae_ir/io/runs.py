@@ -71,7 +71,7 @@ class RunWriter:
         """Write the hits of one query, best first. A query without hits has no line in either format.
 
         Raises :class:`OutputError` for a query written before, a document listed twice, an id with white space
-        (the columns could not be told apart) and a score that is not a finite float32.
+        (which separates columns) and a score that is not a finite float32.
         """
         ranked = best_first(hits)
         docids = [h.docid for h in ranked]

@@ -208,7 +208,7 @@ DAMAGE = {
     "cut ids": (_cut("docid"), "ids, but meta.json records 120"),
     "no vectors": (_remove("cls/index"), "cls/index is missing"),
     "cut vectors": (_cut("cls/index"), "truncated"),
-    "other vectors": (_narrower_vectors, "holds 0 vectors of width 7, wanted 120 of width 8"),
+    "other vectors": (_narrower_vectors, "has 0 vectors of width 7, expected 120 of width 8"),
     "no faiss ids": (_remove("cls/docid"), "cls/docid is missing"),
     "no postings": (_remove("ot"), "not a Lucene index"),
     "no forward": (_remove("forward/impacts.npy"), "impacts.npy is missing"),
