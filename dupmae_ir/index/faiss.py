@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import faiss
 import numpy as np
@@ -79,13 +79,13 @@ class FlatWriter:
             self._file.close()
 
 
-def read_flat(path: str | Path, mapped: bool = True) -> faiss.Index:
+def read_flat(path: str | Path, mapped: bool = True) -> Any:
     """Open an index; ``mapped`` maps the vectors instead of reading them, where faiss can (1.10 and later)."""
     flag = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0
     return faiss.read_index(str(path), flag)
 
 
-def vectors_of(index: faiss.Index) -> np.ndarray:
+def vectors_of(index: faiss.IndexFlat) -> np.ndarray:
     """The (n, dim) float32 vectors of a flat index, read-only, without a copy. The caller must keep ``index`` alive."""
     if not index.ntotal:
         return np.zeros((0, index.d), np.float32)

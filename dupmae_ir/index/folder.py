@@ -98,7 +98,7 @@ class IndexFolder:
         return {term: i for i, term in enumerate(self.terms)}
 
     @cached_property
-    def faiss_index(self) -> faiss.Index:
+    def faiss_index(self) -> faiss.IndexFlatIP:
         """The faiss ``IndexFlatIP`` of the [CLS] vectors."""
         self._need("cls", "[CLS] vectors", "--dense")
         return read_flat(self.path / "cls" / "index")

@@ -22,6 +22,7 @@ window by window and skips those in which even the highest impacts could not lif
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -343,15 +344,14 @@ class PostingsSearcher:
 
         def one(share: slice, group: Queries, w: int, scores: np.ndarray) -> None:
             kept = self._kernels.Kept(rows[share], sums[share], totals[share])
-            size, own = (self.window, self.documents), (slacks[share], kept, counts[share], floors[share])
-            self._kernels.search_sum(w, self._files, *size, group, unit, scores[share], k, *own)
+            fixed = (w, self._files, self.window, self.documents, group, unit)
+            self._kernels.search_sum(*fixed, scores[share], k, slacks[share], kept, counts[share], floors[share])
 
         with ThreadPoolExecutor(len(groups)) as pool:
             for w, first in enumerate(range(0, self.documents, self.window)):
                 scores = others(first, min(first + self.window, self.documents))
-                tasks = [pool.submit(one, share, group, w, scores) for share, group in zip(shares, groups, strict=True)]
-                for task in tasks:
-                    task.result()
+                # list() raises what a thread raised
+                list(pool.map(one, shares, groups, itertools.repeat(w), itertools.repeat(scores)))
         return [
             None if found < 0 else _within(rows[q, :found], sums[q, :found], totals[q, :found], k, slacks[q])
             for q, found in enumerate(counts.tolist())

@@ -57,7 +57,7 @@ def test_problems_are_named(tmp_path, vectors):
         writer.add(vectors)
     assert flat_problem(path, 100, 24) is None
     assert "has 100 vectors of width 24, expected 99 of width 24" in flat_problem(path, 99, 24)
-    assert "wanted 100 of width 12" in flat_problem(path, 100, 12)
+    assert "expected 100 of width 12" in flat_problem(path, 100, 12)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     assert "truncated" in flat_problem(path, 100, 24)
