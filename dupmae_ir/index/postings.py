@@ -350,7 +350,6 @@ class PostingsSearcher:
         with ThreadPoolExecutor(len(groups)) as pool:
             for w, first in enumerate(range(0, self.documents, self.window)):
                 scores = others(first, min(first + self.window, self.documents))
-                # list() raises what a thread raised
                 list(pool.map(one, shares, groups, itertools.repeat(w), itertools.repeat(scores)))
         return [
             None if found < 0 else _within(rows[q, :found], sums[q, :found], totals[q, :found], k, slacks[q])
