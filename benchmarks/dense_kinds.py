@@ -23,8 +23,10 @@ from typing import Any
 import harness
 import numpy as np
 
-from dupmae_ir.index.dense_kinds import KINDS, build_kind, open_kind
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.config import KINDS
+from dupmae_ir.index.dense_kinds import build_kind, open_kind
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.search.certified_topk import Outcome, exact_top, first_depth
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.quantised_dense import ApproximateIndex, open_dense

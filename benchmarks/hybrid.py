@@ -28,7 +28,8 @@ import impact_engine
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.postings import export_postings, folder_of
 from dupmae_ir.search.ordering import best_positions
 from dupmae_ir.search.searcher import Searcher

@@ -28,7 +28,8 @@ import scipy.sparse as sp
 from harness import Claim, arguments, curves, fitted_exponent, in_turns, middle, report, speedup
 
 from dupmae_ir import pyserini
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.postings import export_postings, folder_of
 
 VOCABULARY, TOPICS, TOPIC_TERMS = 28_000, 2_000, 300

@@ -23,11 +23,12 @@ from dupmae_ir.device import need_packages
 class Command:
     """``dupmae-ir VERB``.
 
-    ``work`` is ``"module:function"``: a function of one ``config`` that returns the result, a JSON-able mapping (or
+    ``work`` is ``"module:function"``: a function of one ``config`` that returns the result, a JSON-able value (or
     None, on the worker processes of a distributed run). ``summarize(config, result)`` gives the line for the person
     watching, on standard error; ``show(config, result)`` the answer itself, on standard output. With ``--json``,
     ``as_json(config, result)`` is printed instead, by default the result on one line. An empty string prints nothing.
-    ``epilog`` is appended to the help page.
+    ``status(config, result)`` is the exit status of a command that completed and found something wrong (a check that
+    failed); without it, 0. ``epilog`` is appended to the help page.
     """
 
     verb: str
@@ -40,7 +41,7 @@ class Command:
     as_json: Callable[[Any, Any], str] | None = None
     resumes: bool = False  #: an interrupted run is continued by the same command
     packages: tuple[str, ...] = ()  #: packages of the extra ``train`` that ``work`` imports
-    status: Callable[[dict[str, Any]], int] | None = None  #: the exit status for a result; 0 without it
+    status: Callable[[Any, Any], int] | None = None
     epilog: str = ""
 
     def __call__(self, argv: list[str] | None = None) -> int:
@@ -60,7 +61,7 @@ class Command:
             say(text, config.quiet)
         if text := self._printed(config, result):
             print(text)
-        return self.status(result) if self.status else 0
+        return self.status(config, result) if self.status else 0
 
     def _printed(self, config: Any, result: Any) -> str:
         if config.json:

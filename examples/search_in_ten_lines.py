@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.search import Searcher
 

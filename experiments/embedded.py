@@ -22,7 +22,7 @@ from tables import score_tables
 
 from dupmae_ir.console import guarded
 from dupmae_ir.finetune.stages import run_stages
-from dupmae_ir.models.checkpoints.folder import load_model
+from dupmae_ir.models.checkpoints.loading import load_model
 
 RECIPE = "embedded"
 STEPS = ("held", "stage1")
@@ -39,7 +39,7 @@ def train(pairs: Path, folder: Path, quiet: bool) -> dict[str, Any]:
 def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
     """The model card, README.md of the folder; ``made``: training.json of each step."""
     held, stage = (made[name] for name in STEPS)
-    batch = held["config"]["batch_size"]
+    batch = held["settings"]["batch_size"]
     return f"""# The embedded model
 
 A MiniLM encoder fine-tuned for DupMAE's two representations, [CLS] and OT. It was **not** pre-trained with a masked

@@ -11,10 +11,11 @@ from typing import Any
 
 from rows import checked
 
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.eval.evaluate import evaluate
-from dupmae_ir.index.run import Bm25Config, build
+from dupmae_ir.index.config import Bm25Config
+from dupmae_ir.index.run import run_bm25
 from dupmae_ir.io.publishing import write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run, write_run
@@ -100,7 +101,7 @@ class Evaluator:
 
     def _bm25(self, collection: Path, folder: Path) -> dict[str, Any]:
         index, corpus = folder / "index", str(collection / "corpus.jsonl")
-        build(Bm25Config(corpus=corpus, index=str(index), overwrite=True, quiet=True))
+        run_bm25(Bm25Config(corpus=corpus, index=str(index), overwrite=True, quiet=True))
         self._search(collection, index, folder / "bm25.trec", "bm25", None, {})
         found = self._scores(collection, {"bm25": folder / "bm25.trec"})
         return found | {"index_bytes": {"bm25": size_of(index)}, "seconds": {}}

@@ -18,8 +18,9 @@ from rows import Budget
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json
-from dupmae_ir.models.checkpoints.base_models import base_folder
-from dupmae_ir.models.checkpoints.folder import load_model, save_model
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.saving import save_model
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from pretraining_curves import make_base
@@ -119,7 +120,7 @@ def _texts(data: Path, budget: Budget) -> list[Path]:
 
 def base_path(base: str) -> Path:
     """The folder of ``base`` with its original weights."""
-    return base_folder(base)
+    return model_folder(base)
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -12,7 +12,6 @@ import argparse
 import hashlib
 import json
 import platform
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +25,12 @@ from rows import LAST, MODES, PARTS, Experiment, Row, commands, write_recipe
 from dupmae_ir.console import guarded, say
 from dupmae_ir.errors import DupmaeError, InputError, UsageError
 from dupmae_ir.eval.regressions.environment import processor
-from dupmae_ir.finetune.stages import STATE, run_stages
+from dupmae_ir.finetune.stages import run_stages
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.registry import lookup
-from dupmae_ir.training import read_log
+from dupmae_ir.training.log import read_log
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,6 @@ class Driver:
             self.pretrain(after, seed)
         recipe = self.pretraining_recipe(name, seed)
         model = recipe.parent / "model"
-        if (model / "training.json").is_file() and not (recipe.parent / STATE).is_file():
-            # Killed after the model was published but before that was recorded; the command would not overwrite it.
-            shutil.rmtree(model)
         run_stages(str(recipe), str(recipe.parent), {}, self.quiet)
         return model
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dupmae_ir import device
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig

@@ -18,15 +18,15 @@ from dupmae_ir.collections.stdlib.queries import KINDS, GradedQuery, load_querie
 from dupmae_ir.config import flags
 from dupmae_ir.console import say
 from dupmae_ir.demo.config import DemoConfig
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.eval.evaluate import evaluate
-from dupmae_ir.index.run import Bm25Config
-from dupmae_ir.index.run import build as build_bm25
+from dupmae_ir.index.config import Bm25Config
+from dupmae_ir.index.run import run_bm25
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
-from dupmae_ir.search.run import SearchConfig
+from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.run import run as search
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Run
@@ -92,7 +92,7 @@ def _index_bm25(folder: Path, config: DemoConfig) -> None:
         quiet=config.quiet,
     )
     _print_command(settings, config)
-    build_bm25(settings)
+    run_bm25(settings)
 
 
 def _search(folder: Path, system: str, config: DemoConfig) -> None:

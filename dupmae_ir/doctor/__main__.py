@@ -26,7 +26,7 @@ def verdict(config: DoctorConfig, result: dict[str, Any]) -> str:
     return f"\n{count}; everything else works (with --model FOLDER)." if result["ok"] else f"\n{count}."
 
 
-def status(result: dict[str, Any]) -> int:
+def status(config: DoctorConfig, result: dict[str, Any]) -> int:  # noqa: ARG001
     """1 if something essential is broken."""
     return 0 if result["ok"] else 1
 

@@ -1,6 +1,6 @@
-"""Encoding: the resumable run, shards and their merging, and encoders in Pyserini's shape.
+"""Encoding: the resumable run, shards and their merging, and encoders with Pyserini's interface.
 
-The names are imported on first use, so that ``import dupmae_ir.encode`` costs nothing.
+Names are imported on first use, so that ``import dupmae_ir.encode`` is fast.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 _HOMES = {
     "DupmaeDocumentEncoder": "pyserini_encoders",
     "DupmaeQueryEncoder": "pyserini_encoders",
-    "EncodeConfig": "run",
-    "MergeConfig": "merge",
-    "write_queries": "queries",
+    "EncodeConfig": "config",
+    "MergeConfig": "config",
+    "write_queries": "query_files",
 }
 __all__ = sorted(_HOMES)
 

@@ -1,7 +1,7 @@
-"""Encoders in Pyserini's shape, so that stock searchers and writers can use them as they are.
+"""Encoders with Pyserini's interface, for stock searchers and writers.
 
-One object holds one model and has two views, ``.dense`` (numpy vectors) and ``.impact`` (dicts of term to integer).
-Both views of a text come from the same forward pass: whichever is asked second finds the first one's result.
+One object has one model and two views, ``.dense`` (numpy vectors) and ``.impact`` (dicts of term to integer). Both
+views of a text come from the same forward pass: the representations of recent texts are cached.
 
     queries = DupmaeQueryEncoder.for_index("indexes/mine")
     FaissSearcher("indexes/mine/cls", queries.dense).batch_search(texts, ids, k=100)
@@ -13,33 +13,37 @@ integers; divide them by the square of the index's scale to add them to dense sc
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
+from dupmae_ir.encode.parts import quantised
 from dupmae_ir.encode.representation_files import impact_dicts
-from dupmae_ir.encode.windows import quantised
-from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.types import Document, Representation
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.manifest import read_meta
+from dupmae_ir.models import load_encoder
+from dupmae_ir.types import Document, Encoder, Representation
 
-if TYPE_CHECKING:
-    from dupmae_ir.types import Encoder
+REMEMBERED = 4096  #: texts whose representation is cached for the other view
 
-REMEMBERED = 4096  #: texts whose representation is kept for the other view
+Vectors = np.ndarray | list[dict[str, int]]
+"""(n, dim) float32, or n dicts ``{term: impact}`` of Python integers from 1 to 255."""
+Vector = np.ndarray | dict[str, int]
+"""One item of :data:`Vectors`."""
 
 
 class DocumentView:
-    """One kind of vectors of documents; what Pyserini calls a ``DocumentEncoder``."""
+    """Encodes documents into one kind of vectors, as Pyserini's ``DocumentEncoder``."""
 
     def __init__(self, owner: DupmaeDocumentEncoder, kind: str) -> None:
         self._owner, self._kind = owner, kind
 
-    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **_: Any) -> Any:
+    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **_: object) -> Vectors:
         """n texts -> (n, dim) float32, or n dicts ``{term: impact}`` of Python integers from 1 to 255.
 
         Other keywords of Pyserini's command line (``fp16``, ``max_length``, ...) are ignored: lengths and dtype
@@ -51,22 +55,22 @@ class DocumentView:
 
 
 class QueryView:
-    """One kind of vectors of queries; what Pyserini calls a ``QueryEncoder``."""
+    """Encodes queries into one kind of vectors, as Pyserini's ``QueryEncoder``."""
 
     def __init__(self, owner: DupmaeQueryEncoder, kind: str) -> None:
         self._owner, self._kind = owner, kind
 
-    def encode(self, query: str, **_: Any) -> Any:
+    def encode(self, query: str, **_: object) -> Vector:
         """One query -> (dim,) float32, or one dict ``{term: impact}`` of Python integers from 1 to 255."""
         return self._owner.vectors(self._kind, [query])[0]
 
-    def encode_batch(self, queries: Sequence[str], **_: Any) -> Any:
+    def encode_batch(self, queries: Sequence[str], **_: object) -> Vectors:
         """n queries in one forward pass -> (n, dim) float32, or n dicts."""
         return self._owner.vectors(self._kind, list(queries))
 
 
 class _Vectors:
-    """A model, its scale and the representations of the last texts."""
+    """A model, its impact scale and the cached representations of recent texts."""
 
     def __init__(self, encoder: Encoder, scale: float | None, represent: Callable[[list[str]], Representation]) -> None:
         self.encoder = encoder
@@ -74,17 +78,17 @@ class _Vectors:
         self._represent = represent
         self._memo: OrderedDict[str, Representation] = OrderedDict()
 
-    def vectors(self, kind: str, texts: list[str]) -> Any:
+    def vectors(self, kind: str, texts: list[str]) -> Vectors:
         """``dense``: (n, dim) float32; ``impact``: n dicts of term to integer."""
         self._check(kind)
         representation = self.represent(texts)
-        if kind == "dense":
+        if kind == "dense" and representation.cls is not None:
             return representation.cls
         part = quantised([], representation, self.scale)
         return list(impact_dicts(part.impacts, self.encoder.terms or []))
 
     def represent(self, texts: list[str]) -> Representation:
-        """Both parts of n texts; only those that were not seen lately go through the model."""
+        """Both parts of n texts; only texts that are not cached go through the model."""
         new = list(dict.fromkeys(t for t in texts if t not in self._memo))
         fresh = dict(zip(new, _rows(self._represent(new)), strict=True)) if new else {}
         found = [fresh[t] if t in fresh else self._memo[t] for t in texts]
@@ -96,17 +100,17 @@ class _Vectors:
         return _stacked(found) if found else self._represent([])
 
     def _check(self, kind: str) -> None:
-        there = self.encoder.dim if kind == "dense" else self.encoder.terms
-        if there is None:
+        available = self.encoder.dim if kind == "dense" else self.encoder.terms
+        if available is None:
             raise UsageError(f"{self.encoder.name} was loaded without {kind} vectors; load both parts")
         if kind == "impact" and not self.scale:
             raise UsageError("impacts need a scale: give scale=, the one in the index's meta.json")
 
 
 class DupmaeDocumentEncoder(_Vectors):
-    """Documents to vectors. ``view`` is what :meth:`encode` itself gives: ``dense`` or ``impact``.
+    """Encodes documents. ``view`` is what :meth:`encode` returns: ``dense`` or ``impact``.
 
-    ``model_name`` is a model folder, None the embedded default; ``settings`` are those of ``load_encoder``.
+    ``model_name`` is a model folder, or None for the embedded default; ``settings`` are those of ``load_encoder``.
     """
 
     def __init__(
@@ -133,7 +137,7 @@ class DupmaeDocumentEncoder(_Vectors):
         """For a ``JsonlRepresentationWriter``."""
         return DocumentView(self, "impact")
 
-    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **kwargs: Any) -> Any:
+    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **kwargs: object) -> Vectors:
         """See :meth:`DocumentView.encode`."""
         return self._view.encode(texts, titles, **kwargs)
 
@@ -148,7 +152,7 @@ class DupmaeDocumentEncoder(_Vectors):
 
 
 class DupmaeQueryEncoder(_Vectors):
-    """Queries to vectors. ``view`` is what :meth:`encode` itself gives: ``dense`` or ``impact``.
+    """Encodes queries. ``view`` is what :meth:`encode` returns: ``dense`` or ``impact``.
 
     ``cap`` is the number of impacts kept of a query; Lucene takes at most 1,024.
     """
@@ -172,9 +176,9 @@ class DupmaeQueryEncoder(_Vectors):
     def for_index(cls, index: str | Path, model: str | Path | None = None, **options: Any) -> DupmaeQueryEncoder:
         """The encoder that made ``index``, with the index's lengths and scale.
 
-        ``model`` says where the model lies when that is not where it was. Another model is refused.
+        ``model`` is the model's folder where that has moved. Another model is refused.
         """
-        meta = _meta(Path(index))
+        meta = read_meta(index)
         made_by = meta["encoder"]
         queries = cls(
             model or (None if made_by["name"] == "default" else made_by["name"]),
@@ -187,8 +191,8 @@ class DupmaeQueryEncoder(_Vectors):
         )
         if queries.encoder.digest != made_by["digest"]:
             raise IndexMismatch(
-                f"{index} was made by another model than {queries.encoder.name} (digests {made_by['digest'][:12]} and "
-                f"{queries.encoder.digest[:12]}); name the one that made it"
+                f"{index} was not made by the model {queries.encoder.name} (digests {made_by['digest'][:12]} and "
+                f"{queries.encoder.digest[:12]}); name the model that made it"
             )
         return queries
 
@@ -202,18 +206,16 @@ class DupmaeQueryEncoder(_Vectors):
         """For a ``LuceneImpactSearcher``."""
         return QueryView(self, "impact")
 
-    def encode(self, query: str, **kwargs: Any) -> Any:
+    def encode(self, query: str, **kwargs: object) -> Vector:
         """See :meth:`QueryView.encode`."""
         return self._view.encode(query, **kwargs)
 
-    def encode_batch(self, queries: Sequence[str], **kwargs: Any) -> Any:
+    def encode_batch(self, queries: Sequence[str], **kwargs: object) -> Vectors:
         """See :meth:`QueryView.encode_batch`."""
         return self._view.encode_batch(queries, **kwargs)
 
 
 def _loaded(model: str | Path | None, device: str, settings: dict[str, Any]) -> Encoder:
-    from dupmae_ir.models import load_encoder
-
     return load_encoder(None if model is None else str(model), device=device, **settings)
 
 
@@ -221,15 +223,6 @@ def _known(view: str) -> str:
     if view not in ("dense", "impact"):
         raise UsageError(f"no view named {view!r}; use dense or impact")
     return view
-
-
-def _meta(index: Path) -> dict[str, Any]:
-    try:
-        return json.loads((index / "meta.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{index}: no finished index here (no meta.json)") from None
-    except ValueError as e:
-        raise InputError(f"{index / 'meta.json'}: broken JSON: {e}") from None
 
 
 def _rows(representation: Representation) -> list[Representation]:
@@ -241,7 +234,5 @@ def _rows(representation: Representation) -> list[Representation]:
 
 
 def _stacked(rows: list[Representation]) -> Representation:
-    import scipy.sparse as sp
-
     cls = None if rows[0].cls is None else np.concatenate([r.cls for r in rows if r.cls is not None])
     return Representation(cls, None if rows[0].ot is None else sp.vstack([r.ot for r in rows], format="csr"))

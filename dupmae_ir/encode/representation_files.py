@@ -1,7 +1,7 @@
-"""Pyserini's representation files: what ``pyserini.index.lucene --collection JsonVectorCollection`` reads.
+"""Pyserini's representation files, which ``pyserini.index.lucene --collection JsonVectorCollection`` reads.
 
-``FOLDER/ot/*.jsonl`` hold impacts (``"vector": {term: integer}``), ``FOLDER/cls/*.jsonl`` the dense vectors
-(``"vector": [float, ...]``), one file a window, each line ``{"id", "contents", "vector"}`` with title and text in
+``FOLDER/ot/*.jsonl`` contain impacts (``"vector": {term: integer}``), ``FOLDER/cls/*.jsonl`` the dense vectors
+(``"vector": [float, ...]``), one file per window, each line ``{"id", "contents", "vector"}`` with title and text in
 ``contents``. The whole folder appears at once, when the encoding is complete.
 """
 
@@ -11,39 +11,41 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from dupmae_ir.encode.windows import Part
+import scipy.sparse as sp
+
+from dupmae_ir.encode.parts import Part
 from dupmae_ir.errors import UsageError
+from dupmae_ir.io.jobs import work_folder
 from dupmae_ir.io.publishing import atomic_write, move_into_place, write_json
 from dupmae_ir.types import Document
 
 
 class JsonlFolder:
-    """Representation files under way: written beside ``target``, moved there by :meth:`publish`.
+    """Representation files in the making: written beside ``target``, moved there by :meth:`publish`.
 
-    ``work`` is the id of the encoding they belong to; it tells a finished folder from a foreign one.
+    ``work`` is the id of the encoding they belong to; a finished folder records it.
     """
 
     def __init__(self, target: Path, work: str, overwrite: bool = False) -> None:
         self.target, self.work = target, work
-        self.aside = target.with_name(f".{target.name}.encoding")
-        there = jsonl_work(target)
-        self.done = there == work
+        self.aside = work_folder(target)
+        existing = jsonl_work(target)
+        self.done = existing == work
         occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
-        if occupied and not self.done and not (overwrite and there):
-            tip = "add --overwrite to replace it" if there else "name another folder"
-            raise UsageError(f"--jsonl {target}: already there; {tip}")
+        if occupied and not self.done and not (overwrite and existing):
+            tip = "add --overwrite to replace it" if existing else "name another folder"
+            raise UsageError(f"--jsonl {target}: already exists; {tip}")
         if _read_work(self.aside / "work.json") != work and not self.done:
             shutil.rmtree(self.aside, ignore_errors=True)
             write_json(self.aside / "work.json", {"work": work})
 
     def has(self, number: int) -> bool:
-        """Whether the files of window ``number`` are there."""
+        """Whether the files of window ``number`` exist."""
         return self.done or any(self.aside.glob(f"*/{_name(number)}"))
 
     def write(self, number: int, documents: Sequence[Document], part: Part, terms: Sequence[str] | None) -> None:
-        """The files of one window, each atomically; writing a window again replaces them."""
+        """Write the files of one window, each atomically; writing a window again replaces them."""
         if self.done:
             return
         for kind, vectors in vectors_of(part, terms).items():
@@ -52,19 +54,19 @@ class JsonlFolder:
                     f.write(line_of(document, vector) + "\n")
 
     def publish(self) -> None:
-        """Everything is there: move the folder into place. Calling it again after a kill is harmless."""
+        """Move the complete folder into place. Calling it again after a kill is harmless."""
         if not self.done:
             move_into_place(self.aside, self.target)
             self.done = True
 
     def discard(self) -> None:
-        """Throw unfinished files away."""
+        """Remove unfinished files."""
         shutil.rmtree(self.aside, ignore_errors=True)
 
 
-def vectors_of(part: Part, terms: Sequence[str] | None) -> dict[str, Iterator[Any]]:
-    """``{"cls": lists of floats, "ot": dicts of term to int}`` of the parts there are, one item a document."""
-    vectors: dict[str, Iterator[Any]] = {}
+def vectors_of(part: Part, terms: Sequence[str] | None) -> dict[str, Iterator[list[float] | dict[str, int]]]:
+    """``{"cls": lists of floats, "ot": dicts of term to int}`` of the parts that exist, one item per document."""
+    vectors: dict[str, Iterator[list[float] | dict[str, int]]] = {}
     if part.cls is not None:
         vectors["cls"] = (row.tolist() for row in part.cls)
     if part.impacts is not None and terms is not None:
@@ -72,20 +74,20 @@ def vectors_of(part: Part, terms: Sequence[str] | None) -> dict[str, Iterator[An
     return vectors
 
 
-def impact_dicts(impacts: Any, terms: Sequence[str]) -> Iterator[dict[str, int]]:
-    """Rows of an integer CSR as ``{term: impact}`` with Python's own integers, which Java insists on."""
+def impact_dicts(impacts: sp.csr_matrix, terms: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Rows of an integer CSR as ``{term: impact}`` of Python integers, which the Java bridge requires."""
     for start, end in zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True):
         yield {terms[t]: int(i) for t, i in zip(impacts.indices[start:end], impacts.data[start:end], strict=True)}
 
 
-def line_of(document: Document, vector: Any) -> str:
-    """One line as Pyserini's own writer makes it."""
+def line_of(document: Document, vector: list[float] | dict[str, int]) -> str:
+    """One line in the format of Pyserini's own writer."""
     contents = f"{document.title}\n{document.text}" if document.title else document.text
     return json.dumps({"id": document.docid, "contents": contents, "vector": vector}, ensure_ascii=False)
 
 
 def jsonl_work(target: Path) -> str | None:
-    """The id of the encoding that a finished folder of ours belongs to; None for anything else."""
+    """The id of the encoding that a finished folder belongs to; None for other folders."""
     return _read_work(target / "work.json")
 
 

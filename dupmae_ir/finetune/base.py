@@ -117,6 +117,7 @@ def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever)
         return None
     teacher, _, _ = load_model(model_folder(config.teacher), need_ot=False)
     student = retriever.side("document")
+    assert isinstance(teacher, Retriever)  # a sentence encoder, not a pair
     width, vocabulary = teacher.lm.config.hidden_size, teacher.lm.config.vocab_size
     if width != retriever.dim or vocabulary != student.lm.config.vocab_size:
         raise UsageError(

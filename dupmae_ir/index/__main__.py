@@ -2,105 +2,70 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from dupmae_ir.config import parse
-from dupmae_ir.console import Parser, dispatch, megabytes, say
-from dupmae_ir.index.run import (
-    Bm25Config,
-    DenseConfig,
-    PostingsConfig,
-    ShowConfig,
-    build,
-    build_dense,
-    postings,
-    show,
-    show_extras,
-)
+from dupmae_ir.command import Command, load
+from dupmae_ir.console import dispatch, megabytes
+from dupmae_ir.index.config import Bm25Config, DenseConfig, PostingsConfig, ShowConfig
 
 BM25_PURPOSE = """
-Index a collection for BM25 as Anserini does by default (Porter stemming, k1 0.9, b 0.4, title and text in one field):
-the baseline of every table. Stock pyserini.search.lucene --bm25 reads the result.
+Index a collection for BM25 with Anserini's defaults (Porter stemming, k1 0.9, b 0.4, title and text in one field), the
+baseline of every comparison. Stock pyserini.search.lucene --bm25 reads the result.
 """
-POSTINGS_PURPOSE = """
-Lay out the impacts of an index by term once more, for 'search --engine postings': the hits, scores and order of Lucene,
-many times faster for whole topic sets and deep lists, without Java. Postings of an index that was since made anew are
-refused; run this again then.
-"""
-EXAMPLES = """
-python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25
-python -m dupmae_ir.index dense --index indexes/mine --kind sq8
-python -m dupmae_ir.index postings --index indexes/mine
-python -m dupmae_ir.index show indexes/mine --verify
-"""
+BM25_EXAMPLE = "python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25"
 DENSE_PURPOSE = """
-Build a smaller dense index beside the flat one, from its stored vectors. search --dense-index KIND uses it; the scores
-it reports are always those of the stored float32 vectors.
+Build a smaller dense index beside the flat one, from its stored vectors. search --dense-index KIND uses it; reported
+scores are always those of the stored float32 vectors.
 
-  sq8        a quarter of the bytes, all of them read; the lists stay certified exact
+  sq8        a quarter of the bytes, all of them read; lists remain certified exact
   ivf-sq8    the same codes in lists, of which a search reads the nearest: approximate
   hnsw-sq8   the same codes in a graph of neighbours: approximate, slow to build
 """
-SHOW_PURPOSE = "Print what an index folder holds and check its parts against each other."
+DENSE_EXAMPLES = """
+python -m dupmae_ir.index dense --index indexes/mine --kind sq8
+python -m dupmae_ir.search --index indexes/mine --topics queries.jsonl --dense-index sq8 --output run.trec
+"""
+POSTINGS_PURPOSE = """
+Store the impacts of an index by term once more, for 'search --engine postings': the same hits, scores and order as
+Lucene, many times faster for whole topic sets and deep lists, without Java. Postings of an index that has been rebuilt
+since are refused; run this again then.
+"""
+POSTINGS_EXAMPLE = "python -m dupmae_ir.index postings --index indexes/mine"
+SHOW_PURPOSE = "Print what an index folder contains and check its parts against each other."
+SHOW_EXAMPLE = "python -m dupmae_ir.index show indexes/mine --verify"
+EXAMPLES = "\n".join((BM25_EXAMPLE, DENSE_EXAMPLES.split("\n")[1], POSTINGS_EXAMPLE, SHOW_EXAMPLE))
 
 
-def main(argv: list[str] | None = None) -> int:
-    return dispatch("index", VERBS, EXAMPLES, argv)
+def summarize_bm25(config: Bm25Config, result: dict[str, Any]) -> str:
+    """How many documents the index has."""
+    return f"{config.index}: {result['documents']:,} documents"
 
 
-def _bm25(argv: list[str]) -> int:
-    examples = "python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25"
-    config = parse(Parser("index bm25", BM25_PURPOSE, examples), Bm25Config, argv)
-    summary = build(config)
-    return _told(config, summary, f"{summary['index']}: {summary['documents']:,} documents")
+def summarize_dense(config: DenseConfig, result: dict[str, Any]) -> str:
+    """The kind, its size, and its settings with their reasons."""
+    settings = "".join(f", {name} {v:,} ({result['reasons'][name]})" for name, v in result["parameters"].items())
+    percent = 100 * result["bytes"] / (4 * result["dim"] * result["documents"])
+    size = f"{megabytes(result['bytes'])}, {percent:.0f} % of flat"
+    return f"{config.index}: {result['kind']} of {result['documents']:,} documents, {size}{settings}"
 
 
-def _dense(argv: list[str]) -> int:
-    examples = (
-        "python -m dupmae_ir.index dense --index indexes/mine --kind sq8\n"
-        "python -m dupmae_ir.search --index indexes/mine --topics queries.jsonl --dense-index sq8 --output run.trec"
-    )
-    config = parse(Parser("index dense", DENSE_PURPOSE, examples), DenseConfig, argv)
-    meta = build_dense(config)
-    settings = "".join(f", {name} {v:,} ({meta['reasons'][name]})" for name, v in meta["parameters"].items())
-    size = f"{megabytes(meta['bytes'])}, {100 * meta['bytes'] / (4 * meta['dim'] * meta['documents']):.0f} % of flat"
-    return _told(config, meta, f"{config.index}: {meta['kind']} of {meta['documents']:,} documents, {size}{settings}")
+def summarize_postings(config: PostingsConfig, result: dict[str, Any]) -> str:
+    """How many documents the postings cover, and their size."""
+    return f"{config.index}: postings of {result['documents']:,} documents, {megabytes(result['bytes'])}"
 
 
-def _postings(argv: list[str]) -> int:
-    examples = "python -m dupmae_ir.index postings --index indexes/mine"
-    config = parse(Parser("index postings", POSTINGS_PURPOSE, examples), PostingsConfig, argv)
-    summary = postings(config)
-    size = megabytes(summary["bytes"])
-    return _told(config, summary, f"{summary['index']}: postings of {summary['documents']:,} documents, {size}")
-
-
-def _told(config: Bm25Config | DenseConfig | PostingsConfig, summary: dict[str, Any], sentence: str) -> int:
-    """What was built, as JSON where that is asked for, and in a sentence. The command's status."""
-    if config.json:
-        print(json.dumps(summary))
-    say(sentence, config.quiet)
-    return 0
-
-
-def _show(argv: list[str]) -> int:
-    examples = "python -m dupmae_ir.index show indexes/mine --verify"
-    config = parse(Parser("index show", SHOW_PURPOSE, examples), ShowConfig, argv)
-    meta = show(config)
-    if config.json:
-        print(json.dumps(meta, ensure_ascii=False))
-    elif not config.quiet:
-        print(config.index)
-        rows = [*_shown(meta, config.verify), *show_extras(config).items()]
-        print("\n".join(f"  {name.ljust(18)}{value}" for name, value in rows))
-    return 0
+def show(config: ShowConfig, meta: dict[str, Any]) -> str:
+    """The index in words: its parts, what made it, its digest, and the parts built on demand."""
+    if config.quiet:
+        return ""
+    extras: dict[str, str] = load("dupmae_ir.index.run:show_extras")(config)
+    rows = [*_shown(meta, config.verify), *extras.items()]
+    return "\n".join([config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)])
 
 
 def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
-    """What a person wants to know of an index, in words."""
     encoder, versions = meta.get("encoder") or {}, meta.get("versions") or {}
     yield "documents", f"{meta['documents']:,} ({meta['empty_documents']:,} without impacts)"
     if meta["dim"] is not None:
@@ -117,12 +82,32 @@ def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
     yield "digest", f"{meta['digest'][:12]} ({'every byte checked' if verified else 'not read; --verify reads it'})"
 
 
+RUN = "dupmae_ir.index.run"
+bm25 = Command("index bm25", BM25_PURPOSE, BM25_EXAMPLE, Bm25Config, f"{RUN}:run_bm25", summarize=summarize_bm25)
+dense = Command(
+    "index dense", DENSE_PURPOSE, DENSE_EXAMPLES, DenseConfig, f"{RUN}:run_dense", summarize=summarize_dense
+)
+postings = Command(
+    "index postings",
+    POSTINGS_PURPOSE,
+    POSTINGS_EXAMPLE,
+    PostingsConfig,
+    f"{RUN}:run_postings",
+    summarize=summarize_postings,
+)
+show_command = Command("index show", SHOW_PURPOSE, SHOW_EXAMPLE, ShowConfig, f"{RUN}:show", show=show)
+
 VERBS = {
-    "bm25": ("a collection to a Lucene BM25 index, Anserini's defaults: the baseline", _bm25),
-    "dense": ("a smaller dense index beside the flat one: sq8, ivf-sq8 or hnsw-sq8", _dense),
-    "postings": ("impacts by term, for fast search of whole topic sets without Java", _postings),
-    "show": ("what an index folder holds, and whether it is whole", _show),
+    "bm25": ("a collection to a Lucene BM25 index with Anserini's defaults: the baseline", bm25),
+    "dense": ("a smaller dense index beside the flat one: sq8, ivf-sq8 or hnsw-sq8", dense),
+    "postings": ("impacts by term, for fast search of whole topic sets without Java", postings),
+    "show": ("what an index folder contains, and whether it is whole", show_command),
 }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one of the verbs and return its exit status."""
+    return dispatch("index", VERBS, EXAMPLES, argv)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""BM25, as Anserini does it by default: the baseline that every table wants.
+"""BM25 with Anserini's defaults, the baseline of every comparison.
 
-The same analyzer (Porter stemming, Lucene's stop words), k1 = 0.9, b = 0.4 and one field, title and text joined. The
-index is an ordinary Lucene one: stock ``pyserini.search.lucene --bm25`` reads it and finds the same.
+Anserini's analyzer (Porter stemming, Lucene's stop words), k1 = 0.9, b = 0.4, and one field with title and text joined.
+The index is an ordinary Lucene index: stock ``pyserini.search.lucene --bm25`` reads it and returns the same hits.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import UsageError
+from dupmae_ir.index.builder import make_empty
 from dupmae_ir.index.lucene import LuceneReader, LuceneWriter
 from dupmae_ir.types import Document, Hit, Query
 
@@ -20,7 +21,7 @@ B = 0.4
 
 
 class BM25Writer(LuceneWriter):
-    """Documents into a fresh BM25 index, one at a time."""
+    """Writes documents into a new BM25 index, one at a time."""
 
     def __init__(self, folder: str | Path) -> None:
         pyserini.start_jvm()
@@ -30,17 +31,15 @@ class BM25Writer(LuceneWriter):
         return self
 
     def add(self, document: Document) -> None:
-        """One document; one without words keeps its id and never matches."""
+        """Add a document; one without words has an id and never matches."""
         with pyserini.java_errors(self.folder):
             self._add(document.docid, document.joined())
 
 
 def build_bm25(documents: Iterable[Document], folder: str | Path) -> int:
-    """Write a BM25 index of ``documents`` into ``folder`` (created, or empty). Returns how many there were."""
+    """Write a BM25 index of ``documents`` into ``folder`` (new or empty). Returns their number."""
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is not an empty folder; an index is written into a fresh one")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_empty(folder)
     with BM25Writer(folder) as writer:
         for document in documents:
             writer.add(document)
@@ -48,7 +47,7 @@ def build_bm25(documents: Iterable[Document], folder: str | Path) -> int:
 
 
 class BM25Searcher(LuceneReader):
-    """BM25 over an index of :func:`build_bm25`, or over any that Anserini made of texts."""
+    """BM25 search of an index that :func:`build_bm25` or Anserini made."""
 
     def __init__(self, folder: str | Path, k1: float = K1, b: float = B) -> None:
         if k1 < 0 or not 0 <= b <= 1:

@@ -1,8 +1,8 @@
-"""Flat inner-product indexes on disk, exactly as faiss writes them, but streamed.
+"""Flat inner-product indexes on disk, byte-identical to those that faiss writes, but streamed.
 
-``IndexFlatIP.add`` keeps every vector in memory until it is written. A flat index file is a short header and then
-the vectors, row after row, so :class:`FlatWriter` takes the header from faiss, appends the vectors as they come and
-puts the count in at the end. Memory does not grow with the collection, and the file is the same to the byte.
+``IndexFlatIP.add`` keeps every vector in memory until it is written. A flat index file is a short header followed by
+the vectors, row after row, so :class:`FlatWriter` takes the header from faiss, appends vectors as they arrive and
+writes the count at the end. Memory does not grow with the collection.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+import faiss
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
@@ -21,9 +22,7 @@ _ROWS_AT = 8
 
 
 def _header(dim: int, rows: int) -> bytes:
-    """What faiss writes before the vectors: taken from an empty index, with both counts filled in."""
-    import faiss
-
+    """The header that faiss writes: taken from an empty index, with both counts filled in."""
     empty = faiss.serialize_index(faiss.IndexFlatIP(dim)).tobytes()
     head = bytearray(empty)
     struct.pack_into("<q", head, _ROWS_AT, rows)
@@ -37,7 +36,7 @@ def vectors_offset(dim: int) -> int:
 
 
 class FlatWriter:
-    """Write an ``IndexFlatIP`` of width ``dim`` to ``path`` without holding it in memory."""
+    """Writes an ``IndexFlatIP`` of width ``dim`` to ``path`` without keeping it in memory."""
 
     def __init__(self, path: str | Path, dim: int) -> None:
         self.path = Path(path)
@@ -47,7 +46,10 @@ class FlatWriter:
         self._file.write(_header(dim, 0))
 
     def add(self, vectors: np.ndarray) -> None:
-        """Append (n, dim) vectors; stored as float32. Refuses another width and values that are not finite."""
+        """Append (n, dim) vectors, stored as float32.
+
+        Raises :class:`IndexMismatch` for another width and for values that are not finite.
+        """
         if vectors.ndim != 2 or vectors.shape[1] != self.dim:
             raise IndexMismatch(f"{self.path} takes vectors of width {self.dim}, got an array of shape {vectors.shape}")
         block = np.ascontiguousarray(vectors, dtype="<f4")
@@ -58,10 +60,10 @@ class FlatWriter:
         self.rows += len(block)
 
     def close(self) -> None:
-        """Fill in the count. Until then faiss reads the file as an empty index."""
+        """Write the count and close the file. Until then faiss reads the file as an empty index."""
         if self._file.closed:
             return
-        with self._file:  # let go of it also when the disk is full
+        with self._file:  # closed also when the disk is full
             self._file.seek(0)
             self._file.write(_header(self.dim, self.rows))
 
@@ -78,17 +80,13 @@ class FlatWriter:
 
 
 def read_flat(path: str | Path, mapped: bool = True) -> Any:
-    """Open a flat index; ``mapped`` leaves the vectors in the file, where faiss can (1.10 and later)."""
-    import faiss
-
+    """Open an index; ``mapped`` maps the vectors instead of reading them, where faiss can (1.10 and later)."""
     flag = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0
     return faiss.read_index(str(path), flag)
 
 
-def vectors_of(index: Any) -> np.ndarray:
-    """The (n, dim) float32 vectors of a flat index, read-only, without copying. The caller keeps ``index`` alive."""
-    import faiss
-
+def vectors_of(index: faiss.IndexFlat) -> np.ndarray:
+    """The (n, dim) float32 vectors of a flat index, read-only, without a copy. The caller must keep ``index`` alive."""
     if not index.ntotal:
         return np.zeros((0, index.d), np.float32)
     vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
@@ -108,7 +106,7 @@ def flat_problem(path: str | Path, rows: int, dim: int) -> str | None:
         return f"{path} is not a flat inner-product faiss index"
     if head != _header(dim, rows):
         found_dim, found_rows = struct.unpack_from("<iq", head, 4) if len(head) >= 16 else (0, 0)
-        return f"{path} holds {found_rows} vectors of width {found_dim}, wanted {rows} of width {dim}"
+        return f"{path} has {found_rows} vectors of width {found_dim}, expected {rows} of width {dim}"
     if (size := path.stat().st_size) != expected:
-        return f"{path} is {'truncated' if size < expected else 'too long'}: {size} bytes, wanted {expected}"
+        return f"{path} is {'truncated' if size < expected else 'too long'}: {size} bytes, expected {expected}"
     return None

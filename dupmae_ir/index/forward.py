@@ -1,6 +1,6 @@
-"""The forward index: which terms each document has, and how strongly. Exact scores of any candidate.
+"""The forward index: the impacts by document, for exact scores of any candidate.
 
-Three memory-mapped numpy files, a CSR matrix of the very impacts that the Lucene index holds:
+Three memory-mapped numpy files, a CSR matrix of the same impacts as in the Lucene index:
 ``indptr.npy`` (n + 1,) int64, ``terms.npy`` (p,) uint16 or uint32 vocabulary ids, ``impacts.npy`` (p,) uint8.
 """
 
@@ -19,16 +19,16 @@ from dupmae_ir.errors import IndexMismatch
 
 FILES = ("indptr.npy", "terms.npy", "impacts.npy")
 _BLOCK = 1 << 22
-"""Postings looked up at a time: bounds the scratch memory at about 100 MB."""
+"""Postings scored at a time, which bounds the scratch memory at about 100 MB."""
 
 
 def term_dtype(vocabulary: int) -> np.dtype[Any]:
-    """The narrowest type that holds every vocabulary id."""
+    """The narrowest type for all vocabulary ids."""
     return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
 
 
 class NpyWriter:
-    """A one-dimensional ``.npy`` file written in pieces. numpy pads the header so that the count can grow in place."""
+    """Writes a one-dimensional ``.npy`` file in pieces. numpy pads the header, so the count can grow in place."""
 
     def __init__(self, path: str | Path, dtype: np.dtype[Any] | type) -> None:
         self.path = Path(path)
@@ -44,16 +44,16 @@ class NpyWriter:
         self.count += len(block)
 
     def close(self) -> None:
-        """Put the count into the header."""
+        """Write the count into the header and close the file."""
         if self._file.closed:
             return
-        with self._file:  # let go of it also when the disk is full
+        with self._file:  # closed also when the disk is full
             self._file.seek(0)
             if self._write_header() != self._start:
                 raise AssertionError(f"{self.path}: the header grew")
 
     def abandon(self) -> None:
-        """Close without finishing."""
+        """Close the file without finishing it."""
         self._file.close()
 
     def _write_header(self) -> int:
@@ -63,7 +63,7 @@ class NpyWriter:
 
 
 class ForwardWriter:
-    """Write a forward index into ``folder`` row by row."""
+    """Writes a forward index into ``folder``, row by row."""
 
     def __init__(self, folder: str | Path, vocabulary: int) -> None:
         folder = Path(folder)
@@ -84,7 +84,7 @@ class ForwardWriter:
         self._impacts.add(impacts)
 
     def close(self) -> None:
-        """Finish all three files; when one fails, let go of the others too."""
+        """Finish all three files; when one fails, close the others too."""
         with contextlib.ExitStack() as files:
             for part in (self._indptr, self._terms, self._impacts):
                 files.callback(part.close)
@@ -114,7 +114,7 @@ class Forward:
 
     @classmethod
     def open(cls, folder: str | Path, vocabulary: int) -> Forward:
-        """Map the files. Raises :class:`IndexMismatch` for one that is missing, cut short or at odds with the rest."""
+        """Map the files. Raises :class:`IndexMismatch` for one that is missing, truncated or inconsistent."""
         folder = Path(folder)
         indptr, terms, impacts = (mapped(folder / name) for name in FILES)
         if not len(indptr) or int(indptr[-1]) != len(terms) or len(terms) != len(impacts):
@@ -138,7 +138,7 @@ class Forward:
         table[query_ids] = query_impacts
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")  # compiled code would not notice
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")  # compiled code has no bounds checks
         if not _compiled():
             return self._numpy_scores(rows, table)
         from dupmae_ir.index import kernels
@@ -155,7 +155,7 @@ class Forward:
         ends = np.cumsum(lengths)
         first = 0
         while first < len(rows):
-            # As many whole rows as fit a block, at least one.
+            # as many whole rows as fit a block, at least one
             before = ends[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK, side="right")))
             out[first:last] = self._block(starts[first:last], lengths[first:last], table)
@@ -164,7 +164,7 @@ class Forward:
 
     def _block(self, starts: np.ndarray, lengths: np.ndarray, table: np.ndarray) -> np.ndarray:
         out = np.zeros(len(starts), np.int64)
-        full = lengths > 0  # reduceat has no notion of an empty slice
+        full = lengths > 0  # reduceat cannot reduce an empty slice
         starts, lengths = starts[full], lengths[full]
         if not len(starts):
             return out
@@ -177,7 +177,7 @@ class Forward:
 
 @functools.cache
 def _compiled() -> bool:
-    """Whether numba is there."""
+    """Whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
@@ -188,9 +188,9 @@ def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
     except FileNotFoundError:
         raise IndexMismatch(f"{path} is missing; {fix}") from None
     except (ValueError, EOFError) as e:
-        if "empty file" in str(e):  # mmap refuses length 0: a header and no values is a fine empty array
+        if "empty file" in str(e):  # mmap refuses length 0, but a header without values is a valid empty array
             return np.load(path, allow_pickle=False)
         raise IndexMismatch(f"{path} is damaged or truncated ({e}); {fix}") from None
     if array.ndim != 1:
-        raise IndexMismatch(f"{path} is not a list of numbers; {fix}")
+        raise IndexMismatch(f"{path} is not one-dimensional; {fix}")
     return array.view(np.ndarray)

@@ -1,22 +1,25 @@
-"""Compiled loops over impacts. Needs numba; import it inside functions only.
+"""Compiled loops over impacts. Needs numba, which is optional; import it inside functions only.
 
-A window is a run of rows whose postings stand together, sorted by term and then by row. An accumulator holds one
-query's sums over one window and fits a processor's own cache, which is what makes adding to it fast.
+A window is a run of rows whose postings are contiguous, sorted by term and then by row. An accumulator contains one
+query's sums over one window and fits a processor's cache, which makes adding to it fast.
 
-Inside a window every posting of the query is added. Stopping early (MaxScore: the terms of low bounds only for rows
-that still have a chance) was tried on paper with the best stop that hindsight could choose, at ten hits of a million
-documents: it saves less than a tenth, for the lists it leaves out are the common terms', and columns are cheap.
+Within a window every posting of the query is added. Early termination (MaxScore: terms of low bounds only for rows
+that can still reach the top k) was simulated with the best cut-off that hindsight could choose, at ten hits of a
+million documents: it saves less than a tenth, because the skipped lists are those of common terms, whose columns are
+cheap.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 ACCUMULATORS = 1 << 16
-"""Length of an accumulator, whatever the window: no local row number can point beside it, not even a damaged one."""
+"""Length of an accumulator, whatever the window: no local row number is out of bounds, not even a damaged one."""
 SLACK = 256
-"""Keys that a list of candidates must hold beyond the ``k`` best, so that a group always finds room."""
+"""Keys that a list of candidates must have room for beyond the ``k`` best, so that a group always fits."""
 _GROUP = 64
 _SAMPLED = 32
 _BITS = 10
@@ -24,140 +27,97 @@ _BINS = 1 << _BITS
 _LOW = (1 << 32) - 1
 
 
-@njit(nogil=True, cache=True)
-def search(  # type: ignore[no-untyped-def]
-    starts,
-    pointers,
-    maxima,
-    rows,
-    impacts,
-    columns,
-    column_starts,
-    dense,
-    window,
-    documents,
-    query_starts,
-    terms,
-    weights,
-    ranks,
-    k,
-    keys,
-    counts,
-):
-    """The best rows of some queries, unsorted: ``counts[q]`` keys in ``keys[q]``, the ``k`` best among them.
+class Files(NamedTuple):
+    """The arrays of the postings; see :mod:`dupmae_ir.index.postings` for what they contain.
 
-    The postings: ``starts`` (w + 1,) int64, ``pointers`` (w, V + 1) uint32 from a window's start, ``maxima`` (w, V)
-    uint8, ``rows`` (s,) uint16, ``impacts`` (s,) uint8; ``columns`` (w, V) uint16, ``column_starts`` (w + 1,) int64,
-    ``dense`` (d,) uint8 (see :mod:`dupmae_ir.index.postings`).
-    The queries: those of query q are ``terms`` and ``weights`` (int32) from ``query_starts[q]`` to the next.
-    ``ranks`` (documents,) int64 decides ties; empty, the row does.
-    A key is ``score << 32 | (2**32 - 1 - place in the order of ties)``: higher is better. ``keys`` (q, n) has room for
-    at least ``k`` and :data:`SLACK` of each.
+    Shapes and types: ``starts`` (w + 1,) int64, ``pointers`` (w, V + 1) uint32, ``maxima`` (w, V) uint8, ``rows`` (s,)
+    uint16, ``impacts`` (s,) uint8, ``columns`` (w, V) uint16, ``column_starts`` (w + 1,) int64, ``dense`` (d,) uint8.
     """
-    queries = len(query_starts) - 1
-    floors = np.zeros(queries, np.int64)
+
+    starts: np.ndarray
+    pointers: np.ndarray
+    maxima: np.ndarray
+    rows: np.ndarray
+    impacts: np.ndarray
+    columns: np.ndarray
+    column_starts: np.ndarray
+    dense: np.ndarray
+
+
+class Queries(NamedTuple):
+    """Several queries: terms (t,) int64 and weights (t,) int32; query q has those from ``starts[q]`` to the next."""
+
+    starts: np.ndarray
+    terms: np.ndarray
+    weights: np.ndarray
+
+
+class Kept(NamedTuple):
+    """Candidates of each query, (q, m): their rows int32, sums of impacts int32 and totals float32."""
+
+    rows: np.ndarray
+    sums: np.ndarray
+    totals: np.ndarray
+
+
+@njit(nogil=True, cache=True)
+def search(files, window, documents, queries, ranks, k, keys, counts):  # type: ignore[no-untyped-def]
+    """The best rows of several queries, unsorted: ``counts[q]`` keys in ``keys[q]``, the ``k`` best among them.
+
+    ``ranks`` (documents,) int64 decides ties; the row does where it is empty. A key is
+    ``score << 32 | (2**32 - 1 - position in the order of ties)``: higher is better. ``keys`` (q, n) has room for at
+    least ``k`` + :data:`SLACK` of each.
+    """
+    floors = np.zeros(len(queries.starts) - 1, np.int64)
     sums = np.zeros(ACCUMULATORS, np.int32)
     scratch, histogram = np.zeros(ACCUMULATORS // _SAMPLED, np.int64), np.zeros(_BINS, np.int64)
     by_row = len(ranks) == 0
-    for w in range(len(starts) - 1):
+    for w in range(len(files.starts) - 1):
         first = w * window
         some = min(window, documents - first)
-        begin, end = starts[w], starts[w + 1]
-        window_rows, window_impacts = rows[begin:end], impacts[begin:end]
-        for q in range(queries):
+        for q in range(len(floors)):
             bound = np.int64(0)
-            for j in range(query_starts[q], query_starts[q + 1]):
-                bound += np.int64(weights[j]) * maxima[w, terms[j]]
+            for j in range(queries.starts[q], queries.starts[q + 1]):
+                bound += np.int64(queries.weights[j]) * files.maxima[w, queries.terms[j]]
             if bound <= floors[q]:
                 continue
-            _accumulate(
-                query_starts[q],
-                query_starts[q + 1],
-                terms,
-                weights,
-                columns[w],
-                pointers[w],
-                window_rows,
-                window_impacts,
-                dense,
-                column_starts[w],
-                some,
-                sums,
-            )
+            _accumulate(files, w, queries, q, some, sums)
             counts[q], floors[q] = _collect(
                 sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], scratch, histogram
             )
 
 
 @njit(nogil=True, cache=True)
-def search_sum(  # type: ignore[no-untyped-def]
-    w,
-    starts,
-    pointers,
-    columns,
-    column_starts,
-    rows,
-    impacts,
-    dense,
-    window,
-    documents,
-    query_starts,
-    terms,
-    weights,
-    unit,
-    others,
-    k,
-    slacks,
-    kept_rows,
-    kept_sums,
-    kept_totals,
-    counts,
-    floors,
-):
-    """One window of a search for the best sums of impacts and another score; the arrays are those of :func:`search`.
+def search_sum(w, files, window, documents, queries, unit, others, k, slacks, kept, counts, floors):  # type: ignore[no-untyped-def]
+    """One window of a search for the best sums of impacts and another score.
 
-    ``others`` (q, n) float32: the other score of the window's n rows; it becomes the sum, impacts times ``unit``
-    added. ``slacks`` (q,): how far such a sum can be from the true one. Rows that can be among the ``k`` best are kept
-    with their impacts' sum and their total in ``kept_rows``, ``kept_sums`` and ``kept_totals`` (q, m), ``counts[q]`` of
-    them; ``floors[q]``: a total that rows must reach. A count of -1 says that there was not room enough.
+    ``others`` (q, n) float32: the other score of the window's n rows, modified in place to the sum with impacts times
+    ``unit``. ``slacks`` (q,): the largest error of such a sum. Rows that can be among the ``k`` best are added to
+    ``kept``, ``counts[q]`` of them; ``floors[q]`` is a total that rows must reach. A count of -1 means that ``kept``
+    was too small.
     """
     first = w * window
     some = min(window, documents - first)
-    begin, end = starts[w], starts[w + 1]
-    window_rows, window_impacts = rows[begin:end], impacts[begin:end]
     sums = np.zeros(ACCUMULATORS, np.int32)
     factor = np.float32(unit)
-    for q in range(len(query_starts) - 1):
+    for q in range(len(queries.starts) - 1):
         if counts[q] < 0:
             continue
-        _accumulate(
-            query_starts[q],
-            query_starts[q + 1],
-            terms,
-            weights,
-            columns[w],
-            pointers[w],
-            window_rows,
-            window_impacts,
-            dense,
-            column_starts[w],
-            some,
-            sums,
-        )
+        _accumulate(files, w, queries, q, some, sums)
         totals = others[q, :some]
         for i in range(some):
             totals[i] += np.float32(sums[i]) * factor
         if counts[q] == 0:
             floors[q] = _first_total(totals, k) - 2 * slacks[q]
         counts[q], floors[q] = _collect_totals(
-            totals, sums, first, k, slacks[q], kept_rows[q], kept_sums[q], kept_totals[q], counts[q], floors[q]
+            totals, sums, first, k, slacks[q], kept.rows[q], kept.sums[q], kept.totals[q], counts[q], floors[q]
         )
         sums[:some] = 0
 
 
 @njit(nogil=True, cache=True)
 def _first_total(totals, k):  # type: ignore[no-untyped-def]
-    """A value that at least ``k`` of the totals reach, guessed from some of them and then counted; or -inf."""
+    """A value that at least ``k`` of the totals reach, estimated from a sample and then counted; or -inf."""
     sample = totals[::_SAMPLED].copy()
     wanted = (k * 5 // 4) // _SAMPLED + 3
     if 4 * wanted > len(sample):
@@ -170,7 +130,7 @@ def _first_total(totals, k):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _collect_totals(totals, sums, first, k, slack, rows, own, kept, count, floor):  # type: ignore[no-untyped-def]
-    """Totals from ``floor`` on are kept. Returns how many there are now, -1 if they do not fit, and the new floor."""
+    """Keep totals of at least ``floor``. Returns their number, -1 if they do not fit, and the new floor."""
     low, some = np.float32(floor), len(totals)
     for start in range(0, some, _GROUP):
         stop = min(start + _GROUP, some)
@@ -198,16 +158,19 @@ def _collect_totals(totals, sums, first, k, slack, rows, own, kept, count, floor
 
 
 @njit(nogil=True, cache=True)
-def _accumulate(  # type: ignore[no-untyped-def]
-    of, to, terms, weights, columns, pointers, window_rows, window_impacts, dense, column_start, some, sums
-):
-    """Add one query's impacts in one window: its terms are those from ``of`` to ``to``."""
+def _accumulate(files, w, queries, q, some, sums):  # type: ignore[no-untyped-def]
+    """Add the impacts of query ``q`` in window ``w``, which has ``some`` rows, to ``sums``."""
+    begin, end = files.starts[w], files.starts[w + 1]
+    window_rows, window_impacts = files.rows[begin:end], files.impacts[begin:end]
+    columns, pointers = files.columns[w], files.pointers[w]
+    dense, column_start = files.dense, files.column_starts[w]
+    terms, weights = queries.terms, queries.weights
     waiting = np.int64(-1)  # a column that is added together with the next one
-    for j in range(of, to):
+    for j in range(queries.starts[q], queries.starts[q + 1]):
         term, weight = terms[j], weights[j]
         if columns[term] == 0:
-            begin, end = np.int64(pointers[term]), np.int64(pointers[term + 1])
-            _add_postings(window_rows[begin:end], window_impacts[begin:end], weight, sums)
+            of, to = np.int64(pointers[term]), np.int64(pointers[term + 1])
+            _add_postings(window_rows[of:to], window_impacts[of:to], weight, sums)
         elif waiting < 0:
             waiting = np.int64(j)
         else:
@@ -240,12 +203,12 @@ def _add_columns(one, one_weight, two, two_weight, sums):  # type: ignore[no-unt
 
 @njit(nogil=True, cache=True)
 def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, scratch, histogram):  # type: ignore[no-untyped-def]
-    """Sums above ``floor`` become keys; all sums become 0. Returns how many keys there are and the new floor."""
+    """Turn sums above ``floor`` into keys and reset all sums. Returns the number of keys and the new floor."""
     if count == 0:
         floor = _first_floor(sums, some, k, scratch, histogram)
     low = np.int32(floor)
     for start in range(np.uint64(0), np.uint64(some), np.uint64(_GROUP)):
-        signs = np.int32(0)  # below 0 as soon as one sum is above the floor: cheaper than their maximum
+        signs = np.int32(0)  # negative if any sum is above the floor: cheaper than their maximum
         for i in range(np.uint64(_GROUP)):
             signs |= np.int32(low - sums[start + i])
         if signs < 0:
@@ -257,7 +220,7 @@ def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, scratch, h
                 group, found, more = sums[start : start + np.uint64(_GROUP)], keys[count : count + _GROUP], np.uint64(0)
                 for i in range(np.uint64(_GROUP)):
                     found[more] = (np.int64(group[i]) << 32) | (place - np.int64(i))
-                    more += np.uint64(group[i] > low)  # no branch: which one is above cannot be foreseen
+                    more += np.uint64(group[i] > low)  # branchless: which sums are above is unpredictable
                 count += np.int64(more)
             else:
                 for i in range(np.uint64(_GROUP)):
@@ -271,7 +234,7 @@ def _collect(sums, some, first, ranks, by_row, k, keys, count, floor, scratch, h
 
 @njit(nogil=True, cache=True)
 def _first_floor(sums, some, k, scratch, histogram):  # type: ignore[no-untyped-def]
-    """A score that at least ``k`` of the sums exceed, guessed from some of them and then counted; or 0."""
+    """A score that at least ``k`` of the sums exceed, estimated from a sample and then counted; or 0."""
     sample = some // _SAMPLED
     wanted = (k * 5 // 4) // _SAMPLED + 3
     if 4 * wanted > sample:
@@ -287,11 +250,11 @@ def _first_floor(sums, some, k, scratch, histogram):  # type: ignore[no-untyped-
 
 @njit(nogil=True, cache=True)
 def _keep_best(keys, k, most, by_row, histogram):  # type: ignore[no-untyped-def]
-    """Move the ``k`` best of more keys to the front, and perhaps some that tie, ``most`` in all. Returns how many, and
-    the score that a later row has to exceed."""
+    """Move the ``k`` best keys to the front, with at most ``most`` in all where some tie. Returns their number and the
+    score that a later row must exceed."""
     score, equal = _kth_score(keys, k, histogram)
     kept = 0
-    if by_row:  # keys stand in row order: of those that tie, the first are the best
+    if by_row:  # keys are in row order: of those that tie, the first are the best
         for i in range(len(keys)):
             found = keys[i] >> 32
             if found > score or (found == score and equal > 0):

@@ -1,10 +1,11 @@
-"""Impact postings in Lucene, written straight through its own IndexWriter and searched as a true inner product.
+"""Impact postings in Lucene, written directly through its IndexWriter and searched as an inner product.
 
-Anserini's route to the same index is JSONL in which each term is repeated as often as it weighs. Here the rows of a
-CSR matrix go over in one call for many documents, and a small Java class (dupmae_ir/java/ImpactFeed.java) hands them to
-Lucene as tokens with frequencies. In a JVM that lacks the class a document is one string of ``term, weight`` pairs,
-which Lucene's ``delimitedTermFrequency`` filter turns into the same postings. The same hits and scores, many times
-faster, nothing on disk in between. Stock ``LuceneImpactSearcher`` reads the result.
+Anserini builds the same index from JSONL in which each term is repeated as often as its weight. Here the rows of a CSR
+matrix cross to Java in one call for many documents, and a small Java class (dupmae_ir/java/ImpactFeed.java) passes them
+to Lucene as tokens with frequencies. In a JVM without that class a document is one string of ``term, weight`` pairs,
+which Lucene's ``delimitedTermFrequency`` filter turns into the same postings. Hits and scores are the same as
+Anserini's; writing is many times faster and needs no intermediate files. Stock ``LuceneImpactSearcher`` reads the
+result.
 
 Lucene document number = row: one thread writes, merges join neighbours only, and one segment is left at the end.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,7 @@ import numpy as np
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.index.quantisation import HIGHEST_IMPACT
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -31,21 +34,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_CLAUSES = 1024
-"""Lucene refuses a query of more terms."""
+"""Most terms of a query that Lucene accepts."""
 
 _WEIGHT, _NEXT = "\x01", "\x02"
-"""Between a term and its weight, and between terms. Not blanks and '|', which vocabularies contain."""
+"""Between a term and its weight, and between terms; spaces and '|' occur in vocabularies."""
 _RESERVED = (_WEIGHT, _NEXT, "\n", "\0")
 _LONGEST_TERM = 32766  # Lucene's limit, in UTF-8 bytes
-_HIGHEST = 255
 _ROWS = 1024
-"""Documents handed to Java at a time: about a megabyte."""
+"""Documents passed to Java at a time: about a megabyte."""
 _BUFFER_MB = 128.0
 
 
 class LuceneWriter:
-    """Documents into a fresh Lucene index, in order. Fields ``id`` (stored, and sortable as Anserini wants it) and
-    ``contents``; the subclasses decide how the second is read."""
+    """Writes documents into a new Lucene index, in order.
+
+    Fields are ``id`` (stored, and sortable as in Anserini) and ``contents``, which subclasses analyse differently.
+    """
 
     def __init__(self, folder: str | Path, analyzer: Any, similarity: Any, norms: bool) -> None:
         self.folder = Path(folder)
@@ -55,7 +59,7 @@ class LuceneWriter:
             self._make_document(norms)
 
     def _make_document(self, norms: bool) -> None:
-        """One Java document whose fields are refilled: half the calls of making each anew."""
+        """Create one Java document whose fields are reused, which halves the number of calls."""
         document = "org.apache.lucene.document."
         kind = pyserini.autoclass(document + "FieldType")()
         kind.setIndexOptions(pyserini.autoclass("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
@@ -76,7 +80,7 @@ class LuceneWriter:
         self._full.add(self._contents)
 
     def _add(self, docid: str, contents: str) -> None:
-        """One document. Without contents it still has its id and its number."""
+        """Add a document; without contents it has an id and a number."""
         self._id.setStringValue(docid)
         self._sort_id.setBytesValue(self._bytes(pyserini.char_sequence(docid)))
         if contents:
@@ -85,7 +89,7 @@ class LuceneWriter:
         self.documents += 1
 
     def close(self) -> None:
-        """Merge to one segment, commit, and let go of the folder; also when that fails."""
+        """Merge to one segment, commit, and release the folder, also on failure."""
         writer, self._writer = self._writer, None
         if writer is None:
             return
@@ -100,7 +104,7 @@ class LuceneWriter:
         (self.folder / "write.lock").unlink(missing_ok=True)  # Lucene leaves it behind
 
     def abandon(self) -> None:
-        """Give up: drop what was not committed."""
+        """Discard what was not committed."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with pyserini.java_errors(self.folder):
@@ -116,7 +120,7 @@ class LuceneWriter:
 
 
 class ImpactWriter(LuceneWriter):
-    """Impact postings over the vocabulary ``terms`` (one string per id) into a fresh folder."""
+    """Writes impact postings over the vocabulary ``terms`` (one string per id) into a new folder."""
 
     def __init__(self, folder: str | Path, terms: Sequence[str]) -> None:
         check_terms(terms)
@@ -129,11 +133,11 @@ class ImpactWriter(LuceneWriter):
         return self
 
     def add(self, docid: str, term_ids: np.ndarray, impacts: np.ndarray) -> None:
-        """One document: (t,) vocabulary ids, each once, and their impacts in 1..255; none for an empty document."""
+        """Add a document: (t,) distinct vocabulary ids and their impacts in 1..255; none for an empty document."""
         self._add_rows([docid], np.array([0, len(term_ids)]), np.asarray(term_ids), np.asarray(impacts))
 
     def add_batch(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
-        """Many documents: ``impacts`` is (n, V) with whole numbers in 1..255 where it is not empty."""
+        """Add n documents: ``impacts`` (n, V) with integers in 1..255 where it is not zero."""
         if len(docids) != impacts.shape[0]:
             raise UsageError(f"{len(docids)} document ids for {impacts.shape[0]} rows of impacts")
         for start in range(0, len(docids), _ROWS):
@@ -142,11 +146,11 @@ class ImpactWriter(LuceneWriter):
             self._add_rows(docids[start : start + _ROWS], ends - ends[0], impacts.indices[part], impacts.data[part])
 
     def _add_rows(self, docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> None:
-        """(n,) documents whose postings lie between ``ends`` (n + 1,)."""
+        """Add n documents, whose postings are delimited by ``ends`` (n + 1,)."""
         if len(term_ids) != len(impacts):
             raise UsageError(f"{len(term_ids)} terms with {len(impacts)} impacts")
-        if len(impacts) and not (impacts.min() >= 1 and impacts.max() <= _HIGHEST):
-            raise UsageError(f"impacts must be 1 to {_HIGHEST}, got {impacts.min()} to {impacts.max()}")
+        if len(impacts) and not (impacts.min() >= 1 and impacts.max() <= HIGHEST_IMPACT):
+            raise UsageError(f"impacts must be 1 to {HIGHEST_IMPACT}, got {impacts.min()} to {impacts.max()}")
         with pyserini.java_errors(self.folder):
             if self._feed is None:
                 self._add_strings(docids, ends.tolist(), term_ids.tolist(), impacts.tolist())
@@ -162,11 +166,11 @@ class ImpactWriter(LuceneWriter):
 
     @cached_property
     def _strings(self) -> tuple[list[str], list[str]]:
-        """The halves of a pair: each term with what follows it, each impact with what follows it."""
-        return [term + _WEIGHT for term in self._terms], [f"{weight}{_NEXT}" for weight in range(_HIGHEST + 1)]
+        """The halves of a pair: each term with its delimiter, each impact with its delimiter."""
+        return [term + _WEIGHT for term in self._terms], [f"{weight}{_NEXT}" for weight in range(HIGHEST_IMPACT + 1)]
 
     def _open_feed(self) -> Any | None:
-        """Our Java class over this writer; None where the JVM lacks it."""
+        """The ImpactFeed of this writer; None where the JVM does not have the class."""
         feed = pyserini.own_class("ImpactFeed")
         if feed is None:
             return None
@@ -177,7 +181,7 @@ class ImpactWriter(LuceneWriter):
 
 
 def _packed(docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> bytes:
-    """A batch as ImpactFeed reads it."""
+    """A batch in ImpactFeed's format."""
     names = [docid.encode("utf-8") for docid in docids]
     name_ends = np.cumsum([len(name) for name in names])
     return b"".join([_int32(ends), _int32(name_ends), _int32(term_ids), impacts.astype(np.uint8).tobytes(), *names])
@@ -188,8 +192,8 @@ def _int32(numbers: Sequence[int] | np.ndarray) -> bytes:
 
 
 class Hits(NamedTuple):
-    """What Lucene found for one query, best first: ``rows`` (m,) int64 document numbers, ``scores`` (m,) float64,
-    and the document ids where ties were put in docid order (otherwise None)."""
+    """The hits of one query, best first: ``rows`` (m,) int64 document numbers, ``scores`` (m,) float64, and the
+    document ids where ties are in docid order (otherwise None)."""
 
     rows: np.ndarray
     scores: np.ndarray
@@ -202,7 +206,7 @@ class LuceneReader:
     def __init__(self, folder: str | Path, similarity: Callable[[], Any]) -> None:
         self.folder = Path(folder)
         if not any(self.folder.glob("segments_*")):
-            raise IndexMismatch(f"{self.folder} is not a Lucene index: it holds no segments file")
+            raise IndexMismatch(f"{self.folder} is not a Lucene index: it has no segments file")
         pyserini.start_jvm()
         with pyserini.java_errors(self.folder, InputError):
             self._reader = pyserini.autoclass("org.apache.lucene.index.DirectoryReader").open(_directory(self.folder))
@@ -216,7 +220,7 @@ class LuceneReader:
 
     @property
     def documents(self) -> int:
-        """How many documents the index holds."""
+        """Number of documents in the index."""
         return int(self._reader.maxDoc())
 
     def docid(self, row: int) -> str:
@@ -225,13 +229,13 @@ class LuceneReader:
             return str(self._reader.storedFields().document(row).get("id"))
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._reader.close()
 
     def _hits(
         self, queries: Iterable[T], build: Callable[[T], Any], k: int, threads: int, by_docid: bool
     ) -> list[Hits]:
-        """Build and run each query. Hits cross from Java in one piece: a call per hit costs more than the search."""
+        """Build and run each query. Hits cross from Java as one string: a call per hit costs more than the search."""
         if k < 1:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
         depth = max(1, min(k, self.documents))
@@ -255,23 +259,23 @@ class ImpactSearcher(LuceneReader):
         super().__init__(folder, _impact_similarity)
         self._float = pyserini.autoclass("java.lang.Float")
         self._map = pyserini.autoclass("java.util.HashMap")
-        self._floats = [self._float(float(w)) for w in range(256)]
+        self._floats = [self._float(float(w)) for w in range(HIGHEST_IMPACT + 1)]
 
     def top(
         self, queries: list[dict[str, int]], k: int, threads: int = 1, by_docid: bool = False
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """The ``k`` best rows of each query and their scores: (m,) int64 and (m,) int64, m <= k, best first.
 
-        A query maps terms to positive whole weights; no term is dropped for being common, an unknown one matches
-        nothing. Rows that share no term are never returned. Equal scores come in row order, also at rank k; with
+        A query maps terms to positive integer weights; common terms are not dropped, unknown ones match nothing. Rows
+        that share no term are never returned. Equal scores come in row order, also at rank k; with
         ``by_docid`` in ascending docid order (about half as fast for large k). Scores are exact up to 2**24 and
         rounded to float32 above. Raises :class:`UsageError` for more than 1,024 terms or a weight that is not
         positive. ``threads`` queries run at a time.
         """
         for query in queries:
             _check_query(query)
-        asked = [query for query in queries if query]
-        found = iter(self._hits(asked, self._build, k, threads, by_docid))
+        nonempty = [query for query in queries if query]
+        found = iter(self._hits(nonempty, self._build, k, threads, by_docid))
         nothing = np.zeros(0, np.int64)
         results = [next(found) if query else None for query in queries]
         return [(r.rows, np.rint(r.scores).astype(np.int64)) if r else (nothing, nothing) for r in results]
@@ -279,22 +283,22 @@ class ImpactSearcher(LuceneReader):
     def _build(self, query: dict[str, int]) -> Any:
         weights = self._map()
         for term, weight in query.items():
-            weights.put(term, self._floats[weight] if weight < 256 else self._float(float(weight)))
+            weights.put(term, self._floats[weight] if weight <= HIGHEST_IMPACT else self._float(float(weight)))
         return self._generator.buildQuery("contents", pyserini.cast("java.util.Map", weights))
 
 
 def check_terms(terms: Sequence[str]) -> None:
-    """Refuse a vocabulary that cannot be an index's: a term twice, empty, too long, or with a control character."""
+    """Raise :class:`UsageError` for a term that is repeated, empty, too long, or has a reserved character."""
     if len(set(terms)) != len(terms):
         seen: set[str] = set()
         twice = next(t for t in terms if t in seen or seen.add(t))  # type: ignore[func-returns-value]
-        raise UsageError(f"the vocabulary holds the term {twice!r} twice; an index needs one name for each term")
+        raise UsageError(f"the vocabulary has the term {twice!r} twice; terms must be unique")
     for number, term in enumerate(terms):
         unusable = not term or any(c in term for c in _RESERVED) or len(term.encode("utf-8", "replace")) > _LONGEST_TERM
         if unusable:
             raise UsageError(
-                f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed: it is empty, too long, or holds a "
-                "control character that the index needs for itself"
+                f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed: it is empty, too long, or "
+                "contains a control character that the index reserves"
             )
 
 
@@ -313,16 +317,14 @@ def _hits(found: list[dict[str, Any]], by_docid: bool) -> Hits:
 
 
 def _text(ref: dict[str, Any]) -> str:
-    """A Java BytesRef, as JSON, to a string."""
+    """The string of a Java BytesRef in JSON."""
     return base64.b64decode(ref["bytes"])[ref["offset"] : ref["offset"] + ref["length"]].decode("utf-8")
 
 
 def _parallel(work: Callable[[T], R], items: list[T], threads: int) -> list[R]:
-    """``[work(i) for i in items]`` on some Python threads: Java runs outside Python's lock."""
+    """``[work(i) for i in items]`` on Python threads: calls to Java release the GIL."""
     if threads <= 1 or len(items) < 2:
         return [work(item) for item in items]
-    from concurrent.futures import ThreadPoolExecutor
-
     threads = min(threads, len(items))
 
     def every(start: int) -> list[R]:
@@ -343,9 +345,9 @@ def _index_writer(folder: Path, analyzer: Any, similarity: Any) -> Any:
     config.setOpenMode(pyserini.autoclass(index + "IndexWriterConfig$OpenMode").CREATE)
     memory = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**20
     config.setRAMBufferSizeMB(min(_BUFFER_MB, memory / 4))
-    # A segment flushed as one compound file would be written a second time, taken apart, even where it is the only one.
+    # A segment flushed as a compound file would be rewritten as separate files, even where it is the only one.
     config.setUseCompoundFile(False)
-    # The default policy merges segments that are not neighbours, and rows would no longer be document numbers.
+    # The default policy merges segments that are not adjacent, so rows would no longer be document numbers.
     config.setMergePolicy(pyserini.autoclass(index + "LogByteSizeMergePolicy")())
     return pyserini.autoclass(index + "IndexWriter")(_directory(folder), config)
 
@@ -356,7 +358,7 @@ def _directory(folder: Path) -> Any:
 
 
 def _weighted_terms() -> Any:
-    """The analyzer of an impact document: split at one character, weigh by another, change nothing else."""
+    """The analyzer of an impact document: splits at one delimiter, reads the weight after another."""
     options = pyserini.autoclass("java.util.HashMap")
     split, weigh = options(), options()
     split.put("pattern", _NEXT)
@@ -366,7 +368,7 @@ def _weighted_terms() -> Any:
 
 
 def _impact_similarity() -> Any:
-    """Score = frequency times boost, as Anserini has it."""
+    """Anserini's similarity: score = frequency times boost."""
     return pyserini.autoclass("io.anserini.search.similarity.ImpactSimilarity")()
 
 

@@ -1,10 +1,10 @@
 """Impact postings for whole topic sets: the index's own impacts by term, searched by compiled loops, without Java.
 
-Lucene skips what cannot reach the top ten, which pays for one question and few hits. For a thousand hits of each of
-many questions (evaluation, hard negatives) nearly every posting counts, and adding all of them up in an accumulator
-that stays in the processor's cache is much faster. The hits, the integer scores and the order of ties are Lucene's.
+Lucene skips postings that cannot reach the top ten, which pays for a single query and few hits. For a thousand hits of
+each of many queries (evaluation, hard negatives) nearly every posting counts, and summing all of them in an accumulator
+that fits the processor's cache is much faster. Hits, integer scores and the order of ties are the same as Lucene's.
 
-    I/postings/meta.json        format, counts, the window, and the digest of the index that they were made of
+    I/postings/meta.json        format, counts, the window, and the digest of the index they were made from
     I/postings/starts.npy       (w + 1,) int64: where the postings of each window begin
     I/postings/pointers.npy     (w * (V + 1),) uint32: where those of each term begin, from the window's start
     I/postings/maxima.npy       (w * V,) uint8: the term's highest impact in the window
@@ -14,20 +14,21 @@ that stays in the processor's cache is much faster. The hits, the integer scores
     I/postings/column_starts.npy  (w + 1,) int64: where the columns of each window begin
     I/postings/dense.npy        (d,) uint8: columns, the impacts of all rows of a window, zeros included
 
-A window is a run of ``window`` rows; its postings stand together, by term and then by row. Terms of at least one row in
-:data:`DENSE` have a column instead of postings, to which the processor adds many rows at a time. A query goes window
-by window, and leaves out those in which even the highest impacts could not lift a document among its k best.
+A window is a run of ``window`` rows; its postings are contiguous, sorted by term and then by row. Terms of at least one
+row in :data:`DENSE` have a column instead of postings, which the processor adds many rows at a time. A search processes
+window by window and skips those in which even the highest impacts could not lift a document into a query's top k.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -35,6 +36,12 @@ from dupmae_ir.console import megabytes
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.forward import Forward, NpyWriter, mapped
+from dupmae_ir.index.quantisation import HIGHEST_IMPACT
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import write_json
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.kernels import Queries
 
 FORMAT = 1
 FILES: dict[str, type] = {
@@ -48,38 +55,44 @@ FILES: dict[str, type] = {
     "dense": np.uint8,
 }
 WINDOW = 1 << 16
-"""Rows of a window. An accumulator of them is 256 KB; smaller ones measured slower, for each term starts anew."""
+"""Rows of a window, whose accumulator takes 256 KB. Smaller windows measured slower: each has a cost per term."""
 DENSE = 8
-"""Adding a column takes as long as adding postings of about one row in twenty. It takes the room of one row in three,
-so a column from there on would be smallest and one from one row in twenty fastest; this lies between."""
+"""Terms of at least one row in this many have a column. A column takes as long to add as postings of one row in twenty,
+and as much room as postings of one row in three; this value lies between the fastest and the smallest choice."""
 MOST_ROWS = 1 << 16
-"""Rows that a uint16 can number."""
+"""Number of rows that a uint16 can address."""
 HIGHEST_SCORE = (1 << 31) - 1
-_AGAIN = "make them again with: dupmae-ir index postings --index"
+_AGAIN = "rebuild them with: dupmae-ir index postings --index"
 _TOGETHER = 64
-"""Queries that go through the windows side by side, so that a window is read from memory once for all of them."""
+"""Queries searched together, so that a window is read from memory once for all of them."""
 _KEYS = 1 << 23
-"""Candidates kept at a time by one thread, for all of its queries: 64 MB."""
-
-
+"""Candidates that one thread keeps at a time, for all of its queries: 64 MB."""
 _SPARE = 4096
-"""Rows that a list of the best sums may hold beyond four times as many as asked for."""
+"""Rows that a list of best sums may contain beyond four times ``k``."""
 
 Others = Callable[[int, int], np.ndarray]
 
 
 class Index(Protocol):
-    """What postings are made of: a finished :class:`~dupmae_ir.index.folder.IndexFolder` with impacts."""
+    """What postings are made from: a finished :class:`~dupmae_ir.index.folder.IndexFolder` with impacts."""
 
     path: Path
     meta: dict[str, Any]
 
     @property
-    def documents(self) -> int: ...
+    def documents(self) -> int:
+        """Number of documents."""
+        ...
+
     @property
-    def terms(self) -> Sequence[str]: ...
+    def terms(self) -> Sequence[str]:
+        """The index term of each vocabulary id."""
+        ...
+
     @property
-    def forward(self) -> Forward: ...
+    def forward(self) -> Forward:
+        """The impacts by document."""
+        ...
 
 
 def folder_of(index: str | Path) -> Path:
@@ -88,29 +101,73 @@ def folder_of(index: str | Path) -> Path:
 
 
 def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
-    """Write ``I/postings/`` of a finished index from its forward index; memory does not grow with the collection.
+    """Write ``I/postings/`` of a finished index from its forward index and return it, replacing an older one.
 
-    It appears whole, in the place of an older one. ``tick`` is told the rows of each finished window. Raises
-    :class:`IndexMismatch` for an index without impacts, :class:`UsageError` while somebody else writes it.
+    Memory does not grow with the collection. ``tick`` is called with the number of rows of each finished window. Raises
+    :class:`IndexMismatch` for an index without impacts, :class:`UsageError` while another process writes it.
     """
-    from dupmae_ir.io.locks import exclusive
-    from dupmae_ir.io.publishing import disk_full_is_one_line, move_into_place
+    with PostingsJob(index, window, overwrite=True) as job:
+        job.build(tick)
+    return folder_of(index.path)
 
-    forward, target = index.forward, folder_of(index.path)
-    aside = target.with_name(".postings.building")
-    with exclusive(target.with_name(".postings.lock"), f"writing {target}"), disk_full_is_one_line(target):
-        shutil.rmtree(aside, ignore_errors=True)
-        try:
-            aside.mkdir()
-            write_postings(forward, aside, index.meta["digest"], window, tick)
-            move_into_place(aside, target)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    return target
+
+class PostingsJob(Job):
+    """Writes the postings of an index. Their ``meta.json`` is the record; unusable ones are replaced."""
+
+    def __init__(self, index: Index, window: int = WINDOW, overwrite: bool = False, quiet: bool = True) -> None:
+        self.index, self.window = index, window
+        self.forward = index.forward
+        super().__init__(
+            folder_of(index.path),
+            "index postings",
+            {"window": window},
+            {"index": index.meta["digest"]},
+            overwrite=overwrite or not _usable(index),
+            resumable=False,
+            quiet=quiet,
+        )
+
+    def build(self, tick: Callable[[int], object] | None = None) -> dict[str, Any]:
+        """Write and publish the postings; returns their counts and size in bytes."""
+        made = self.begin() / "postings"
+        made.mkdir()
+        write_postings(self.forward, made, self.index.meta["digest"], self.window, tick)
+        result = self.publish(made, {})
+        return result | _counts(self.index)
+
+    def recorded(self) -> dict[str, Any]:
+        """The ``meta.json`` of the existing postings as a job's record."""
+        meta = _read_meta(self.target, self.index)
+        return {
+            "made_by": f"dupmae-ir {self.command}",
+            "settings": {"window": meta["window"]},
+            "inputs": {"index": meta["digest"]},
+            "result": _counts(self.index),
+        }
+
+    def write_record(self, made: Path, record: Mapping[str, Any]) -> None:
+        """Add the record to the ``meta.json`` that is already there."""
+        write_json(made / "meta.json", {**json.loads((made / "meta.json").read_text(encoding="utf-8")), **record})
+
+    def check_replaceable(self) -> None:
+        """A folder of this name in an index folder is always this command's."""
+
+
+def _usable(index: Index) -> bool:
+    try:
+        _opened(folder_of(index.path), index)
+    except IndexMismatch:
+        return False
+    return True
+
+
+def _counts(index: Index) -> dict[str, Any]:
+    size = sum(file.stat().st_size for file in folder_of(index.path).iterdir())
+    return {"documents": index.documents, "postings": index.meta["postings"], "bytes": size}
 
 
 def built(index: Index) -> dict[str, str]:
-    """``{"postings": size in words}``, or why they are of no use; nothing where there are none."""
+    """``{"postings": size in words}``, or why they are unusable; empty where there are none."""
     if not folder_of(index.path).is_dir():
         return {}
     try:
@@ -123,9 +180,9 @@ def built(index: Index) -> dict[str, str]:
 def write_postings(
     forward: Forward, folder: Path, digest: str, window: int = WINDOW, tick: Callable[[int], object] | None = None
 ) -> None:
-    """The files into ``folder``, which is there and empty, window by window."""
+    """Write the files into ``folder``, which exists and is empty, window by window."""
     if not 1 <= window <= MOST_ROWS:
-        raise UsageError(f"a window of {window} rows; wants 1 to {MOST_ROWS}")
+        raise UsageError(f"a window must have 1 to {MOST_ROWS} rows, got {window}")
     with contextlib.ExitStack() as files:
         out = {name: NpyWriter(folder / f"{name}.npy", kind) for name, kind in FILES.items()}
         for writer in out.values():
@@ -150,20 +207,20 @@ def write_postings(
         "dense": out["dense"].count,
         "digest": digest,
     }
-    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "meta.json", meta)
 
 
 def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
-    """The postings of the rows from ``first`` to ``last``, by term and then by row."""
+    """The postings of the rows from ``first`` to ``last`` (exclusive), by term and then by row."""
     indptr = np.asarray(forward.indptr[first : last + 1])
     terms = np.asarray(forward.terms[indptr[0] : indptr[-1]])
-    order = np.argsort(terms, kind="stable")  # of uint16 a radix sort; within a term, rows stay in order
+    order = np.argsort(terms, kind="stable")  # a radix sort for uint16; stable, so rows stay in order within a term
     rows = np.repeat(np.arange(last - first, dtype=np.uint16), np.diff(indptr))[order]
     impacts = np.asarray(forward.impacts[indptr[0] : indptr[-1]])[order]
     counts = np.bincount(terms, minlength=forward.vocabulary)
     starts = np.concatenate(([0], np.cumsum(counts)))
     maxima = np.zeros(forward.vocabulary, np.uint8)
-    there = counts > 0  # reduceat has no notion of an empty slice
+    there = counts > 0  # reduceat cannot reduce an empty slice
     if there.any():
         maxima[there] = np.maximum.reduceat(impacts, starts[:-1][there])
     common = np.flatnonzero(there & (counts * DENSE >= last - first))[: np.iinfo(np.uint16).max]
@@ -183,22 +240,13 @@ def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
     }
 
 
-class _Queries(NamedTuple):
-    """Some queries: terms (t,) int64 and weights (t,) int32; those of query q stand from ``starts[q]`` to the next."""
-
-    starts: np.ndarray
-    terms: np.ndarray
-    weights: np.ndarray
-
-
 class PostingsSearcher:
-    """Exact inner products of impact queries with the documents of an index; the contract of
-    :class:`~dupmae_ir.index.lucene.ImpactSearcher`, except that scores are exact to 2**31 and that a query may have
-    any number of terms.
+    """Exact inner products of impact queries with the documents of an index.
 
-    ``docid_ranks`` gives (n,) int64, the place of each row's id among all, and is asked for ``by_docid`` alone.
-    Raises :class:`IndexMismatch` for postings that are missing, damaged, or made of another index, and
-    :class:`EnvironmentProblem` without numba.
+    Same contract as :class:`~dupmae_ir.index.lucene.ImpactSearcher`, except that scores are exact to 2**31 and that a
+    query may have any number of terms. ``docid_ranks`` returns (n,) int64, the rank of each row's id among all ids; it
+    is called only for ``by_docid``. Raises :class:`IndexMismatch` for postings that are missing, damaged, or made from
+    another index, and :class:`EnvironmentProblem` without numba.
     """
 
     def __init__(self, index: Index, docid_ranks: Callable[[], np.ndarray]) -> None:
@@ -206,36 +254,12 @@ class PostingsSearcher:
         self.folder = folder_of(index.path)
         self._index = index
         self._docid_ranks = docid_ranks
-        self.meta = _read_meta(self.folder, index)
-        self.window, self.documents = int(self.meta["window"]), index.documents
-        self._files = self._opened()
+        from dupmae_ir.index import kernels  # compiled by numba, which is optional
 
-    def _opened(self) -> dict[str, np.ndarray]:
-        windows, vocabulary = -(-self.documents // self.window), int(self.meta["vocabulary"])
-        lengths = {
-            "starts": windows + 1,
-            "pointers": windows * (vocabulary + 1),
-            "maxima": windows * vocabulary,
-            "rows": self.meta["sparse"],
-            "impacts": self.meta["sparse"],
-            "columns": windows * vocabulary,
-            "column_starts": windows + 1,
-            "dense": self.meta["dense"],
-        }
-        files = {}
-        for name, kind in FILES.items():
-            path = self.folder / f"{name}.npy"
-            files[name] = mapped(path, f"{_AGAIN} {self._index.path}")
-            files[name].flags.writeable = False  # also of an empty file, which is not mapped: one compiled form
-            if (len(files[name]), files[name].dtype) != (lengths[name], np.dtype(kind)):
-                raise IndexMismatch(
-                    f"{path} holds {len(files[name])} numbers of type {files[name].dtype}, its meta.json says "
-                    f"{lengths[name]} of {np.dtype(kind)}; {_AGAIN} {self._index.path}"
-                )
-        files["pointers"] = files["pointers"].reshape(windows, vocabulary + 1)
-        for name in ("maxima", "columns"):
-            files[name] = files[name].reshape(windows, vocabulary)
-        return files
+        self._kernels = kernels
+        self.meta, files = _opened(self.folder, index)
+        self._files = kernels.Files(**files)
+        self.window, self.documents = int(self.meta["window"]), index.documents
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -259,55 +283,31 @@ class PostingsSearcher:
         not a positive whole number, and for a query that could score 2**31 or more. ``threads`` groups of queries run
         at a time.
         """
-        from dupmae_ir.index import kernels
-
         if k < 1:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
         queries = list(queries)
         k = max(1, min(k, self.documents))
-        room = max(k, min(2 * k, self.documents)) + kernels.SLACK
+        room = max(k, min(2 * k, self.documents)) + self._kernels.SLACK
         share = -(-len(queries) // max(1, threads))
         together = max(1, min(_TOGETHER, share, _KEYS // room))
         groups = [self._packed(queries[start : start + together]) for start in range(0, len(queries), together)]
 
-        def search(group: _Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+        def search(group: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
             return self._search(group, k, room, by_docid)
 
         if threads <= 1 or len(groups) < 2:
             return [found for group in groups for found in search(group)]
-        from concurrent.futures import ThreadPoolExecutor
 
         if by_docid:
             _ = self._rows_by_docid  # once, not by each thread
         with ThreadPoolExecutor(min(threads, len(groups))) as pool:
             return [found for part in pool.map(search, groups) for found in part]
 
-    def _search(self, queries: _Queries, k: int, room: int, by_docid: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-        from dupmae_ir.index import kernels
-
+    def _search(self, queries: Queries, k: int, room: int, by_docid: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         ranks = self._ranks if by_docid else np.zeros(0, np.int64)
         count = len(queries.starts) - 1
         keys, counts = np.empty((count, room), np.int64), np.zeros(count, np.int64)
-        f = self._files
-        kernels.search(
-            f["starts"],
-            f["pointers"],
-            f["maxima"],
-            f["rows"],
-            f["impacts"],
-            f["columns"],
-            f["column_starts"],
-            f["dense"],
-            self.window,
-            self.documents,
-            queries.starts,
-            queries.terms,
-            queries.weights,
-            ranks,
-            k,
-            keys,
-            counts,
-        )
+        self._kernels.search(self._files, self.window, self.documents, queries, ranks, k, keys, counts)
         rows_of = self._rows_by_docid if by_docid else None
         return [_ranked(keys[q, :found], k, rows_of) for q, found in enumerate(counts.tolist())]
 
@@ -320,64 +320,44 @@ class PostingsSearcher:
         k: int,
         threads: int = 1,
     ) -> list[tuple[np.ndarray, np.ndarray] | None]:
-        """Every row that can be among the ``k`` best by another score plus ``unit`` times the impacts' integer sum, for
-        each query: rows (m,) int64, ascending, and their integer sums (m,) int64, m >= k where there are so many.
+        """Candidates for the ``k`` best rows by another score plus ``unit`` times the integer sum of impacts.
 
-        ``others(first, last)`` gives the other score of the rows from ``first`` to ``last``, (q, last - first) float32,
-        which is used up. ``slacks`` (q,): how far it and one float32 addition can be from the true sum. None for a
-        query of whose rows too many cannot be told apart within that.
+        Returns for each query the rows (m,) int64, ascending, and their integer sums (m,) int64: every row that can be
+        among the ``k`` best, at least ``k`` if the index has as many. None for a query with too many rows that the
+        error bound cannot separate.
+
+        Args:
+            queries: maps of terms to positive integer weights.
+            others: ``others(first, last)`` returns the other score of the rows from ``first`` to ``last`` (exclusive),
+                (q, last - first) float32, which is modified in place.
+            unit: what one unit of the integer sum adds to the score.
+            slacks: (q,) the largest error of the other score and of one float32 addition.
+            k: number of best rows.
+            threads: groups of queries searched at a time.
         """
-        from concurrent.futures import ThreadPoolExecutor
-
-        from dupmae_ir.index import kernels
-
-        room = min(4 * k, self.documents) + _SPARE
-        count = len(queries)
+        room, count = min(4 * k, self.documents) + _SPARE, len(queries)
         shares = [slice(start, start + -(-count // threads)) for start in range(0, count, -(-count // threads))]
         groups = [self._packed(queries[share]) for share in shares]
         rows, sums = np.empty((count, room), np.int32), np.empty((count, room), np.int32)
         totals, counts = np.empty((count, room), np.float32), np.zeros(count, np.int64)
-        floors, f = np.full(count, -np.inf), self._files
+        floors = np.full(count, -np.inf)
 
-        def one(share: slice, group: _Queries, w: int, scores: np.ndarray) -> None:
-            kernels.search_sum(
-                w,
-                f["starts"],
-                f["pointers"],
-                f["columns"],
-                f["column_starts"],
-                f["rows"],
-                f["impacts"],
-                f["dense"],
-                self.window,
-                self.documents,
-                group.starts,
-                group.terms,
-                group.weights,
-                unit,
-                scores[share],
-                k,
-                slacks[share],
-                rows[share],
-                sums[share],
-                totals[share],
-                counts[share],
-                floors[share],
-            )
+        def one(share: slice, group: Queries, w: int, scores: np.ndarray) -> None:
+            kept = self._kernels.Kept(rows[share], sums[share], totals[share])
+            fixed = (w, self._files, self.window, self.documents, group, unit)
+            self._kernels.search_sum(*fixed, scores[share], k, slacks[share], kept, counts[share], floors[share])
 
         with ThreadPoolExecutor(len(groups)) as pool:
             for w, first in enumerate(range(0, self.documents, self.window)):
                 scores = others(first, min(first + self.window, self.documents))
-                tasks = [pool.submit(one, share, group, w, scores) for share, group in zip(shares, groups, strict=True)]
-                for task in tasks:
-                    task.result()
+                list(pool.map(one, shares, groups, itertools.repeat(w), itertools.repeat(scores)))
         return [
             None if found < 0 else _within(rows[q, :found], sums[q, :found], totals[q, :found], k, slacks[q])
             for q, found in enumerate(counts.tolist())
         ]
 
-    def _packed(self, queries: Sequence[dict[str, int]]) -> _Queries:
-        """Their terms that the index knows, one query after the other. Numbers are checked all at once."""
+    def _packed(self, queries: Sequence[dict[str, int]]) -> Queries:
+        """The queries' terms that the index has, one query after the other. Weights are checked together."""
         lengths = [len(query) for query in queries]
         weights = np.fromiter((w for query in queries for w in query.values()), np.float64, sum(lengths))
         if not ((weights >= 1) & (weights == np.rint(weights))).all():
@@ -386,10 +366,42 @@ class PostingsSearcher:
         terms = np.fromiter((ids.get(t, -1) for query in queries for t in query), np.int64, sum(lengths))
         known, owner = terms >= 0, np.repeat(np.arange(len(queries)), lengths)[terms >= 0]
         weights = weights[known]
-        if (np.bincount(owner, weights, len(queries)) * 255 > HIGHEST_SCORE).any():
-            raise UsageError("the weights of a query add up to more than search by postings can count; divide them")
+        if (np.bincount(owner, weights, len(queries)) * HIGHEST_IMPACT > HIGHEST_SCORE).any():
+            raise UsageError(
+                "a query could score 2**31 or more, which search by postings cannot represent; scale its weights down"
+            )
         starts = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(queries)))))
-        return _Queries(starts, terms[known], weights.astype(np.int32))
+        return self._kernels.Queries(starts, terms[known], weights.astype(np.int32))
+
+
+def _opened(folder: Path, index: Index) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The meta and the memory-mapped files of the postings of ``index``. Raises :class:`IndexMismatch`."""
+    meta = _read_meta(folder, index)
+    windows, vocabulary = -(-index.documents // meta["window"]), int(meta["vocabulary"])
+    lengths = {
+        "starts": windows + 1,
+        "pointers": windows * (vocabulary + 1),
+        "maxima": windows * vocabulary,
+        "rows": meta["sparse"],
+        "impacts": meta["sparse"],
+        "columns": windows * vocabulary,
+        "column_starts": windows + 1,
+        "dense": meta["dense"],
+    }
+    files = {}
+    for name, kind in FILES.items():
+        path = folder / f"{name}.npy"
+        files[name] = mapped(path, f"{_AGAIN} {index.path}")
+        files[name].flags.writeable = False  # also of an empty file, which is not mapped: one compiled signature
+        if (len(files[name]), files[name].dtype) != (lengths[name], np.dtype(kind)):
+            raise IndexMismatch(
+                f"{path} has {len(files[name])} numbers of type {files[name].dtype}, but its meta.json records "
+                f"{lengths[name]} of {np.dtype(kind)}; {_AGAIN} {index.path}"
+            )
+    files["pointers"] = files["pointers"].reshape(windows, vocabulary + 1)
+    for name in ("maxima", "columns"):
+        files[name] = files[name].reshape(windows, vocabulary)
+    return meta, files
 
 
 def _wrong_weight(queries: Sequence[dict[str, int]]) -> str:
@@ -407,7 +419,7 @@ def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.nd
 def _within(
     rows: np.ndarray, sums: np.ndarray, totals: np.ndarray, k: int, slack: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of the rows kept those that can still be among the ``k`` best."""
+    """The kept rows that can still be among the ``k`` best."""
     if k < len(totals):
         kth = np.partition(totals, len(totals) - k)[len(totals) - k]
         near = totals >= float(kth) - 2 * slack
@@ -420,19 +432,19 @@ def _read_meta(folder: Path, index: Index) -> dict[str, Any]:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise IndexMismatch(f"{folder} holds no postings; make them with: {again.partition(': ')[2]}") from None
+        raise IndexMismatch(f"{folder} has no postings; build them with: {again.partition(': ')[2]}") from None
     except ValueError as e:
         raise IndexMismatch(f"{folder / 'meta.json'} cannot be read: {e}; {again}") from None
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise IndexMismatch(f"{folder}: postings of another format than {FORMAT}; {again}")
-    wanted = {
+        raise IndexMismatch(f"{folder}: the postings are not of format {FORMAT}; {again}")
+    expected = {
         "documents": index.documents,
         "postings": index.meta["postings"],
         "vocabulary": len(index.terms),
         "digest": index.meta["digest"],
     }
-    if differing := [name for name, value in wanted.items() if meta.get(name) != value]:
-        raise IndexMismatch(f"{folder} was made of another index ({', '.join(differing)} differ); {again}")
+    if differing := [name for name, value in expected.items() if meta.get(name) != value]:
+        raise IndexMismatch(f"{folder} was made from another index ({', '.join(differing)} differ); {again}")
     numbers = [meta.get(name) for name in ("window", "sparse", "dense")]
     if not all(isinstance(number, int) for number in numbers) or not 1 <= meta["window"] <= MOST_ROWS:
         raise IndexMismatch(f"{folder / 'meta.json'} lacks numbers; {again}")

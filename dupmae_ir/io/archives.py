@@ -1,4 +1,4 @@
-"""Archives unpacked whole or not at all: zip, tar, tar.gz and gzip, told from their bytes, nothing of them trusted."""
+"""Safe, atomic unpacking of zip, tar, tar.gz and gzip archives, recognised by their bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BLOCK = 1 << 17
 
 
 class _Member(NamedTuple):
-    """One entry of an archive: ``kind`` is file, folder, or in words what it is instead; ``size`` None if unsaid."""
+    """One entry of an archive: ``kind`` is file, folder, or a description of it; ``size`` is None if unknown."""
 
     name: str
     kind: str
@@ -38,10 +38,10 @@ class _Member(NamedTuple):
 def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool] | None = None, quiet: bool = False) -> Path:
     """Unpack a zip, tar, tar.gz or gzip file into ``folder``, whole or not at all; an older ``folder`` is replaced.
 
-    ``wanted`` is asked for each file with its name in the archive; without it everything is unpacked. A gzip file
-    that holds no tar becomes one file, named like it without ``.gz``. Only plain files and folders that stay inside
-    are accepted, and no more bytes than the disk has room for. Raises :class:`InputError` for an archive that is
-    damaged or holds anything else, :class:`OutputError` when the disk is full; ``folder`` is then as before.
+    ``wanted`` selects files by their names in the archive; without it everything is unpacked. A gzip file that is not
+    a tar becomes one file of its name without ``.gz``. Only plain files and folders below ``folder`` are accepted, and
+    no more bytes than fit the disk. Raises :class:`InputError` for an archive that is damaged or contains anything
+    else, :class:`OutputError` when the disk is full; ``folder`` is then unchanged.
     """
     archive, folder = Path(archive), Path(folder)
     home = folder.resolve()
@@ -49,7 +49,7 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool] | None = N
         raise UsageError(f"{folder}: is a file; name the folder to unpack into")
     aside = home.with_name(f".{home.name}.aside")
     with disk_full_is_one_line(folder), exclusive(lock_path(home), f"unpacking into {folder}", wait=True, quiet=quiet):
-        shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
+        shutil.rmtree(aside, ignore_errors=True)  # left by a killed process
         try:
             aside.mkdir()
             _unpack_into(aside, archive, wanted, quiet)
@@ -117,7 +117,7 @@ def _pour(archive: Path, member: _Member, to: IO[bytes], room: int) -> Iterator[
 
 
 def _members(archive: Path) -> Generator[_Member, None, None]:
-    """The entries of an archive in order; what it is, is told from its bytes."""
+    """The entries of an archive in order; its format is recognised by its bytes."""
     if not archive.is_file():
         raise InputError(f"{archive}: no such file")
     with _damage_is_one_line(archive), open(archive, "rb") as f:
@@ -135,7 +135,7 @@ def _members(archive: Path) -> Generator[_Member, None, None]:
 
 
 def _is_tar(head: bytes) -> bool:
-    """Whether a file that starts with this block is a tar, old or new: its header has a checksum."""
+    """Whether a file that starts with this block is a tar of any version: its header has a valid checksum."""
     try:
         tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
     except tarfile.TarError:
@@ -175,8 +175,8 @@ def _tar_members(file: IO[bytes]) -> Generator[_Member, None, None]:
         for info in tar:
             opened = cast("Callable[[], IO[bytes]]", partial(tar.extractfile, info))  # None only for what is no file
             yield _Member(info.name, _tar_kind(info), info.size, opened)
-        # tarfile takes a damaged or missing header for the end. The end is a block of zeros, and reading on to the
-        # very last byte lets gzip compare its own checksum.
+        # tarfile treats a damaged or missing header as the end. The true end is a block of zeros, and reading to the
+        # last byte makes gzip verify its checksum.
         file.seek(tar.offset)
         if any(end := file.read(tarfile.BLOCKSIZE)) or len(end) < tarfile.BLOCKSIZE:
             raise EOFError("no end of archive")
@@ -194,7 +194,7 @@ def _tar_kind(info: tarfile.TarInfo) -> str:
 
 @contextmanager
 def _damage_is_one_line(archive: Path) -> Iterator[None]:
-    """For what reads the archive and nothing else: the library's readers meet broken bytes with many kinds of error."""
+    """Turn the libraries' many errors for damaged bytes into one; for code that only reads the archive."""
     try:
         yield
     except (
@@ -211,7 +211,7 @@ def _damage_is_one_line(archive: Path) -> Iterator[None]:
     ) as e:
         raise _damaged(archive, str(e)) from None
     except OSError as e:
-        if e.errno not in (None, errno.EINVAL):  # gzip's own; a jump to before the file's beginning
+        if e.errno not in (None, errno.EINVAL):  # raised by gzip itself; a seek to before the beginning of the file
             raise
         raise _damaged(archive, str(e)) from None
 

@@ -1,18 +1,20 @@
-"""Collections in, :class:`Document` out: streamed, checked line by line, digested on the way.
+"""Reads collections as :class:`Document`, streamed, with every line checked and the bytes digested on the way.
 
-What is read, and how it is told apart:
+Formats, and how they are recognised:
 
 * JSON lines, from names ending in ``.jsonl``, ``.json`` or ``.ndjson``: BEIR (``_id``, ``title``, ``text``) and
   Pyserini (``id`` or ``docid``, ``contents``);
 * tab-separated lines, from names ending in ``.tsv``: MS MARCO passages (id, text), MS MARCO documents (id, url,
   title, body), or any columns that a header line or ``fields`` names;
 * any other name and standard input: JSON lines when the first line starts with ``{``, else tab-separated;
-* gzip of all these, known by its first two bytes and not by its name;
+* gzip of all these, recognised by its first two bytes and not by its name;
 * a folder: its ``corpus.jsonl`` when it has one (BEIR), else every file with one of the endings above, in natural
-  order (``docs2`` before ``docs10``); hidden files are left out.
+  order (``docs2`` before ``docs10``), without hidden files and the records that our commands leave
+  (``NAME.meta.json``).
 
-A byte order mark, Windows line ends and blank lines are tolerated. Anything else that is wrong raises
-:class:`InputError` with ``file:line``; nothing is skipped silently.
+A byte order mark, Windows line ends and blank lines are accepted. Any other defect raises :class:`InputError` with
+``file:line``; nothing is skipped silently. The JSON is parsed here and not by ``jsonlines``, whose reader adds a
+Python call per line and cannot report the column of an error.
 """
 
 from __future__ import annotations
@@ -32,17 +34,18 @@ from pathlib import Path
 from typing import IO, Any
 from unicodedata import category
 
+from dupmae_ir.config import Config, option
 from dupmae_ir.errors import InputError
 from dupmae_ir.types import Document
 
 STDIN = "-"
-LONGEST_LINE = 64 << 20  #: bytes; more on one line is not a collection but something binary
+LONGEST_LINE = 64 << 20  #: bytes; a longer line means a binary file, not a collection
 
 _JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
 _TSV_ENDINGS = (".tsv",)
 _DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
-_UNUSABLE = ("Cc", "Cs")  #: Unicode's control characters and halves of pairs; joiners and the like may stand in titles
-_IGNORED = "_"  #: in ``fields``: a column that is not read
+_UNUSABLE = ("Cc", "Cs")  #: Unicode's control characters and surrogates; joiners and the like are valid in titles
+_IGNORED = "_"  #: in ``fields``: a column to skip
 _TSV_LAYOUTS = {2: ("text",), 4: (_IGNORED, "title", "text")}
 _HEADER_NAMES = {
     "text": "text",
@@ -54,6 +57,43 @@ _HEADER_NAMES = {
 }
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions(Config):
+    """Which collection to read, and how; shared by all commands that read one."""
+
+    corpus: str = option(
+        help="collection: BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, a folder of them, or - for "
+        "standard input",
+        group="input",
+        metavar="PATH",
+    )
+    fields: tuple[str, ...] = option(
+        (),
+        "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
+        "'title' becomes the title, '_' is ignored, the rest is the text",
+        group="input",
+        metavar="NAME",
+    )
+    docid_field: str | None = option(None, "JSON key of the id, if not id, _id or docid", group="input", metavar="NAME")
+    delimiter: str = option(
+        "\\n", "separates the --fields of 'contents' (\\n and \\t are understood)", group="input", metavar="TEXT"
+    )
+
+    def collection(self) -> Collection:
+        """The collection, opened. Raises :class:`InputError` for a missing one and for a closed standard input."""
+        if self.corpus == STDIN and sys.stdin is None:
+            raise InputError("<standard input>: is closed; name a --corpus")
+        return Collection(self.corpus, self.fields, self.docid_field, self.unescaped_delimiter())
+
+    def unescaped_delimiter(self) -> str:
+        """``delimiter`` with its ``\\n`` and ``\\t`` replaced by the characters."""
+        return self.delimiter.replace("\\n", "\n").replace("\\t", "\t")
+
+    def digests(self) -> dict[str, str]:
+        """The digest of the collection's bytes under the field's name; reads all of it."""
+        return {"corpus": combined_digest([digest for _, digest in count_and_digest(self.corpus)])}
 
 
 def read_collection(
@@ -73,12 +113,12 @@ class Input:
 
 
 class Collection:
-    """A collection and what reading it has shown so far.
+    """A collection, and the counts and digests of what has been read of it.
 
     ``fields`` are the parts of a document in order: names of JSON keys (or, when those are absent, the pieces of
     ``contents`` split by ``delimiter``, as Pyserini does) or the columns of a tsv after the id. ``title`` becomes the
-    title, ``_`` is ignored, the others joined by a blank are the text. ``docid_field`` names another key for the id.
-    Missing files are reported here, wrong content while iterating. Iterate once; then ``inputs`` is complete.
+    title, ``_`` is ignored, the others joined by a space are the text. ``docid_field`` names another key for the id.
+    Missing files are reported here, malformed content while iterating. Iterate once; then ``inputs`` is complete.
     """
 
     def __init__(
@@ -93,7 +133,7 @@ class Collection:
         self.docid_field = docid_field
         self.delimiter = delimiter
         self.paths = [] if self.source == STDIN else list_files(self.source)
-        self.total_bytes = _total_bytes(self.paths)  #: None when it cannot be known (standard input, a pipe)
+        self.total_bytes = _total_bytes(self.paths)  #: None when unknown (standard input, a pipe)
         self.bytes_read = 0
         self.documents = 0
         self.inputs: list[Input] = []
@@ -121,6 +161,10 @@ class Collection:
             where = "<standard input>" if self.source == STDIN else self.source
             raise InputError(f"{where}: no documents in it ({self.bytes_read} bytes read)")
 
+    def digests(self) -> dict[str, str]:
+        """The digest of all bytes read, under the name of the flag; complete after iteration."""
+        return {"corpus": combined_digest([i.sha256 for i in self.inputs])}
+
     def _parsed(self, tap: _Tap, name: str) -> Iterator[tuple[Document, int]]:
         parser: _Json | _Tsv | None = None
         for number, line in _lines(tap, name):
@@ -135,7 +179,7 @@ class Collection:
         plain = name.lower().removesuffix(".gz")
         as_json = plain.endswith(_JSON_ENDINGS) or (not plain.endswith(_TSV_ENDINGS) and first.lstrip()[:1] in "{[")
         if as_json and first.lstrip().startswith("["):
-            raise InputError(f"{where}: a JSON array; wants one JSON object a line (jq -c '.[]' makes that of it)")
+            raise InputError(f"{where}: a JSON array; expected one JSON object per line (convert it with: jq -c '.[]')")
         if as_json:
             return _Json(self.fields, self.docid_field, self.delimiter)
         if "\t" not in first:
@@ -144,7 +188,7 @@ class Collection:
 
 
 def list_files(source: str | Path) -> list[Path]:
-    """The files of a collection, in reading order; see the module's text for the rule."""
+    """The files of a collection in reading order; the module's docstring gives the rule."""
     path = Path(source)
     if path.is_dir():
         beir = [p for p in (path / "corpus.jsonl", path / "corpus.jsonl.gz") if p.is_file()]
@@ -170,8 +214,13 @@ def count_and_digest(source: str | Path) -> list[tuple[str, str]]:
     return [(str(path), _digest(path, str(path))) for path in list_files(source)]
 
 
+def combined_digest(digests: Sequence[str]) -> str:
+    """One hex digest for several files in order; that of a single file is its own."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
 class _Json:
-    """One line of JSON to one document."""
+    """Parses one line of JSON into one document."""
 
     def __init__(self, fields: tuple[str, ...], docid_field: str | None, delimiter: str) -> None:
         self.fields, self.docid_field, self.delimiter = fields, docid_field, delimiter
@@ -186,7 +235,7 @@ class _Json:
         if not isinstance(record, dict):
             kinds: dict[type, str] = {list: "an array", str: "a string"}
             kind = kinds.get(type(record), "a single value")
-            raise InputError(f"{where}: {kind} where one JSON object a line is wanted")
+            raise InputError(f"{where}: {kind}; expected one JSON object per line")
         docid = _checked_docid(self._docid(record, where), where)
         return Document(docid, *self._title_last(record, where))
 
@@ -195,12 +244,12 @@ class _Json:
         name = next((n for n in names if n in record), None)
         if name is None:
             hint = "" if self.docid_field else "; name its key with --docid-field"
-            raise InputError(f"{where}: no id: wants {_or(names)}, has {_keys(record)}{hint}")
+            raise InputError(f"{where}: no id: expected {_or(names)}, found {_keys(record)}{hint}")
         value = record[name]
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if not isinstance(value, str):
-            raise InputError(f"{where}: the id {name!r} is {json.dumps(value)[:40]}; wants a string or a whole number")
+            raise InputError(f"{where}: the id {name!r} is {json.dumps(value)[:40]}; expected a string or an integer")
         return value
 
     def _title_last(self, record: dict[str, Any], where: str) -> tuple[str, str]:
@@ -212,19 +261,19 @@ class _Json:
         if "contents" in record:
             return _text(record["contents"], "contents", where), ""
         raise InputError(
-            f"{where}: no text: wants 'text' or 'contents', has {_keys(record)}; name its keys with --fields"
+            f"{where}: no text: expected 'text' or 'contents', found {_keys(record)}; name its keys with --fields"
         )
 
     def _values(self, record: dict[str, Any], where: str) -> list[str]:
-        """By name when every field is there, else ``contents`` split: Pyserini's rule."""
+        """Values by key when every key is present, else the pieces of ``contents``, as in Pyserini."""
         wanted = [f for f in self.fields if f != _IGNORED]
         if all(f in record for f in wanted):
             return ["" if f == _IGNORED else _text(record[f], f, where) for f in self.fields]
         if "contents" not in record:
             missing = next(f for f in wanted if f not in record)
-            raise InputError(f"{where}: no text: neither {missing!r} nor 'contents' is there, only {_keys(record)}")
+            raise InputError(f"{where}: no text: expected {missing!r} or 'contents', found {_keys(record)}")
         contents = _text(record["contents"], "contents", where, strip=False)
-        # A last delimiter closes the last field; it does not open an empty one.
+        # A trailing delimiter ends the last field; it does not start an empty one.
         if contents.count(self.delimiter) == len(self.fields):
             contents = contents.removesuffix(self.delimiter)
         values = [piece.strip() for piece in contents.split(self.delimiter)]
@@ -237,7 +286,7 @@ class _Json:
 
 
 class _Tsv:
-    """One tab-separated line to one document; the first line of a file tells the columns."""
+    """Parses one tab-separated line into one document; the first line of a file determines the columns."""
 
     def __init__(self, first: str, fields: tuple[str, ...], where: str) -> None:
         cells = [c.strip().lower() for c in first.split("\t")]
@@ -252,7 +301,7 @@ class _Tsv:
             self.columns = _TSV_LAYOUTS[width]
         else:
             raise InputError(
-                f"{where}: {width} columns; wants 2 (id, text) or 4 (id, url, title, body), "
+                f"{where}: {width} columns; expected 2 (id, text) or 4 (id, url, title, body), "
                 f"or --fields to name the columns after the id ('_' ignores one)"
             )
         self.width = width
@@ -260,23 +309,25 @@ class _Tsv:
     def __call__(self, line: str, where: str) -> Document:
         cells = line.split("\t")
         if len(cells) != self.width:
-            tip = "; a tab is missing" if len(cells) < self.width else "; a text holds a tab"
-            raise InputError(f"{where}: {len(cells)} column(s) where {self.width} are wanted{tip}")
+            tip = "; a tab is missing" if len(cells) < self.width else "; a text contains a tab"
+            raise InputError(f"{where}: {len(cells)} column(s), expected {self.width}{tip}")
         return Document(_checked_docid(cells[0], where), *_composed(self.columns, [c.strip() for c in cells[1:]]))
 
 
 class _Tap(io.RawIOBase):
-    """Passes the bytes of a file on, counting and digesting them."""
+    """A file whose bytes are counted and digested as they are read."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self.sha256 = hashlib.sha256()
         self._raw = raw
-        self._count = self._told = 0
+        self._count = self._reported = 0
 
     def readable(self) -> bool:
+        """Always True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Read into ``buffer`` and return how many bytes."""
         block = self._raw.read(len(buffer))
         buffer[: len(block)] = block
         self.sha256.update(block)
@@ -285,14 +336,14 @@ class _Tap(io.RawIOBase):
 
     def fresh(self) -> int:
         """Bytes read since the last call."""
-        new, self._told = self._count - self._told, self._count
+        new, self._reported = self._count - self._reported, self._count
         return new
 
 
 class Seen:
-    """A set of strings that keeps 64 hashed bits of each: 11 to 23 bytes a string where a Python set needs 100.
+    """A set of strings that stores a 64-bit hash of each: 11 to 23 bytes a string where a Python set needs 100.
 
-    Two different strings collide once in about 4 million collections of the size of MS MARCO.
+    About one in 4 million collections of the size of MS MARCO has two strings that collide.
     """
 
     def __init__(self) -> None:
@@ -300,7 +351,7 @@ class Seen:
         self._used = 0
 
     def add(self, text: str) -> bool:
-        """Remember ``text``; True when it was there before."""
+        """Add ``text``; True when it was already in the set."""
         if self._used * 10 > len(self._slots) * 7:
             self._grow()
         return self._put(hash(text) & 0xFFFFFFFFFFFFFFFF or 1)
@@ -337,7 +388,7 @@ def _lines(tap: _Tap, name: str) -> Iterator[tuple[int, str]]:
             if line.strip():
                 yield number, _decoded(line, f"{name}:{number}")
     except EOFError:
-        raise InputError(f"{name}: the gzip data end too early, after line {number}; the file is truncated") from None
+        raise InputError(f"{name}: the gzip data end after line {number}; the file is truncated") from None
     except (gzip.BadGzipFile, zlib.error) as e:
         raise InputError(f"{name}: damaged gzip data after line {number}: {e}") from None
     except OSError as e:
@@ -346,7 +397,8 @@ def _lines(tap: _Tap, name: str) -> Iterator[tuple[int, str]]:
 
 def _byte_lines(tap: _Tap) -> Iterator[bytes]:
     buffered = io.BufferedReader(tap, 1 << 18)
-    stream: Any = gzip.GzipFile(fileobj=buffered) if buffered.peek(2)[:2] == _GZIP else buffered
+    zipped = buffered.peek(2)[:2] == _GZIP
+    stream = gzip.GzipFile(fileobj=buffered) if zipped else buffered
     while line := stream.readline(LONGEST_LINE + 1):
         yield line
 
@@ -359,7 +411,7 @@ def _without_bom(line: bytes, name: str) -> bytes:
 
 def _decoded(line: bytes, where: str) -> str:
     if b"\0" in line:
-        raise InputError(f"{where}: binary data (a NUL byte); wants text in UTF-8")
+        raise InputError(f"{where}: binary data (a NUL byte); expected text in UTF-8")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as e:
@@ -370,8 +422,10 @@ def _checked_docid(docid: str, where: str) -> str:
     if not docid:
         raise InputError(f"{where}: empty id")
     if (" " in docid or not docid.isprintable()) and any(c.isspace() or category(c) in _UNUSABLE for c in docid):
-        # A run file separates its columns by blanks, so such an id could not be written or judged.
-        raise InputError(f"{where}: the id {docid!r} holds white space or a control character; a run cannot name it")
+        # Columns of run files and qrels are separated by white space.
+        raise InputError(
+            f"{where}: the id {docid!r} contains white space or a control character, which run files cannot represent"
+        )
     return docid
 
 
@@ -379,8 +433,8 @@ def _text(value: Any, name: str, where: str, strip: bool = True) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(f"{where}: {name!r} is {json.dumps(value)[:40]}; wants a string")
-    # JSON may hold half of a surrogate pair, which no UTF-8 file can.
+        raise InputError(f"{where}: {name!r} is {json.dumps(value)[:40]}; expected a string")
+    # JSON can contain half of a surrogate pair, which UTF-8 cannot encode.
     text = value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
     return text.strip() if strip else text
 
@@ -425,7 +479,8 @@ def _entries(folder: Path) -> list[Path]:
 
 def _is_collection(path: Path) -> bool:
     plain = path.name.lower().removesuffix(".gz")
-    return not path.name.startswith(".") and path.is_file() and plain.endswith(_JSON_ENDINGS + _TSV_ENDINGS)
+    named = plain.endswith(_JSON_ENDINGS + _TSV_ENDINGS) and not plain.endswith(".meta.json")
+    return named and not path.name.startswith(".") and path.is_file()
 
 
 def _total_bytes(paths: Sequence[Path]) -> int | None:

@@ -1,11 +1,11 @@
-"""Files from the web and what is in them: fetched once, resumed, verified, unpacked safely, shared by all processes.
+"""Downloads: fetched once, resumed, verified, and shared by all processes.
 
-Beside ``NAME`` in its folder lie, for as long as they are needed: ``NAME.part``, what has arrived so far;
-``.NAME.part.json``, which version of the file that is (ETag, Last-Modified, length); ``.NAME.lock``, held by the one
-process that fetches; ``.NAME.json``, the digests of the finished file with the size and time it had when they were
-taken, so that a large file is read once and not at every start.
+Files beside ``NAME``, for as long as they are needed: ``NAME.part``, the bytes received so far; ``.NAME.part.json``,
+the version of the file that they belong to (ETag, Last-Modified, length); ``.NAME.lock``, held by the process that
+downloads; ``.NAME.json``, the digests of the finished file with its size and time, so that a large file is not
+digested at every start.
 
-No file appears under its own name before it is whole and verified. Environment: ``DUPMAE_IR_CACHE`` is the cache
+No file appears under its own name before it is complete and verified. Environment: ``DUPMAE_IR_CACHE`` is the cache
 folder, ``DUPMAE_IR_MIRROR`` the base URL of a mirror, ``DUPMAE_IR_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) forbids the
 network.
 """
@@ -34,7 +34,7 @@ from dupmae_ir.io.publishing import disk_full_is_one_line, fsync_folder, write_j
 if TYPE_CHECKING:
     from requests import Response, Session
 
-WAITS = (1.0, 2.0, 4.0, 8.0)  #: seconds between tries; counted anew whenever a try got further than all before it
+WAITS = (1.0, 2.0, 4.0, 8.0)  #: seconds between attempts; restarted whenever an attempt gets further than all before
 TIMEOUT = (10.0, 60.0)  #: seconds to connect, seconds without a byte
 
 _BLOCK = 1 << 17
@@ -43,7 +43,7 @@ _TRY_AGAIN = {408, 425, 429, *range(500, 600)}
 
 @dataclass(frozen=True)
 class Source:
-    """Where a file comes from and what is known of it: hex digests, ``size`` in bytes."""
+    """Where a file comes from, and its hex digests and ``size`` in bytes where they are known."""
 
     url: str
     md5: str | None = None
@@ -52,7 +52,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The last part of the url's path, ``%20`` and the like undone."""
+        """The last part of the URL's path, percent-decoded."""
         name = PurePosixPath(unquote(urlsplit(self.url).path)).name
         if name in ("", "..") or "\0" in name:
             raise UsageError(f"{self.url}: names no file")
@@ -60,7 +60,7 @@ class Source:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Kind -> wanted hex digest, of the kinds that are known."""
+        """Kind -> expected hex digest, of the kinds that are known."""
         known = {"md5": self.md5, "sha256": self.sha256}
         return {kind: digest.lower() for kind, digest in known.items() if digest}
 
@@ -72,14 +72,14 @@ def cache_folder() -> Path:
 
 
 def download(source: Source, target: Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
-    """Have ``source`` at ``target``, whole and verified, and return ``target``.
+    """Download ``source`` to ``target``, verify it, and return ``target``.
 
-    A file that is there (fetched earlier or put there by hand) is verified and not fetched. An interrupted call is
-    resumed by the next one. ``mirror`` (default ``$DUPMAE_IR_MIRROR``) is a base URL: ``https://host/path/file`` is
+    A file that exists (downloaded earlier or copied there) is verified and not downloaded. The next call resumes an
+    interrupted one. ``mirror`` (default ``$DUPMAE_IR_MIRROR``) is a base URL: ``https://host/path/file`` is
     then fetched from ``{mirror}/host/path/file``.
 
-    Raises :class:`EnvironmentProblem` when it cannot be had or is not what was wanted, :class:`InputError` when the
-    file that is there is not what was wanted, :class:`OutputError` when the disk is full.
+    Raises :class:`EnvironmentProblem` when it cannot be downloaded or is not the expected file, :class:`InputError`
+    when the existing file is not the expected one, :class:`OutputError` when the disk is full.
     """
     target = Path(target)
     url = _address(source, os.environ.get("DUPMAE_IR_MIRROR") if mirror is None else mirror)
@@ -88,14 +88,14 @@ def download(source: Source, target: Path, *, mirror: str | None = None, quiet: 
     if not target.exists():
         what = f"downloading {target.name}"
         with disk_full_is_one_line(target), exclusive(lock_path(target), what, wait=True, quiet=quiet):
-            # Another process may have brought it while we stood in line.
+            # Another process may have downloaded it while this one waited for the lock.
             if not target.exists():
                 _Transfer(source, url, target, quiet).bring()
     return _verified(source, target, quiet)
 
 
 def _address(source: Source, mirror: str | None) -> str:
-    """The URL to ask: the source's own, or its place on the mirror."""
+    """The URL to request: the source's own, or the corresponding one of the mirror."""
     for url, what in ((source.url, "only http and https can be fetched"), (mirror, "a mirror is an http or https URL")):
         if url and not _scheme(url):
             raise UsageError(f"{url}: {what}")
@@ -106,7 +106,7 @@ def _address(source: Source, mirror: str | None) -> str:
 
 
 def _scheme(url: str) -> str:
-    """http or https; nothing for any other or malformed URL."""
+    """http or https; empty for any other or malformed URL."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -115,20 +115,20 @@ def _scheme(url: str) -> str:
 
 
 class _Broken(Exception):
-    """This try failed and the next may not."""
+    """An attempt failed, and the next one may succeed."""
 
 
 class _Unreachable(_Broken):
-    """No such host, nobody there, no way to it. Worth another try only when it was reached before."""
+    """The host cannot be reached. Worth another attempt only when it was reached before."""
 
 
 class _Wrong(Exception):
-    """A file is not what was wanted; the message says in what."""
+    """A file is not the expected one; the message names the difference."""
 
 
 @dataclass(frozen=True)
 class _Transfer:
-    """One file on its way from ``url`` to ``target``. The holder of the lock has one."""
+    """The download of one file from ``url`` to ``target``, by the holder of the lock."""
 
     source: Source
     url: str
@@ -137,14 +137,16 @@ class _Transfer:
 
     @property
     def part(self) -> Path:
+        """The bytes received so far."""
         return self.target.with_name(f"{self.target.name}.part")
 
     @property
     def note(self) -> Path:
+        """The version that the part belongs to."""
         return self.target.with_name(f".{self.target.name}.part.json")
 
     def bring(self) -> None:
-        """Fetch what is missing, verify it, let it appear."""
+        """Fetch what is missing, verify it, and move it to the target."""
         if not self._is_whole():
             self._refuse_offline()
             self._fetch()
@@ -153,8 +155,8 @@ class _Transfer:
         except _Wrong as e:
             self._discard()
             raise EnvironmentProblem(
-                f"{self.target.name} from {_shown(self.url)}: {e}; what came was removed, run the same command again, "
-                "and if it says this again the file on the server is another one"
+                f"{self.target.name} from {_shown(self.url)}: {e}; the download was removed. Run the same command "
+                "again; if the error repeats, the file on the server has changed"
             ) from None
         self.part.replace(self.target)
         fsync_folder(self.target.parent)
@@ -164,7 +166,7 @@ class _Transfer:
     def _refuse_offline(self) -> None:
         for variable in ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE"):
             if os.environ.get(variable, "").strip().lower() in ("1", "on", "yes", "true"):
-                raise self._by_hand(f"{self.target.name} is not here and {variable} is set")
+                raise self._by_hand(f"{self.target.name} is missing and {variable} is set")
 
     def _by_hand(self, problem: str) -> EnvironmentProblem:
         return EnvironmentProblem(
@@ -173,7 +175,7 @@ class _Transfer:
         )
 
     def _fetch(self) -> None:
-        """Try until the part is whole: as often as tries get on, and a few times more."""
+        """Retry until the part is complete: as long as attempts make progress, and a few times more."""
         from requests import Session
 
         start = furthest = _size(self.part)
@@ -194,7 +196,7 @@ class _Transfer:
             time.sleep(wait)
 
     def _try(self, session: Session) -> None:
-        """One request, from where the last one ended; from the start when the server has no such rest to give."""
+        """One request, from where the last one ended, or from the start when the server cannot resume."""
         offset = self._resumable()
         with self._ask(session, offset) as response:
             if response.status_code == 200:
@@ -202,7 +204,7 @@ class _Transfer:
             if offset and response.status_code == 206 and self._continues(response, offset):
                 return self._receive(response, offset)
             if offset and response.status_code == 416 and _content_range(response)[1] == offset:
-                return None  # It was whole all along.
+                return None  # it was already complete
             if response.status_code in _TRY_AGAIN:
                 raise _Broken(_status(response))
             if not offset or response.status_code not in (206, 416):
@@ -213,13 +215,13 @@ class _Transfer:
     def _ask(self, session: Session, offset: int) -> Response:
         from requests.exceptions import RequestException
 
-        # Encoded on the way, lengths and ranges would be of other bytes than the file's.
+        # With a content encoding, lengths and ranges would not be those of the file.
         headers = {"User-Agent": f"dupmae-ir/{__version__}", "Accept-Encoding": "identity"}
         if offset:
             headers["Range"] = f"bytes={offset}-"
             note = _read_json(self.note)
             etag = note.get("etag") or ""
-            # A weak ETag may not stand in If-Range; _continues compares it.
+            # If-Range does not accept a weak ETag; _continues compares it.
             if version := (etag if etag.startswith('"') else note.get("last_modified")):
                 headers["If-Range"] = version
         try:
@@ -230,7 +232,7 @@ class _Transfer:
             raise self._failure(e) from e
 
     def _failure(self, error: Exception) -> Exception:
-        """What an error before the first byte means: try again, or give up at once."""
+        """The exception for an error before the first byte: one to retry, or a final one."""
         from requests import exceptions as kinds
         from urllib3.exceptions import NewConnectionError
 
@@ -245,7 +247,7 @@ class _Transfer:
         return self._by_hand(f"{_shown(self.url)}: {problem}")
 
     def _check_redirect(self, response: Response, *_: Any, **__: Any) -> None:
-        """http stays in http and https, https stays https."""
+        """Refuse redirects from https to anything else, and from http to anything but http and https."""
         if response.is_redirect:
             to = response.headers["location"]
             with suppress(ValueError):  # malformed: refused below
@@ -254,10 +256,10 @@ class _Transfer:
                 raise self._by_hand(f"{_shown(self.url)}: redirects to {_shown(to)}, which is not followed")
 
     def _receive(self, response: Response, offset: int) -> None:
-        """The body of ``response`` to the part from ``offset`` on, and to the disk."""
+        """Write the body of ``response`` to the part from ``offset`` on, and sync it."""
         total = self._announced(response, offset)
         with open(self.part, "r+b" if offset else "wb") as f:
-            # Only now: bytes of an older version never lie beside the note of a newer one.
+            # After truncation: bytes of an older version must never lie beside the note of a newer one.
             write_json(self.note, {"url": self.source.url, **_version(response), "length": total})
             self._refuse_too_large(total, offset)
             f.seek(offset)
@@ -267,58 +269,63 @@ class _Transfer:
             raise _Broken(f"the connection broke after {_size(self.part)} bytes")
 
     def _announced(self, response: Response, offset: int) -> int | None:
-        """Length of the whole file in bytes; None when the server streams it with an end that shows."""
+        """Length of the whole file in bytes; None when the server streams it in chunks."""
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity" and not self.source.name.endswith((".gz", ".tgz")):
-            raise self._by_hand(f"{_shown(self.url)}: sent as {encoding}, which was not asked for")
+            raise self._by_hand(f"{_shown(self.url)}: sent as {encoding}, which was not requested")
         total = _content_range(response)[1] if offset else _number(response.headers.get("Content-Length"))
-        wanted = self.source.size
-        if total is not None and wanted is not None and total != wanted:
+        expected = self.source.size
+        if total is not None and expected is not None and total != expected:
             self._discard()
-            raise self._by_hand(f"{_shown(self.url)}: {total} bytes there, {wanted} wanted")
-        if total is None and wanted is None and not self.source.digests and not getattr(response.raw, "chunked", False):
-            raise self._by_hand(f"{_shown(self.url)}: no length and no checksum, so a cut would not be seen")
-        return wanted if total is None else total
+            raise self._by_hand(f"{_shown(self.url)}: the server has {total} bytes, expected {expected}")
+        if (
+            total is None
+            and expected is None
+            and not self.source.digests
+            and not getattr(response.raw, "chunked", False)
+        ):
+            raise self._by_hand(f"{_shown(self.url)}: no length and no checksum, so truncation could not be detected")
+        return expected if total is None else total
 
     def _refuse_too_large(self, total: int | None, offset: int) -> None:
         free = shutil.disk_usage(self.part.parent).free
         if total is not None and total - offset > free:
             raise OutputError(
-                f"{self.target}: {megabytes(total - offset)} are to come and the disk has room for "
-                f"{megabytes(free)}; free some space and run the same command again"
+                f"{self.target}: {megabytes(total - offset)} to download, but the disk has only "
+                f"{megabytes(free)} free; free some space and run the same command again"
             )
 
     def _copy(self, response: Response, to: IO[bytes], done: int, total: int | None) -> None:
         from urllib3.exceptions import HTTPError
 
-        told = "" if total is None else f" of {megabytes(total)}"
-        say(f"{'resuming' if done else 'downloading'} {_shown(self.url)}: {megabytes(done)}{told} here", self.quiet)
+        of_total = "" if total is None else f" of {megabytes(total)}"
+        say(f"{'resuming' if done else 'downloading'} {_shown(self.url)}: {megabytes(done)}{of_total} here", self.quiet)
         with byte_bar(self.target.name, total, self.quiet, done) as shown:
             try:
                 for block in response.raw.stream(_BLOCK, decode_content=False):
                     to.write(block)
-                    to.flush()  # What has come survives a kill.
+                    to.flush()  # received bytes survive a kill
                     done += len(block)
                     shown(done)
                     if total is not None and done > total:
                         raise _Broken(f"more than the {total} bytes that were announced")
             except (HTTPError, OSError) as e:
                 if isinstance(e, OSError) and e.errno is not None:
-                    raise  # The disk; urllib3 wraps those of the network.
+                    raise  # an error of the disk; urllib3 wraps those of the network
                 raise _Broken(f"the connection broke after {done} bytes") from e
 
     def _resumable(self) -> int:
-        """How many bytes of the part are good: all, if it can be known that the rest is of the same version."""
+        """How many bytes of the part can be kept: all, if the version of the rest can be compared, else none."""
         note = _read_json(self.note)
         known = note.get("etag") or note.get("last_modified") or self.source.digests
         return _size(self.part) if known and note.get("url") == self.source.url else 0
 
     def _is_whole(self) -> bool:
-        """Everything had come when the last call was stopped."""
+        """Whether the part was complete when the last call was stopped."""
         return self.part.exists() and self._resumable() == _read_json(self.note).get("length")
 
     def _continues(self, response: Response, offset: int) -> bool:
-        """Whether the rest that the server gives is of the version that the part is of."""
+        """Whether the response continues the same version of the file."""
         note = _read_json(self.note)
         start, total = _content_range(response)
         now = {**_version(response), "length": total}
@@ -330,12 +337,12 @@ class _Transfer:
 
 
 def _version(response: Response) -> dict[str, str | None]:
-    """What tells one version of the file on the server from the next."""
+    """The headers that identify a version of the file on the server."""
     return {"etag": response.headers.get("ETag"), "last_modified": response.headers.get("Last-Modified")}
 
 
 def _content_range(response: Response) -> tuple[int | None, int | None]:
-    """(first byte, length of the whole file); None for what is not said."""
+    """(first byte, length of the whole file); None for what is missing."""
     match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", response.headers.get("Content-Range", "").strip())
     return (_number(match[1]), _number(match[2])) if match else (None, None)
 
@@ -345,7 +352,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _status(response: Response) -> str:
-    return f"the server answers {response.status_code} {response.reason or ''}".rstrip()
+    return f"the server returned {response.status_code} {response.reason or ''}".rstrip()
 
 
 def _shown(url: str) -> str:
@@ -354,10 +361,10 @@ def _shown(url: str) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error of requests and the ones it wraps, the first cause last."""
+    """An error of requests and the errors it wraps, the first cause last."""
     while error is not None:
         yield error
-        # Not __context__: that leads on to whatever our caller was handling.
+        # Not __context__, which leads to whatever our caller was handling.
         inside = (error.__cause__, getattr(error, "reason", None), *error.args)
         error = next((e for e in inside if isinstance(e, BaseException)), None)
 
@@ -366,33 +373,33 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _verified(source: Source, target: Path, quiet: bool) -> Path:
-    """``target`` if it is what ``source`` says; its digests are taken once for as long as size and time stay."""
+    """``target`` if it is the file that ``source`` describes; digests are cached for its size and time."""
     seen = _read_json(_memory(target))
     found = seen.get("digests") if seen.get("file") == _stamp(target) else None
     known = found if isinstance(found, dict) and found.keys() >= source.digests.keys() else None
     try:
         checked = _checked(source, target, quiet, known)
     except _Wrong as e:
-        raise InputError(f"{target}: {e}; delete it, and the same command fetches it from {source.url}") from None
+        raise InputError(f"{target}: {e}; delete it and run the same command, which downloads {source.url}") from None
     if known is None:
         _remember(source, target, checked, quiet)
     return target
 
 
 def _checked(source: Source, file: Path, quiet: bool, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """The digests of ``file`` (``known``, or taken now) if they and its size are as wanted, else :class:`_Wrong`."""
+    """The digests of ``file`` (``known``, or computed) if they and its size are as expected, else :class:`_Wrong`."""
     size = file.stat().st_size
     if source.size is not None and size != source.size:
-        raise _Wrong(f"{size} bytes, {source.size} wanted")
+        raise _Wrong(f"{size} bytes, expected {source.size}")
     found = known or _digests(file, {"sha256", *source.digests}, quiet)
-    for kind, wanted in source.digests.items():
-        if found[kind] != wanted:
-            raise _Wrong(f"{kind} {found[kind]}, {wanted} wanted")
+    for kind, expected in source.digests.items():
+        if found[kind] != expected:
+            raise _Wrong(f"{kind} {found[kind]}, expected {expected}")
     return found
 
 
 def _digests(file: Path, kinds: set[str], quiet: bool) -> dict[str, str]:
-    """Kind -> hex digest of the bytes of ``file``, read once."""
+    """Kind -> hex digest of ``file``, which is read once."""
     sums = {kind: hashlib.new(kind, usedforsecurity=False) for kind in sorted(kinds)}
     with open(file, "rb") as f, byte_bar(f"checking {file.name}", _size(file), quiet) as shown:
         while block := f.read(8 * _BLOCK):
@@ -403,10 +410,10 @@ def _digests(file: Path, kinds: set[str], quiet: bool) -> dict[str, str]:
 
 
 def _remember(source: Source, target: Path, digests: Mapping[str, str], quiet: bool) -> None:
-    """Note the digests of ``target`` beside it, and say so when there was nothing to compare them with."""
+    """Record the digests of ``target`` beside it, and log them when there was nothing to compare them with."""
     if not source.digests:
-        say(f"{target}: no checksum is known, so nothing has verified it; sha256 {digests['sha256']}", quiet)
-    with suppress(OSError):  # A cache that is not ours to write to is verified every time.
+        say(f"{target}: not verified, because no checksum is known; sha256 {digests['sha256']}", quiet)
+    with suppress(OSError):  # a read-only cache is verified every time
         write_json(_memory(target), {"url": source.url, "file": _stamp(target), "digests": digests})
 
 
@@ -416,17 +423,17 @@ def _memory(target: Path) -> Path:
 
 def _stamp(file: Path) -> list[int]:
     """Size in bytes and time of the last change in ns."""
-    told = file.stat()
-    return [told.st_size, told.st_mtime_ns]
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """What a note beside a file says; nothing, if there is none or it is unreadable."""
+    """The contents of a note beside a file; empty if there is none or it is unreadable."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        note = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return note if isinstance(note, dict) else {}
 
 
 def _size(path: Path) -> int:

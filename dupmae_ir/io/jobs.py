@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from dupmae_ir import __version__
 from dupmae_ir.config import differences
@@ -36,7 +36,7 @@ Digests = Mapping[str, str]
 
 
 class Job:
-    """See the module's text.
+    """See the module's text. Commands with flags for it override the two pieces of advice.
 
     Args:
         target: the file or folder to make.
@@ -44,11 +44,18 @@ class Job:
         settings: what decides the contents, by field name; paths as names, without what only affects speed or printing.
         inputs: digests of the files and folders that are read, by the field that names them; a function where they
             are costly.
+        streamed: the inputs are read once, as a stream, so their digests are known only at the end, when they are
+            given to :meth:`publish`. ``inputs`` must then be a function; it is called only for a finished output.
         record: name of the record inside a folder; a file's record lies beside it as ``TARGET.meta.json``.
-        overwrite: replace an existing output of this command once the new one is complete.
+        overwrite: replace an existing output of this command once the new one is complete. Anything else is refused.
         restart: discard the unfinished work of an earlier run.
+        resumable: whether unfinished work can be continued. Otherwise it is discarded at the end of a failed run and
+            at the beginning of the next.
         busy: what to do while another process holds the target: ``refuse``, or ``wait`` for it.
     """
+
+    ADVICE = "Name another output, or remove it"  #: what to do about an output made with other settings
+    START_OVER = "remove {work}"  #: how to discard unfinished work
 
     def __init__(
         self,
@@ -57,9 +64,11 @@ class Job:
         settings: Mapping[str, Any],
         inputs: Digests | Callable[[], Digests] | None = None,
         *,
+        streamed: bool = False,
         record: str = "made.json",
         overwrite: bool = False,
         restart: bool = False,
+        resumable: bool = True,
         busy: Literal["refuse", "wait"] = "refuse",
         quiet: bool = False,
     ) -> None:
@@ -69,6 +78,7 @@ class Job:
         self.record_name = record
         self.overwrite, self.restart, self.busy, self.quiet = overwrite, restart, busy, quiet
         self._inputs = inputs
+        self._streamed, self._resumable = streamed, resumable
         self._stack = ExitStack()
 
     @property
@@ -83,7 +93,7 @@ class Job:
             self._inputs = self._inputs()
         return dict(self._inputs or {})
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         what = f"running {self.command} into {self.target}"
         self._stack.enter_context(exclusive(lock_path(self.target), what, wait=self.busy == "wait", quiet=self.quiet))
         recover(self.target)
@@ -91,7 +101,7 @@ class Job:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if {p.name for p in _entries(self.work)} == {STATE}:
+        if not self._resumable or {p.name for p in _entries(self.work)} <= {STATE}:
             self.discard()  # nothing was done that a resumption could use
         self._stack.close()
         if isinstance(error, Exception) and (full := disk_full(error, self.target.parent)):
@@ -102,16 +112,18 @@ class Job:
 
         Raises :class:`IndexMismatch` for one made with others, :class:`UsageError` for an output of unknown origin.
         """
-        if self.overwrite or not _holds_something(self.target):
+        if not _holds_something(self.target):
             return None
-        made = read_record(self.target, self.record_name)
-        if made["made_by"] != f"dupmae-ir {self.command}":
-            raise UsageError(f"{self.target}: made by {made['made_by']}; name another output")
+        if self.overwrite:
+            self.check_replaceable()
+            return None
+        made = self.recorded()
+        self._check_maker(made)
         if changed := self._changed(made):
-            raise IndexMismatch(
-                f"{self.target} already exists with other settings: {changed}. Name another output, or remove it"
-            )
-        shutil.rmtree(self.work, ignore_errors=True)
+            raise IndexMismatch(f"{self.target} already exists with other settings: {changed}. {self.ADVICE}")
+        begun = _read(self.work / STATE)
+        if begun is None or not differences(begun["settings"], self.settings):
+            self.discard()  # what a kill at the end of publish left; work with other settings stays
         say(f"{self.target} is already complete, made with these settings and inputs", self.quiet)
         return {"output": self.output, "status": COMPLETE, **made["result"]}
 
@@ -119,28 +131,44 @@ class Job:
         """The work folder, new or continued. Raises :class:`IndexMismatch` where it was begun with other settings."""
         state = self.work / STATE
         begun = _read(state)
-        if begun is not None and not self.restart:
+        if begun is not None and self._resumable and not self.restart:
             if changed := self._changed(begun):
                 raise IndexMismatch(
                     f"{self.target}: unfinished work was begun with other settings: {changed}. Run the first command "
-                    f"again to finish it, or remove {self.work} to start over"
+                    f"again to finish it, or {self.START_OVER.format(work=self.work)} to start over"
                 )
+            for torn in self.work.glob(".*.tmp"):
+                torn.unlink(missing_ok=True)  # the lock is ours, so their writers are gone
             return self.work
-        made = self._made()  # an input that cannot be read must not leave a folder behind
+        made = self._made({} if self._streamed else self.inputs)  # an unreadable input must not leave a folder behind
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
         write_json(state, made)
         return self.work
 
-    def publish(self, made: Path, result: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def fresh(self, name: str) -> Path:
+        """A path in the work folder with nothing at it; what a killed run left there is removed."""
+        path = self.work / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        return path
+
+    def publish(
+        self,
+        made: Path,
+        result: Mapping[str, Any],
+        extra: Mapping[str, Any] | None = None,
+        inputs: Digests | None = None,
+    ) -> dict[str, Any]:
         """Record ``result``, let ``made`` (a file or folder on the target's file system) become the target, and
         remove the work. Returns ``result`` with the output's name and a status.
 
         ``result`` is what the same inputs and settings always give: no seconds, no paths. ``extra`` is stored in the
-        record beside the job's own keys.
+        record beside the job's own keys. ``inputs``: their digests, for a job with ``streamed`` inputs.
         """
-        record = {**self._made(), "result": _plain(result), **(extra or {})}
-        write_json(made / self.record_name if made.is_dir() else record_path(self.target), record)
+        made_from = self.inputs if inputs is None else dict(inputs)
+        self.write_record(made, {**self._made(made_from), "result": _plain(result), **(extra or {})})
         move_into_place(made, self.target)
         shutil.rmtree(self.work, ignore_errors=True)
         return {"output": self.output, "status": "complete", **result}
@@ -149,18 +177,39 @@ class Job:
         """Remove the work of a run that finished nothing worth continuing."""
         shutil.rmtree(self.work, ignore_errors=True)
 
-    def _made(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
+        """The record of the existing target: ``made_by``, ``settings``, ``inputs`` and ``result``.
+
+        Overridden where the target has a record of its own form. Raises :class:`InputError` where there is none.
+        """
+        return read_record(self.target, self.record_name)
+
+    def write_record(self, made: Path, record: Mapping[str, Any]) -> None:
+        """Store the record of ``made``, which is about to become the target. Overridden as :meth:`recorded` is."""
+        write_json(made / self.record_name if made.is_dir() else record_path(self.target), record)
+
+    def check_replaceable(self) -> None:
+        """Raise unless the existing target is an output of this command, which ``overwrite`` may replace."""
+        self._check_maker(self.recorded())
+
+    def _check_maker(self, made: Mapping[str, Any]) -> None:
+        if made["made_by"] != f"dupmae-ir {self.command}":
+            raise UsageError(f"{self.target}: made by {made['made_by']}; name another output")
+
+    def _made(self, inputs: Digests) -> dict[str, Any]:
         return {
             "made_by": f"dupmae-ir {self.command}",
             "version": __version__,
             "settings": self.settings,
-            "inputs": self.inputs,
+            "inputs": dict(inputs),
         }
 
     def _changed(self, made: Mapping[str, Any]) -> str:
         """The settings that differ, with both values; where they agree, the inputs that do."""
         if changed := differences(made["settings"], self.settings):
             return changed
+        if self._streamed and not made["inputs"]:
+            return ""  # unfinished work, whose pieces the command compares with what it reads
         before, now = made["inputs"], self.inputs
         changed_inputs = [n.replace("_", "-") for n in {**before, **now} if before.get(n) != now.get(n)]
         return ", ".join(f"the contents of --{name}" for name in changed_inputs)

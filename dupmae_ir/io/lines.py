@@ -1,4 +1,8 @@
-"""Lines of a text file, plain or gzipped, each with its number; every way a file can be unreadable is one sentence."""
+"""Numbered lines of a text file, plain or gzipped, and JSON lines written to one.
+
+Every defect of a file is an :class:`InputError` of one line. ``jsonlines`` is not used here: it cannot report the
+column of an error, and it refuses half of a surrogate pair, which JSON permits and collections contain.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.errors import InputError
+from dupmae_ir.io.publishing import atomic_write
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
 
 
 def columns(line: str) -> list[str]:
-    """Split where C's isspace splits, as trec_eval does: a no-break space is part of an id, not a separator."""
+    """The columns of a line, split at C's ``isspace`` as in trec_eval: a no-break space is part of an id."""
     return line.split() if line.isascii() else _COLUMN.findall(line)
 
 
@@ -47,7 +52,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     except PermissionError:
         raise InputError(f"{path}: not readable; check its permissions") from None
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise InputError(f"{path}: damaged gzip file after line {number}; fetch or write it again") from None
+        raise InputError(f"{path}: damaged gzip file after line {number}; download or write it again") from None
     if not seen:
         raise InputError(f"{path} is empty")
 
@@ -65,10 +70,11 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
 
 
 @contextmanager
-def json_lines(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], Any]]:
-    """What writes a JSON line to ``path``, gzipped if its name says so; the file appears whole or not at all."""
-    from dupmae_ir.io.publishing import atomic_write
+def json_lines(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+    """Yields a function that writes a JSON line to ``path``, gzipped if its name ends in ``.gz``.
 
+    The file appears whole or not at all.
+    """
     with atomic_write(path, "wb") as raw:
         if Path(path).suffix != ".gz":
             yield lambda row: raw.write(_encoded(row))
@@ -79,5 +85,5 @@ def json_lines(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], Any]]
 
 
 def _encoded(row: Mapping[str, Any]) -> bytes:
-    # JSON may hold half of a surrogate pair, which no UTF-8 file can.
+    # JSON can contain half of a surrogate pair, which UTF-8 cannot encode.
     return (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that the kernel releases with the process, however that ends."""
+"""Exclusive locks on outputs. The kernel releases a lock when its process ends, however that happens."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dupmae_ir.errors import UsageError
 def exclusive(path: str | Path, what: str, *, wait: bool = False, quiet: bool = True) -> Iterator[None]:
     """Hold the lock file ``path``, or raise :class:`UsageError` that names the process that does.
 
-    ``what`` says what the holder is doing ("running encode into I"). With ``wait``, wait for the lock instead, and say
-    so unless ``quiet``. The file is removed afterwards; a kill leaves it behind, unlocked and harmless.
+    ``what`` describes the holder's work in the error ("running encode into I"). With ``wait``, wait for the lock
+    instead, and log it unless ``quiet``. The file is removed afterwards; a killed process leaves it behind, unlocked.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all: write aside, fsync, rename; and what a kill in between left is put right."""
+"""Atomic outputs: write to a temporary name, fsync, rename; and recovery after a kill in between."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def move_into_place(aside: str | Path, target: str | Path) -> None:
 
 
 def recover(target: str | Path) -> None:
-    """Put right what a kill inside :func:`move_into_place` left: the old folder comes back, or is removed if
-    the new one is in place. The caller holds the lock of ``target``."""
+    """Recover from a kill inside :func:`move_into_place`: restore the old folder, or remove it if the new one is in
+    place. The caller holds the lock of ``target``."""
     target = Path(target)
     for old in _aside(target, "old"):
         if target.exists():
@@ -77,7 +77,7 @@ def recover(target: str | Path) -> None:
 
 
 def sweep(target: str | Path) -> None:
-    """Remove the temporary files of ``target`` whose processes are gone."""
+    """Remove the temporary files of ``target`` whose processes have ended."""
     for aside in _aside(Path(target), "tmp"):
         if not _alive(int(aside.name.split(".")[-2])):
             aside.unlink(missing_ok=True)
@@ -98,12 +98,12 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # another user's
+        return True  # it belongs to another user
     return True
 
 
 def fsync_tree(folder: Path) -> None:
-    """Every file below ``folder`` to the disk."""
+    """Write every file below ``folder`` to the disk."""
     for root, _, files in os.walk(folder):
         for name in files:
             _fsync_file(Path(root) / name)
@@ -119,7 +119,7 @@ def _fsync_file(path: Path) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """A rename is durable only when its folder is; a no-op where folders cannot be opened (Windows)."""
+    """Write a folder's entries to the disk, which makes a rename durable; a no-op on Windows."""
     try:
         fd = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -137,7 +137,7 @@ def sha256_file(path: str | Path) -> str:
 
 
 def disk_full(error: BaseException, where: Path) -> OutputError | None:
-    """The one line for a full disk, however deep in faiss or Lucene it was met; None for any other error."""
+    """The error for a full disk, also when faiss or Lucene raised it; None for any other error."""
     seen: BaseException | None = error
     while seen is not None:
         no_space = isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -151,7 +151,7 @@ def disk_full(error: BaseException, where: Path) -> OutputError | None:
 
 @contextmanager
 def disk_full_is_one_line(where: Path) -> Iterator[None]:
-    """A full disk, met by anything in here, becomes :func:`disk_full`'s error."""
+    """Turn the error of a full disk into that of :func:`disk_full`."""
     try:
         yield
     except OSError as e:

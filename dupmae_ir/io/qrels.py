@@ -1,4 +1,4 @@
-"""Relevance judgements, as TREC and BEIR write them."""
+"""Relevance judgements in the formats of TREC and BEIR."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.lines import columns, numbered_lines
 
-LARGEST_GRADE = 1000  #: trec_eval keeps a counter for every grade up to the largest, so a stray number would hang it
+LARGEST_GRADE = 1000  #: trec_eval allocates a counter for every grade up to the largest, so a stray number hangs it
 
 
 def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int]]:
@@ -15,9 +15,9 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
 
     Reads TREC's four columns (``qid iteration docid grade``) and BEIR's three tab-separated ones
     (``query-id corpus-id score``, header optional), gzipped or not. A folder means a BEIR data set, of which
-    ``qrels/<split>.tsv`` is read. Ids stay strings; a negative grade is kept, trec_eval gives it its meaning.
-    The same judgement twice is tolerated; two different grades for one pair are an :class:`InputError`, as is
-    anything else that is not a judgement, with file and line.
+    ``qrels/<split>.tsv`` is read. Ids stay strings; negative grades are kept and interpreted by trec_eval. A repeated
+    judgement is accepted. Raises :class:`InputError` with file and line for two grades of one pair and for lines that
+    are not judgements.
     """
     path = _split_file(Path(path), split)
     qrels: dict[str, dict[str, int]] = {}
@@ -38,7 +38,7 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
 
 
 def _split_file(path: Path, split: str) -> Path:
-    """The judgements of a BEIR folder (or of its ``qrels`` folder); a file is itself."""
+    """The file of judgements in a BEIR folder (or its ``qrels`` folder); a file is returned unchanged."""
     if not path.is_dir():
         return path
     candidates = [path / "qrels" / f"{split}.tsv", path / f"{split}.tsv"]
@@ -49,7 +49,7 @@ def _split_file(path: Path, split: str) -> Path:
 
 
 def _width(line: str, where: str) -> int:
-    """3 for BEIR, 4 for TREC, told by the first line."""
+    """3 for BEIR, 4 for TREC, according to the first line."""
     if len(line.split("\t")) == 3:
         return 3
     if len(columns(line)) == 4:
@@ -69,7 +69,7 @@ def _judgement(line: str, width: int, where: str) -> tuple[str, str, int]:
     else:
         fields = [f.strip() for f in line.split("\t")]
         if any(len(columns(f)) != 1 for f in fields):
-            raise InputError(f"{where}: an id that is empty or holds white space, which no run file can carry")
+            raise InputError(f"{where}: an id that is empty or contains white space, which run files cannot represent")
     if len(fields) != width:
         raise InputError(f"{where}: expected {width} columns as in the first line, got {len(fields)}")
     grade = _grade(fields[-1])

@@ -6,11 +6,12 @@ so that rows which depend on the others of their window come out as in an undist
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import jsonlines
 
 
 class ResumableJsonl:
@@ -26,15 +27,15 @@ class ResumableJsonl:
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write one window of rows; they are on the disk when this returns."""
         with open(self.path, "ab") as f:
-            f.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+            jsonlines.Writer(f).write_all(rows)
             f.flush()
             os.fsync(f.fileno())
         self.done += len(rows)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows so far."""
-        with open(self.path, encoding="utf-8") as f:
-            yield from map(json.loads, f)
+        with jsonlines.open(self.path) as lines:
+            yield from lines.iter(type=dict)
 
     def _keep_whole_windows(self, total: int, window: int) -> int:
         """Truncate the file after its last whole window and return how many lines it holds."""

@@ -1,6 +1,6 @@
-"""Ranked lists in TREC's six columns and MS MARCO's three.
+"""Run files in TREC's six columns and MS MARCO's three.
 
-trec_eval ignores line order and the rank column: it holds scores as 32-bit floats, sorts by them, and breaks
+trec_eval ignores line order and the rank column: it stores scores as 32-bit floats, sorts by them, and breaks
 ties by docid *descending*. A run reads back in our order (score descending, docid ascending) only if its
 scores are strictly decreasing as float32, so that is what is written.
 """
@@ -27,12 +27,12 @@ from dupmae_ir.registry import lookup
 from dupmae_ir.types import Hit
 
 _SIGN = np.int64(0x80000000)
-LARGEST_SCORE = float(np.finfo(np.float32).max)  #: trec_eval holds scores as float32
+LARGEST_SCORE = float(np.finfo(np.float32).max)  #: trec_eval stores scores as float32
 _LARGEST_KEY = int(np.float32(LARGEST_SCORE).view(np.int32))
 
 
 def best_first(hits: Iterable[Hit]) -> list[Hit]:
-    """Highest score first; equal scores in docid order, on every machine."""
+    """Hits by descending score, equal scores by ascending docid."""
     return sorted(hits, key=lambda h: (-h.score, h.docid))
 
 
@@ -57,7 +57,7 @@ def strictly_decreasing(scores: np.ndarray) -> np.ndarray:
 
 
 class RunWriter:
-    """Appends one query at a time to an open text file; see :func:`open_run`."""
+    """Writes one query at a time to an open text file; see :func:`open_run`."""
 
     def __init__(self, file: IO[str], tag: str, format: str = "trec") -> None:
         if columns(tag) != [tag]:
@@ -68,18 +68,20 @@ class RunWriter:
         self._written: set[str] = set()
 
     def add(self, qid: str, hits: Iterable[Hit]) -> None:
-        """Write the hits of one query, best first. A query without hits leaves no line: the formats have none for it.
+        """Write the hits of one query, best first. A query without hits has no line in either format.
 
         Raises :class:`OutputError` for a query written before, a document listed twice, an id with white space
-        (the columns could not be told apart) and a score that is not a finite float32.
+        (which separates columns) and a score that is not a finite float32.
         """
         ranked = best_first(hits)
         docids = [h.docid for h in ranked]
         if qid in self._written:
-            raise OutputError(f"query {qid!r} comes twice in this run; query ids must be unique")
+            raise OutputError(f"query {qid!r} occurs twice in this run; query ids must be unique")
         for identifier in (qid, *docids):
             if columns(identifier) != [identifier]:
-                raise OutputError(f"query {qid!r}: id {identifier!r} is empty or has white space; runs cannot hold it")
+                raise OutputError(
+                    f"query {qid!r}: id {identifier!r} is empty or contains white space; runs cannot represent it"
+                )
         if len(set(docids)) < len(docids):
             twice, _ = Counter(docids).most_common(1)[0]
             raise OutputError(f"query {qid!r}: document {twice!r} is listed twice")
@@ -94,7 +96,7 @@ class RunWriter:
         self._file.writelines(self._lines(qid, docids, scores))
 
     def _trec(self, qid: str, docids: list[str], scores: np.ndarray) -> Iterator[str]:
-        # Nine significant digits bring every float32 back exactly.
+        # Nine significant digits identify every float32.
         for rank, (docid, score) in enumerate(zip(docids, scores.tolist(), strict=True), 1):
             yield f"{qid} Q0 {docid} {rank} {score:.9g} {self._tag}\n"
 
@@ -121,8 +123,8 @@ def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> dict
     """Query id -> hits in our order, whatever the order of the lines.
 
     Reads six columns (``qid Q0 docid rank score tag``) or three (``qid docid rank``; the score is then 1/rank,
-    as Pyserini has it), gzipped or not. ``warn`` gets one line for each way in which the rank column and
-    trec_eval disagree; None keeps quiet. Raises :class:`InputError` with file and line for a wrong column count,
+    as in Pyserini), gzipped or not. ``warn`` is called with one line for each kind of disagreement between the rank
+    column and trec_eval; None suppresses them. Raises :class:`InputError` with file and line for a wrong column count,
     a score or rank that is no number, NaN or infinity, and a document listed twice for one query.
     """
     found: dict[str, dict[str, float]] = {}
@@ -146,7 +148,7 @@ def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> dict
     if warn is not None:
         for message in _disagreements(found, ranks):
             warn(f"{path}: {message}")
-    # Popped, so that a large run is never held twice.
+    # Popped, so that a large run is never in memory twice.
     return {qid: best_first(itertools.starmap(Hit, found.pop(qid).items())) for qid in list(found)}
 
 
@@ -160,12 +162,12 @@ def trec_order(scores: Mapping[str, float], depth: int | None = None) -> list[st
 
 
 def _width(fields: list[str], before: int, where: str) -> int:
-    """6 or 3, told by the first line and kept by all others."""
+    """6 or 3, according to the first line; all others must agree."""
     if not before and len(fields) in (3, 6):
         return len(fields)
     either = "6 columns (qid Q0 docid rank score tag) or 3 (qid docid rank)"
-    wanted = f"{before} columns as before" if before else either
-    raise InputError(f"{where}: expected {wanted}, got {len(fields)}")
+    expected = f"{before} columns as before" if before else either
+    raise InputError(f"{where}: expected {expected}, got {len(fields)}")
 
 
 def _number(text: str, path: str | Path, number: int) -> float:
@@ -185,7 +187,7 @@ def _from_rank(text: str, path: str | Path, number: int) -> float:
 
 
 def _disagreements(found: Mapping[str, Mapping[str, float]], ranks: Mapping[str, array[int]]) -> Iterator[str]:
-    """What a reader of the rank column would see differently from trec_eval, which ignores it."""
+    """Messages about the rank column, which trec_eval ignores, where it contradicts the scores."""
     contradicted = tied = 0
     for qid, listed in ranks.items():
         scores, rank = found[qid], dict(zip(found[qid], listed, strict=True))

@@ -1,8 +1,8 @@
 """Topics: tsv, jsonl, BEIR's ``queries.jsonl`` (gzip too), or a name that Pyserini knows.
 
-What a file holds is read from its first line, not from its name: a line that starts with ``{`` is JSON with an
+The format is recognised by the first line, not by the name: a line that starts with ``{`` is JSON with an
 id under ``_id``, ``id``, ``qid`` or ``query_id`` and a text under ``text``, ``query``, ``title`` or ``contents``;
-anything else is ``qid<TAB>text``. A file is refused as a whole: one bad line stops the search before it starts.
+anything else is ``qid<TAB>text``. One malformed line makes the whole file an error, before any search starts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir import pyserini
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.types import Query
@@ -24,7 +25,7 @@ _FILE_ENDINGS = (".tsv", ".txt", ".jsonl", ".json", ".gz")
 def read_topics(source: str | Path) -> list[Query]:
     """Topics in the order of the file. ``source`` is a path or a Pyserini name; an existing path wins.
 
-    A blank text is kept (the search decides), an id is never blank. Raises :class:`InputError` with file and
+    A blank text is kept, a blank id is an error. Raises :class:`InputError` with file and
     line, :class:`UnknownName` for a name that is neither.
     """
     path = Path(source)
@@ -34,7 +35,7 @@ def read_topics(source: str | Path) -> list[Query]:
 
 
 def parse_topics(lines: Iterable[tuple[int, str]], name: str) -> list[Query]:
-    """(line number, text) pairs of the non-blank lines -> topics; ``name`` is what errors call the source."""
+    """(line number, text) pairs of the non-blank lines -> topics; ``name`` is the source's name in errors."""
     topics: list[Query] = []
     first_seen: dict[str, int] = {}
     parse = None
@@ -53,7 +54,7 @@ def parse_topics(lines: Iterable[tuple[int, str]], name: str) -> list[Query]:
 def _tsv_topic(line: str, where: str) -> Query:
     qid, tab, text = line.partition("\t")
     if not tab:
-        raise InputError(f"{where}: wanted qid<TAB>text, found no tab in {_shown(line)}")
+        raise InputError(f"{where}: expected qid<TAB>text, found no tab in {_shown(line)}")
     return Query(qid.strip(), text.strip())
 
 
@@ -63,10 +64,10 @@ def _json_topic(line: str, where: str) -> Query:
     except ValueError as e:
         raise InputError(f"{where}: not valid JSON: {e}") from None
     if not isinstance(record, dict):
-        raise InputError(f"{where}: wanted a JSON object with an id and a text, got {_shown(line)}")
+        raise InputError(f"{where}: expected a JSON object with an id and a text, got {_shown(line)}")
     qid, text = _field(record, ID_KEYS, "id", where), _field(record, TEXT_KEYS, "text", where)
     if isinstance(qid, bool) or not isinstance(qid, str | int):
-        raise InputError(f"{where}: the id must be a string or a whole number, got {qid!r}")
+        raise InputError(f"{where}: the id must be a string or an integer, got {qid!r}")
     if not isinstance(text, str):
         raise InputError(f"{where}: the text must be a string, got {_shown(repr(text))}")
     return Query(str(qid), text.strip())
@@ -77,19 +78,17 @@ def _field(record: dict[str, Any], keys: tuple[str, ...], what: str, where: str)
         if key in record:
             return record[key]
     found = ", ".join(record) or "an empty object"
-    raise InputError(f"{where}: no {what}; wanted one of {', '.join(keys)}, found {found}")
+    raise InputError(f"{where}: no {what}; expected one of {', '.join(keys)}, found {found}")
 
 
 def _check_id(qid: str, where: str) -> None:
     if not qid:
         raise InputError(f"{where}: the topic has an empty id")
     if qid.split() != [qid]:
-        raise InputError(f"{where}: the topic id {qid!r} holds white space, which a run file cannot carry")
+        raise InputError(f"{where}: the topic id {qid!r} contains white space, which run files cannot represent")
 
 
 def _named(name: str) -> list[Query]:
-    from dupmae_ir import pyserini
-
     try:
         return pyserini.load_topics(name)
     except UnknownName as e:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dupmae_ir.device import faiss_threads
-from dupmae_ir.index.dense_kinds import FLAT, DenseKind, open_kind, search_effort
+from dupmae_ir.index.config import FLAT
+from dupmae_ir.index.dense_kinds import DenseKind, open_kind, search_effort
 from dupmae_ir.search.certified_topk import Candidates
 from dupmae_ir.search.dense import MANY, DenseIndex, DensePart, as_product
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
 from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.folder import quantise as quantise_weights
+from dupmae_ir.index.quantisation import quantise as quantise_weights
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.impact import ImpactQuery
 from dupmae_ir.types import Encoder

@@ -70,7 +70,10 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "not an object": (corpus_of("c.jsonl", GOOD + "17\n"), "c.jsonl:2: a single value"),
     "no id": (corpus_of("c.jsonl", '{"contents": "a"}'), "c.jsonl:1: no id"),
     "empty id": (corpus_of("c.jsonl", '{"id": "", "contents": "a"}'), "c.jsonl:1: empty id"),
-    "id with a blank": (corpus_of("c.jsonl", '{"id": "a b", "contents": "a"}'), "c.jsonl:1: the id 'a b' holds white"),
+    "id with a blank": (
+        corpus_of("c.jsonl", '{"id": "a b", "contents": "a"}'),
+        "c.jsonl:1: the id 'a b' contains white",
+    ),
     "id of a wrong type": (corpus_of("c.jsonl", '{"id": [1], "contents": "a"}'), "c.jsonl:1: the id 'id' is [1]"),
     "duplicate id": (corpus_of("c.jsonl", GOOD + GOOD), "c.jsonl:2: duplicate id 'ok'"),
     "no text": (corpus_of("c.jsonl", '{"id": "x", "body": "a"}'), "c.jsonl:1: no text"),
@@ -79,12 +82,12 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "not UTF-8": (corpus_of("c.tsv", b"1\tcaf\xe9\n"), "c.tsv:1: not UTF-8"),
     "UTF-16": (corpus_of("c.jsonl", GOOD.encode("utf-16")), "c.jsonl:1: UTF-16"),
     "prose": (corpus_of("c", "Call me Ishmael.\n"), "c:1: neither a JSON object nor tab-separated"),
-    "tsv without a tab": (corpus_of("c.tsv", "1\ta\n2 b\n"), "c.tsv:2: 1 column(s) where 2 are wanted"),
+    "tsv without a tab": (corpus_of("c.tsv", "1\ta\n2 b\n"), "c.tsv:2: 1 column(s), expected 2"),
     "tsv of three columns": (corpus_of("c.tsv", "1\ta\tb\n"), "c.tsv:1: 3 columns"),
     "truncated gzip": (corpus_of("c.jsonl.gz", gzip.compress(os.urandom(9999).hex().encode())[:-99]), "truncated"),
     "damaged gzip": (corpus_of("c.jsonl.gz", gzip.compress(GOOD.encode())[:-8] + b"\1" * 8), "damaged gzip"),
-    "fields that are not there": (flags("--fields", "headline"), "good.jsonl:1: no text: neither 'headline'"),
-    "a docid field that is not there": (flags("--docid-field", "key"), "good.jsonl:1: no id: wants 'key'"),
+    "fields that are not there": (flags("--fields", "headline"), "good.jsonl:1: no text: expected 'headline'"),
+    "a docid field that is not there": (flags("--docid-field", "key"), "good.jsonl:1: no id: expected 'key'"),
     "empty delimiter": (flags("--delimiter", ""), "delimiter between fields is empty"),
     # the model
     "no such model": (lambda f: [*flags()(f)[2:], "--model", f / "no-model"], "no-model"),
@@ -93,23 +96,26 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     # the settings
     "no corpus named": (lambda f: list(HASHING), "--corpus"),
     "unknown flag": (flags("--no-such-flag"), "--no-such-flag"),
-    "window 0": (flags("--window", 0), "--window 0: must be greater than 0"),
+    "window 0": (flags("--window", 0), "--window must be greater than 0, got 0"),
     "window of a word": (flags("--window", "many"), "--window"),
-    "negative top-k": (flags("--top-k", -3), "--top-k -3: must be greater than 0"),
-    "scale 0": (flags("--scale", 0), "--scale 0.0: must be greater than 0"),
-    "scale nan": (flags("--scale", "nan"), "--scale nan: must be greater than 0"),
-    "scale without impacts": (flags("--scale", 5, "--parts", "cls"), "--scale is about impacts"),
-    "unknown part": (flags("--parts", "sparse"), "--parts sparse: use cls, ot or cls,ot"),
+    "negative top-k": (flags("--top-k", -3), "--top-k must be greater than 0, got -3"),
+    "scale 0": (flags("--scale", 0), "--scale must be greater than 0, got 0"),
+    "scale nan": (flags("--scale", "nan"), "--scale must be greater than 0, got nan"),
+    "scale without impacts": (
+        flags("--scale", 5, "--parts", "cls"),
+        "--scale applies only with --parts ot or with --parts cls,ot",
+    ),
+    "unknown part": (flags("--parts", "sparse"), "--parts: invalid choice: 'sparse'"),
     "unknown activation": (flags("--activation", "gelu"), "gelu"),
-    "shard 4/4": (flags("--shard", "4/4"), "--shard 4/4: wants I/N with I from 0 to N-1"),
-    "shard of a word": (flags("--shard", "first"), "--shard first: wants I/N"),
+    "shard 4/4": (flags("--shard", "4/4"), "--shard 4/4: expected I/N with I from 0 to N-1"),
+    "shard of a word": (flags("--shard", "first"), "--shard first: expected I/N"),
     "shard without documents": (flags("--shard", "1/2"), "only 1 window(s); use at most 1 shards"),
     "no such recipe": (flags("--recipe", "no-such.toml"), "no-such.toml: no such recipe"),
     "recipe with a typing error": (recipe("widow = 5"), "r.toml: no setting named 'widow'. Did you mean 'window'?"),
     "recipe of a wrong type": (recipe('window = "5"'), "r.toml: window wants int, got '5'"),
     "recipe that is no TOML": (recipe("window ="), "r.toml: not valid TOML"),
     # the outputs
-    "jsonl folder is taken": (lambda f: flags("--jsonl", f)(f), "already there; name another folder"),
+    "jsonl folder is taken": (lambda f: flags("--jsonl", f)(f), "already exists; name another folder"),
 }
 
 
@@ -157,10 +163,10 @@ def test_one_line_and_nothing_lost(case, tmp_path, finished, capfd):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: p.write_text("mine"), "is a file; --index wants a folder"),
-        (lambda p: (p.mkdir(), (p / "thesis.tex").write_text("mine")), "a folder that is no index"),
-        (lambda p: (p.mkdir(), (p / "meta.json").write_text('{"mine": 1}')), "a folder that is no index"),
-        (lambda p: (p.mkdir(), (p / "meta.json").write_text("{")), "a folder that is no index"),
+        (lambda p: p.write_text("mine"), "is a file; --index must name a folder"),
+        (lambda p: (p.mkdir(), (p / "thesis.tex").write_text("mine")), "a folder that is not an index"),
+        (lambda p: (p.mkdir(), (p / "meta.json").write_text('{"mine": 1}')), "a folder that is not an index"),
+        (lambda p: (p.mkdir(), (p / "meta.json").write_text("{")), "a folder that is not an index"),
     ],
 )
 def test_a_target_that_is_not_an_index_is_not_touched(tmp_path, capfd, make, message):

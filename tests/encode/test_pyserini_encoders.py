@@ -127,9 +127,9 @@ def test_for_index_refuses_another_model(corpus, tmp_path, encode):
     record = json.loads((tmp_path / "I" / "meta.json").read_text())
     record["encoder"]["digest"] = "0" * 64
     (tmp_path / "I" / "meta.json").write_text(json.dumps(record))
-    with pytest.raises(IndexMismatch, match="made by another model than testing:hashing"):
+    with pytest.raises(IndexMismatch, match="was not made by the model testing:hashing"):
         DupmaeQueryEncoder.for_index(tmp_path / "I")
-    with pytest.raises(InputError, match="no finished index here"):
+    with pytest.raises(InputError, match="not a finished index"):
         DupmaeQueryEncoder.for_index(tmp_path)
 
 

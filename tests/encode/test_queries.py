@@ -11,7 +11,8 @@ import pytest
 from encode_runs import ROOT
 
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
-from dupmae_ir.encode.queries import main, write_queries
+from dupmae_ir.encode.queries import main
+from dupmae_ir.encode.query_files import write_queries
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.types import Query
 
@@ -53,7 +54,7 @@ def test_only_the_parts_there_are(tmp_path):
     ("arguments", "message"),
     [
         (["--topics", "no-such-topics"], "no-such-topics"),
-        (["--topics", "T", "--index", "no-such-index"], "no-such-index: no finished index here"),
+        (["--topics", "T", "--index", "no-such-index"], "no-such-index: no such index"),
     ],
 )
 def test_bad_arguments(tmp_path, capsys, arguments, message):

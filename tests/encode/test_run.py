@@ -15,7 +15,8 @@ from encode_runs import arguments, content, meta, start, write_corpus
 
 from dupmae_ir.encode import run as run_module
 from dupmae_ir.encode.__main__ import main
-from dupmae_ir.encode.run import EncodeConfig, run
+from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.run import run
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.testing import HashingEncoder
@@ -97,11 +98,11 @@ def test_other_settings_or_input_need_overwrite(corpus, tmp_path, encode):
     before = content(tmp_path / "I")
     status, said = encode(corpus, tmp_path / "I", "--top-k", 5)
     assert status == 2
-    assert "complete with other settings (--top-k was 32, is 5); add --overwrite" in said
+    assert "other settings: --top-k 32 (requested 5). Name another --index, or pass --overwrite" in said
     other = write_corpus(tmp_path / "other.jsonl", 60, seed=1)
     status, said = encode(other, tmp_path / "I")
     assert status == 2
-    assert "not the collection it was made from" in said
+    assert "the contents of --corpus" in said
     assert content(tmp_path / "I") == before
     assert encode(other, tmp_path / "I", "--overwrite")[0] == 0
     assert meta(tmp_path / "I")["documents"] == 60
@@ -134,7 +135,7 @@ def test_an_interrupted_run_resumes_to_the_same_index(corpus, tmp_path, encode, 
             stop_after(done)
             status, said = encode(corpus, tmp_path / "I", "--window", 100)
             assert status == 130
-            assert said.endswith("dupmae-ir encode: interrupted; the same command resumes\n")
+            assert said.endswith("\ndupmae-ir encode: interrupted; run the same command to resume\n")
             assert not (tmp_path / "I").exists()
     monkeypatch.undo()
     calls = []
@@ -149,9 +150,9 @@ def test_an_interrupted_run_resumes_to_the_same_index(corpus, tmp_path, encode, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: [rows[0].replace("word", "wort"), *rows[1:]], "window 0 holds other documents now"),
-        (lambda rows: rows[1:], "window 0 holds other documents now"),
-        (lambda rows: rows[:150], "holds other documents now"),
+        (lambda rows: [rows[0].replace("word", "wort"), *rows[1:]], "the documents of window 0 differ"),
+        (lambda rows: rows[1:], "the documents of window 0 differ"),
+        (lambda rows: rows[:150], "differ"),
         (lambda rows: rows[:100], "it is shorter now"),
     ],
 )
@@ -169,12 +170,12 @@ def test_a_changed_input_is_refused_on_resuming(corpus, tmp_path, encode, stop_a
 
 def test_a_longer_input_is_refused_when_the_last_window_was_done(tmp_path, encode, monkeypatch):
     corpus = write_corpus(tmp_path / "c.jsonl", 150)
-    monkeypatch.setattr(run_module, "publish_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(run_module, "build_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
     assert encode(corpus, tmp_path / "I", "--window", 100)[0] == 130
     monkeypatch.undo()
     with corpus.open("a") as f:
         f.write('{"_id": "new", "text": "word1"}\n')
-    assert "window 1 holds other documents now" in encode(corpus, tmp_path / "I", "--window", 100)[1]
+    assert "the documents of window 1 differ" in encode(corpus, tmp_path / "I", "--window", 100)[1]
 
 
 def test_other_settings_are_refused_on_resuming(corpus, tmp_path, encode, stop_after, monkeypatch):
@@ -183,7 +184,7 @@ def test_other_settings_are_refused_on_resuming(corpus, tmp_path, encode, stop_a
     monkeypatch.undo()
     status, said = encode(corpus, tmp_path / "I", "--window", 100, "--parts", "cls", "--document-length", 9)
     assert status == 2
-    assert "unfinished work was begun with other settings (--document-length was 64, is 9)" in said
+    assert "unfinished work was begun with other settings: --document-length 64 (requested 9)" in said
     assert encode(corpus, tmp_path / "I", "--window", 100, "--parts", "cls")[0] == 0
 
 
@@ -232,7 +233,7 @@ def test_representation_files_are_pyserinis(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I", "--window", 300)[0] == 0
     shutil.rmtree(tmp_path / "J")
     assert (
-        "does not hold its representation files"
+        "does not contain its representation files"
         in encode(corpus, tmp_path / "I", "--jsonl", tmp_path / "J", "--window", 300)[1]
     )
 
@@ -244,7 +245,7 @@ def test_representation_files_survive_an_interruption(corpus, tmp_path, encode, 
     assert encode(*again)[0] == 130
     monkeypatch.undo()
     assert not (tmp_path / "JB").exists()
-    monkeypatch.setattr(run_module, "publish_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(run_module, "build_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
     assert encode(*again)[0] == 130  # the files are in place now, the index is not
     monkeypatch.undo()
     assert encode(*again)[0] == 0
@@ -273,21 +274,23 @@ def test_documents_without_any_text(tmp_path, encode):
 
 
 def test_from_python(corpus, tmp_path):
-    config = EncodeConfig(str(corpus), str(tmp_path / "I"), model="testing:hashing", parts="cls", quiet=True)
+    config = EncodeConfig(
+        corpus=str(corpus), index=str(tmp_path / "I"), model="testing:hashing", parts="cls", quiet=True
+    )
     summary = run(config)
-    assert (summary["status"], summary["documents"]) == ("encoded", 700)
+    assert (summary["status"], summary["documents"]) == ("complete", 700)
     assert run(config)["digest"] == summary["digest"]
 
 
 def test_two_processes_do_not_write_one_index(corpus, tmp_path, encode):
     other = start(corpus, tmp_path / "I", "--window", 20, "--parts", "cls", delay=0.2)
     try:
-        while not list(tmp_path.glob(".I.encoding/part-*")):
+        while not list(tmp_path.glob(".I.work/part-*")):
             assert other.poll() is None
             time.sleep(0.02)
         status, said = encode(corpus, tmp_path / "I", "--window", 20, "--parts", "cls")
         assert status == 2
-        assert f"process {other.pid} is encoding to {tmp_path / 'I'}" in said
+        assert f"process {other.pid} is running encode into {tmp_path / 'I'}" in said
         assert said.count("\n") == 1
     finally:
         other.kill()
@@ -297,12 +300,12 @@ def test_two_processes_do_not_write_one_index(corpus, tmp_path, encode):
 
 def test_ctrl_c_says_one_line(corpus, tmp_path):
     process = start(corpus, tmp_path / "I", "--window", 20, "--quiet", delay=0.2)
-    while not list(tmp_path.glob(".I.encoding/part-*")):
+    while not list(tmp_path.glob(".I.work/part-*")):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (130, "dupmae-ir encode: interrupted; the same command resumes\n")
+    assert (process.returncode, said) == (130, "\ndupmae-ir encode: interrupted; run the same command to resume\n")
 
 
 def test_memory_does_not_grow_with_the_collection(tmp_path, encode, monkeypatch):

@@ -1,4 +1,4 @@
-"""Documents to passages: nothing is lost, nothing is said twice for nothing."""
+"""Segmentation of documents: no word is lost, and no passage is contained in another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from dupmae_ir.encode.segment import main, segments
+from dupmae_ir.encode.segment import main
+from dupmae_ir.encode.segmentation import segments
 from dupmae_ir.errors import InputError
 from dupmae_ir.types import Document
 
@@ -50,9 +51,9 @@ def test_mistakes(tmp_path, capsys):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"_id": "a#b", "text": "x"}\n')
     assert main(["--corpus", str(corpus), "--output", str(tmp_path / "out.jsonl")]) == 2
-    assert "the id 'a#b' holds a '#'" in capsys.readouterr().err
+    assert "the id 'a#b' contains '#'" in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
     assert main(["--corpus", str(corpus), "--output", str(tmp_path / "o.jsonl"), "--stride", "300"]) == 2
-    assert "wants 1 <= stride <= words" in capsys.readouterr().err
+    assert "--stride 300 must not exceed --words 200" in capsys.readouterr().err
     with pytest.raises(InputError):
         list(segments(Document("a#0", "x"), 1, 1))

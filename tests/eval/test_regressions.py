@@ -125,7 +125,8 @@ def test_a_missing_shard(work, capsys):
 
 
 def test_an_index_of_another_model(work, capsys):
-    from dupmae_ir.models.checkpoints.folder import load_model, save_model
+    from dupmae_ir.models.checkpoints.loading import load_model
+    from dupmae_ir.models.checkpoints.saving import save_model
 
     model, tokenizer, config = load_model(work / "models/tiny")
     model.projection.weight.data.mul_(1.01)

@@ -9,9 +9,8 @@ import pytest
 from experiment_samples import a_record, write_base
 from test_publish import SOURCES
 
-from dupmae_ir.finetune.run import check
 from dupmae_ir.finetune.stages import find_recipe, plan
-from dupmae_ir.models.checkpoints.folder import load_model
+from dupmae_ir.models.checkpoints.loading import load_model
 
 
 @pytest.fixture
@@ -43,8 +42,6 @@ def flags(folder, *more):
 def test_the_recipe_has_the_steps_that_the_card_describes(tmp_path):
     steps, _ = plan(find_recipe(module.RECIPE), tmp_path, {"pairs": "train.jsonl.gz"})
     assert tuple(step.name for step in steps) == module.STEPS
-    for step in steps:
-        check(step.config)
     held, stage = (step.config for step in steps)
     assert (held.similarity, stage.similarity, stage.model) == ("cls", "sum", str(tmp_path / "held"))
 

@@ -9,7 +9,7 @@ from rows import FILE, LAST, Experiment, checked, commands
 from systems import Driver, selected
 
 from dupmae_ir.config import read_toml
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.search.config import SearchConfig
 

@@ -20,7 +20,8 @@ from rows import Experiment
 from systems import Driver, half_bytes
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.models.checkpoints.folder import folder_digest, load_model
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.loading import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +110,7 @@ def test_a_pseudo_query_is_a_sentence_of_its_text():
 
 
 def test_half_bytes_equal_the_published_size(tmp_path):
-    from dupmae_ir.models.checkpoints.folder import save_model
+    from dupmae_ir.models.checkpoints.saving import save_model
 
     folder = write_base(tmp_path / "tiny")
     save_model(tmp_path / "half", *load_model(folder)[:2], load_model(folder)[2], half=True)
@@ -133,7 +134,7 @@ def test_a_killed_row_ends_with_the_record_of_an_uninterrupted_one(shared):
     """kill -9 in pre-training and in the first stage; the same command ends with the same record."""
     quiet = {"env": environment(), "stdout": subprocess.DEVNULL}
     subprocess.run(command(shared, "whole", "dupmae"), check=True, **quiet)
-    for sign in ("pretrained/*/.model.training/checkpoint-*", "rows/*/.stage1.training/checkpoint-*"):
+    for sign in ("pretrained/*/.model.work/checkpoint-*", "rows/*/.stage1.work/checkpoint-*"):
         victim = subprocess.Popen(command(shared, "killed", "dupmae"), start_new_session=True, **quiet)
         while not list((shared / "killed" / "smoke").glob(sign)):
             assert victim.poll() is None, f"it ended before {sign}"

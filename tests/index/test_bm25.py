@@ -80,22 +80,32 @@ def test_the_command(tmp_path, capsys):
     args = ["bm25", "--corpus", str(corpus), "--index", str(tmp_path / "I")]
     assert main([*args, "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"index": str(tmp_path / "I"), "documents": 6}
+    assert json.loads(out) == {
+        "index": str(tmp_path / "I"),
+        "output": str(tmp_path / "I"),
+        "status": "complete",
+        "documents": 6,
+    }
     assert err == ""
     assert len(BM25Searcher(tmp_path / "I").search([Query("q", "red")], 10)["q"]) == 3
-    assert main(args) == 2
-    assert "add --overwrite" in capsys.readouterr().err
+    assert main(args) == 0, "the same settings and input"
+    assert "already complete" in capsys.readouterr().err
+    assert main([*args, "--fields", "title", "text"]) == 2
+    assert (
+        '--fields [] (requested ["title", "text"]). Name another --index, or pass --overwrite'
+        in capsys.readouterr().err
+    )
     corpus.write_text('{"_id": "x", "text": "purple"}\n{"_id": "x", "text": "twice"}\n')
     assert main([*args, "--overwrite"]) == 2
     assert len(BM25Searcher(tmp_path / "I").search([Query("q", "red")], 10)["q"]) == 3, "a failure leaves the old index"
-    assert sorted(p.name for p in tmp_path.iterdir() if "building" in p.name) == []
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
     corpus.write_text('{"_id": "x", "text": "purple"}\n')
     assert main([*args, "--overwrite", "--quiet"]) == 0
     assert BM25Searcher(tmp_path / "I").search([Query("q", "red")], 10)["q"] == []
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
     assert main([*args[:-1], str(tmp_path / "precious"), "--overwrite"]) == 2
-    assert "no BM25 index" in capsys.readouterr().err
+    assert "exists without its record made.json" in capsys.readouterr().err
 
 
 ANCHORS = {

@@ -14,8 +14,10 @@ import pytest
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index import dense_kinds
 from dupmae_ir.index.__main__ import main
-from dupmae_ir.index.dense_kinds import KINDS, Parameters, build_kind, choose, open_kind, search_effort
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.config import KINDS, Parameters
+from dupmae_ir.index.dense_kinds import build_kind, choose, open_kind, search_effort
+from dupmae_ir.index.folder import IndexFolder
 
 DIM = 12
 
@@ -129,9 +131,9 @@ def test_what_is_missing_cut_short_or_garbage_is_refused(folder: IndexFolder, ki
     data, described = (folder.path / "cls" / f"{kind}.{end}" for end in ("faiss", "json"))
     good, meta = data.read_bytes(), described.read_text()
     data.write_bytes(good[:-1])
-    refused(folder, kind, f"{len(good) - 1:,} bytes, its JSON says {len(good):,}")
+    refused(folder, kind, f"{len(good) - 1:,} bytes, but its JSON records {len(good):,}")
     data.write_bytes(b"\0" * len(good))
-    refused(folder, kind, "not what faiss wrote")
+    refused(folder, kind, "not a faiss index")
     data.unlink()
     refused(folder, kind, "is missing")
     data.write_bytes(good)
@@ -161,8 +163,8 @@ def test_what_was_built_from_other_vectors_is_refused(folder: IndexFolder, tmp_p
     refused(folder, "sq8", "is not the sq8 index")
 
 
-def test_a_build_that_fails_leaves_no_kind(folder: IndexFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_kind(folder, "sq8")
+def test_a_build_that_fails_leaves_the_older_kind(folder: IndexFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build_kind(folder, "sq8")
 
     def full(*_: Any) -> float:
         raise OSError("disk full")
@@ -170,14 +172,36 @@ def test_a_build_that_fails_leaves_no_kind(folder: IndexFolder, monkeypatch: pyt
     monkeypatch.setattr(dense_kinds, "_write_sq8", full)
     with pytest.raises(OSError, match="disk full"):
         build_kind(folder, "sq8")
-    refused(folder, "sq8", "no \\(finished\\) sq8 index")
+    assert open_kind(folder, "sq8").meta == before
+    assert {p.name for p in (folder.path / "cls").iterdir()} == {"index", "docid", "sq8.faiss", "sq8.json"}
+
+
+def test_a_kind_that_is_complete_is_not_built_again(folder: IndexFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["dense", "--index", str(folder.path), "--kind", "ivf-sq8", "--nlist", "4"]
+    assert main([*command, "--quiet"]) == 0
+    data = folder.path / "cls" / "ivf-sq8.faiss"
+    before = data.stat().st_ino
+    assert main([*command, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["status"] == "already complete"
+    assert json.loads(out)["parameters"] == {"nlist": 4}
+    assert "already complete" in err
+    assert main([*command[:-1], "5"]) == 2
+    assert "--nlist 4 (requested 5). Pass --overwrite to replace it" in capsys.readouterr().err
+    assert data.stat().st_ino == before
+    assert main([*command[:-1], "5", "--overwrite", "--quiet"]) == 0
+    assert open_kind(folder, "ivf-sq8").meta["parameters"] == {"nlist": 5}
+    data.write_bytes(b"damaged")
+    assert main([*command, "--quiet"]) == 0, "an unusable kind is rebuilt"
+    assert open_kind(folder, "ivf-sq8").meta["parameters"] == {"nlist": 4}
 
 
 def test_the_command(folder: IndexFolder, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["dense", "--index", str(folder.path)]
     assert main([*where, "--kind", "ivf-sq8", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == open_kind(folder, "ivf-sq8").meta
+    description = open_kind(folder, "ivf-sq8").meta
+    assert description.items() <= json.loads(out).items()
     assert "ivf-sq8 of 500 documents" in err
     assert "nlist 12 (4 x the square root of 500 documents" in err
     assert main([*where, "--kind", "hnsw-sq8", "--m", "8", "--ef-construction", "20", "--quiet"]) == 0
@@ -210,13 +234,13 @@ def test_codes_stay_in_the_file(folder: IndexFolder, kind: str) -> None:
     ("flags", "message"),
     [
         (["--kind", "sq9"], "Did you mean 'sq8'?"),
-        (["--kind", "sq8", "--nlist", "4"], "--nlist belongs to --kind ivf-sq8"),
-        (["--kind", "ivf-sq8", "--m", "4"], "--m belongs to --kind hnsw-sq8"),
-        (["--kind", "sq8", "--ef-construction", "4"], "--ef-construction belongs to --kind hnsw-sq8"),
-        (["--kind", "ivf-sq8", "--nlist", "-1"], "--nlist must be 0 or more, got -1"),
+        (["--kind", "sq8", "--nlist", "4"], "--nlist applies only with --kind ivf-sq8"),
+        (["--kind", "ivf-sq8", "--m", "4"], "--m applies only with --kind hnsw-sq8"),
+        (["--kind", "sq8", "--ef-construction", "4"], "--ef-construction applies only with --kind hnsw-sq8"),
+        (["--kind", "ivf-sq8", "--nlist", "-1"], "--nlist must be at least 0, got -1"),
         (["--kind", "ivf-sq8", "--nlist", "501"], "more than the 500 documents"),
         (["--kind", "hnsw-sq8", "--m", "1"], "--m must be at least 2"),
-        (["--kind", "sq8", "--threads", "-2"], "--threads must be 0 or more"),
+        (["--kind", "sq8", "--threads", "-2"], "--threads must be at least 0"),
         ([], "--kind"),
     ],
 )
@@ -235,7 +259,7 @@ def test_misuse_is_one_line(
 
 
 def test_nothing_to_index(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no documents"):
+    with pytest.raises(UsageError, match="has no documents"):
         build_kind(make(tmp_path / "I", np.zeros((0, DIM), np.float32)), "sq8")
     with pytest.raises(UnknownName, match="Did you mean 'hnsw-sq8'"):
         choose("hnsw-sq", 5, Parameters())

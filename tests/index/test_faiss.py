@@ -56,13 +56,13 @@ def test_problems_are_named(tmp_path, vectors):
     with FlatWriter(path, 24) as writer:
         writer.add(vectors)
     assert flat_problem(path, 100, 24) is None
-    assert "holds 100 vectors of width 24, wanted 99 of width 24" in flat_problem(path, 99, 24)
-    assert "wanted 100 of width 12" in flat_problem(path, 100, 12)
+    assert "has 100 vectors of width 24, expected 99 of width 24" in flat_problem(path, 99, 24)
+    assert "expected 100 of width 12" in flat_problem(path, 100, 12)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     assert "truncated" in flat_problem(path, 100, 24)
     path.write_bytes(whole[:7])
-    assert "holds 0 vectors" in flat_problem(path, 100, 24)
+    assert "has 0 vectors" in flat_problem(path, 100, 24)
     path.write_bytes(b"not an index")
     assert "not a flat inner-product faiss index" in flat_problem(path, 100, 24)
 
@@ -71,4 +71,4 @@ def test_unfinished_files_are_noticed(tmp_path, vectors):
     with suppress(RuntimeError), FlatWriter(tmp_path / "index", 24) as writer:
         writer.add(vectors)
         raise RuntimeError
-    assert "holds 0 vectors" in flat_problem(tmp_path / "index", 100, 24)
+    assert "has 0 vectors" in flat_problem(tmp_path / "index", 100, 24)

@@ -13,7 +13,10 @@ import pytest
 import scipy.sparse as sp
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError, UsageError
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder, content_digest, quantise
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.manifest import content_digest
+from dupmae_ir.index.quantisation import quantise
 
 pytestmark = pytest.mark.jvm
 
@@ -100,7 +103,7 @@ def test_one_part_alone(tmp_path, part):
     index = IndexFolder.open(tmp_path / "I")
     assert meta["parts"] == [part]
     assert index.docids == ids
-    with pytest.raises(IndexMismatch, match="holds no"):
+    with pytest.raises(IndexMismatch, match="has no"):
         index.searcher if dense else index.vectors  # noqa: B018
     assert (tmp_path / "I" / "ot").exists() != dense
 
@@ -200,17 +203,17 @@ DAMAGE = {
     "list as meta": (lambda folder: (folder / "meta.json").write_text("[1]"), "does not describe an index"),
     "unknown format": (_edit_meta(format=9), "has index format 9"),
     "no counts": (lambda folder: (folder / "meta.json").write_text('{"format": 1}'), "lacks documents, parts"),
-    "other count": (_edit_meta(documents=121), "holds 120 ids, meta.json says 121 documents"),
+    "other count": (_edit_meta(documents=121), "has 120 ids, but meta.json records 121 documents"),
     "no ids": (_remove("docid"), "docid is missing"),
-    "cut ids": (_cut("docid"), "ids, meta.json says 120"),
+    "cut ids": (_cut("docid"), "ids, but meta.json records 120"),
     "no vectors": (_remove("cls/index"), "cls/index is missing"),
     "cut vectors": (_cut("cls/index"), "truncated"),
-    "other vectors": (_narrower_vectors, "holds 0 vectors of width 7, wanted 120 of width 8"),
+    "other vectors": (_narrower_vectors, "has 0 vectors of width 7, expected 120 of width 8"),
     "no faiss ids": (_remove("cls/docid"), "cls/docid is missing"),
     "no postings": (_remove("ot"), "not a Lucene index"),
     "no forward": (_remove("forward/impacts.npy"), "impacts.npy is missing"),
     "cut forward": (_cut("forward/terms.npy"), "damaged or truncated"),
-    "other postings": (_edit_meta(postings=7), "meta.json says 7 of 120"),
+    "other postings": (_edit_meta(postings=7), "meta.json records 7 of 120"),
     "no terms": (_remove("terms.txt"), "terms.txt is missing"),
 }
 
@@ -231,7 +234,7 @@ def test_postings_of_another_index_are_noticed(folder, tmp_path):
     shutil.rmtree(folder / "ot")
     shutil.copytree(tmp_path / "J" / "ot", folder / "ot")
     index = IndexFolder.open(folder)
-    with pytest.raises(IndexMismatch, match="holds 50 documents, "):
+    with pytest.raises(IndexMismatch, match="has 50 documents, "):
         index.searcher  # noqa: B018
 
 

@@ -44,6 +44,23 @@ def test_show_lists_the_postings(tmp_path, capsys):
     assert "\n  postings          unusable: " in shown()
 
 
+def test_postings_that_are_complete_are_not_written_again(tmp_path, capsys):
+    samples.build(tmp_path / "I")
+    command = ["postings", "--index", str(tmp_path / "I"), "--json"]
+
+    def status():
+        assert main(command) == 0
+        return json.loads(capsys.readouterr().out)["status"]
+
+    assert status() == "complete"
+    before = (tmp_path / "I" / "postings").stat().st_ino
+    assert status() == "already complete"
+    assert (tmp_path / "I" / "postings").stat().st_ino == before
+    (tmp_path / "I" / "postings" / "rows.npy").unlink()
+    assert status() == "complete", "damaged postings are written again"
+    assert [p.name for p in (tmp_path / "I").iterdir() if p.name.startswith(".")] == []
+
+
 def test_help_and_mistakes(capsys):
     assert main([]) == 0
     assert "bm25" in capsys.readouterr().out

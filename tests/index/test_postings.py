@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dupmae_ir import __version__
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch, UsageError
 from dupmae_ir.index import postings as module
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.forward import Forward
 from dupmae_ir.index.postings import PostingsSearcher, export_postings, write_postings
 
@@ -134,7 +136,7 @@ def test_scores_are_exact_where_float32_is_not(tmp_path):
     made = Made(tmp_path, np.array([[255], [254]]))
     searcher = made.searcher(64)
     made.check(searcher, [{"t0": weight}], 2)
-    with pytest.raises(UsageError, match="add up to more"):
+    with pytest.raises(UsageError, match="could score 2"):
         searcher.top([{"t0": weight + 1}], 2)
 
 
@@ -172,7 +174,7 @@ def test_queries_that_cannot_be_answered_are_refused(tmp_path, query, message):
 
 
 def test_a_window_that_uint16_cannot_number_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="window of 65537 rows"):
+    with pytest.raises(UsageError, match="1 to 65536 rows"):
         export_postings(Made(tmp_path, np.ones((4, 3), np.int64)), (1 << 16) + 1)
     assert not (tmp_path / "postings").exists()
 
@@ -210,6 +212,11 @@ def test_the_files_are_the_transposed_forward_index(tmp_path):
         "sparse": len(arrays["rows"]),
         "dense": len(arrays["dense"]),
         "digest": made.meta["digest"],
+        "made_by": "dupmae-ir index postings",
+        "version": __version__,
+        "settings": {"window": 32},
+        "inputs": {"index": made.meta["digest"]},
+        "result": {},
     }
 
 
@@ -255,7 +262,7 @@ def test_postings_of_another_index_are_refused(tmp_path, key):
     made.searcher(16)
     path = tmp_path / "postings" / "meta.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: 77}))
-    with pytest.raises(IndexMismatch, match="another format" if key == "format" else rf"another index \({key} differ"):
+    with pytest.raises(IndexMismatch, match="not of format 1" if key == "format" else rf"another index \({key} differ"):
         PostingsSearcher(made, lambda: made.ranks)
 
 
@@ -304,14 +311,14 @@ def test_an_index_without_impacts_has_no_postings(tmp_path):
         builder.add(["a"], np.ones((1, 2), np.float32), None)
         builder.finish({})
     index = IndexFolder.open(tmp_path / "index")
-    with pytest.raises(IndexMismatch, match="holds no impacts"):
+    with pytest.raises(IndexMismatch, match="has no impacts"):
         export_postings(index)
-    with pytest.raises(IndexMismatch, match="holds no impacts"):
+    with pytest.raises(IndexMismatch, match="has no impacts"):
         _ = index.postings
 
 
 @pytest.mark.jvm
 def test_an_index_without_postings_says_how_to_make_them(tmp_path):
     samples.build(tmp_path / "index")
-    with pytest.raises(IndexMismatch, match="holds no postings; make them with: dupmae-ir index postings --index"):
+    with pytest.raises(IndexMismatch, match="has no postings; build them with: dupmae-ir index postings --index"):
         _ = IndexFolder.open(tmp_path / "index").postings

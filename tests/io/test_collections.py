@@ -118,26 +118,26 @@ GOOD = '{"id": "ok", "contents": "fine"}\n'
 BROKEN = {
     "broken JSON": ("c.jsonl", GOOD + '{"id": "x", \n', r"c.jsonl:2: broken JSON: .* at column"),
     "JSON cut at the end": ("c.jsonl", GOOD + '{"id": "x", "contents": "ab', r":2: broken JSON"),
-    "a string": ("c.jsonl", GOOD + '"text"\n', r":2: a string where one JSON object"),
-    "a number": ("c.jsonl", GOOD + "17\n", r":2: a single value where"),
-    "an array of objects": ("c.json", '[{"id": "x", "contents": "a"}]', r":1: a JSON array; wants one JSON object"),
+    "a string": ("c.jsonl", GOOD + '"text"\n', r":2: a string; expected one JSON object"),
+    "a number": ("c.jsonl", GOOD + "17\n", r":2: a single value; expected"),
+    "an array of objects": ("c.json", '[{"id": "x", "contents": "a"}]', r":1: a JSON array; expected one JSON object"),
     "nested beyond reason": ("c.jsonl", '{"id":' * 200000, r":1: broken JSON"),
-    "no id": ("c.jsonl", '{"contents": "a"}', r":1: no id: wants 'id' or '_id' or 'docid', has 'contents'"),
+    "no id": ("c.jsonl", '{"contents": "a"}', r":1: no id: expected 'id' or '_id' or 'docid', found 'contents'"),
     "empty id": ("c.jsonl", GOOD + '{"id": "", "contents": "a"}', r":2: empty id"),
     "empty id in a tsv": ("c.tsv", "\ttext\n", r":1: empty id"),
     "id null": ("c.jsonl", '{"id": null, "contents": "a"}', r":1: the id 'id' is null"),
     "id true": ("c.jsonl", '{"id": true, "contents": "a"}', r":1: the id 'id' is true"),
     "id 1.5": ("c.jsonl", '{"id": 1.5, "contents": "a"}', r":1: the id 'id' is 1.5"),
-    "id with a blank": ("c.jsonl", '{"id": "a b", "contents": "a"}', r":1: the id 'a b' holds white space"),
-    "id with a blank in a tsv": ("c.tsv", "a b\ttext\n", r":1: the id 'a b' holds white space"),
-    "id with a no-break space": ("c.tsv", "a\u00a0b\ttext\n", r"holds white space"),
+    "id with a blank": ("c.jsonl", '{"id": "a b", "contents": "a"}', r":1: the id 'a b' contains white space"),
+    "id with a blank in a tsv": ("c.tsv", "a b\ttext\n", r":1: the id 'a b' contains white space"),
+    "id with a no-break space": ("c.tsv", "a\u00a0b\ttext\n", r"contains white space"),
     "id with a control character": ("c.tsv", "a\u0007b\ttext\n", r"control character"),
-    "id with a line end": ("c.jsonl", '{"id": "a\\n", "contents": "a"}', r"holds white space"),
+    "id with a line end": ("c.jsonl", '{"id": "a\\n", "contents": "a"}', r"contains white space"),
     "id with half a surrogate": ("c.jsonl", '{"id": "a\\ud800", "contents": "a"}', r"control character"),
     "duplicate id": ("c.jsonl", GOOD + '{"id": "x", "contents": "a"}\n' + GOOD, r":3: duplicate id 'ok'"),
-    "no text": ("c.jsonl", GOOD + '{"id": "x", "body": "a"}', r":2: no text: wants .* has 'id', 'body'"),
-    "text is a list": ("c.jsonl", '{"id": "x", "text": ["a"]}', r""":1: 'text' is \["a"\]; wants a string"""),
-    "title is a number": ("c.jsonl", '{"id": "x", "text": "a", "title": 5}', r":1: 'title' is 5; wants a string"),
+    "no text": ("c.jsonl", GOOD + '{"id": "x", "body": "a"}', r":2: no text: expected .* found 'id', 'body'"),
+    "text is a list": ("c.jsonl", '{"id": "x", "text": ["a"]}', r""":1: 'text' is \["a"\]; expected a string"""),
+    "title is a number": ("c.jsonl", '{"id": "x", "text": "a", "title": 5}', r":1: 'title' is 5; expected a string"),
     "NUL byte": ("c.jsonl", GOOD.encode() + b'{"id": "x\0"}', r":2: binary data"),
     "latin-1": ("c.tsv", "1\tcaf\xe9\n".encode("latin-1"), r":1: not UTF-8 text: byte 0xe9 at position 6"),
     "UTF-16": ("c.jsonl", GOOD.encode("utf-16"), r":1: UTF-16 text; save"),
@@ -146,9 +146,9 @@ BROKEN = {
     "only blank lines": ("c.tsv", "\n \n", r"no documents in it"),
     "only a header": ("c.tsv", "id\ttext\n", r"no documents in it"),
     "prose": ("c", "It was a dark night.\n", r":1: neither a JSON object nor tab-separated"),
-    "3 columns": ("c.tsv", "1\ta\tb\n", r":1: 3 columns; wants 2"),
-    "a row with a tab too many": ("c.tsv", "1\ta\n2\tb\tc\n", r":2: 3 column\(s\) where 2 are .* holds a tab"),
-    "a row without a tab": ("c.tsv", "1\ta\n2 b\n", r":2: 1 column\(s\) where 2 are wanted; a tab is missing"),
+    "3 columns": ("c.tsv", "1\ta\tb\n", r":1: 3 columns; expected 2"),
+    "a row with a tab too many": ("c.tsv", "1\ta\n2\tb\tc\n", r":2: 3 column\(s\), expected 2; a text contains a tab"),
+    "a row without a tab": ("c.tsv", "1\ta\n2 b\n", r":2: 1 column\(s\), expected 2; a tab is missing"),
     "damaged gzip": ("c.jsonl.gz", gzip.compress(GOOD.encode())[:-8] + b"\1" * 8, r"damaged gzip data"),
     "garbage after gzip": ("c.jsonl.gz", gzip.compress(GOOD.encode()) + b"garbage", r"damaged gzip data"),
 }
@@ -167,7 +167,7 @@ def test_broken_collections_name_the_file_and_the_line(tmp_path, case):
 def test_truncated_gzip_is_told_from_a_short_one(tmp_path):
     rows = "".join(json.dumps({"id": f"d{i}", "contents": str(random.Random(i).random())}) + "\n" for i in range(2000))
     path = put(tmp_path, "c.jsonl.gz", gzip.compress(rows.encode())[:-200])
-    with pytest.raises(InputError, match=r"end too early, after line \d+; the file is truncated"):
+    with pytest.raises(InputError, match=r"end after line \d+; the file is truncated"):
         list(read_collection(path))
 
 
@@ -175,7 +175,7 @@ def test_truncated_gzip_is_told_from_a_short_one(tmp_path):
     ("settings", "message"),
     [
         ({"fields": ["title", "text"]}, r":1: 'contents' has 1 field\(s\) split by '\\n', --fields names 2"),
-        ({"docid_field": "key"}, r":1: no id: wants 'key', has 'id', 'contents'$"),
+        ({"docid_field": "key"}, r":1: no id: expected 'key', found 'id', 'contents'$"),
         ({"delimiter": ""}, r"delimiter between fields is empty"),
     ],
 )

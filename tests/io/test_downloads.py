@@ -272,7 +272,7 @@ def test_the_waits_grow_and_end(server, target, monkeypatch):
     monkeypatch.setattr(downloads, "WAITS", (0.5, 1.0))
     monkeypatch.setattr(downloads.time, "sleep", waited.append)
     server.statuses = [503] * 9
-    with pytest.raises(EnvironmentProblem, match="answers 503 Service Unavailable; put corpus"):
+    with pytest.raises(EnvironmentProblem, match="returned 503 Service Unavailable; put corpus"):
         download(server.source, target)
     assert waited == [0.5, 1.0]
 
@@ -311,7 +311,7 @@ def test_a_wrong_checksum_names_both_and_the_next_try_starts_clean(server, targe
     wanted, found = "0" * len({"md5": MD5, "sha256": SHA256}[kind]), {"md5": MD5, "sha256": SHA256}[kind]
     with pytest.raises(EnvironmentProblem) as e:
         download(Source(server.source.url, **{kind: wanted}), target)
-    assert f"corpus.bin from {server.source.url}: {kind} {found}, {wanted} wanted" in str(e.value)
+    assert f"corpus.bin from {server.source.url}: {kind} {found}, expected {wanted}" in str(e.value)
     assert e.value.exit_status == 1
     assert names(target.parent) == []
     download(Source(server.source.url, **{kind: found.upper()}), target)
@@ -319,7 +319,7 @@ def test_a_wrong_checksum_names_both_and_the_next_try_starts_clean(server, targe
 
 
 def test_a_wrong_size_is_seen_before_the_body(server, target):
-    with pytest.raises(EnvironmentProblem, match=f"{len(DATA)} bytes there, 17 wanted; put"):
+    with pytest.raises(EnvironmentProblem, match=f"the server has {len(DATA)} bytes, expected 17; put"):
         download(Source(server.source.url, size=17), target)
     assert names(target.parent) == []
 
@@ -328,7 +328,7 @@ def test_a_wrong_size_is_seen_before_the_body(server, target):
 def test_a_file_put_there_by_hand_is_verified_and_never_removed(server, target, wrong):
     target.parent.mkdir()
     target.write_bytes(DATA)
-    with pytest.raises(InputError, match="wanted; delete it"):
+    with pytest.raises(InputError, match=r"expected .*; delete it"):
         download(replace(server.source, **wrong), target)
     assert target.exists()
     download(server.source, target)
@@ -355,7 +355,7 @@ def test_digests_are_taken_once_and_again_after_a_change(server, target, monkeyp
 
 def test_what_nothing_verified_says_so_with_its_digest(server, target, capsys):
     download(Source(server.source.url), target)
-    assert f"no checksum is known, so nothing has verified it; sha256 {SHA256}" in capsys.readouterr().err
+    assert f"not verified, because no checksum is known; sha256 {SHA256}" in capsys.readouterr().err
     assert SHA256 in (target.parent / ".corpus.bin.json").read_text()
 
 
@@ -370,7 +370,7 @@ def test_a_missing_file_says_what_to_put_where(server, target):
     server.statuses = [404]
     with pytest.raises(EnvironmentProblem) as e:
         download(server.source, target)
-    assert str(e.value) == f"{server.source.url}: the server answers 404 Not Found; {by_hand(server.source, target)}"
+    assert str(e.value) == f"{server.source.url}: the server returned 404 Not Found; {by_hand(server.source, target)}"
     assert len(server.asked) == 1
 
 
@@ -395,7 +395,7 @@ def test_offline_means_offline(server, target, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     with pytest.raises(EnvironmentProblem) as e:
         download(server.source, target)
-    assert str(e.value) == f"corpus.bin is not here and {variable} is set; {by_hand(server.source, target)}"
+    assert str(e.value) == f"corpus.bin is missing and {variable} is set; {by_hand(server.source, target)}"
     assert server.asked == []
     target.write_bytes(DATA)
     download(server.source, target)
@@ -463,7 +463,7 @@ def test_a_full_disk_is_one_line(server, target, monkeypatch):
     free = archives.shutil.disk_usage(target.parent)
     with monkeypatch.context() as m:
         m.setattr(archives.shutil, "disk_usage", lambda _: free._replace(free=1000))
-        with pytest.raises(OutputError, match=r"1\.5 MB are to come and the disk has room for 0\.0 MB"):
+        with pytest.raises(OutputError, match=r"1\.5 MB to download, but the disk has only 0\.0 MB"):
             download(server.source, target)
     part_of(target).unlink()
     part_of(target).symlink_to("/dev/full")

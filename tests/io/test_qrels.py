@@ -52,7 +52,7 @@ def test_beir_folder_picks_the_split(tmp_path):
         (b"1 0 a 1\n1 0 b 1.5\n", r"q:2: grade '1\.5' is not an integer"),
         (b"1\ta\t1\n1\tb\tx\n", "q:2: grade 'x' is not an integer"),
         (b"1 0 a 1700000000\n", "q:1: grade 1700000000 is beyond 1000"),
-        (b"1\ta b\t1\n", "q:1: an id that is empty or holds white space"),
+        (b"1\ta b\t1\n", "q:1: an id that is empty or contains white space"),
         (b"1 0 a 1\n1 0 a 2\n", "q:2: document 'a' of query '1' has grade 2 here and 1 before"),
         (b"1 0 \xe9 1\n", "q:1: not UTF-8"),
     ],

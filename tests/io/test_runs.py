@@ -142,9 +142,9 @@ def test_missing_and_folder(tmp_path):
     ("run", "message"),
     [
         ({"q": [Hit("a", 1.0), Hit("a", 2.0)]}, "'a' is listed twice"),
-        ({"q": [Hit("a b", 1.0)]}, "has white space"),
+        ({"q": [Hit("a b", 1.0)]}, "contains white space"),
         ({"q": [Hit("", 1.0)]}, "is empty"),
-        ({"q 1": [Hit("a", 1.0)]}, "has white space"),
+        ({"q 1": [Hit("a", 1.0)]}, "contains white space"),
         ({"q": [Hit("a", float("nan"))]}, "'a': score nan is not finite"),
         ({"q": [Hit("a", float("inf"))]}, "not finite"),
         ({"q": [Hit("a", 1e39)]}, "float32"),
@@ -161,7 +161,7 @@ def test_a_run_that_cannot_be_written_leaves_the_old_one(tmp_path, run, message)
 def test_writer_refuses_a_query_twice_and_odd_names(tmp_path):
     with open_run(tmp_path / "r", "t") as writer:
         writer.add("q", [])
-        with pytest.raises(OutputError, match="comes twice"):
+        with pytest.raises(OutputError, match="occurs twice"):
             writer.add("q", [Hit("a", 1.0)])
     with pytest.raises(UsageError, match="one word"):
         write_run(tmp_path / "r", {}, "two words")

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from tiny_models import tiny_config, tiny_tokenizer
 
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
-from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import CheckpointError, IndexMismatch
 from dupmae_ir.io.runs import read_run

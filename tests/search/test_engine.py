@@ -17,7 +17,7 @@ from dupmae_ir.device import pick_engine
 from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.mine.__main__ import main as mine
 from dupmae_ir.index.__main__ import main as index_main
-from dupmae_ir.index.folder import IndexBuilder
+from dupmae_ir.index.builder import IndexBuilder
 from dupmae_ir.index.lucene import ImpactSearcher
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.config import SearchSettings

@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from dupmae_ir.encode.segment import segments
+from dupmae_ir.encode.segmentation import segments
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.folder import IndexBuilder
+from dupmae_ir.index.builder import IndexBuilder
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.max_passage import best_passages

@@ -14,8 +14,9 @@ from search_fakes import World
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index import dense_kinds
+from dupmae_ir.index.builder import IndexBuilder
 from dupmae_ir.index.dense_kinds import DenseKind
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.search import quantised_dense
 from dupmae_ir.search.certified_topk import Candidates, Part, Weighted, exact_top
 from dupmae_ir.search.config import DENSE_INDEXES, SearchSettings

@@ -13,8 +13,10 @@ import pytest
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.bm25 import build_bm25
-from dupmae_ir.index.dense_kinds import KINDS, build_kind
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.config import KINDS
+from dupmae_ir.index.dense_kinds import build_kind
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.fusion.methods import rrf
@@ -199,7 +201,7 @@ def test_another_dense_index_in_python(many: Path, folder: Path) -> None:
     assert not any(a.report.exact for a in graph.answers(topics, 5) if a.report)
     assert graph.with_settings(dense_index="flat", ef_search=0).search(topics, 5) == want
     assert graph.with_settings(threads=1).dense is graph.dense
-    with pytest.raises(IndexMismatch, match="holds no \\(finished\\) ivf-sq8 index"):
+    with pytest.raises(IndexMismatch, match="has no \\(finished\\) ivf-sq8 index"):
         Searcher.open(folder / "index", dense_index="ivf-sq8")
 
 

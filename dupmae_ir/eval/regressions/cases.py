@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.config import checked_values, read_toml
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.eval.regressions.config import TIERS
-from dupmae_ir.index.run import Bm25Config
+from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.measures import parse_measures
 from dupmae_ir.registry import lookup, suggest
-from dupmae_ir.search.run import SearchConfig
+from dupmae_ir.search.config import SearchConfig
 
 SEARCH_MODES = ("bm25", "dense", "impact", "hybrid")
 MODELS = "models.toml"

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.config import flags, from_mapping
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.eval.regressions.cases import ACCURACY, Case
 from dupmae_ir.eval.regressions.models import dependencies
 from dupmae_ir.eval.regressions.workspace import TINY, CollectionFiles, Workspace
 from dupmae_ir.finetune.stages import plan
-from dupmae_ir.index.run import Bm25Config
-from dupmae_ir.search.run import SearchConfig
+from dupmae_ir.index.config import Bm25Config
+from dupmae_ir.search.config import SearchConfig
 
 VERBS = {EncodeConfig: "encode", Bm25Config: "index bm25", SearchConfig: "search"}
 

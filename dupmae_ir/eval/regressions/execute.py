@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.console import say
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem
 from dupmae_ir.eval.answers import accuracy, read_answers
@@ -21,12 +21,13 @@ from dupmae_ir.eval.regressions.checks import index_problems, index_statistics, 
 from dupmae_ir.eval.regressions.commands import command_line, index_path, plan_commands, result_path, run_path
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.workspace import SIDECAR, CollectionFiles, Workspace
-from dupmae_ir.index.run import Bm25Config
-from dupmae_ir.index.run import build as build_bm25
+from dupmae_ir.index.config import Bm25Config
+from dupmae_ir.index.run import run_bm25
 from dupmae_ir.io.publishing import sha256_file, write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
-from dupmae_ir.models.checkpoints.folder import default_model_path, folder_digest
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.search.run import run as search
 from dupmae_ir.types import Qrels, Run
 
@@ -171,7 +172,7 @@ def _build_index(config: EncodeConfig | Bm25Config, workspace: Workspace, key: M
     if isinstance(config, EncodeConfig):
         encode(config)
     else:
-        build_bm25(config)
+        run_bm25(config)
     write_json(sidecar, index_key)
 
 

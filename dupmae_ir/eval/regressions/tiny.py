@@ -86,8 +86,10 @@ def write_model(folder: Path) -> Path:
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
-    from dupmae_ir.models.checkpoints.folder import ModelConfig, save_model, silent_ids
+    from dupmae_ir.models.checkpoints.model_config import ModelConfig
+    from dupmae_ir.models.checkpoints.saving import save_model
     from dupmae_ir.models.retriever import Retriever
+    from dupmae_ir.models.special_tokens import excluded_ids
 
     vocabulary = [*SPECIAL, *words(), "##s"]
     config = BertConfig(
@@ -102,7 +104,7 @@ def write_model(folder: Path) -> Path:
     tokenizer = _tokenizer(vocabulary)
     lm: Any = BertForMaskedLM(config)
     projection = torch.nn.Linear(WIDTH, WIDTH // 2, bias=False)
-    model = Retriever(lm, projection, *silent_ids(tokenizer))
+    model = Retriever(lm, projection, *excluded_ids(tokenizer))
     rng = np.random.default_rng(3)
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):

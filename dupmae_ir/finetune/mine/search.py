@@ -7,12 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dupmae_ir.device import processors
-from dupmae_ir.encode.run import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.finetune.mine.config import PARTS, MineConfig
 from dupmae_ir.index.bm25 import BM25Searcher
+from dupmae_ir.index.config import Bm25Config, PostingsConfig
 from dupmae_ir.index.postings import folder_of
-from dupmae_ir.index.run import Bm25Config, PostingsConfig, build, postings
+from dupmae_ir.index.run import run_bm25, run_postings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Query
 
@@ -27,7 +28,7 @@ def open_search(config: MineConfig, source: str, work: Path) -> Search:
 
 def _bm25(config: MineConfig, source: str, index: Path) -> Search:
     if not index.exists():  # an index appears complete or not at all
-        build(Bm25Config(corpus=source, index=str(index), quiet=config.quiet))
+        run_bm25(Bm25Config(corpus=source, index=str(index), quiet=config.quiet))
     searcher = BM25Searcher(index, config.k1, config.b)
     return lambda queries: searcher.search(queries, config.depth, config.threads or processors())
 
@@ -42,7 +43,7 @@ def _by_model(config: MineConfig, source: str, index: Path) -> Search:
             device=config.device,
             document_length=config.document_length,
             dtype=config.dtype,
-            threads=config.threads or None,
+            threads=config.threads,
             quiet=config.quiet,
         )
     )
@@ -62,4 +63,4 @@ def _build_postings(config: MineConfig, index: Path) -> None:
     """Build the postings for --engine postings, and for auto where numba is installed."""
     needed = config.engine == "postings" or (config.engine == "auto" and find_spec("numba") is not None)
     if needed and not folder_of(str(index)).exists():
-        postings(PostingsConfig(str(index), config.quiet))
+        run_postings(PostingsConfig(index=str(index), quiet=config.quiet))

@@ -1,0 +1,125 @@
+"""Options of ``dupmae-ir encode``, ``encode.merge``, ``encode.queries`` and ``encode.segment``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from dupmae_ir.config import ComputeOptions, OutputOptions, option
+from dupmae_ir.errors import UsageError
+from dupmae_ir.io.collections import CorpusOptions
+
+SEPARATORS = {"space": " ", "sep": " [SEP] "}
+PARTS = ("cls,ot", "cls", "ot")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeConfig(CorpusOptions, ComputeOptions, OutputOptions):
+    """Options of ``dupmae-ir encode``."""
+
+    index: str = option(help="index folder to make", group="output", metavar="FOLDER")
+    model: str | None = option(
+        None, "model folder; without it, the embedded default model", group="encoding", metavar="FOLDER"
+    )
+    parts: str = option(
+        "cls,ot",
+        "what to encode: cls (dense vectors), ot (impacts) or both, cls,ot, in one pass",
+        group="encoding",
+        choices=PARTS,
+    )
+    jsonl: str | None = option(
+        None,
+        "also write Pyserini's representation files (JsonVectorCollection) into this folder",
+        group="output",
+        metavar="FOLDER",
+    )
+    document_length: int | None = option(
+        None,
+        "word pieces kept of each document, special tokens included; without it, the model's own",
+        group="encoding",
+        above=0,
+    )
+    top_k: int | None = option(
+        None, "strongest impacts kept of each document; without it, the model's own", group="encoding", above=0
+    )
+    activation: str | None = option(
+        None, "relu or log1p of the logits; without it, the model's own", group="encoding", choices=("relu", "log1p")
+    )
+    title_separator: str | None = option(
+        None,
+        "between title and text: a space or [SEP]; without it, the model's own",
+        group="encoding",
+        choices=tuple(SEPARATORS),
+    )
+    normalize: bool | None = option(
+        None, "dense vectors of unit length (SimLM), or not; without it, the model's own", group="encoding"
+    )
+    scale: float | None = option(
+        None,
+        "impact = round(weight x scale), at most 255; without it, the model's own, else calibrated on the first "
+        "documents",
+        group="encoding",
+        above=0,
+        at_most=sys.float_info.max,
+        only_with=("parts=ot", "parts=cls,ot"),
+    )
+    window: int = option(
+        1024, "documents encoded between two saves, and sorted by length together", group="compute", above=0
+    )
+    shard: str | None = option(
+        None,
+        "encode only part i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge",
+        group="input",
+        metavar="I/N",
+    )
+    overwrite: bool = option(False, "replace an older index, once the new one is complete", group="output")
+    restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")
+
+    def shard_of(self) -> tuple[int, int]:
+        """``"1/4"`` -> (1, 4); (0, 1) without ``--shard``. Raises :class:`UsageError` for anything else."""
+        if self.shard is None:
+            return 0, 1
+        first, slash, last = self.shard.partition("/")
+        if not (slash and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
+            raise UsageError(f"--shard {self.shard}: expected I/N with I from 0 to N-1, for example 0/4 up to 3/4")
+        return int(first), int(last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeConfig(OutputOptions):
+    """Options of ``dupmae-ir encode.merge``."""
+
+    shards: tuple[str, ...] = option(
+        help="index folders made with --shard, in any order, or quoted patterns", positional=True, metavar="SHARD"
+    )
+    index: str = option(help="index folder to make", group="output", metavar="FOLDER")
+    overwrite: bool = option(False, "replace an older index", group="output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueriesConfig(OutputOptions):
+    """Options of ``dupmae-ir encode.queries``."""
+
+    topics: str = option(
+        help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", group="input", metavar="TOPICS"
+    )
+    index: str = option(help="index folder that will be searched", group="input", metavar="FOLDER")
+    model: str | None = option(
+        None, "model folder, when it is no longer where the index was made", group="input", metavar="FOLDER"
+    )
+    output: str = option(help="folder for the files", group="output", metavar="FOLDER")
+    cap: int = option(
+        1024, "strongest impacts kept of each query; Lucene takes at most 1,024", group="compute", above=0
+    )
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentConfig(OutputOptions):
+    """Options of ``dupmae-ir encode.segment``."""
+
+    corpus: str = option(help="collection, as encode reads it", group="input", metavar="PATH")
+    output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")
+    words: int = option(200, "words of a passage", group="passages", above=0)
+    stride: int = option(100, "words from the beginning of a passage to that of the next", group="passages", above=0)
+    titles: bool = option(True, "the document's title with every passage", group="passages")

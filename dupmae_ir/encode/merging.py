@@ -1,0 +1,152 @@
+"""Merges shards into one index, bit-identical to that of an unsharded run.
+
+The order is that of the shards' own numbers, so ``I.10`` comes after ``I.2`` however the shell sorts them. Shards hold
+alternate windows of the collection; merging puts the windows back in order. Nothing is encoded or quantised again.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import scipy.sparse as sp
+
+from dupmae_ir import __version__
+from dupmae_ir.config import differences, to_dict
+from dupmae_ir.console import progress
+from dupmae_ir.encode.config import MergeConfig
+from dupmae_ir.encode.jobs import MergeJob, shards_digest, summary
+from dupmae_ir.encode.parts import Part, build_index
+from dupmae_ir.encode.windows import window_size
+from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.manifest import Meta, check_target
+
+
+def run(config: MergeConfig) -> dict[str, Any]:
+    """Merge and return the summary. Raises :class:`IndexMismatch` for shards that do not belong together."""
+    target = Path(config.index).absolute()
+    check_target(target)
+    shards = in_order([_opened(path) for path in _expanded(config.shards)])
+    if target in [Path(s.path).absolute() for s in shards]:
+        raise UsageError(f"--index {config.index}: is one of the shards; name another folder")
+    inputs = {"shards": shards_digest([s.meta["digest"] for s in shards])}
+    names = {"index": config.index, "shards": [str(s.path) for s in shards]}
+    with MergeJob(
+        target, "encode.merge", {}, inputs, overwrite=config.overwrite, resumable=False, quiet=config.quiet
+    ) as job:
+        if not (result := job.finished()):
+            meta = _merge(config, shards, job.begin() / "index")
+            result = job.publish(job.work / "index", summary(meta))
+        return {**result, **names}
+
+
+def in_order(shards: Sequence[IndexFolder]) -> list[IndexFolder]:
+    """The shards by number, each exactly once and all from the same collection, model and settings."""
+    by_number: dict[int, IndexFolder] = {}
+    first = shards[0]
+    for shard in shards:
+        number, of = shard.meta["shard"]["number"], shard.meta["shard"]["of"]
+        if number in by_number:
+            twins = f"{shard.path} and {by_number[number].path}"
+            raise IndexMismatch(f"{twins} are both shard {number} of {of}; leave one out")
+        by_number[number] = shard
+        _check_alike(first, shard)
+    of = first.meta["shard"]["of"]
+    if missing := sorted(set(range(of)) - set(by_number)):
+        names = ", ".join(map(str, missing[:10]))
+        raise IndexMismatch(f"missing of {of} shards: {names} (numbers start at 0); encode them, or name them")
+    return [by_number[n] for n in range(of)]
+
+
+def interleaved(shards: Sequence[IndexFolder], window: int) -> Iterator[Part]:
+    """The windows of the collection in order, taken from the shards in turn; one window in memory at a time."""
+    at = [0] * len(shards)
+    for number in range(shards[0].meta["shard"]["windows"]):
+        turn = number % len(shards)
+        shard, start = shards[turn], at[turn]
+        end = min(start + window_size(number, window), len(shard.docids))
+        at[turn] = end
+        impacts = _rows(shard, start, end) if shard.has_ot else None
+        cls = shard.vectors[start:end] if shard.dim is not None else None
+        counts = (0, 0) if start else (shard.meta["clipped"], shard.meta["dropped"])
+        yield Part(shard.docids[start:end], cls, impacts, *counts)
+    if at != [len(s.docids) for s in shards]:
+        raise IndexMismatch(f"{shards[0].path} and the other shards have other numbers of documents than they recorded")
+
+
+def _rows(shard: IndexFolder, start: int, end: int) -> sp.csr_matrix:
+    """The impacts of the documents from ``start`` to ``end``."""
+    forward = shard.forward
+    low, high = int(forward.indptr[start]), int(forward.indptr[end])
+    indptr = forward.indptr[start : end + 1] - low
+    return sp.csr_matrix(
+        (forward.impacts[low:high], forward.terms[low:high].astype("int32"), indptr),
+        shape=(end - start, len(shard.terms)),
+    )
+
+
+def _merge(config: MergeConfig, shards: list[IndexFolder], folder: Path) -> Meta:
+    total = sum(len(s.docids) for s in shards)
+    with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
+        return build_index(
+            interleaved(shards, shards[0].meta["settings"]["window"]),
+            folder,
+            dim=shards[0].dim,
+            terms=shards[0].terms if shards[0].has_ot else None,
+            scale=shards[0].scale,
+            describe=lambda: _describe(config, shards),
+            on_documents=bar.update,
+        )
+
+
+def _describe(config: MergeConfig, shards: Sequence[IndexFolder]) -> dict[str, Any]:
+    first = shards[0].meta
+    return {
+        "made_by": "dupmae-ir encode.merge",
+        "version": __version__,
+        **{k: first[k] for k in ("encoder", "scale_source", "inputs")},
+        "settings": {**first["settings"], "shard": None, "jsonl": None},
+        "work": None,
+        "shard": None,
+        "merged_from": [{"path": str(s.path), "digest": s.meta["digest"]} for s in shards],
+        "config": to_dict(config),
+    }
+
+
+def _expanded(patterns: Sequence[str]) -> list[str]:
+    paths: list[str] = []
+    for pattern in patterns:
+        found = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))  # noqa: PTH207 (may be absolute)
+        if not found:
+            raise InputError(f"{pattern}: no such index folder")
+        paths.extend(found)
+    return paths
+
+
+def _opened(path: str) -> IndexFolder:
+    folder = IndexFolder.open(path)
+    if not folder.meta.get("shard"):
+        raise IndexMismatch(f"{path} is a whole index, not a shard; only folders made with --shard can be merged")
+    return folder
+
+
+def _check_alike(first: IndexFolder, shard: IndexFolder) -> None:
+    """Everything but the shard's own number must agree."""
+    ignored = {"shard", "jsonl"}
+    a, b = ({k: v for k, v in s.meta["settings"].items() if k not in ignored} for s in (first, shard))
+    pairs = f"{first.path} and {shard.path}"
+    if changed := differences(a, b):
+        raise IndexMismatch(f"{pairs} were made with other settings ({changed}); encode one of them again")
+    if first.meta["shard"]["of"] != shard.meta["shard"]["of"]:
+        of = first.meta["shard"]["of"], shard.meta["shard"]["of"]
+        raise IndexMismatch(f"{pairs} are shards of {of[0]} and of {of[1]}; all must come from one division")
+    if [i["sha256"] for i in first.meta["inputs"]] != [i["sha256"] for i in shard.meta["inputs"]]:
+        raise IndexMismatch(f"{pairs} were made from different collections; encode one of them again")
+    if first.meta["scale"] != shard.meta["scale"]:
+        raise IndexMismatch(
+            f"{pairs} have scales {first.meta['scale']} and {shard.meta['scale']}; "
+            f"encode one of them again with --scale {first.meta['scale']}"
+        )

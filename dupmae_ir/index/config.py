@@ -1,0 +1,71 @@
+"""Options of ``dupmae-ir index bm25``, ``index dense``, ``index postings`` and ``index show``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dupmae_ir.config import OutputOptions, ThreadOptions, option
+from dupmae_ir.io.collections import CorpusOptions
+
+FLAT = "flat"
+"""The dense index that every index folder with vectors has."""
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "sq8": ((), ()),
+    "ivf-sq8": (("nlist",), ("nprobe",)),
+    "hnsw-sq8": (("m", "ef_construction"), ("ef_search",)),
+}
+"""Kind of a smaller dense index -> the settings that shape it when it is built, and when it is searched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bm25Config(CorpusOptions, OutputOptions):
+    """Options of ``dupmae-ir index bm25``."""
+
+    index: str = option(help="index folder to make", group="output", metavar="FOLDER")
+    heap: str | None = option(
+        None, "memory for Java, as 4g; a quarter of the machine's if not given", group="compute", metavar="SIZE"
+    )
+    overwrite: bool = option(False, "replace an older BM25 index, once the new one is complete", group="output")
+
+
+@dataclass(frozen=True)
+class PostingsConfig(OutputOptions):
+    """Options of ``dupmae-ir index postings``."""
+
+    index: str = option(help="index folder that encode made, with impacts", metavar="FOLDER")
+
+
+@dataclass(frozen=True)
+class ShowConfig(OutputOptions):
+    """Options of ``dupmae-ir index show``; with ``quiet`` the exit status is the only answer."""
+
+    index: str = option(help="index folder to look at", metavar="FOLDER", positional=True)
+    verify: bool = option(False, "also read every byte and compare with the digest of when it was made")
+
+
+@dataclass(frozen=True)
+class Parameters(ThreadOptions):
+    """What shapes a dense index when it is built; 0 is automatic (:func:`dupmae_ir.index.dense_kinds.choose`)."""
+
+    nlist: int = option(0, "ivf-sq8: lists (0: 4 x the square root of the documents)", group="dense index", at_least=0)
+    m: int = option(0, "hnsw-sq8: neighbours of a document (0: 32)", group="dense index", at_least=0)
+    ef_construction: int = option(
+        0, "hnsw-sq8: candidates examined to find them (0: 100)", group="dense index", at_least=0
+    )
+    threads: int = option(
+        1,
+        "faiss threads; 0 = one per available processor. With more than one, two builds of hnsw-sq8 can differ",
+        group="compute",
+        at_least=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseConfig(Parameters, OutputOptions):
+    """Options of ``dupmae-ir index dense``."""
+
+    index: str = option(help="index folder with vectors, which are not changed", group="dense index", metavar="FOLDER")
+    kind: str = option(help="sq8, ivf-sq8 or hnsw-sq8", group="dense index", metavar="KIND")
+    overwrite: bool = option(
+        False, "replace an index of this kind with other settings, once the new one is complete", group="output"
+    )

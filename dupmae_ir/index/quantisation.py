@@ -1,0 +1,89 @@
+"""The impact scale: how it is chosen, checked and applied.
+
+An impact is an OT weight times one global scale ``S``, rounded to an integer from 1 to 255 (one byte, and what Lucene
+stores as a term frequency). The scale is the one asked for, else the model's own, else calibrated on the first
+documents of the collection. It is fixed before the first impact is stored, recorded as ``scale`` in the index's
+``meta.json``, and applied to queries as well, so a sum of products of impacts is ``S**2`` times the inner product.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from dupmae_ir.errors import IndexMismatch, UsageError
+
+if TYPE_CHECKING:
+    from dupmae_ir.types import Representation
+
+HIGHEST_IMPACT = 255
+CALIBRATION = 512  #: documents in the first window at most, on which a scale is calibrated
+HEADROOM = 1.1  #: how far later weights may exceed the largest calibrated one before they are clipped
+UNCALIBRATED_SCALE = 32.0  #: for collections whose first documents have no weights at all
+
+
+class Scale(NamedTuple):
+    """The scale of an index and where it comes from, in words."""
+
+    value: float
+    source: str
+
+
+def choose_scale(asked_for: float | None, of_model: float | None, first: Representation) -> Scale:
+    """The scale asked for, else the model's own, else one calibrated on ``first``, the first documents."""
+    if asked_for:
+        return Scale(asked_for, "asked for")
+    if of_model:
+        return Scale(of_model, "the model's own")
+    n = len(first)
+    calibrated = calibrated_scale(first)
+    if calibrated is None:
+        return Scale(UNCALIBRATED_SCALE, f"the first {n} documents have no weight to calibrate on")
+    return Scale(calibrated, f"255 / ({HEADROOM} x the largest weight of the first {n} documents)")
+
+
+def calibrated_scale(first: Representation) -> float | None:
+    """S = 255 / (1.1 x largest weight), to 4 significant digits so that all hardware computes the same number.
+
+    None when there are no weights.
+    """
+    largest = float(first.ot.data.max()) if first.ot is not None and first.ot.nnz else 0.0
+    return float(f"{HIGHEST_IMPACT / (HEADROOM * largest):.4g}") if largest > 0 else None
+
+
+def is_scale(value: object) -> bool:
+    """Whether ``value`` can be a scale: a positive, finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
+
+
+def check_scale(value: float | None) -> None:
+    """Raise :class:`UsageError` unless ``value`` is a positive, finite number."""
+    if not is_scale(value):
+        raise UsageError(f"impacts need a positive scale, got {value!r}")
+
+
+def quantise(ot: sp.csr_matrix, scale: float) -> tuple[sp.csr_matrix, int]:
+    """OT weights (n, V) -> impacts (n, V) uint8 CSR with ascending columns, and how many were clipped to 255.
+
+    impact = weight * scale in float64, rounded half to even; results that are not above 0 are dropped. Raises
+    :class:`IndexMismatch` for a weight that is not finite.
+    """
+    exact = sp.csr_matrix(ot, dtype=np.float64, copy=True)
+    exact.sum_duplicates()  # also sorts the columns
+    if not np.isfinite(exact.data).all():
+        raise IndexMismatch("an OT weight is not finite; check the model's weights and --dtype")
+    rounded = np.rint(exact.data * scale)
+    clipped = int(np.count_nonzero(rounded > HIGHEST_IMPACT))
+    impacts = sp.csr_matrix(
+        (np.clip(rounded, 0, HIGHEST_IMPACT).astype(np.uint8), exact.indices, exact.indptr), shape=exact.shape
+    )
+    impacts.eliminate_zeros()
+    return impacts, clipped
+
+
+def dropped(ot: sp.csr_matrix, impacts: sp.csr_matrix) -> int:
+    """How many non-zero weights of ``ot`` are no longer in ``impacts``, because they were rounded to 0."""
+    return int(np.count_nonzero(ot.data)) - int(impacts.nnz)
