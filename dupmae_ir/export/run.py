@@ -17,7 +17,7 @@ class ExportJob(Job):
     """A :class:`Job` that may also replace exports from before exports had records."""
 
     def check_replaceable(self) -> None:
-        """Raise unless the target has no record (:func:`_check_output` has seen its modules.json) or one of this command."""
+        """Raise if the target has a record of another command; :func:`_check_output` has seen its modules.json."""
         if (self.target / self.record_name).is_file():
             super().check_replaceable()
 
