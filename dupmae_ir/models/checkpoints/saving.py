@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,7 @@ def save_model(
             _write_side(aside / name, model.side(side), tokenizer, config, half)
         # Tevatron looks for the tokenizer here.
         tokenizer.save_pretrained(aside)
-        write_json(aside / CONFIG, asdict(config))
+        write_json(aside / CONFIG, config.record())
     if card is not None:
         (aside / "README.md").write_text(card, encoding="utf-8")
     make_readable(aside)
@@ -82,4 +81,4 @@ def _write_side(
         dtype = torch.float16 if half else torch.float32
         state = {k: v.detach().to(dtype).contiguous() for k, v in model.projection.state_dict().items()}
         save_file(state, folder / PROJECTION)
-    write_json(folder / CONFIG, asdict(config))
+    write_json(folder / CONFIG, config.record())
