@@ -1,7 +1,8 @@
 """Anserini's ``DefaultEnglishAnalyzer`` without Java: words, possessives, lower case, stop words, Porter stems.
 
 Tokens are those of Lucene's ``StandardTokenizer`` (UAX 29 word boundaries) for Latin, Greek, Cyrillic and similar
-scripts, digits, Han and Hiragana. A test compares the result with Anserini's.
+scripts, digits, Han and Hiragana; a test compares them with Anserini's. They differ in scripts with vowel signs
+(Devanagari, Thai), and emoji are not tokens here.
 
 Porter's algorithm: M. F. Porter, An algorithm for suffix stripping, Program 14(3), 1980, with the departures of the
 author's own implementation (``bli``, ``logi``; words of one or two letters are kept), which is the one in Lucene.
@@ -49,7 +50,8 @@ def stem(word: str) -> str:
     """The index term of a token of :func:`words`; empty for a stop word."""
     if len(word) > 1 and word[-1] in "sS" and word[-2] in _APOSTROPHES:
         word = word[:-2]
-    word = word.lower()
+    # Java lowers each character alone: no final sigma, and one character for a dotted capital I.
+    word = word.lower() if word.isascii() else "".join(letter.lower()[0] for letter in word)
     return "" if word in STOP_WORDS else porter(word)
 
 
