@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from dupmae_ir.io.publishing import move_into_place, write_json
-from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION, SIDES, UNTIED
+from dupmae_ir.models.checkpoints.layout import CONFIG, LEXICON, PROJECTION, SIDES, UNTIED
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 
@@ -28,6 +28,7 @@ def save_model(
     config: ModelConfig,
     half: bool = False,
     card: str | None = None,
+    lexicon: Path | None = None,
 ) -> Path:
     """Write a model folder atomically and return its path.
 
@@ -41,7 +42,10 @@ def save_model(
         config: written as ``dupmae_config.json``.
         half: store the weights in float16.
         card: contents of README.md.
+        lexicon: the ``lexicon.safetensors`` to copy, for a configuration with a lexical OT part.
     """
+    if (config.ot == "lexical") != (lexicon is not None):
+        raise ValueError("a lexicon belongs to a lexical OT part, and only to that")
     folder = Path(folder)
     aside = folder.with_name(f".{folder.name}.writing")
     if aside.exists():
@@ -55,6 +59,8 @@ def save_model(
         # Tevatron looks for the tokenizer here.
         tokenizer.save_pretrained(aside)
         write_json(aside / CONFIG, config.record())
+    if lexicon is not None:
+        shutil.copyfile(lexicon, aside / LEXICON)
     if card is not None:
         (aside / "README.md").write_text(card, encoding="utf-8")
     make_readable(aside)
