@@ -1,8 +1,8 @@
 """Anserini's ``DefaultEnglishAnalyzer`` without Java: words, possessives, lower case, stop words, Porter stems.
 
 Tokens are those of Lucene's ``StandardTokenizer`` (UAX 29 word boundaries) for Latin, Greek, Cyrillic and similar
-scripts, digits, Han and Hiragana; a test compares them with Anserini's. They differ in scripts with vowel signs
-(Devanagari, Thai), and emoji are not tokens here.
+scripts, digits, Han, Hiragana and pictographs; a test compares them with Anserini's. They differ in scripts with vowel
+signs (Devanagari, Thai), and in sequences of emoji.
 
 Porter's algorithm: M. F. Porter, An algorithm for suffix stripping, Program 14(3), 1980, with the departures of the
 author's own implementation (``bli``, ``logi``; words of one or two letters are kept), which is the one in Lucene.
@@ -25,6 +25,13 @@ LONGEST_TOKEN = 255
 _SINGLE = r"\u3040-\u309f\u3400-\u9fff\uf900-\ufaff"  # Hiragana and Han: one token per character
 _LETTER = rf"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209f{_SINGLE}]"
 _MARKS = r"[\u0300-\u036f\u00ad\u200d\u200c\ufe0f\u0590-\u05cf]*"
+# Extended_Pictographic of Unicode: one token per character.
+_PICTURES = (
+    r"\u00a9\u00ae\u203c\u2049\u2122\u2139\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u2388\u23cf\u23e9-\u23fa"
+    r"\u24c2\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712"
+    r"\u2714\u2716\u271d\u2721\u2728\u2733\u2734\u2744\u2747\u274c\u274e\u2753-\u2755\u2757\u2763-\u2767\u2795-\u2797"
+    r"\u27a1\u27b0\u27bf\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f300-\U0001faff"
+)
 # Characters that join letters, digits, or both; the classes MidLetter, MidNum and MidNumLet of UAX 29.
 _JOIN_LETTERS = r":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a"
 _JOIN_DIGITS = r",;\u037e\u0589\u060c\u060d\u066c\u07f8\u2044\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b"
@@ -32,7 +39,7 @@ _JOIN_BOTH = r".'\u2018\u2019\u2024\ufe52\uff07\uff0e"
 _WORD = re.compile(
     rf"(?:_*(?:{_LETTER}{_MARKS}(?:[{_JOIN_LETTERS}{_JOIN_BOTH}](?={_LETTER}))?"
     rf"|\d{_MARKS}(?:[{_JOIN_DIGITS}{_JOIN_BOTH}](?=\d))?))+_*"
-    rf"|[{_SINGLE}]"
+    rf"|[{_SINGLE}]|[{_PICTURES}]\ufe0f?"
 )
 _APOSTROPHES = "'\u2019\uff07"
 
