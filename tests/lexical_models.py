@@ -46,10 +46,9 @@ def document_impacts(title: list[str], text: list[str], pieces: list[int], keep:
     tf = Counter(map(dimension, title + text))
     tf.update(map(dimension, title))
     n, own = len(title + text), Counter(pieces)
-    weights = {d: c / (c + 0.9 * (0.7 + 0.3 * n / 6)) for d, c in tf.items()}
-    weights |= {d: c / (c + 0.9 * (0.7 + 0.3 * len(pieces) / 8)) for d, c in own.items()}
-    best = sorted(weights, key=lambda d: (-np.float32(weights[d]), d))[:keep]
-    return {d: round(255 * weights[d]) for d in best}
+    impacts = {d: round(255 * c / (c + 0.9 * (0.7 + 0.3 * n / 6))) for d, c in tf.items()}
+    impacts |= {d: round(255 * c / (c + 0.9 * (0.7 + 0.3 * len(pieces) / 8))) for d, c in own.items()}
+    return dict(sorted(sorted(impacts.items(), key=lambda item: (-item[1], item[0]))[:keep]))
 
 
 def query_impacts(

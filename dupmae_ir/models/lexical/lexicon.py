@@ -4,7 +4,7 @@ Dimensions 0 to V - 1 are the tokenizer's word pieces; V + hash(s) mod ``buckets
 index term is ``=`` and the bucket in hexadecimal. With the constants of
 :class:`~dupmae_ir.models.lexical.settings.LexicalSettings`:
 
-    document   tf / (tf + k1 (1 - b + b n / average))                   BM25's, without its idf
+    document   tf / (tf + k1 (1 - b + b n / average))                   BM25's, without its idf; in steps of 1 / scale
     idf_t      ln(1 + (N' - D_t + 0.5) / (D_t + 0.5)),   N' = N + prior, D_t = df_t + prior * rate_t
     query      w_t / (sum of w)^p  of stems,   pieces_weight * w_t / (sum of w)^p  of pieces,   w_t = qtf_t * idf_t
 
@@ -123,7 +123,9 @@ class Lexicon:
     def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> Weights:
         s = self.settings
         norm = s.k1 * (1 - s.b + s.b * length / average)
-        return {dimension: tf / (tf + norm) for dimension, tf in counts.items()}
+        # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either way.
+        impacts = ((dimension, round(s.document_scale * tf / (tf + norm))) for dimension, tf in counts.items())
+        return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
 
     def _normalised(self, counts: Mapping[int, int], factor: float) -> Weights:
         weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
