@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +66,15 @@ class Representation:
 
 
 @dataclass(frozen=True)
+class CollectionStatistics:
+    """What lexical query weights need of an index: ``documents``, their number, and ``frequencies``, (V,) integers,
+    the number of documents with a non-zero impact of each term."""
+
+    documents: int
+    frequencies: np.ndarray
+
+
+@dataclass(frozen=True)
 class EncoderSettings:
     """Settings that must agree for comparable encodings; stored with every index and compared before every search."""
 
@@ -78,6 +87,7 @@ class EncoderSettings:
     title_separator: str = " "  #: between title and text
     normalize: bool = False  #: dense vectors of unit length
     impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
+    ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
 
 
 class Encoder(Protocol):
@@ -86,11 +96,28 @@ class Encoder(Protocol):
     name: str
     digest: str
     dim: int | None
-    terms: list[str] | None
     settings: EncoderSettings
+
+    @property
+    def terms(self) -> list[str] | None:
+        """The index term of each dimension of the OT part; None without one."""
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """(n,) texts -> [CLS] (n, dim) and the ``top_k`` largest positive OT weights of each."""
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """(n,) texts -> [CLS] (n, dim) and the ``cap`` largest positive OT weights of each."""
+
+
+@runtime_checkable
+class LexicalEncoder(Protocol):
+    """What an encoder offers beyond :class:`Encoder` if its OT weights depend on titles and on the collection."""
+
+    def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
+        """As ``encode_documents``, with title and text apart; ``separator`` replaces the encoder's own."""
+
+    def for_collection(self, collection: CollectionStatistics) -> Encoder:
+        """The same encoder with query weights for a collection."""
+
+    def term_names(self, text: str) -> dict[str, str]:
+        """Index term -> words of ``text``, for the terms whose own name is not readable."""

@@ -22,15 +22,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.encode.parts import quantised
 from dupmae_ir.encode.representation_files import impact_dicts
 from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.manifest import read_meta
+from dupmae_ir.index.quantisation import HIGHEST_IMPACT, highest_query_impact, quantise
+from dupmae_ir.index.statistics import for_index
 from dupmae_ir.models import load_encoder
-from dupmae_ir.types import Document, Encoder, Representation
+from dupmae_ir.types import Document, Encoder, LexicalEncoder, Representation
 
 REMEMBERED = 4096  #: texts whose representation is cached for the other view
 
+Text = str | Document
+"""A query, a document's joined text, or a document whose title and text are weighted apart."""
 Vectors = np.ndarray | list[dict[str, int]]
 """(n, dim) float32, or n dicts ``{term: impact}`` of Python integers from 1 to 255."""
 Vector = np.ndarray | dict[str, int]
@@ -49,7 +53,7 @@ class DocumentView:
         Other keywords of Pyserini's command line (``fp16``, ``max_length``, ...) are ignored: lengths and dtype
         were chosen with the model, so that queries and documents agree.
         """
-        return self._owner.vectors(self._kind, self._owner.joined(texts, titles))
+        return self._owner.vectors(self._kind, self._owner.documents(texts, titles))
 
     encode_batch = encode
 
@@ -72,22 +76,31 @@ class QueryView:
 class _Vectors:
     """A model, its impact scale and the cached representations of recent texts."""
 
-    def __init__(self, encoder: Encoder, scale: float | None, represent: Callable[[list[str]], Representation]) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        scale: float | None,
+        represent: Callable[[list[Any]], Representation],
+        highest: int = HIGHEST_IMPACT,
+    ) -> None:
         self.encoder = encoder
+        self._highest = highest
         self.scale = scale or encoder.settings.impact_scale
         self._represent = represent
-        self._memo: OrderedDict[str, Representation] = OrderedDict()
+        self._memo: OrderedDict[Text, Representation] = OrderedDict()
 
-    def vectors(self, kind: str, texts: list[str]) -> Vectors:
+    def vectors(self, kind: str, texts: Sequence[Text]) -> Vectors:
         """``dense``: (n, dim) float32; ``impact``: n dicts of term to integer."""
         self._check(kind)
         representation = self.represent(texts)
         if kind == "dense" and representation.cls is not None:
             return representation.cls
-        part = quantised([], representation, self.scale)
-        return list(impact_dicts(part.impacts, self.encoder.terms or []))
+        if representation.ot is None or self.scale is None:
+            raise ValueError("OT weights need a scale")
+        impacts, _ = quantise(representation.ot, self.scale, self._highest)
+        return list(impact_dicts(impacts, self.encoder.terms or []))
 
-    def represent(self, texts: list[str]) -> Representation:
+    def represent(self, texts: Sequence[Text]) -> Representation:
         """Both parts of n texts; only texts that are not cached go through the model."""
         new = list(dict.fromkeys(t for t in texts if t not in self._memo))
         fresh = dict(zip(new, _rows(self._represent(new)), strict=True)) if new else {}
@@ -124,7 +137,8 @@ class DupmaeDocumentEncoder(_Vectors):
         **settings: Any,
     ) -> None:
         encoder = encoder or _loaded(model_name, device, settings)
-        super().__init__(encoder, scale, encoder.encode_documents)
+        represent = encoder.encode_collection if isinstance(encoder, LexicalEncoder) else encoder.encode_documents
+        super().__init__(encoder, scale, represent)
         self._view = DocumentView(self, _known(view))
 
     @cached_property
@@ -143,12 +157,13 @@ class DupmaeDocumentEncoder(_Vectors):
 
     encode_batch = encode
 
-    def joined(self, texts: Sequence[str], titles: Sequence[str] | None) -> list[str]:
+    def documents(self, texts: Sequence[str], titles: Sequence[str] | None) -> Sequence[Text]:
         """Titles and texts as the model reads them."""
-        if titles is None:
-            return list(texts)
-        separator = self.encoder.settings.title_separator
-        return [Document("", text, title or "").joined(separator) for text, title in zip(texts, titles, strict=True)]
+        titles = [""] * len(texts) if titles is None else titles
+        found = [Document("", text, title or "") for text, title in zip(texts, titles, strict=True)]
+        if isinstance(self.encoder, LexicalEncoder):
+            return found
+        return [document.joined(self.encoder.settings.title_separator) for document in found]
 
 
 class DupmaeQueryEncoder(_Vectors):
@@ -169,7 +184,8 @@ class DupmaeQueryEncoder(_Vectors):
         **settings: Any,
     ) -> None:
         loaded = encoder or _loaded(encoder_dir, device, settings)
-        super().__init__(loaded, scale, lambda texts: loaded.encode_queries(texts, cap))
+        highest = highest_query_impact(loaded.settings.ot)
+        super().__init__(loaded, scale, lambda texts: loaded.encode_queries(texts, cap), highest)
         self._view = QueryView(self, _known(view))
 
     @classmethod
@@ -180,21 +196,26 @@ class DupmaeQueryEncoder(_Vectors):
         """
         meta = read_meta(index)
         made_by = meta["encoder"]
-        queries = cls(
+        cap, view = options.pop("cap", 1024), options.pop("view", "dense")
+        loaded = _loaded(
             model or (None if made_by["name"] == "default" else made_by["name"]),
-            scale=meta["scale"],
-            parts=tuple(meta["parts"]),
-            query_length=made_by["query_length"],
-            activation=made_by["activation"],
-            normalize=made_by.get("normalize"),
-            **options,
+            options.pop("device", "auto"),
+            {
+                "parts": tuple(meta["parts"]),
+                "query_length": made_by["query_length"],
+                "activation": made_by["activation"],
+                "normalize": made_by.get("normalize"),
+                **options,
+            },
         )
-        if queries.encoder.digest != made_by["digest"]:
+        if loaded.digest != made_by["digest"]:
             raise IndexMismatch(
-                f"{index} was not made by the model {queries.encoder.name} (digests {made_by['digest'][:12]} and "
-                f"{queries.encoder.digest[:12]}); name the model that made it"
+                f"{index} was not made by the model {loaded.name} (digests {made_by['digest'][:12]} and "
+                f"{loaded.digest[:12]}); name the model that made it"
             )
-        return queries
+        if loaded.settings.ot == "lexical":
+            loaded = for_index(loaded, IndexFolder.open(index))
+        return cls(view=view, scale=meta["scale"], cap=cap, encoder=loaded)
 
     @cached_property
     def dense(self) -> QueryView:

@@ -29,7 +29,7 @@ from dupmae_ir.index.manifest import Meta, check_target
 from dupmae_ir.index.quantisation import choose_scale
 from dupmae_ir.io.collections import Collection
 from dupmae_ir.models import load_encoder
-from dupmae_ir.types import Document, Encoder, Representation
+from dupmae_ir.types import Document, Encoder, LexicalEncoder, Representation
 
 
 @with_torch_threads
@@ -86,6 +86,7 @@ class _Run:
             "document_length": own.document_length,
             "top_k": own.top_k if sparse else None,
             "activation": own.activation if sparse else None,
+            "ot": own.ot if sparse and own.ot != "mlm" else None,
             "scale": (config.scale or own.impact_scale or "calibrated") if sparse else None,
             "dtype": own.dtype,
             "title_separator": self.separator,
@@ -166,7 +167,10 @@ class _Run:
 
     def _represent(self, window: list[Document]) -> Representation:
         start = time.monotonic()
-        representation = self.encoder.encode_documents([d.joined(self.separator) for d in window])
+        if isinstance(self.encoder, LexicalEncoder):
+            representation = self.encoder.encode_collection(window, self.separator)
+        else:
+            representation = self.encoder.encode_documents([d.joined(self.separator) for d in window])
         self.encoding_seconds += time.monotonic() - start
         return representation
 
@@ -231,6 +235,7 @@ def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
         "dtype": settings.dtype,
         "title_separator": separator,
         "normalize": settings.normalize,
+        "ot": settings.ot,
     }
 
 

@@ -104,6 +104,8 @@ def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedToken
         "query_length": config.query_length,
         "document_length": config.document_length,
         "impact_scale": None,
+        "ot": "mlm",  # a base with lexical weights gets a head
+        "lexical": None,
     }
     return ModelConfig(**{**read_config(base).__dict__, **settings})
 

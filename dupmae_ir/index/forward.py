@@ -1,7 +1,8 @@
 """The forward index: the impacts by document, for exact scores of any candidate.
 
 Three memory-mapped numpy files, a CSR matrix of the same impacts as in the Lucene index:
-``indptr.npy`` (n + 1,) int64, ``terms.npy`` (p,) uint16 or uint32 vocabulary ids, ``impacts.npy`` (p,) uint8.
+``indptr.npy`` (n + 1,) int64, ``terms.npy`` (p,) uint16 or uint32 vocabulary ids, ``impacts.npy`` (p,) uint8. Beside
+them ``frequencies.npy`` (V,) int64, the number of documents of each term, which ``terms.npy`` implies as well.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from dupmae_ir.errors import IndexMismatch
 
 FILES = ("indptr.npy", "terms.npy", "impacts.npy")
+FREQUENCIES = "frequencies.npy"
 _BLOCK = 1 << 22
 """Postings scored at a time, which bounds the scratch memory at about 100 MB."""
 
@@ -70,6 +72,8 @@ class ForwardWriter:
         self._indptr = NpyWriter(folder / "indptr.npy", np.int64)
         self._terms = NpyWriter(folder / "terms.npy", term_dtype(vocabulary))
         self._impacts = NpyWriter(folder / "impacts.npy", np.uint8)
+        self._frequencies = np.zeros(vocabulary, np.int64)
+        self._folder = folder
         self._indptr.add(np.zeros(1, np.int64))
 
     @property
@@ -82,9 +86,11 @@ class ForwardWriter:
         self._indptr.add(indptr[1:] - indptr[0] + self.postings)
         self._terms.add(terms)
         self._impacts.add(impacts)
+        np.add.at(self._frequencies, terms, 1)
 
     def close(self) -> None:
-        """Finish all three files; when one fails, close the others too."""
+        """Finish all files; when one fails, close the others too."""
+        np.save(self._folder / FREQUENCIES, self._frequencies, allow_pickle=False)
         with contextlib.ExitStack() as files:
             for part in (self._indptr, self._terms, self._impacts):
                 files.callback(part.close)
@@ -106,11 +112,19 @@ class ForwardWriter:
 class Forward:
     """n documents: ``indptr`` (n + 1,) int64, ``terms`` (p,) ids below ``vocabulary``, ``impacts`` (p,) uint8."""
 
-    def __init__(self, indptr: np.ndarray, terms: np.ndarray, impacts: np.ndarray, vocabulary: int) -> None:
+    def __init__(
+        self,
+        indptr: np.ndarray,
+        terms: np.ndarray,
+        impacts: np.ndarray,
+        vocabulary: int,
+        frequencies: np.ndarray | None = None,
+    ) -> None:
         self.indptr = indptr
         self.terms = terms
         self.impacts = impacts
         self.vocabulary = vocabulary
+        self._frequencies = frequencies
 
     @classmethod
     def open(cls, folder: str | Path, vocabulary: int) -> Forward:
@@ -122,7 +136,26 @@ class Forward:
                 f"{folder}: {len(terms)} terms, {len(impacts)} impacts and offsets up to "
                 f"{int(indptr[-1]) if len(indptr) else 'nothing'} do not belong together; encode the collection again"
             )
-        return cls(indptr, terms, impacts, vocabulary)
+        stored = mapped(folder / FREQUENCIES) if (folder / FREQUENCIES).is_file() else None
+        return cls(indptr, terms, impacts, vocabulary, stored)
+
+    @functools.cached_property
+    def frequencies(self) -> np.ndarray:
+        """(V,) int64: the number of documents of each term; counted where the index does not store it.
+
+        Raises :class:`IndexMismatch` for stored numbers of another index.
+        """
+        if self._frequencies is None:
+            counts = np.zeros(self.vocabulary, np.int64)
+            for start in range(0, len(self.terms), _BLOCK):
+                counts += np.bincount(self.terms[start : start + _BLOCK], minlength=self.vocabulary)
+            return counts
+        if len(self._frequencies) != self.vocabulary or int(self._frequencies.sum()) != len(self.terms):
+            raise IndexMismatch(
+                f"{FREQUENCIES} of the forward index does not belong to its terms; remove the file, and it is counted "
+                "again at every search"
+            )
+        return self._frequencies
 
     def __len__(self) -> int:
         return len(self.indptr) - 1

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dupmae_ir.types import Representation
 
 HIGHEST_IMPACT = 255
+HIGHEST_LEXICAL_QUERY = 8191
+"""Highest impact of a query term with lexical weights, which the documents' do not bound. Sums of 1,024 such terms stay
+below 2**31; those of usual queries stay below 2**24, to which Lucene is exact."""
 CALIBRATION = 512  #: documents in the first window at most, on which a scale is calibrated
 HEADROOM = 1.1  #: how far later weights may exceed the largest calibrated one before they are clipped
 UNCALIBRATED_SCALE = 32.0  #: for collections whose first documents have no weights at all
@@ -65,21 +68,25 @@ def check_scale(value: float | None) -> None:
         raise UsageError(f"impacts need a positive scale, got {value!r}")
 
 
-def quantise(ot: sp.csr_matrix, scale: float) -> tuple[sp.csr_matrix, int]:
-    """OT weights (n, V) -> impacts (n, V) uint8 CSR with ascending columns, and how many were clipped to 255.
+def highest_query_impact(form: str) -> int:
+    """The highest impact of a query term for an OT part of this form, ``mlm`` or ``lexical``."""
+    return HIGHEST_LEXICAL_QUERY if form == "lexical" else HIGHEST_IMPACT
 
-    impact = weight * scale in float64, rounded half to even; results that are not above 0 are dropped. Raises
-    :class:`IndexMismatch` for a weight that is not finite.
+
+def quantise(ot: sp.csr_matrix, scale: float, highest: int = HIGHEST_IMPACT) -> tuple[sp.csr_matrix, int]:
+    """OT weights (n, V) -> impacts (n, V) CSR with ascending columns, and how many were clipped to ``highest``.
+
+    Impacts are uint8, or uint16 where ``highest`` is above 255 (queries only): weight * scale in float64, rounded half
+    to even; results that are not above 0 are dropped. Raises :class:`IndexMismatch` for a weight that is not finite.
     """
     exact = sp.csr_matrix(ot, dtype=np.float64, copy=True)
     exact.sum_duplicates()  # also sorts the columns
     if not np.isfinite(exact.data).all():
         raise IndexMismatch("an OT weight is not finite; check the model's weights and --dtype")
     rounded = np.rint(exact.data * scale)
-    clipped = int(np.count_nonzero(rounded > HIGHEST_IMPACT))
-    impacts = sp.csr_matrix(
-        (np.clip(rounded, 0, HIGHEST_IMPACT).astype(np.uint8), exact.indices, exact.indptr), shape=exact.shape
-    )
+    clipped = int(np.count_nonzero(rounded > highest))
+    kind = np.uint8 if highest <= HIGHEST_IMPACT else np.uint16
+    impacts = sp.csr_matrix((np.clip(rounded, 0, highest).astype(kind), exact.indices, exact.indptr), shape=exact.shape)
     impacts.eliminate_zeros()
     return impacts, clipped
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,9 +36,17 @@ class Explanation:
 
 
 def explain(
-    index: OpenedIndex, settings: SearchSettings, encoded: EncodedQuery, docids: Sequence[str]
+    index: OpenedIndex,
+    settings: SearchSettings,
+    encoded: EncodedQuery,
+    docids: Sequence[str],
+    names: Mapping[str, str] | None = None,
 ) -> list[Explanation]:
-    """One :class:`Explanation` per document. Raises :class:`UnknownName` for an id that the index does not contain."""
+    """One :class:`Explanation` per document. Raises :class:`UnknownName` for an id that the index does not contain.
+
+    ``names``: index term -> the query's words for it, shown instead of terms that are hashes.
+    """
+    names = names or {}
     rows = np.array([index.known_row(docid) for docid in docids], np.int64)
     dense: Sequence[float | None] = [None] * len(rows)
     impact: Sequence[float | None] = dense
@@ -47,7 +55,7 @@ def explain(
     if "ot" in index.parts:
         impact = index.impact(settings).queries([encoded.ot], settings.workers).scores(0, rows).tolist()
     return [
-        Explanation(docid, _total(settings, d, i), d, i, _terms(index, encoded.ot, row) if i is not None else [])
+        Explanation(docid, _total(settings, d, i), d, i, _terms(index, encoded.ot, row, names) if i is not None else [])
         for docid, row, d, i in zip(docids, rows.tolist(), dense, impact, strict=True)
     ]
 
@@ -58,12 +66,12 @@ def _total(settings: SearchSettings, dense: float | None, impact: float | None) 
     return settings.dense_weight * dense + settings.impact_weight * impact
 
 
-def _terms(index: OpenedIndex, query: ImpactQuery, row: int) -> list[TermShare]:
+def _terms(index: OpenedIndex, query: ImpactQuery, row: int, names: Mapping[str, str]) -> list[TermShare]:
     scale, terms = index.scale, index.folder.terms
     ids, impacts = index.folder.forward.row(row)
     document = dict(zip(ids.tolist(), impacts.tolist(), strict=True))
     shares = [
-        TermShare(terms[i], w / scale, document[i] / scale, w * document[i] / scale**2)
+        TermShare(names.get(terms[i], terms[i]), w / scale, document[i] / scale, w * document[i] / scale**2)
         for i, w in zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
         if i in document
     ]

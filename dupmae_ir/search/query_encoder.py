@@ -11,6 +11,7 @@ import numpy as np
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
 from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.quantisation import HIGHEST_IMPACT, highest_query_impact
 from dupmae_ir.index.quantisation import quantise as quantise_weights
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.impact import ImpactQuery
@@ -114,6 +115,7 @@ class QueryEncodings:
         self.encoder = encoder
         self.scale = scale
         self.cap = cap
+        self.highest = highest_query_impact(encoder.settings.ot)
         self._left = Counter(texts)
         self._known: dict[str, EncodedQuery] = {}
 
@@ -140,12 +142,12 @@ class QueryEncodings:
         if found.ot is None or self.scale is None:
             none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
             return [EncodedQuery(vector, none) for vector in cls]
-        return [EncodedQuery(*pair) for pair in zip(cls, quantise(found.ot, self.scale), strict=True)]
+        return [EncodedQuery(*pair) for pair in zip(cls, quantise(found.ot, self.scale, self.highest), strict=True)]
 
 
-def quantise(ot: sp.csr_matrix, scale: float) -> list[ImpactQuery]:
-    """(q, V) float OT weights -> impacts, as for documents: ``rint(w * scale)``, at most 255, zeros dropped."""
-    impacts, _ = quantise_weights(ot, scale)
+def quantise(ot: sp.csr_matrix, scale: float, highest: int = HIGHEST_IMPACT) -> list[ImpactQuery]:
+    """(q, V) float OT weights -> impacts, as for documents: ``rint(w * scale)``, at most ``highest``, zeros dropped."""
+    impacts, _ = quantise_weights(ot, scale, highest)
     rows = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
     return [
         ImpactQuery(impacts.indices[start:end].astype(np.int64), impacts.data[start:end].astype(np.int64))

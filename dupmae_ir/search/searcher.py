@@ -29,6 +29,7 @@ from typing import Any, overload
 from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.statistics import for_index
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.config import MODES, QUERY_HITS, RUN_HITS, SearchSettings
 from dupmae_ir.search.dense import DenseIndex
@@ -38,7 +39,7 @@ from dupmae_ir.search.impact import ImpactIndex
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query_encoder import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.search.ranking import Answer, Ranker, Request
-from dupmae_ir.types import Encoder, Hit, Query
+from dupmae_ir.types import Encoder, Hit, LexicalEncoder, Query
 
 
 class Searcher:
@@ -48,7 +49,7 @@ class Searcher:
         self, index: IndexFolder | OpenedIndex, encoder: Encoder, settings: SearchSettings | None = None
     ) -> None:
         self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
-        self.encoder = encoder
+        self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
 
     @classmethod
@@ -193,7 +194,8 @@ class Searcher:
     def explain_all(self, query: str, docids: Sequence[str]) -> list[Explanation]:
         """:meth:`explain` for several documents; the query is encoded once."""
         (encoded,) = self._take(self._encodings([query]), [query])
-        return explain(self._opened, self.settings, encoded, docids)
+        names = self.encoder.term_names(query) if isinstance(self.encoder, LexicalEncoder) else {}
+        return explain(self._opened, self.settings, encoded, docids, names)
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""

@@ -8,6 +8,7 @@ from dupmae_ir.errors import CheckpointError
 
 CONFIG = "dupmae_config.json"
 PROJECTION = "cls_projection.safetensors"
+LEXICON = "lexicon.safetensors"  #: document frequencies of a lexical OT part
 POOLER = "pooler.pt"  #: Tevatron's projections
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")

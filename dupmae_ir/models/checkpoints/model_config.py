@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.layout import CONFIG
+from dupmae_ir.models.lexical.settings import LexicalSettings, lexical_settings
 from dupmae_ir.registry import suggest
+
+_FORMATS = (1, 2)  # 2 is written only for a lexical OT part
+OT_FORMS = ("mlm", "lexical")
+"""Forms of the OT part: pooled logits of the masked-LM head (the papers'), or word weights in closed form."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,14 @@ class ModelConfig:
     include_sep: bool = False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
     include_cls: bool = False  #: include [CLS] in pooling, as SPLADE does
     normalize: bool = False  #: scale [CLS] vectors to unit length, as SimLM was trained
+    ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
+    lexical: LexicalSettings | None = None  #: constants of a lexical OT part
+
+    def record(self) -> dict[str, Any]:
+        """Contents of the file. Models with the papers' OT part keep format 1, which older versions read."""
+        if self.ot == "mlm":
+            return {k: v for k, v in asdict(self).items() if k not in ("ot", "lexical")}
+        return {**asdict(self), "format": 2}
 
 
 def read_config(folder: str | Path) -> ModelConfig:
@@ -44,7 +58,15 @@ def read_config(folder: str | Path) -> ModelConfig:
     for key in data:
         if key not in known:
             raise CheckpointError(f"{path}: unknown setting {key!r}.{suggest(key, known)}")
-    config = ModelConfig(**data)
-    if config.format != 1:
-        raise CheckpointError(f"{path}: format {config.format} is newer than this version reads (1); upgrade dupmae_ir")
-    return config
+    newest = max(_FORMATS)
+    if data.get("format", 1) not in _FORMATS:
+        raise CheckpointError(
+            f"{path}: format {data['format']} is newer than this version reads ({newest}); upgrade dupmae_ir"
+        )
+    if data.get("ot", "mlm") not in OT_FORMS:
+        raise CheckpointError(f"{path}: ot must be one of {', '.join(OT_FORMS)}, got {data['ot']!r}")
+    if data.get("ot") == "lexical":
+        data["lexical"] = lexical_settings(data.get("lexical") or {}, path)
+    elif data.get("lexical"):
+        raise CheckpointError(f"{path}: has lexical settings, but ot is {data.get('ot', 'mlm')!r}")
+    return ModelConfig(**data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from dupmae_ir.io.publishing import move_into_place, write_json
-from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION, SIDES, UNTIED
+from dupmae_ir.models.checkpoints.layout import CONFIG, LEXICON, PROJECTION, SIDES, UNTIED
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 
@@ -29,6 +28,7 @@ def save_model(
     config: ModelConfig,
     half: bool = False,
     card: str | None = None,
+    lexicon: Path | None = None,
 ) -> Path:
     """Write a model folder atomically and return its path.
 
@@ -42,7 +42,10 @@ def save_model(
         config: written as ``dupmae_config.json``.
         half: store the weights in float16.
         card: contents of README.md.
+        lexicon: the ``lexicon.safetensors`` to copy, for a configuration with a lexical OT part.
     """
+    if (config.ot == "lexical") != (lexicon is not None):
+        raise ValueError("a lexicon belongs to a lexical OT part, and only to that")
     folder = Path(folder)
     aside = folder.with_name(f".{folder.name}.writing")
     if aside.exists():
@@ -55,7 +58,9 @@ def save_model(
             _write_side(aside / name, model.side(side), tokenizer, config, half)
         # Tevatron looks for the tokenizer here.
         tokenizer.save_pretrained(aside)
-        write_json(aside / CONFIG, asdict(config))
+        write_json(aside / CONFIG, config.record())
+    if lexicon is not None:
+        shutil.copyfile(lexicon, aside / LEXICON)
     if card is not None:
         (aside / "README.md").write_text(card, encoding="utf-8")
     make_readable(aside)
@@ -82,4 +87,4 @@ def _write_side(
         dtype = torch.float16 if half else torch.float32
         state = {k: v.detach().to(dtype).contiguous() for k, v in model.projection.state_dict().items()}
         save_file(state, folder / PROJECTION)
-    write_json(folder / CONFIG, asdict(config))
+    write_json(folder / CONFIG, config.record())

@@ -10,6 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,14 @@ from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
 from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.layout import SIDES
+from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.names import model_folder, model_name
 from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
+from dupmae_ir.models.lexical.lexicon import Lexicon
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.types import EncoderSettings, Representation
+from dupmae_ir.types import CollectionStatistics, Document, EncoderSettings, Representation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,6 +57,7 @@ class TextEncoder:
         parts: tuple[str, ...],
         device: torch.device,
         dtype: torch.dtype,
+        lexicon: Lexicon | None = None,
     ) -> None:
         self.name = name
         self.digest = digest
@@ -65,7 +68,9 @@ class TextEncoder:
         self.dim: int | None = model.dim if "cls" in parts else None
         sides = {name: model.side(name) for name in SIDES}
         self._width = int(sides["document"].lm.config.vocab_size)
-        self.terms: list[str] | None = vocabulary(tokenizer, self._width) if "ot" in parts else None
+        self._lexicon = lexicon if "ot" in parts else None
+        self._pools = "ot" in parts and lexicon is None  #: whether the OT part is that of the masked-LM head
+        self._special = frozenset(tokenizer.all_special_ids)
         self._device = device
         # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
@@ -97,7 +102,10 @@ class TextEncoder:
         """
         _check(parts, activation)
         folder = model_folder(model)
-        module, tokenizer, config = load_model(folder, "ot" in parts, activation, normalize)
+        # A lexical OT part needs no masked-LM head.
+        lexical = Path(folder).is_dir() and read_config(folder).ot == "lexical"
+        module, tokenizer, config = load_model(folder, "ot" in parts and not lexical, activation, normalize)
+        lexicon = _lexicon(folder, config, module) if lexical and "ot" in parts else None
         where = pick_device(device)[0]
         kind = pick_dtype(dtype, where)[0]
         document_length, query_length = _lengths(module, config, document_length, query_length)
@@ -109,21 +117,68 @@ class TextEncoder:
             dtype=str(kind).removeprefix("torch."),
             device=str(where),
             title_separator=config.title_separator if title_separator is None else title_separator,
-            impact_scale=config.impact_scale,
+            impact_scale=config.impact_scale if lexicon is None else float(lexicon.settings.document_scale),
             normalize=config.normalize,
+            ot=config.ot,
         )
-        return cls(model_name(model), folder_digest(folder), module, tokenizer, settings, tuple(parts), where, kind)
+        parts, digest = tuple(parts), folder_digest(folder)
+        return cls(model_name(model), digest, module, tokenizer, settings, parts, where, kind, lexicon)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
-        """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11)."""
-        return self._encode(texts, "document", self.settings.document_length, self.settings.top_k)
+        """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).
+
+        A lexical OT part has higher weights for words of the title; :meth:`encode_collection` takes it apart.
+        """
+        if self._lexicon is not None:
+            return self.encode_collection([Document("", text) for text in texts])
+        return self._encode(self._tokenise(texts, self.settings.document_length), "document", self.settings.top_k)
+
+    def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
+        """:meth:`encode_documents` of titles and texts; ``separator`` stands between them, None for the model's own."""
+        between = self.settings.title_separator if separator is None else separator
+        texts = [document.joined(between) for document in documents]
+        if self._lexicon is None:
+            return self.encode_documents(texts)
+        pieces = self._tokenise(texts, self.settings.document_length)
+        cls = self._encode(pieces, "document", 0).cls
+        rows = [
+            self._lexicon.document(document.title, document.text, self._ordinary(p))
+            for document, p in zip(documents, pieces, strict=True)
+        ]
+        return Representation(cls, self._lexicon.matrix(rows, self.settings.top_k))
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``cap`` largest OT weights of each text.
 
         DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query.
         """
-        return self._encode(texts, "query", self.settings.query_length, _positive("cap", cap))
+        keep, pieces = _positive("cap", cap), self._tokenise(texts, self.settings.query_length)
+        if self._lexicon is None:
+            return self._encode(pieces, "query", keep)
+        rows = [self._lexicon.query(text, self._ordinary(p)) for text, p in zip(texts, pieces, strict=True)]
+        return Representation(self._encode(pieces, "query", 0).cls, self._lexicon.matrix(rows, keep))
+
+    def for_collection(self, collection: CollectionStatistics) -> TextEncoder:
+        """The encoder with query weights for a collection; itself unless the OT part is lexical."""
+        if self._lexicon is None:
+            return self
+        other = copy.copy(self)
+        other._lexicon = self._lexicon.for_collection(collection)
+        return other
+
+    def term_names(self, text: str) -> dict[str, str]:
+        """Index term -> words of ``text``, for stems of a lexical OT part; their own terms are hashes."""
+        if self._lexicon is None or self.terms is None:
+            return {}
+        return {self.terms[dimension]: name for dimension, name in self._lexicon.names(text).items()}
+
+    @cached_property
+    def terms(self) -> list[str] | None:
+        """The index term of each dimension of the OT part; None without one."""
+        if "ot" not in self.parts:
+            return None
+        pieces = vocabulary(self.tokenizer, self._width)
+        return pieces if self._lexicon is None else self._lexicon.terms(pieces)
 
     @property
     def running(self) -> dict[str, str]:
@@ -132,7 +187,7 @@ class TextEncoder:
         if self._packed is not None:
             one = self._packed["document"]
             chosen |= {"kernel": f"packed: {one.kernel}"}
-            chosen |= {"head": one.head_kernel} if self.terms is not None else {}
+            chosen |= {"head": one.head_kernel} if self._pools else {}
             chosen |= {"threads": f"{torch.get_num_threads()} (torch's)"}
         else:
             chosen |= {"kernel": "padded batches through transformers' own model"}
@@ -144,14 +199,19 @@ class TextEncoder:
         other.settings = replace(self.settings, **changes)
         return other
 
-    def _encode(self, texts: Sequence[str], side: str, length: int, keep: int) -> Representation:
-        n = len(texts)
+    def _ordinary(self, pieces: Sequence[int]) -> list[int]:
+        """Word pieces without special tokens."""
+        return [piece for piece in pieces if piece not in self._special]
+
+    def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:
+        """The parts that a forward pass computes."""
+        n = len(pieces)
         keep = min(keep, self._width)
         cls = np.zeros((n, self.dim), np.float32) if self.dim else None
         counts = np.zeros(n, np.int64)
         kept_ids: list[np.ndarray] = [_NO_IDS] * n
         kept_weights: list[np.ndarray] = [_NO_WEIGHTS] * n
-        for rows, (dense, top_ids, top_weights) in self._batches(self._tokenise(texts, length), side, keep):
+        for rows, (dense, top_ids, top_weights) in self._batches(pieces, side, keep):
             if cls is not None and dense is not None:
                 cls[rows] = dense.float().cpu().numpy()
             if top_ids is None or top_weights is None:
@@ -160,7 +220,7 @@ class TextEncoder:
                 found = int((i >= 0).sum())
                 by_id = np.argsort(i[:found])
                 counts[r], kept_ids[r], kept_weights[r] = found, i[:found][by_id], w[:found][by_id]
-        if self.terms is None:
+        if not self._pools:
             return Representation(cls, None)
         indptr = np.concatenate([[0], np.cumsum(counts)])
         data = np.concatenate([_NO_WEIGHTS, *kept_weights])
@@ -182,6 +242,8 @@ class TextEncoder:
 
     def _batches(self, pieces: list[list[int]], side: str, keep: int) -> Iterator[tuple[Rows, Batch]]:
         """Batches of texts, by row number, with the results of their forward passes."""
+        if self.dim is None and not self._pools:
+            return
         queue = deque(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
         while queue:
             rows = queue.popleft()
@@ -209,7 +271,7 @@ class TextEncoder:
         return rows[len(rows) // 2 :], rows[: len(rows) // 2]
 
     def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
-        cls, ot = self.dim is not None, self.terms is not None
+        cls, ot = self.dim is not None, self._pools
         if self._packed is not None:
             dense, top = self._packed[side].top(pieces, cls, keep if ot else 0)
         else:
@@ -247,6 +309,11 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
     for token, i in tokenizer.get_vocab().items():
         terms[i] = token
     return terms
+
+
+def _lexicon(folder: Path, config: ModelConfig, model: Retriever | UntiedRetriever) -> Lexicon:
+    assert config.lexical is not None  # read_config
+    return Lexicon.load(folder / LEXICON, config.lexical, int(model.side("document").lm.config.vocab_size))
 
 
 def _check(parts: tuple[str, ...], activation: str | None) -> None:

@@ -81,36 +81,62 @@ class PackedRetriever:
         self.embeddings = bert.embeddings
         self.heads = bert.config.num_attention_heads
         self.layers = [_Layer(layer, self._linear) for layer in bert.encoder.layer]
+        self._last = bert.encoder.layer[-1]
         self._screens, self.head_kernel = pick_screen(dtype)
         self.screened = self.unscreened = 0
 
     def __call__(self, texts: Sequence[Sequence[int]], cls: bool = True, ot: bool = True) -> Parts:
         """Token ids of B texts, special tokens included -> the requested parts."""
+        if not ot:
+            return self._first_cls(texts) if cls else None, None
         ids, lengths, hidden = self._forward(texts)
         return self._cls(hidden, lengths) if cls else None, self._ot(hidden, ids, lengths) if ot else None
 
     def top(self, texts: Sequence[Sequence[int]], cls: bool, keep: int) -> tuple[Tensor | None, Top | None]:
         """As a call, with the ``keep`` largest weights of each text instead of its whole OT part; 0 for no OT part."""
+        if not keep:
+            return self._first_cls(texts) if cls else None, None
         ids, lengths, hidden = self._forward(texts)
-        return self._cls(hidden, lengths) if cls else None, self._top(hidden, ids, lengths, keep) if keep else None
+        return self._cls(hidden, lengths) if cls else None, self._top(hidden, ids, lengths, keep)
 
     def hidden(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         """(T,) ids of texts of these lengths -> (T, d) last hidden states."""
+        hidden, _ = self._before(ids, lengths, len(self.layers))
+        return hidden[: len(ids)]
+
+    def first(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        """(T,) ids of texts of these lengths -> (B, d) last hidden states of the first token of each.
+
+        The last layer computes keys and values of all tokens, and everything else for the first tokens alone.
+        """
+        hidden, groups = self._before(ids, lengths, len(self.layers) - 1)
+        return self._last_first(hidden, _starts(lengths), groups, self.heads)
+
+    @cached_property
+    def _last_first(self) -> _FirstRows:
+        return _FirstRows(self._last, self._linear)
+
+    def _before(self, ids: Tensor, lengths: Sequence[int], layers: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
+        """Hidden states (T or more, d) after the first ``layers`` layers, and the groups of attention."""
         e = self.embeddings
         positions = torch.cat([torch.arange(n) for n in lengths])
         words = e.word_embeddings(ids) + e.token_type_embeddings.weight[0] + e.position_embeddings(positions)
         hidden = pad_rows(e.LayerNorm(words))
         groups = list(_attention_groups(lengths))
-        for layer in self.layers:
+        for layer in self.layers[:layers]:
             hidden = layer(hidden, groups, self.heads)
-        return hidden[: len(ids)]
+        return hidden, groups
 
     def _forward(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, list[int], Tensor]:
         ids, lengths = torch.tensor([i for t in texts for i in t]), [len(t) for t in texts]
         return ids, lengths, self.hidden(ids, lengths)
 
     def _cls(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        return self.model.project(hidden[torch.tensor([0, *lengths[:-1]]).cumsum(0)])
+        return self.model.project(hidden[_starts(lengths)])
+
+    def _first_cls(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        ids, lengths = torch.tensor([i for t in texts for i in t]), [len(t) for t in texts]
+        return self.model.project(self.first(ids, lengths))
 
     def _pooled_states(self, hidden: Tensor, ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, list[int]]:
         """Transformed states of the tokens to pool, the input of the head's projection, and their number per text."""
@@ -182,19 +208,57 @@ class _Layer:
         return self.last_norm(self.down(self.up(x)).add_(x))
 
 
+class _FirstRows:
+    """A BERT layer whose output is needed only for the first token of each text."""
+
+    def __init__(self, layer: BertLayer, factory: LinearFactory) -> None:
+        a = layer.attention
+        self.query: Linear = factory(a.self.query.weight, a.self.query.bias)
+        parts = (a.self.key, a.self.value)
+        self.key_value: Linear = factory(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]))
+        self.out: Linear = factory(a.output.dense.weight, a.output.dense.bias)
+        self.up: Linear = factory(layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True)
+        self.down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
+        self.norm, self.last_norm = a.output.LayerNorm, layer.output.LayerNorm
+
+    def __call__(self, x: Tensor, starts: Tensor, groups: Sequence[tuple[int, int, int]], heads: int) -> Tensor:
+        """(T, d) states, (B,) first tokens -> (B, d); groups as in :class:`_Layer`, the texts in the same order."""
+        width = x.shape[1]
+        first = pad_rows(x[starts])
+        queries, keys_values = self.query(first), self.key_value(x)
+        context, done = torch.zeros_like(first), 0
+        for start, n, length in groups:
+            q = queries[done : done + n].view(n, 1, heads, width // heads)
+            k, v = keys_values[start : start + n * length].view(n, length, 2, heads, width // heads).unbind(2)
+            context[done : done + n] = _attention(q, k, v).reshape(n, width)
+            done += n
+        first = self.norm(self.out(context).add_(first))
+        return self.last_norm(self.down(self.up(first)).add_(first))[: len(starts)]
+
+
 def attention(qkv: Tensor) -> Tensor:
-    """Full attention within n texts of one length: (n, L, 3, heads, d') -> (n, L, heads, d').
+    """Full attention within n texts of one length: (n, L, 3, heads, d') -> (n, L, heads, d')."""
+    return _attention(*qkv.unbind(2))
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Queries (n, Q, heads, d') with keys and values (n, L, heads, d') -> (n, Q, heads, d').
 
     In bfloat16, two batched products with a float32 softmax between them take half the time of torch's fused kernel,
     which is optimised for long texts.
     """
-    n, length, _, heads, width = qkv.shape
-    q, k, v = qkv.permute(2, 0, 3, 1, 4)
-    if qkv.dtype != torch.bfloat16:
+    n, queries, heads, width = q.shape
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if q.dtype != torch.bfloat16:
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-    q, k, v = (x.reshape(n * heads, length, width) for x in (q, k, v))
+    q, k, v = (x.reshape(n * heads, x.shape[2], width) for x in (q, k, v))
     shares = torch.softmax(torch.bmm(q, k.transpose(1, 2)).float().mul_(width**-0.5), -1)
-    return torch.bmm(shares.to(v.dtype), v).view(n, heads, length, width).transpose(1, 2)
+    return torch.bmm(shares.to(v.dtype), v).view(n, heads, queries, width).transpose(1, 2)
+
+
+def _starts(lengths: Sequence[int]) -> Tensor:
+    """(B,) the first token of each text."""
+    return torch.tensor([0, *lengths[:-1]]).cumsum(0)
 
 
 def _attention_groups(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -172,6 +172,18 @@ def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
     torch.testing.assert_close(top[1], whole[1], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_cls_alone_is_cls_of_all_tokens(tiny_folder, dtype):
+    """The last layer for the first tokens alone gives their states after the whole layer."""
+    side = TextEncoder.load(tiny_folder, dtype=dtype)._packed["document"]
+    pieces = sorted(TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], 32), key=len, reverse=True)
+    with torch.inference_mode():
+        alone, nothing = side(pieces, ot=False)
+        whole, _ = side(pieces)
+    assert nothing is None
+    torch.testing.assert_close(alone, whole, atol=1e-5 if dtype == "float32" else 0.1, rtol=0)
+
+
 def test_screened_and_unscreened_heads_agree(tiny_folder, monkeypatch):
     """Both ways, whichever this processor would use."""
     found = []

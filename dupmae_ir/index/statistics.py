@@ -1,0 +1,13 @@
+"""Query weights that depend on the collection: an encoder with the statistics of an index."""
+
+from __future__ import annotations
+
+from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
+
+
+def for_index(encoder: Encoder, index: IndexFolder) -> Encoder:
+    """``encoder`` with the document frequencies of ``index`` if its OT part is lexical; otherwise itself."""
+    if encoder.settings.ot != "lexical" or not index.has_ot or not isinstance(encoder, LexicalEncoder):
+        return encoder
+    return encoder.for_collection(CollectionStatistics(index.documents, index.forward.frequencies))

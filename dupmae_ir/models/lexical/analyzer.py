@@ -1,0 +1,182 @@
+"""Anserini's ``DefaultEnglishAnalyzer`` without Java: words, possessives, lower case, stop words, Porter stems.
+
+Tokens are those of Lucene's ``StandardTokenizer`` (UAX 29 word boundaries) for Latin, Greek, Cyrillic and similar
+scripts, digits, Han, Hiragana and pictographs; a test compares them with Anserini's. They differ in scripts with vowel
+signs (Devanagari, Thai), and in sequences of emoji.
+
+Porter's algorithm: M. F. Porter, An algorithm for suffix stripping, Program 14(3), 1980, with the departures of the
+author's own implementation (``bli``, ``logi``; words of one or two letters are kept), which is the one in Lucene.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_STOP = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+STOP_WORDS = frozenset(_STOP.split())
+"""Those of Lucene's EnglishAnalyzer."""
+LONGEST_TOKEN = 255
+"""Lucene cuts longer tokens into pieces of this many characters."""
+
+_SINGLE = r"\u3040-\u309f\u3400-\u9fff\uf900-\ufaff"  # Hiragana and Han: one token per character
+_LETTER = rf"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209f{_SINGLE}]"
+_MARKS = r"[\u0300-\u036f\u00ad\u200d\u200c\ufe0f\u0590-\u05cf]*"
+# Extended_Pictographic of Unicode: one token per character.
+_PICTURES = (
+    r"\u00a9\u00ae\u203c\u2049\u2122\u2139\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u2388\u23cf\u23e9-\u23fa"
+    r"\u24c2\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712"
+    r"\u2714\u2716\u271d\u2721\u2728\u2733\u2734\u2744\u2747\u274c\u274e\u2753-\u2755\u2757\u2763-\u2767\u2795-\u2797"
+    r"\u27a1\u27b0\u27bf\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f300-\U0001faff"
+)
+# Characters that join letters, digits, or both; the classes MidLetter, MidNum and MidNumLet of UAX 29.
+_JOIN_LETTERS = r":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a"
+_JOIN_DIGITS = r",;\u037e\u0589\u060c\u060d\u066c\u07f8\u2044\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b"
+_JOIN_BOTH = r".'\u2018\u2019\u2024\ufe52\uff07\uff0e"
+_WORD = re.compile(
+    rf"(?:_*(?:{_LETTER}{_MARKS}(?:[{_JOIN_LETTERS}{_JOIN_BOTH}](?={_LETTER}))?"
+    rf"|\d{_MARKS}(?:[{_JOIN_DIGITS}{_JOIN_BOTH}](?=\d))?))+_*"
+    rf"|[{_SINGLE}]|[{_PICTURES}]\ufe0f?"
+)
+_APOSTROPHES = "'\u2019\uff07"
+
+
+def words(text: str) -> list[str]:
+    """The tokens of a text as they are written, stop words included."""
+    found = _WORD.findall(text)
+    if all(len(word) <= LONGEST_TOKEN for word in found):
+        return found
+    return [w[i : i + LONGEST_TOKEN] for w in found for i in range(0, len(w), LONGEST_TOKEN)]
+
+
+@lru_cache(1 << 18)
+def stem(word: str) -> str:
+    """The index term of a token of :func:`words`; empty for a stop word."""
+    if len(word) > 1 and word[-1] in "sS" and word[-2] in _APOSTROPHES:
+        word = word[:-2]
+    # Java lowers each character alone: no final sigma, and one character for a dotted capital I.
+    word = word.lower() if word.isascii() else "".join(letter.lower()[0] for letter in word)
+    return "" if word in STOP_WORDS else porter(word)
+
+
+def stems(text: str) -> list[str]:
+    """The index terms of a text, in order."""
+    return [s for s in map(stem, words(text)) if s]
+
+
+def porter(word: str) -> str:
+    """The Porter stem of a word in lower case."""
+    if len(word) <= 2:
+        return word
+    word = _plurals_and_participles(word)
+    if word.endswith("y") and _has_vowel(word[:-1]):
+        word = word[:-1] + "i"
+    for suffixes in (_STEP_2, _STEP_3):
+        word = _replaced(word, suffixes)
+    return _final_letters(_without_suffix(word))
+
+
+def _consonant(word: str, i: int) -> bool:
+    """Whether letter ``i`` is a consonant; a y is one at the start and after a vowel."""
+    letter = word[i]
+    if letter in "aeiou":
+        return False
+    return True if letter != "y" else i == 0 or not _consonant(word, i - 1)
+
+
+def _measure(word: str) -> int:
+    """Porter's m: how often a consonant follows a vowel."""
+    count, vowel_before = 0, False
+    for i in range(len(word)):
+        consonant = _consonant(word, i)
+        count += consonant and vowel_before
+        vowel_before = not consonant
+    return count
+
+
+def _has_vowel(word: str) -> bool:
+    return any(not _consonant(word, i) for i in range(len(word)))
+
+
+def _ends_cvc(word: str) -> bool:
+    """Consonant, vowel, consonant other than w, x and y at the end."""
+    n = len(word)
+    return (
+        n > 2
+        and word[-1] not in "wxy"
+        and _consonant(word, n - 1)
+        and not _consonant(word, n - 2)
+        and _consonant(word, n - 3)
+    )
+
+
+def _plurals_and_participles(word: str) -> str:
+    """Steps 1a and 1b."""
+    if word.endswith(("sses", "ies")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    if word.endswith("eed"):
+        return word[:-1] if _measure(word[:-3]) else word
+    for suffix in ("ed", "ing"):
+        if word.endswith(suffix) and _has_vowel(word[: -len(suffix)]):
+            return _restored(word[: -len(suffix)])
+    return word
+
+
+def _restored(word: str) -> str:
+    """A verb without ``ed`` or ``ing``: an e added (hop, hope) or a double consonant made single."""
+    if word.endswith(("at", "bl", "iz")):
+        return word + "e"
+    if len(word) > 1 and word[-1] == word[-2] and _consonant(word, len(word) - 1):
+        return word if word[-1] in "lsz" else word[:-1]
+    return word + "e" if _measure(word) == 1 and _ends_cvc(word) else word
+
+
+def _longest_first(suffixes: dict[str, str]) -> dict[str, str]:
+    return dict(sorted(suffixes.items(), key=lambda item: -len(item[0])))
+
+
+_STEP_2 = _longest_first(
+    {"ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al"}
+    | {"entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al"}
+    | {"iveness": "ive", "fulness": "ful", "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble"}
+    | {"logi": "log"}
+)
+_STEP_3 = _longest_first(
+    {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
+)
+# Longest first.
+_STEP_4 = "ement ance ence able ible ment ant ent ion ism ate iti ous ive ize al er ic ou".split()  # noqa: SIM905
+
+
+def _replaced(word: str, suffixes: dict[str, str]) -> str:
+    """Steps 2 and 3: the longest suffix of ``word`` replaced, if the rest has a measure above 0."""
+    for suffix, by in suffixes.items():
+        if word.endswith(suffix):
+            rest = word[: -len(suffix)]
+            return rest + by if _measure(rest) else word
+    return word
+
+
+def _without_suffix(word: str) -> str:
+    """Step 4: the longest suffix removed, if the rest has a measure above 1."""
+    for suffix in _STEP_4:
+        if word.endswith(suffix):
+            rest = word[: -len(suffix)]
+            if suffix == "ion" and not rest.endswith(("s", "t")):
+                return word
+            return rest if _measure(rest) > 1 else word
+    return word
+
+
+def _final_letters(word: str) -> str:
+    """Step 5: a final e, and a final double l."""
+    if word.endswith("e"):
+        measure = _measure(word[:-1])
+        if measure > 1 or (measure == 1 and not _ends_cvc(word[:-1])):
+            word = word[:-1]
+    return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word

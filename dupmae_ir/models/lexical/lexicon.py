@@ -1,0 +1,185 @@
+"""Lexical OT weights: the dimensions, the weights of documents and queries, and ``lexicon.safetensors``.
+
+Dimensions 0 to V - 1 are the tokenizer's word pieces; V + hash(s) mod ``buckets`` is the stem s of a whole word, whose
+index term is ``=`` and the bucket in hexadecimal. With the constants of
+:class:`~dupmae_ir.models.lexical.settings.LexicalSettings`:
+
+    document   tf / (tf + k1 (1 - b + b n / average))                   BM25's, without its idf; in steps of 1 / scale
+    idf_t      ln(1 + (N' - D_t + 0.5) / (D_t + 0.5)),   N' = N + prior, D_t = df_t + prior * rate_t
+    query      w_t / (sum of w)^p  of stems,   pieces_weight * w_t / (sum of w)^p  of pieces,   w_t = qtf_t * idf_t
+
+The text alone determines a document's weights: n is its number of stems (title and text, not truncated) or of word
+pieces (as the encoder reads them), the averages are constants, and words of the title count ``title_times``. N and df
+are the collection's (:class:`~dupmae_ir.types.CollectionStatistics`), the rates the model's own, from the text that it
+was made from; without a collection, N and df are 0. The idf is that of BM25 in Lucene (Robertson and Zaragoza, 2009).
+
+``lexicon.safetensors`` contains ``document_frequency``, (V + buckets,) uint8: df = 2**(code / 12) / 2, or 0 for code 0,
+in a number of documents that the metadata names ``documents``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from dupmae_ir.console import one_line
+from dupmae_ir.errors import CheckpointError
+from dupmae_ir.models.lexical.analyzer import stem, stems, words
+from dupmae_ir.models.lexical.settings import LexicalSettings
+from dupmae_ir.types import CollectionStatistics
+
+_TENSOR = "document_frequency"
+
+Weights = dict[int, float]
+"""Dimension -> weight."""
+
+
+class Lexicon:
+    """The weights of one model.
+
+    Args:
+        settings: the constants.
+        rates: (V + buckets,) float64, the share of documents that contain each dimension, 0 to 1.
+        collection: statistics of the searched collection; None uses the rates alone.
+    """
+
+    def __init__(
+        self, settings: LexicalSettings, rates: np.ndarray, collection: CollectionStatistics | None = None
+    ) -> None:
+        self.settings = settings
+        self.rates = rates
+        self.collection = collection
+        self.pieces = len(rates) - settings.buckets
+
+    @classmethod
+    def load(cls, path: Path, settings: LexicalSettings, vocabulary: int) -> Lexicon:
+        """Read ``lexicon.safetensors``. Raises :class:`CheckpointError` for a missing, damaged or unsuitable file."""
+        try:
+            with safe_open(path, framework="np") as f:
+                codes, documents = f.get_tensor(_TENSOR), int(f.metadata()["documents"])
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: is missing; a model with a lexical OT part needs it") from None
+        except Exception as e:  # what safetensors raises depends on its version
+            raise CheckpointError(f"{path}: not a readable lexicon: {one_line(e, 200)}") from None
+        width = vocabulary + settings.buckets
+        if codes.dtype != np.uint8 or codes.shape != (width,) or documents < 1:
+            raise CheckpointError(
+                f"{path}: expected {width} bytes ({vocabulary} word pieces and {settings.buckets} buckets) and a "
+                f"number of documents, got {codes.dtype} of shape {codes.shape} and {documents}"
+            )
+        return cls(settings, np.minimum(decoded(codes) / documents, 1.0))
+
+    def for_collection(self, collection: CollectionStatistics) -> Lexicon:
+        """The same weights with the statistics of a collection."""
+        return Lexicon(self.settings, self.rates, collection)
+
+    @property
+    def width(self) -> int:
+        """Number of dimensions."""
+        return len(self.rates)
+
+    def terms(self, pieces: Sequence[str]) -> list[str]:
+        """The index term of each dimension, given those of the word pieces."""
+        return [*pieces, *(f"={bucket:x}" for bucket in range(self.settings.buckets))]
+
+    def dimension(self, stemmed: str) -> int:
+        """The dimension of a stem."""
+        return self.pieces + bucket_of(stemmed, self.settings.buckets)
+
+    def names(self, text: str) -> dict[int, str]:
+        """Dimension -> the words of ``text`` that it stands for, as they are written, joined by ``/``."""
+        found: dict[int, dict[str, None]] = {}
+        for word in words(text):
+            if stemmed := stem(word):
+                found.setdefault(self.dimension(stemmed), {})[word.lower()] = None
+        return {dimension: "/".join(spellings) for dimension, spellings in found.items()}
+
+    def document(self, title: str, text: str, pieces: Iterable[int]) -> Weights:
+        """The weights of a document: its title, its text, and the word pieces of both as the encoder reads them."""
+        s = self.settings
+        of_title = stems(title) if title else []
+        stemmed = of_title + stems(text)
+        counts = Counter(map(self.dimension, stemmed))
+        counts.update(Counter(map(self.dimension, of_title * (s.title_times - 1))))
+        weights = self._saturated(counts, len(stemmed), s.average_stems)
+        own = Counter(pieces)
+        return weights | self._saturated(own, own.total(), s.average_pieces)
+
+    def query(self, text: str, pieces: Iterable[int]) -> Weights:
+        """The weights of a query: its text and its word pieces as the encoder reads them."""
+        s = self.settings
+        weights = self._normalised(Counter(map(self.dimension, stems(text))), 1.0)
+        return weights | self._normalised(Counter(pieces), s.pieces_weight)
+
+    def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> Weights:
+        s = self.settings
+        norm = s.k1 * (1 - s.b + s.b * length / average)
+        # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either way.
+        impacts = ((dimension, round(s.document_scale * tf / (tf + norm))) for dimension, tf in counts.items())
+        return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
+
+    def _normalised(self, counts: Mapping[int, int], factor: float) -> Weights:
+        weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
+        total = math.fsum(weights.values())
+        if total <= 0:
+            return {}
+        return {dimension: factor * w / total**self.settings.query_power for dimension, w in weights.items()}
+
+    def idf(self, dimension: int) -> float:
+        """Inverse document frequency in the collection and the prior together."""
+        prior, collection = self.settings.prior_documents, self.collection
+        documents = prior + (collection.documents if collection else 0)
+        df = prior * float(self.rates[dimension])
+        df += int(collection.frequencies[dimension]) if collection else 0
+        return math.log(1 + (documents - df + 0.5) / (df + 0.5))
+
+    def matrix(self, rows: Sequence[Weights], keep: int) -> sp.csr_matrix:
+        """Weights of n texts as (n, width) float32 CSR: the ``keep`` largest of each; equal ones by dimension."""
+        ids, values, ends = [], [], [0]
+        for row in rows:
+            dimensions = np.fromiter(row, np.int32, len(row))
+            weights = np.fromiter(row.values(), np.float32, len(row))
+            kept = np.sort(np.lexsort((dimensions, -weights))[:keep]) if len(row) > keep else np.arange(len(row))
+            order = kept[np.argsort(dimensions[kept])]
+            ids.append(dimensions[order])
+            values.append(weights[order])
+            ends.append(ends[-1] + len(order))
+        data, indices = np.concatenate([*values, _NO_WEIGHTS]), np.concatenate([*ids, _NO_IDS])
+        return sp.csr_matrix((data, indices, np.array(ends)), shape=(len(rows), self.width))
+
+
+_NO_IDS = np.zeros(0, np.int32)
+_NO_WEIGHTS = np.zeros(0, np.float32)
+
+
+@lru_cache(1 << 18)
+def bucket_of(stemmed: str, buckets: int) -> int:
+    """The bucket of a stem: its BLAKE2b hash of 8 bytes as a little-endian number, modulo the number of buckets."""
+    digest = hashlib.blake2b(stemmed.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % buckets
+
+
+def encoded(frequencies: np.ndarray) -> np.ndarray:
+    """Document frequencies -> codes of one byte: round(12 log2(2 df)) for df above 0, at most 255; relative error
+    below 3 %."""
+    codes = np.round(12 * np.log2(np.maximum(2 * frequencies, 1.06)))
+    return np.where(frequencies > 0, np.clip(codes, 1, 255), 0).astype(np.uint8)
+
+
+def decoded(codes: np.ndarray) -> np.ndarray:
+    """(n,) uint8 codes -> document frequencies, float64."""
+    return np.where(codes > 0, 2.0 ** (codes.astype(np.float64) / 12) / 2, 0.0)
+
+
+def save_lexicon(path: Path, frequencies: np.ndarray, documents: int) -> None:
+    """Write ``lexicon.safetensors`` of (V + buckets,) document frequencies in ``documents`` documents."""
+    save_file({_TENSOR: encoded(frequencies)}, path, {"documents": str(documents)})
