@@ -9,7 +9,14 @@ from dupmae_ir.errors import CheckpointError
 CONFIG = "dupmae_config.json"
 PROJECTION = "cls_projection.safetensors"
 POOLER = "pooler.pt"  #: Tevatron's projections
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+COMPACT = "model.compact.safetensors"  #: weights in 8 bits
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    COMPACT,
+)
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 
 SIDES = ("query", "document")

@@ -9,16 +9,26 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing
 from dupmae_ir.models.checkpoints import released
-from dupmae_ir.models.checkpoints.layout import CONFIG, POOLER, PROJECTION, SIDES, TOKENIZER, WEIGHTS, untied_folders
+from dupmae_ir.models.checkpoints.compact import is_compact, read_compact
+from dupmae_ir.models.checkpoints.layout import (
+    COMPACT,
+    CONFIG,
+    POOLER,
+    PROJECTION,
+    SIDES,
+    TOKENIZER,
+    WEIGHTS,
+    untied_folders,
+)
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.models.masked_lm import has_head
@@ -102,7 +112,9 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     """The masked LM if the checkpoint contains its head, otherwise the bare encoder if ``need_ot`` is False."""
     _refuse_reranker(folder)
     try:
-        lm, info = AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+        lm, info = _from_pretrained(AutoModelForMaskedLM, folder)
+    except CheckpointError:
+        raise
     except Exception as e:
         raise CheckpointError(f"{folder}: the model does not load: {one_line(e, 300)}") from None
     missing = sorted(info["missing_keys"])
@@ -122,11 +134,24 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
             f"{folder}: has no trained masked-LM head ({why}), so there is no OT part; "
             "use --parts cls, or a checkpoint with a head"
         )
-    encoder = AutoModel.from_pretrained(folder, local_files_only=True)
+    encoder, _ = _from_pretrained(AutoModel, folder)
     if getattr(encoder, "pooler", None) is not None:
         # Untrained in most retrievers' checkpoints, and never used.
         encoder.pooler = None
     return encoder
+
+
+def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The model of an Auto class and transformers' report on its weights, which may be stored in 8 bits."""
+    if not is_compact(folder):
+        return kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    state = read_compact(folder / COMPACT)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    with torch.device("meta"):
+        architecture: Any = type(kind.from_config(config))  # the Auto classes take no weights without a folder
+    return architecture.from_pretrained(
+        None, config=config, state_dict=state, dtype=torch.float32, output_loading_info=True
+    )
 
 
 def _refuse_reranker(folder: Path) -> None:
