@@ -1,9 +1,9 @@
 """Weights stored in 8 bits: ``model.compact.safetensors``, about half the size of float16.
 
 Every matrix ``NAME`` (r, c) is stored as int8 codes of the same name and shape, and one float32 factor per row,
-``NAME.scale`` (r,). Its weights are ``codes * scale``; each differs from the original by at most half its row's factor, which is the row's
-largest absolute weight divided by 127. A matrix of zeros has no codes: ``NAME`` is (0, c). Vectors and integer tensors
-are stored as they are. The metadata contain ``dupmae_ir.compact``, the version of the format.
+``NAME.scale`` (r,). Its weights are ``codes * scale``; each differs from the original by at most half its row's factor,
+which is the row's largest absolute weight divided by 127. A matrix of zeros has no codes: ``NAME`` is (0, c). Vectors
+and integer tensors are stored as they are. The metadata contain ``dupmae_ir.compact``, the version of the format.
 
 The name differs from ``model.safetensors`` because a program that does not know the format would load the codes as
 weights; this way it finds no weights at all.
@@ -183,7 +183,7 @@ def _weights(path: Path, name: str, value: Tensor, stored: Mapping[str, Tensor])
         return value.float() if value.is_floating_point() else value
     if value.dtype != torch.int8 or value.ndim != 2:
         raise CheckpointError(
-            f"{path}: {name} must be a matrix of int8, got {value.ndim} dimensions of {value.dtype}; the file is damaged"
+            f"{path}: {name} must be a matrix of int8, got {value.ndim} dimensions of {value.dtype}; it is damaged"
         )
     if scale is None:
         raise CheckpointError(f"{path}: {name} has no {name}{SCALE}; the file is damaged")
