@@ -26,6 +26,7 @@ from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.layout import COMPACT, WEIGHTS, untied_folders
 from dupmae_ir.models.checkpoints.released import read_tensors
+from dupmae_ir.models.checkpoints.sentence_modules import module_folders
 
 VERSION = "1"
 METADATA = "dupmae_ir.compact"  #: key of the version in the file's metadata
@@ -55,6 +56,8 @@ def write_compact(model: str | Path, folder: Path) -> dict[str, int]:
         matrices += save_compact(state, target / COMPACT, str(source))
     if sides:
         _copy_files(path, folder)
+    for part in module_folders(path):
+        shutil.copytree(part, folder / part.name)
     return {"matrices": matrices, "bytes": sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())}
 
 

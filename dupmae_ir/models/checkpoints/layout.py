@@ -9,6 +9,7 @@ from dupmae_ir.errors import CheckpointError
 CONFIG = "dupmae_config.json"
 PROJECTION = "cls_projection.safetensors"
 POOLER = "pooler.pt"  #: Tevatron's projections
+MODULES = "modules.json"  #: sentence-transformers' list of modules
 COMPACT = "model.compact.safetensors"  #: weights in 8 bits
 WEIGHTS = (
     "model.safetensors",

@@ -30,6 +30,7 @@ from dupmae_ir.models.checkpoints.layout import (
     untied_folders,
 )
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
+from dupmae_ir.models.checkpoints.sentence_modules import read_modules
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.models.masked_lm import has_head
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
@@ -48,7 +49,11 @@ _TIED = ("cls.predictions", "vocab_layer_norm", "vocab_projector", "lm_head", "g
 
 
 def load_model(
-    folder: str | Path, need_ot: bool = True, activation: str | None = None, normalize: bool | None = None
+    folder: str | Path,
+    need_ot: bool = True,
+    activation: str | None = None,
+    normalize: bool | None = None,
+    published: bool = False,
 ) -> tuple[Retriever | UntiedRetriever, PreTrainedTokenizerBase, ModelConfig]:
     """Load a retriever, its tokenizer and its configuration; the retriever is in eval mode and in float32.
 
@@ -59,6 +64,8 @@ def load_model(
         need_ot: if False, accept checkpoints without a masked-LM head, for the [CLS] part alone.
         activation: replaces the checkpoint's own.
         normalize: replaces the checkpoint's own.
+        published: honour the modules of a sentence-transformers folder (pooling, Dense, Normalize, length), as encoding
+            does. Training starts from [CLS] and leaves them out.
 
     Returns:
         An :class:`UntiedRetriever` if queries and documents have different encoders, a :class:`Retriever` otherwise.
@@ -70,7 +77,10 @@ def load_model(
     with quiet_transformers():
         homes, lms = _load_sides(path, need_ot)
         home = path.parent if path.is_file() else path
+        modules = read_modules(home) if published and path.is_dir() else None
         config = _read_configs(home, homes)
+        if modules is not None:
+            config = modules.applied(config)
         tokenizer = _common_tokenizer(path, [_load_tokenizer(homes[s], home) for s in SIDES], lms)
         config = replace(
             config,
@@ -78,6 +88,9 @@ def load_model(
             normalize=config.normalize if normalize is None else normalize,
         )
         projections = _load_projections(home, homes, lms)
+        if modules is not None:
+            projections = dict.fromkeys(SIDES, modules.projection(int(lms["document"].config.hidden_size)))
+            modules.check_case(tokenizer)
         retriever = _build_retriever(path, lms, projections, tokenizer, config)
     return retriever.to(torch.float32).eval(), tokenizer, config
 
@@ -231,7 +244,8 @@ def _build_retriever(
 ) -> Retriever | UntiedRetriever:
     excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
     query, document = (
-        Retriever(lms[side], projections[side], *excluded, config.activation, config.normalize) for side in SIDES
+        Retriever(lms[side], projections[side], *excluded, config.activation, config.normalize, config.pooling)
+        for side in SIDES
     )
     if query.lm is document.lm and query.projection is document.projection:
         return document

@@ -10,6 +10,8 @@ from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.registry import suggest
 
+POOLINGS = ("cls", "mean")
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -26,6 +28,7 @@ class ModelConfig:
     include_sep: bool = False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
     include_cls: bool = False  #: include [CLS] in pooling, as SPLADE does
     normalize: bool = False  #: scale [CLS] vectors to unit length, as SimLM was trained
+    pooling: str = "cls"  #: the dense vector: the state of [CLS], or ``mean``: the mean of the states of all tokens
 
 
 def read_config(folder: str | Path) -> ModelConfig:
@@ -45,6 +48,8 @@ def read_config(folder: str | Path) -> ModelConfig:
         if key not in known:
             raise CheckpointError(f"{path}: unknown setting {key!r}.{suggest(key, known)}")
     config = ModelConfig(**data)
+    if config.pooling not in POOLINGS:
+        raise CheckpointError(f"{path}: pooling must be one of {', '.join(POOLINGS)}, got {config.pooling!r}")
     if config.format != 1:
         raise CheckpointError(f"{path}: format {config.format} is newer than this version reads (1); upgrade dupmae_ir")
     return config

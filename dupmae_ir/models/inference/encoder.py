@@ -97,7 +97,7 @@ class TextEncoder:
         """
         _check(parts, activation)
         folder = model_folder(model)
-        module, tokenizer, config = load_model(folder, "ot" in parts, activation, normalize)
+        module, tokenizer, config = load_model(folder, "ot" in parts, activation, normalize, published=True)
         where = pick_device(device)[0]
         kind = pick_dtype(dtype, where)[0]
         document_length, query_length = _lengths(module, config, document_length, query_length)

@@ -110,6 +110,8 @@ class PackedRetriever:
         return ids, lengths, self.hidden(ids, lengths)
 
     def _cls(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        if self.model.pooling == "mean":
+            return self.model.project(torch.stack([states.mean(0) for states in hidden.split(list(lengths))]))
         return self.model.project(hidden[torch.tensor([0, *lengths[:-1]]).cumsum(0)])
 
     def _pooled_states(self, hidden: Tensor, ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, list[int]]:
