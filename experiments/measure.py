@@ -21,11 +21,18 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.config import SearchConfig
+from dupmae_ir.search.fusion.config import FusionConfig
+from dupmae_ir.search.fusion.run import run as fuse
 from dupmae_ir.search.run import run as search
 from dupmae_ir.types import Hit
 
 LEVELS = 255
 """Largest impact of an index: 8 bits."""
+FUSIONS: dict[str, dict[str, Any]] = {
+    "rrf": {"method": "rrf"},
+    "min-max": {"method": "interpolation", "normalize": True},
+}
+"""Fusion of lists of 1,000: reciprocal ranks (k = 60), or the mean of scores mapped to 0 to 1."""
 DIGITS = 6
 """Decimals stored per query and measure."""
 
@@ -114,6 +121,15 @@ class Evaluator:
         documents = mean_pooled_run(collection, base, run)
         found = self._scores(collection, {"dense": run})
         return found | {"index_bytes": {"dense": documents}, "seconds": {}}
+
+    def fused(self, collection: Path, folder: Path, bm25: Path, dense: Path, method: str) -> dict[str, Any]:
+        """Scores of two run files fused, by a key of :data:`FUSIONS`."""
+        return _once(folder, lambda: self._fused(collection, folder / "fused.trec", bm25, dense, method))
+
+    def _fused(self, collection: Path, run: Path, bm25: Path, dense: Path, method: str) -> dict[str, Any]:
+        run.parent.mkdir(parents=True, exist_ok=True)
+        fuse(FusionConfig(runs=(str(dense), str(bm25)), output=str(run), quiet=True, **FUSIONS[method]))
+        return self._scores(collection, {"fused": run}) | {"index_bytes": {}, "seconds": {}}
 
     def _search(
         self, collection: Path, index: Path, run: Path, mode: str, model: Path | None, options: dict[str, Any]

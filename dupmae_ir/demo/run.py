@@ -1,15 +1,19 @@
 """The demonstration: the embedded collection encoded, indexed, searched in four ways and evaluated.
 
+Where MiniLM's package is installed, MiniLM and its fusions with BM25, what a practitioner would use instead, are
+evaluated too.
+
 Every step runs a command of the toolkit, prints it, and leaves its files in the output folder, so each can be run
 again by hand. A complete index is kept; everything else is computed again, with the same results.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +30,24 @@ from dupmae_ir.index.run import run_bm25
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
+from dupmae_ir.models.checkpoints.names import PACKAGED
 from dupmae_ir.search.config import SearchConfig
+from dupmae_ir.search.fusion.config import FusionConfig
+from dupmae_ir.search.fusion.run import run as fuse
 from dupmae_ir.search.run import run as search
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Run
 
 SYSTEMS = ("bm25", "dense", "impact", "hybrid")
+MINILM = "minilm"
+FUSIONS: dict[str, dict[str, Any]] = {
+    "bm25+minilm-rrf": {"method": "rrf"},
+    "bm25+minilm-mean": {"method": "interpolation", "normalize": True},
+}
+"""Fusions of the lists of BM25 and MiniLM: reciprocal ranks (k = 60), and the mean of scores mapped to 0 to 1."""
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
 SHOWN_HITS, SHOWN_TERMS = 3, 4
-VERBS = {EncodeConfig: "encode", Bm25Config: "index bm25", SearchConfig: "search"}
+VERBS = {EncodeConfig: "encode", Bm25Config: "index bm25", SearchConfig: "search", FusionConfig: "search.fusion"}
 
 
 def run(config: DemoConfig) -> dict[str, Any]:
@@ -52,25 +65,46 @@ def run(config: DemoConfig) -> dict[str, Any]:
         _index_bm25(folder, config)
         for system in SYSTEMS:
             _search(folder, system, config)
-        scores = _evaluate(folder, config)
+        competitors = has_minilm()
+        if competitors:
+            _compete(folder, config)
+        scores = _evaluate(folder, config, (MINILM, *FUSIONS) if competitors else ())
         examples = _examples(folder)
     return {
         "status": status,
         **counts,
         "table": scores,
+        "competitors": competitors,
         "examples": examples,
         "folder": str(folder),
         "seconds": round(time.perf_counter() - started, 1),
     }
 
 
-def _encode(folder: Path, config: DemoConfig) -> str:
+def has_minilm() -> bool:
+    """Whether the package with MiniLM's weights is installed."""
+    return importlib.util.find_spec(PACKAGED[MINILM]) is not None
+
+
+def _compete(folder: Path, config: DemoConfig) -> None:
+    """Write the runs of MiniLM and of its fusions with BM25."""
+    _encode(folder, replace(config, model=MINILM), MINILM, parts="cls")
+    _search(folder, "dense", config, MINILM)
+    for name, options in FUSIONS.items():
+        runs = (str(folder / f"{MINILM}.trec"), str(folder / "bm25.trec"))
+        settings = FusionConfig(runs=runs, output=str(folder / f"{name}.trec"), quiet=config.quiet, **options)
+        _print_command(settings, config)
+        fuse(settings)
+
+
+def _encode(folder: Path, config: DemoConfig, index: str = "index", parts: str = "cls,ot") -> str:
     """Encode the collection; returns the status of the index."""
     threads: dict[str, Any] = {"threads": config.threads} if config.threads else {}
     settings = EncodeConfig(
         corpus=str(folder / "collection" / "corpus.jsonl"),
-        index=str(folder / "index"),
+        index=str(folder / index),
         model=config.model,
+        parts=parts,
         device=config.device,
         dtype=config.dtype,
         overwrite=config.overwrite,
@@ -95,13 +129,14 @@ def _index_bm25(folder: Path, config: DemoConfig) -> None:
     run_bm25(settings)
 
 
-def _search(folder: Path, system: str, config: DemoConfig) -> None:
+def _search(folder: Path, system: str, config: DemoConfig, index: str = "index") -> None:
+    """Write the run of ``system``, named after it or, for another index, after the index."""
     mode: dict[str, Any] = {system: True}
     if system != "bm25":
         mode["device"] = config.device
     settings = SearchConfig(
-        index=str(folder / ("bm25" if system == "bm25" else "index")),
-        output=str(folder / f"{system}.trec"),
+        index=str(folder / ("bm25" if system == "bm25" else index)),
+        output=str(folder / f"{system if index == 'index' else index}.trec"),
         topics=str(folder / "collection" / "queries.jsonl"),
         threads=config.threads,
         quiet=config.quiet,
@@ -113,19 +148,20 @@ def _search(folder: Path, system: str, config: DemoConfig) -> None:
         say(f"  {summary['certified']} of {summary['topics']} lists certified exact", config.quiet)
 
 
-def _print_command(settings: EncodeConfig | Bm25Config | SearchConfig, config: DemoConfig) -> None:
+def _print_command(settings: EncodeConfig | Bm25Config | SearchConfig | FusionConfig, config: DemoConfig) -> None:
     say(f"$ dupmae-ir {VERBS[type(settings)]} {shlex.join(flags(settings))}", config.quiet)
 
 
-def _evaluate(folder: Path, config: DemoConfig) -> dict[str, dict[str, float]]:
+def _evaluate(folder: Path, config: DemoConfig, competitors: Sequence[str]) -> dict[str, dict[str, float]]:
     """System -> mean of each measure, and nDCG@10 for each kind of question."""
     qrels_path = folder / "collection" / "qrels" / "test.tsv"
-    runs = " ".join(shlex.quote(str(folder / f"{s}.trec")) for s in SYSTEMS)
+    systems = (SYSTEMS[0], *competitors, *SYSTEMS[1:])
+    runs = " ".join(shlex.quote(str(folder / f"{s}.trec")) for s in systems)
     say(f"$ dupmae-ir eval --qrels {qrels_path} {runs} -m {' '.join(MEASURES)}", config.quiet)
     qrels = read_qrels(qrels_path)
     kinds = {q.qid: q.kind for q in load_queries()}
     scores = {}
-    for system in SYSTEMS:
+    for system in systems:
         evaluation = evaluate(qrels, read_run(folder / f"{system}.trec"), MEASURES)
         by_kind: dict[str, list[float]] = {}
         for qid, values in evaluation.per_query.items():

@@ -1,4 +1,4 @@
-"""Exports one part of a model."""
+"""Exports one part of a model, or the whole model with weights in 8 bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from dupmae_ir.errors import UsageError
 from dupmae_ir.export.config import ExportConfig
 from dupmae_ir.io.jobs import Job
+from dupmae_ir.models.checkpoints.compact import write_compact
 from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import COMPACT, UNTIED
 from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
 
@@ -26,13 +28,15 @@ def run(config: ExportConfig) -> dict[str, Any]:
     """Export ``config.model`` to ``config.output``.
 
     Returns ``kind``, ``modules`` and ``routed`` of
-    :func:`~dupmae_ir.models.checkpoints.sentence_transformers.write_sentence_transformers`. Raises
+    :func:`~dupmae_ir.models.checkpoints.sentence_transformers.write_sentence_transformers`, or ``matrices`` and
+    ``bytes`` of :func:`~dupmae_ir.models.checkpoints.compact.write_compact`. Raises
     :class:`CheckpointError` for a model that does not load or lacks the part; see :mod:`dupmae_ir.io.jobs` for an
     output that exists.
     """
     _check_output(Path(config.output), config.overwrite)
     model = model_folder(config.model)
-    settings = {"to": config.to, "part": config.part}
+    compact = config.to == "compact"
+    settings = {"to": config.to, "part": None if compact else config.part}
     with ExportJob(
         config.output,
         "export",
@@ -45,15 +49,17 @@ def run(config: ExportConfig) -> dict[str, Any]:
         if result := job.finished():
             return result
         work = job.begin()
-        written = write_sentence_transformers(model, work / "export", config.part)
-        return job.publish(work / "export", written)
+        target = work / "export"
+        written: dict[str, Any]
+        written = write_compact(model, target) if compact else write_sentence_transformers(model, target, config.part)
+        return job.publish(target, written)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
     """Only an export may be replaced, and only with --overwrite."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
-    if not (output / "modules.json").is_file():
-        raise UsageError(f"{output}: exists and is not a sentence-transformers folder; choose another --output")
+    if not any((output / name).is_file() for name in ("modules.json", COMPACT, f"{UNTIED['query']}/{COMPACT}")):
+        raise UsageError(f"{output}: exists and is not an exported model; choose another --output")
     if not overwrite and not (output / "made.json").is_file():
         raise UsageError(f"{output}: already exists; add --overwrite to replace it")

@@ -44,7 +44,8 @@ class BiEncoder(nn.Module):
             some_ids, some_mask = ids[rows, :length], mask[rows, :length]
             self.padded_tokens += some_mask.numel()
             hidden = encoder(inputs_embeds=words[rows, :length], attention_mask=some_mask).last_hidden_state
-            return model.cls_part(hidden) if cls else None, model.ot_part(hidden, some_ids, some_mask) if ot else None
+            dense = model.cls_part(hidden, some_mask) if cls else None
+            return dense, model.ot_part(hidden, some_ids, some_mask) if ot else None
 
         self.real_tokens += int(mask.sum())
         return in_groups(mask, encode)

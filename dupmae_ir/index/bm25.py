@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dupmae_ir import pyserini
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.builder import make_empty
@@ -63,8 +65,45 @@ class BM25Searcher(LuceneReader):
             for query, hits in zip(queries, found, strict=True)
         }
 
+    def top(self, texts: Sequence[str], k: int, threads: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The ``k`` best document numbers of each text and their scores: (m,) int64 and (m,) float64, best first.
+
+        Documents without a word of the text are not listed; equal scores are in the order of document numbers.
+        """
+        found = self._hits([Query("", text) for text in texts], self._build, k, threads, by_docid=False)
+        return [(hits.rows, hits.scores) for hits in found]
+
+    def docids(self) -> tuple[np.ndarray, list[str]]:
+        """All document numbers (n,) int64 and their ids, in the order of the ids."""
+        everything = pyserini.autoclass("org.apache.lucene.search.MatchAllDocsQuery")
+        (found,) = self._hits([None], lambda _: everything(), max(1, self.documents), 1, by_docid=True)
+        return found.rows, found.docids or []
+
+    def scores(self, text: str, docids: Sequence[str]) -> list[tuple[int, float]]:
+        """Document number and score of each of ``docids`` that has a word of the text, in no order."""
+        if not docids:
+            return []
+        (found,) = self._hits([text], lambda _: self._among(text, docids), len(docids), 1, by_docid=False)
+        return list(zip(found.rows.tolist(), found.scores.tolist(), strict=True))
+
     def _build(self, query: Query) -> Any:
         return self._generator.buildQuery("contents", self._analyzer, query.text)
+
+    def _among(self, text: str, docids: Sequence[str]) -> Any:
+        """The query of ``text``, restricted to documents with these ids; the restriction does not change scores."""
+        lucene = "org.apache.lucene.search."
+        ids, as_bytes = (
+            pyserini.autoclass("java.util.ArrayList")(),
+            pyserini.autoclass("org.apache.lucene.util.BytesRef"),
+        )
+        for docid in docids:
+            ids.add(as_bytes(pyserini.char_sequence(docid)))
+        chosen = pyserini.autoclass(lucene + "TermInSetQuery")("id", pyserini.cast("java.util.Collection", ids))
+        occur = pyserini.autoclass(lucene + "BooleanClause$Occur")
+        both = pyserini.autoclass(lucene + "BooleanQuery$Builder")()
+        both.add(pyserini.cast(lucene + "Query", self._build(Query("", text))), occur.MUST)
+        both.add(pyserini.cast(lucene + "Query", chosen), occur.FILTER)
+        return both.build()
 
 
 def _analyzer() -> Any:

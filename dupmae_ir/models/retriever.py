@@ -34,6 +34,7 @@ class Retriever(nn.Module):
         unpooled_tokens: ids of the tokens left out of pooling.
         activation: a key of :data:`~dupmae_ir.models.pooling.ACTIVATIONS`.
         normalize: scale [CLS] vectors to unit length.
+        pooling: what the dense part is made from: ``cls``, the state of [CLS], or ``mean``, the mean over all tokens.
     """
 
     term_mask: Tensor  #: (V,) bool, True for ids that can have an OT weight
@@ -47,9 +48,11 @@ class Retriever(nn.Module):
         unpooled_tokens: Sequence[int],
         activation: str = "relu",
         normalize: bool = False,
+        pooling: str = "cls",
     ) -> None:
         super().__init__()
         self.lm = lm
+        self.pooling = pooling
         self.projection = projection
         self.activation = activation
         self.normalize = normalize
@@ -70,12 +73,17 @@ class Retriever(nn.Module):
         out = encoder_of(self.lm)(input_ids=input_ids, attention_mask=attention_mask)
         return out.last_hidden_state
 
-    def cls_part(self, hidden: Tensor) -> Tensor:
-        """(B, L, d) -> (B, d'), Eq. 10."""
-        return self.project(hidden[:, 0])
+    def cls_part(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(B, L, d) -> (B, d'), Eq. 10. ``attention_mask`` (B, L) is needed for the pooling ``mean``."""
+        if self.pooling == "cls":
+            return self.project(hidden[:, 0])
+        if attention_mask is None:
+            raise ValueError("the mean over tokens needs the attention mask")
+        mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        return self.project((hidden * mask).sum(1) / mask.sum(1).clamp(min=1))
 
     def project(self, first: Tensor) -> Tensor:
-        """(B, d) hidden states of [CLS] -> (B, d'): W_cls if there is one, then unit length if ``normalize``."""
+        """(B, d) pooled hidden states -> (B, d'): W_cls if there is one, then unit length if ``normalize``."""
         part = self.projection(first) if self.projection is not None else first
         return nn.functional.normalize(part, dim=-1) if self.normalize else part
 
@@ -91,7 +99,8 @@ class Retriever(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True) -> Parts:
         """(B, L) ids and mask -> the requested parts, from one encoder pass."""
         hidden = self.hidden(input_ids, attention_mask)
-        return (self.cls_part(hidden) if cls else None, self.ot_part(hidden, input_ids, attention_mask) if ot else None)
+        dense = self.cls_part(hidden, attention_mask) if cls else None
+        return (dense, self.ot_part(hidden, input_ids, attention_mask) if ot else None)
 
 
 class UntiedRetriever(nn.Module):

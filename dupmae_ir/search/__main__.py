@@ -14,12 +14,14 @@ PURPOSE = """
 Search an index folder. --topics writes a run file; --query prints the hits of one query.
 
 Hybrid search ranks by the exact sum <cls_q, cls_d> + <ot_q, ot_d>: every candidate is scored exactly on both sides, and
-the lists are deepened until no unseen document can be among the hits. Scores are in real units in every mode, so
+the lists are deepened until no unseen document can be among the hits. With --bm25-index, BM25 scores of the same
+documents are a third part of the sum, with the same guarantee. Scores are in real units in every mode, so
 hybrid = dense + impact. Equal scores are in docid order, here and in trec_eval's reading of the run.
 """
 EXAMPLES = """
 python -m dupmae_ir.search --index I --topics queries.jsonl --output run.trec
 python -m dupmae_ir.search --index I --topics queries.jsonl --impact --hits 100 --output impact.trec
+python -m dupmae_ir.search --index I --topics queries.jsonl --bm25-index I2 --bm25-weight 0.6 --output run.trec
 python -m dupmae_ir.search --index I --query "how do I wait for a thread to end" --corpus corpus.jsonl
 python -m dupmae_ir.search --index I --query "how do I wait for a thread to end" --explain threading.Thread.join
 """
@@ -41,12 +43,13 @@ def show(config: SearchConfig, result: dict[str, Any]) -> str:
 
 def _summary_of_run(found: dict[str, Any]) -> str:
     rate = found["topics"] / found["seconds"] if found["seconds"] else 0
-    text = f"{found['output']}: {found['topics']:,} topics, {found['mode']}, {found['seconds']:.1f} s ({rate:,.0f}/s)"
+    mode = f"{found['mode']}{_joined(found)}"
+    text = f"{found['output']}: {found['topics']:,} topics, {mode}, {found['seconds']:.1f} s ({rate:,.0f}/s)"
     if "certified" in found:
         reported = found["certified"] + len(found["uncertified"])
         depths = [
             f"{part} median {d['median']:,}, longest {d['max']:,}"
-            for part in ("dense", "impact")
+            for part in ("dense", "impact", "bm25")
             if (d := found.get(f"depth_{part}"))
         ]
         text += f"\n  certified exact: {found['certified']:,} of {reported:,}; depth of lists: {'; '.join(depths)}"
@@ -68,10 +71,17 @@ def _summary_of_query(found: dict[str, Any]) -> str:
     if report is None:
         return f"{found['mode']}, {found['seconds']:.2f} s"
     state = "certified exact" if report["exact"] else f"not certified ({_approximate(found) or 'raise --max-depth'})"
+    mode = f"{found['mode']}{_joined(found)}"
     return (
-        f"{found['mode']}, {state}: {report['candidates']:,} of {found['documents']:,} documents scored, "
+        f"{mode}, {state}: {report['candidates']:,} of {found['documents']:,} documents scored, "
         f"{found['seconds']:.2f} s"
     )
+
+
+def _joined(found: dict[str, Any]) -> str:
+    """`` + 0.6 x BM25 of FOLDER``, if BM25 joins the sum."""
+    bm25 = found.get("bm25")
+    return f" + {bm25['weight']:g} x BM25 of {bm25['index']}" if bm25 else ""
 
 
 def _approximate(found: dict[str, Any]) -> str | None:
@@ -107,12 +117,17 @@ def _hit(found: dict[str, Any], hit: dict[str, Any], width: int) -> list[str]:
 
 
 def _shares(found: dict[str, Any], hit: dict[str, Any]) -> str:
-    if hit.get("dense") is None or hit.get("impact") is None or found["mode"] in ("dense", "impact"):
+    weights = (*found["weights"], found["bm25"]["weight"] if "bm25" in found else 1)
+    shares = [
+        f"{'' if weight == 1 else f'{weight:g} x '}{name} {hit[name]:.6g}"
+        for name, weight in zip(("dense", "impact", "bm25"), weights, strict=True)
+        if hit.get(name) is not None
+    ]
+    if len(shares) < 2 or found["mode"] in ("dense", "impact"):
         return ""
     if found["mode"] not in ("hybrid", "explain"):
         return f"  (dense {hit['dense']:.6g}, impact {hit['impact']:.6g})"
-    d, i = ("" if w == 1 else f"{w:g} x " for w in found["weights"])
-    return f" = {d}dense {hit['dense']:.6g} + {i}impact {hit['impact']:.6g}"
+    return f" = {' + '.join(shares)}"
 
 
 def _explanation(found: dict[str, Any]) -> list[str]:

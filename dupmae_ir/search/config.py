@@ -53,6 +53,27 @@ class SearchSettings(ThreadOptions):
         at_most=_LARGEST,
         only_with="!dense and !impact and !bm25 and !fusion",
     )
+    bm25_index: str | None = option(
+        None,
+        "hybrid: Lucene index of the same collection (made by 'dupmae-ir index bm25'), whose BM25 scores join the sum",
+        group="scores",
+        metavar="FOLDER",
+        only_with="!dense and !impact and !bm25 and !fusion",
+    )
+    bm25_weight: float = option(
+        1.0, "hybrid: weight of the BM25 score", group="scores", above=0, at_most=_LARGEST, only_with="bm25_index"
+    )
+    k1: float = option(
+        0.9, "BM25: saturation of term frequencies", group="scores", at_least=0, only_with=("bm25", "bm25_index")
+    )
+    b: float = option(
+        0.4,
+        "BM25: length normalisation, 0 to 1",
+        group="scores",
+        at_least=0,
+        at_most=1,
+        only_with=("bm25", "bm25_index"),
+    )
     max_depth: int = option(
         0,
         "longest candidate list; 0 = no limit. Topics that need more to be certified are reported",
@@ -211,10 +232,6 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         "impact: print integer sums; otherwise they are divided by the squared scale of the index",
         group="scores",
         only_with="impact",
-    )
-    k1: float = option(0.9, "BM25: saturation of term frequencies", group="scores", at_least=0, only_with="bm25")
-    b: float = option(
-        0.4, "BM25: length normalisation, 0 to 1", group="scores", at_least=0, at_most=1, only_with="bm25"
     )
     fusion_depth: int | None = option(
         None, "documents taken from each list (default: --hits)", group="fusion", at_least=1, only_with="fusion"

@@ -25,19 +25,22 @@ class TermShare:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The composition of a document's score. ``score`` is the weighted sum of ``dense`` and ``impact``; a share is None
-    if the index lacks the part. ``terms``: every matched term, strongest first; their shares sum to ``impact``."""
+    """The composition of a document's score. ``score`` is the weighted sum of ``dense``, ``impact`` and ``bm25``; a
+    share is None if the index lacks the part, ``bm25`` if no BM25 index joins the sum. ``terms``: every matched term,
+    strongest first; their shares sum to ``impact``."""
 
     docid: str
     score: float
     dense: float | None
     impact: float | None
     terms: list[TermShare]
+    bm25: float | None = None
 
 
 def explain(
     index: OpenedIndex,
     settings: SearchSettings,
+    text: str,
     encoded: EncodedQuery,
     docids: Sequence[str],
     names: Mapping[str, str] | None = None,
@@ -54,16 +57,26 @@ def explain(
         dense = index.dense(settings).queries(encoded.cls[None], settings.workers).scores(0, rows).tolist()
     if "ot" in index.parts:
         impact = index.impact(settings).queries([encoded.ot], settings.workers).scores(0, rows).tolist()
+    opened = index.bm25(settings)
+    bm25: Sequence[float | None] = opened.scores(text, rows).tolist() if opened else [None] * len(rows)
     return [
-        Explanation(docid, _total(settings, d, i), d, i, _terms(index, encoded.ot, row, names) if i is not None else [])
-        for docid, row, d, i in zip(docids, rows.tolist(), dense, impact, strict=True)
+        Explanation(
+            docid,
+            _total(settings, d, i, lexical),
+            d,
+            i,
+            _terms(index, encoded.ot, row, names) if i is not None else [],
+            lexical,
+        )
+        for docid, row, d, i, lexical in zip(docids, rows.tolist(), dense, impact, bm25, strict=True)
     ]
 
 
-def _total(settings: SearchSettings, dense: float | None, impact: float | None) -> float:
-    if dense is None or impact is None:
-        return next(share for share in (dense, impact) if share is not None)
-    return settings.dense_weight * dense + settings.impact_weight * impact
+def _total(settings: SearchSettings, dense: float | None, impact: float | None, bm25: float | None) -> float:
+    weighted = ((dense, settings.dense_weight), (impact, settings.impact_weight), (bm25, settings.bm25_weight))
+    shares = [(share, weight) for share, weight in weighted if share is not None]
+    # The score of a part alone is not weighted.
+    return shares[0][0] if len(shares) == 1 else sum((weight * share for share, weight in shares), 0.0)
 
 
 def _terms(index: OpenedIndex, query: ImpactQuery, row: int, names: Mapping[str, str]) -> list[TermShare]:

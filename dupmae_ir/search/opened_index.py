@@ -9,7 +9,9 @@ import numpy as np
 
 from dupmae_ir.device import pick_engine
 from dupmae_ir.errors import UnknownName
+from dupmae_ir.index.bm25 import BM25Searcher
 from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.search.bm25 import Bm25Index
 from dupmae_ir.search.config import SearchSettings
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.impact import ImpactIndex, Postings
@@ -23,6 +25,7 @@ class OpenedIndex:
         self.folder = folder
         self._dense: dict[tuple[str, int, int], DenseIndex] = {}
         self._impact: dict[str, ImpactIndex] = {}
+        self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -58,6 +61,18 @@ class OpenedIndex:
                 open_postings, folder.forward, folder.terms, self.scale, folder.documents
             )
         return self._impact[engine]
+
+    def bm25(self, settings: SearchSettings) -> Bm25Index | None:
+        """The BM25 index that joins hybrid scores; None without one.
+
+        Raises :class:`IndexMismatch` for a folder that is not a Lucene index or has other documents.
+        """
+        if settings.bm25_index is None:
+            return None
+        key = (settings.bm25_index, settings.k1, settings.b)
+        if key not in self._bm25:
+            self._bm25[key] = Bm25Index(BM25Searcher(*key), self.folder)
+        return self._bm25[key]
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""

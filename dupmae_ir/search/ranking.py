@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from dupmae_ir.search.bm25 import Bm25Part
 from dupmae_ir.search.certified_topk import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.dense import DensePart
@@ -42,6 +43,7 @@ class Report:
     bound: float | None  #: upper bound on the score of an unseen document; None if none is unseen or nothing bounds it
     kth: float | None  #: score of the last hit
     hits: int
+    depth_bm25: int | None = None  #: length of the BM25 candidate list
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Request:
     raw_impacts: bool = False
     fusion: Fusion | None = None
     fusion_depth: int = 0
+    available: tuple[str, ...] = MODES["hybrid"]  #: parts to choose from; fewer where BM25 joins an index with one
 
     @property
     def name(self) -> str:
@@ -72,7 +75,8 @@ class Request:
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the index that are searched: ``cls``, ``ot``."""
-        return MODES["hybrid" if self.fusion else self.mode]
+        wanted = MODES["hybrid" if self.fusion else self.mode]
+        return tuple(part for part in wanted if part in self.available)
 
 
 class Ranker:
@@ -91,10 +95,13 @@ class Ranker:
         dense, impact = self._parts(encoded)
         if self.request.fusion:
             return self._fused(queries, dense, impact, excluded)
-        outcomes = self._one_pass(dense, impact, excluded)
+        opened = self.index.bm25(self.settings)
+        bm25 = opened.queries([query.text for query in queries], self.settings.workers) if opened else None
+        outcomes = self._one_pass(dense, impact, excluded) if bm25 is None else None
         if outcomes is None:
-            outcomes = self._certified(dense, impact, self.request.hits, excluded)
-        names = [name for name, part in (("dense", dense), ("impact", impact)) if part is not None]
+            outcomes = self._certified(dense, impact, self.request.hits, excluded, bm25)
+        parts = (("dense", dense), ("impact", impact), ("bm25", bm25))
+        names = [name for name, part in parts if part is not None]
         return [Answer(q, self._hits(o), _report(q, o, names)) for q, o in zip(queries, outcomes, strict=True)]
 
     def blank(self, query: Query) -> Answer:
@@ -102,7 +109,8 @@ class Ranker:
         if self.request.fusion:
             return Answer(query, [], None)
         dense, impact = (0 if part in self.request.parts else None for part in ("cls", "ot"))
-        return Answer(query, [], Report(query.qid, True, dense, impact, 0, None, None, 0))
+        bm25 = 0 if self.settings.bm25_index else None
+        return Answer(query, [], Report(query.qid, True, dense, impact, 0, None, None, 0, bm25))
 
     def _parts(self, encoded: Sequence[EncodedQuery]) -> tuple[DensePart | None, ImpactPart | None]:
         """The parts of the score for this batch; None for a part that is not searched."""
@@ -117,12 +125,18 @@ class Ranker:
         return dense, impact
 
     def _certified(
-        self, dense: DensePart | None, impact: ImpactPart | None, hits: int, excluded: Rows
+        self,
+        dense: DensePart | None,
+        impact: ImpactPart | None,
+        hits: int,
+        excluded: Rows,
+        bm25: Bm25Part | None = None,
     ) -> Sequence[Outcome]:
-        parts: list[Part] = [part for part in (dense, impact) if part is not None]
-        if len(parts) == 2:
-            weights = (self.settings.dense_weight, self.settings.impact_weight)
-            parts = [Weighted(part, weight) for part, weight in zip(parts, weights, strict=True)]
+        settings = self.settings
+        weighted = ((dense, settings.dense_weight), (impact, settings.impact_weight), (bm25, settings.bm25_weight))
+        summands = [(part, weight) for part, weight in weighted if part is not None]
+        # The score of a part alone is not weighted.
+        parts: list[Part] = [Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands]
         # A document without a matching term is no hit of an impact search.
         floor = 0.0 if dense is None else -np.inf
         ranks = self.index.folder.docid_rank
@@ -183,4 +197,5 @@ def _report(query: Query, outcome: Outcome, parts: list[str]) -> Report:
         bound=outcome.bound if np.isfinite(outcome.bound) else None,
         kth=float(outcome.scores[-1]) if len(outcome.scores) else None,
         hits=len(outcome.rows),
+        depth_bm25=depths.get("bm25"),
     )

@@ -19,7 +19,7 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import open_run
 from dupmae_ir.io.topics import read_topics
-from dupmae_ir.search.config import QUERY_HITS, RUN_HITS, SearchConfig, SearchSettings
+from dupmae_ir.search.config import MODES, QUERY_HITS, RUN_HITS, SearchConfig, SearchSettings
 from dupmae_ir.search.explain import Explanation
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.max_passage import best_passages
@@ -81,6 +81,7 @@ def _search_topics(config: SearchConfig) -> dict[str, Any]:
         **{name: described[name] for name in ("engine", "engine_reason") if name in described},
         "topics": len(topics),
         **({"dense_index": described["dense_index"]} if described.get("dense_index") else {}),
+        **({"bm25": described["bm25"]} if "bm25" in described else {}),
         **counts.as_dict(),
         "seconds": round(time.perf_counter() - started, 3),
     }
@@ -111,6 +112,7 @@ def _search_query(config: SearchConfig, text: str) -> dict[str, Any]:
         **{name: described[name] for name in ("engine", "engine_reason") if name in described},
         "documents": searcher.index.documents if searcher else None,
         "weights": [config.dense_weight, config.impact_weight],
+        **({"bm25": described["bm25"]} if "bm25" in described else {}),
         "dense_index": described.get("dense_index"),
         "report": dataclasses.asdict(report) if report else None,
         "seconds": round(seconds, 3),
@@ -130,6 +132,7 @@ def _described_hit(
         described |= {
             "dense": explanation.dense,
             "impact": explanation.impact,
+            **({} if explanation.bm25 is None else {"bm25": explanation.bm25}),
             "matched_terms": len(explanation.terms),
             "terms": [dataclasses.asdict(term) for term in terms],
         }
@@ -219,7 +222,8 @@ class _Index:
         if self.mode != "hybrid" and (config.dense_weight, config.impact_weight) != (1.0, 1.0):
             raise UsageError(f"--dense-weight and --impact-weight need both parts; {config.index} has only one")
         _note_overrides(searcher, config.quiet)
-        if self.mode != "dense" and searcher.engine[0] == "postings":
+        self.parts = [part for part in MODES[self.mode] if part in searcher.index.meta["parts"]]
+        if "ot" in self.parts and searcher.engine[0] == "postings":
             _ = searcher.index.postings  # report damaged postings before queries are encoded
 
     def answers(self, topics: Sequence[Query], hits: int) -> Iterable[Answer]:
@@ -237,11 +241,13 @@ class _Index:
 
     def described(self) -> dict[str, Any]:
         """See :class:`Engine`."""
-        found: dict[str, Any] = {}
-        if self.mode != "dense":
+        config, found = self.config, dict[str, Any]()
+        if "ot" in self.parts:
             found["engine"], found["engine_reason"] = self.searcher.engine
-        if self.mode != "impact":
+        if "cls" in self.parts:
             found["dense_index"] = self.searcher.dense.described()
+        if config.bm25_index:
+            found["bm25"] = {"index": config.bm25_index, "weight": config.bm25_weight, "k1": config.k1, "b": config.b}
         return found
 
 

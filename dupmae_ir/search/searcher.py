@@ -17,6 +17,7 @@ The path of a query, one file after the other:
 6. ``certified_topk.py``  the exact top k of the sum of the parts
 7. ``dense.py``           candidates and exact scores by [CLS] vectors (faiss)
 8. ``impact.py``          candidates and exact scores by impacts (Lucene or postings)
+9. ``bm25.py``            candidates and scores by BM25, where a third index joins the sum
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Searcher:
         opened = OpenedIndex(folder)
         if chosen.dense_index != "flat":
             opened.dense(chosen)  # fail now rather than at the first query
+        opened.bm25(chosen)
         return cls(opened, encoder, chosen)
 
     @property
@@ -98,7 +100,9 @@ class Searcher:
 
     @property
     def mode(self) -> str:
-        """The default mode: hybrid, or the only part that the index has."""
+        """The default mode: hybrid, or the only part that the index has. With a BM25 index, hybrid."""
+        if self.settings.bm25_index:
+            return "hybrid"
         return next(mode for mode in ("hybrid", "dense", "impact") if set(MODES[mode]) <= set(self._opened.parts))
 
     @property
@@ -177,7 +181,9 @@ class Searcher:
             fusion_depth: documents taken from each list for a fusion; default ``hits``.
         """
         depth = hits if fusion_depth is None else fusion_depth
-        request = Request(mode or self.mode, hits, remove_query, raw_impacts, fusion, depth)
+        # With BM25 a single part of the index is enough for a sum.
+        available = self._opened.parts if self.settings.bm25_index else MODES["hybrid"]
+        request = Request(mode or self.mode, hits, remove_query, raw_impacts, fusion, depth, available)
         self._check(request)
         ranker = Ranker(self._opened, self.settings, request)
         encodings = self._encodings([query.text for query in queries if query.text.strip()])
@@ -195,7 +201,7 @@ class Searcher:
         """:meth:`explain` for several documents; the query is encoded once."""
         (encoded,) = self._take(self._encodings([query]), [query])
         names = self.encoder.term_names(query) if isinstance(self.encoder, LexicalEncoder) else {}
-        return explain(self._opened, self.settings, encoded, docids, names)
+        return explain(self._opened, self.settings, query, encoded, docids, names)
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""
@@ -217,6 +223,8 @@ class Searcher:
                 f"{self.index.path} has only the {have}, which is not enough for {request.name} search; use {use}, or "
                 "encode the collection with both parts"
             )
+        if self.settings.bm25_index and request.name != "hybrid":
+            raise UsageError(f"a BM25 index joins hybrid scores only, not {request.name} search")
         for name, number in {"hits": request.hits, "fusion-depth": request.fusion_depth}.items():
             if number < 1:
                 raise UsageError(f"--{name} must be at least 1, got {number}")

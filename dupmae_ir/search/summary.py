@@ -15,7 +15,7 @@ class RunCounts:
         self.blank = self.without_hits = self.certified = self.reported = 0
         self.uncertified: list[str] = []
         self.short: list[str] = []  #: topics whose passages were exhausted before there were enough documents
-        self.depths: dict[str, list[int]] = {"dense": [], "impact": []}
+        self.depths: dict[str, list[int]] = {"dense": [], "impact": [], "bm25": []}
 
     def add(self, answer: Answer) -> None:
         """Count one topic's answer."""
@@ -30,6 +30,7 @@ class RunCounts:
         for depths, depth in (
             (self.depths["dense"], answer.report.depth_dense),
             (self.depths["impact"], answer.report.depth_impact),
+            (self.depths["bm25"], answer.report.depth_bm25),
         ):
             if depth is not None:
                 depths.append(depth)

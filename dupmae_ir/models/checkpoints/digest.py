@@ -8,6 +8,7 @@ from pathlib import Path
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.models.checkpoints.layout import POOLER, UNTIED, untied_folders
+from dupmae_ir.models.checkpoints.sentence_modules import module_folders
 
 _SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
 _RECORDS = {"training.json", "made.json"}  #: records of how a model was made, which do not affect its output
@@ -30,6 +31,7 @@ def folder_digest(folder: str | Path) -> str:
         named = [(p.name, p) for p in dict.fromkeys([path, *beside])]
     else:
         named = [(p.name, p) for p in _relevant_files(path)]
+        named += [(f"{part.name}/{p.name}", p) for part in module_folders(path) for p in _relevant_files(part)]
         sides = untied_folders(path) or {}
         named += [(f"{UNTIED[side]}/{p.name}", p) for side, part in sides.items() for p in _relevant_files(part)]
     for name, file in named:

@@ -10,7 +10,15 @@ CONFIG = "dupmae_config.json"
 PROJECTION = "cls_projection.safetensors"
 LEXICON = "lexicon.safetensors"  #: document frequencies of a lexical OT part
 POOLER = "pooler.pt"  #: Tevatron's projections
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+MODULES = "modules.json"  #: sentence-transformers' list of modules
+COMPACT = "model.compact.safetensors"  #: weights in 8 bits
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    COMPACT,
+)
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 
 SIDES = ("query", "document")

@@ -9,17 +9,28 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing
 from dupmae_ir.models.checkpoints import released
-from dupmae_ir.models.checkpoints.layout import CONFIG, POOLER, PROJECTION, SIDES, TOKENIZER, WEIGHTS, untied_folders
+from dupmae_ir.models.checkpoints.compact import is_compact, read_compact
+from dupmae_ir.models.checkpoints.layout import (
+    COMPACT,
+    CONFIG,
+    POOLER,
+    PROJECTION,
+    SIDES,
+    TOKENIZER,
+    WEIGHTS,
+    untied_folders,
+)
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
+from dupmae_ir.models.checkpoints.sentence_modules import read_modules
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.models.masked_lm import has_head
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
@@ -38,7 +49,11 @@ _TIED = ("cls.predictions", "vocab_layer_norm", "vocab_projector", "lm_head", "g
 
 
 def load_model(
-    folder: str | Path, need_ot: bool = True, activation: str | None = None, normalize: bool | None = None
+    folder: str | Path,
+    need_ot: bool = True,
+    activation: str | None = None,
+    normalize: bool | None = None,
+    published: bool = False,
 ) -> tuple[Retriever | UntiedRetriever, PreTrainedTokenizerBase, ModelConfig]:
     """Load a retriever, its tokenizer and its configuration; the retriever is in eval mode and in float32.
 
@@ -49,6 +64,8 @@ def load_model(
         need_ot: if False, accept checkpoints without a masked-LM head, for the [CLS] part alone.
         activation: replaces the checkpoint's own.
         normalize: replaces the checkpoint's own.
+        published: honour the modules of a sentence-transformers folder (pooling, Dense, Normalize, length), as encoding
+            does. Training starts from [CLS] and leaves them out.
 
     Returns:
         An :class:`UntiedRetriever` if queries and documents have different encoders, a :class:`Retriever` otherwise.
@@ -60,7 +77,10 @@ def load_model(
     with quiet_transformers():
         homes, lms = _load_sides(path, need_ot)
         home = path.parent if path.is_file() else path
+        modules = read_modules(home) if published and path.is_dir() else None
         config = _read_configs(home, homes)
+        if modules is not None:
+            config = modules.applied(config)
         tokenizer = _common_tokenizer(path, [_load_tokenizer(homes[s], home) for s in SIDES], lms)
         config = replace(
             config,
@@ -68,6 +88,9 @@ def load_model(
             normalize=config.normalize if normalize is None else normalize,
         )
         projections = _load_projections(home, homes, lms)
+        if modules is not None:
+            projections = dict.fromkeys(SIDES, modules.projection(int(lms["document"].config.hidden_size)))
+            modules.check_case(tokenizer)
         retriever = _build_retriever(path, lms, projections, tokenizer, config)
     return retriever.to(torch.float32).eval(), tokenizer, config
 
@@ -102,7 +125,9 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     """The masked LM if the checkpoint contains its head, otherwise the bare encoder if ``need_ot`` is False."""
     _refuse_reranker(folder)
     try:
-        lm, info = AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+        lm, info = _from_pretrained(AutoModelForMaskedLM, folder)
+    except CheckpointError:
+        raise
     except Exception as e:
         raise CheckpointError(f"{folder}: the model does not load: {one_line(e, 300)}") from None
     missing = sorted(info["missing_keys"])
@@ -122,11 +147,24 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
             f"{folder}: has no trained masked-LM head ({why}), so there is no OT part; "
             "use --parts cls, or a checkpoint with a head"
         )
-    encoder = AutoModel.from_pretrained(folder, local_files_only=True)
+    encoder, _ = _from_pretrained(AutoModel, folder)
     if getattr(encoder, "pooler", None) is not None:
         # Untrained in most retrievers' checkpoints, and never used.
         encoder.pooler = None
     return encoder
+
+
+def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The model of an Auto class and transformers' report on its weights, which may be stored in 8 bits."""
+    if not is_compact(folder):
+        return kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    state = read_compact(folder / COMPACT)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    with torch.device("meta"):
+        architecture: Any = type(kind.from_config(config))  # the Auto classes take no weights without a folder
+    return architecture.from_pretrained(
+        None, config=config, state_dict=state, dtype=torch.float32, output_loading_info=True
+    )
 
 
 def _refuse_reranker(folder: Path) -> None:
@@ -206,7 +244,8 @@ def _build_retriever(
 ) -> Retriever | UntiedRetriever:
     excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
     query, document = (
-        Retriever(lms[side], projections[side], *excluded, config.activation, config.normalize) for side in SIDES
+        Retriever(lms[side], projections[side], *excluded, config.activation, config.normalize, config.pooling)
+        for side in SIDES
     )
     if query.lm is document.lm and query.projection is document.projection:
         return document

@@ -15,6 +15,7 @@ from dupmae_ir.registry import suggest
 _FORMATS = (1, 2)  # 2 is written only for a lexical OT part
 OT_FORMS = ("mlm", "lexical")
 """Forms of the OT part: pooled logits of the masked-LM head (the papers'), or word weights in closed form."""
+POOLINGS = ("cls", "mean")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class ModelConfig:
     include_sep: bool = False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
     include_cls: bool = False  #: include [CLS] in pooling, as SPLADE does
     normalize: bool = False  #: scale [CLS] vectors to unit length, as SimLM was trained
+    pooling: str = "cls"  #: the dense vector: the state of [CLS], or ``mean``: the mean of the states of all tokens
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
 
@@ -69,4 +71,7 @@ def read_config(folder: str | Path) -> ModelConfig:
         data["lexical"] = lexical_settings(data.get("lexical") or {}, path)
     elif data.get("lexical"):
         raise CheckpointError(f"{path}: has lexical settings, but ot is {data.get('ot', 'mlm')!r}")
-    return ModelConfig(**data)
+    config = ModelConfig(**data)
+    if config.pooling not in POOLINGS:
+        raise CheckpointError(f"{path}: pooling must be one of {', '.join(POOLINGS)}, got {config.pooling!r}")
+    return config

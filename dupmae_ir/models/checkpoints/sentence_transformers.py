@@ -66,7 +66,7 @@ def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> d
     have different modules). Raises :class:`CheckpointError` for a model that does not load or lacks the part, and
     :class:`UsageError` for one without an equivalent in sentence-transformers.
     """
-    retriever, tokenizer, config = load_model(model, need_ot=part == "ot")
+    retriever, tokenizer, config = load_model(model, need_ot=part == "ot", published=True)
     # A retriever reads single segments, and DistilBERT does not accept token type ids.
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids", "attention_mask"]
     sides = {side: _modules(retriever.side(side), tokenizer, config, part, side) for side in SIDES}
@@ -93,7 +93,11 @@ def _modules(
 
 def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) -> list[Module]:
     width = int(model.lm.config.hidden_size)
-    pooling = {"word_embedding_dimension": width, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    pooling = {
+        "word_embedding_dimension": width,
+        "pooling_mode_cls_token": model.pooling == "cls",
+        "pooling_mode_mean_tokens": model.pooling == "mean",
+    }
     modules = [("Transformer", _transformer(encoder_of(model.lm), tokenizer, length)), ("Pooling", _settings(pooling))]
     if model.projection is not None:
         layer = model.projection

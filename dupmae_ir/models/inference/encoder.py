@@ -104,7 +104,9 @@ class TextEncoder:
         folder = model_folder(model)
         # A lexical OT part needs no masked-LM head.
         lexical = Path(folder).is_dir() and read_config(folder).ot == "lexical"
-        module, tokenizer, config = load_model(folder, "ot" in parts and not lexical, activation, normalize)
+        module, tokenizer, config = load_model(
+            folder, "ot" in parts and not lexical, activation, normalize, published=True
+        )
         lexicon = _lexicon(folder, config, module) if lexical and "ot" in parts else None
         where = pick_device(device)[0]
         kind = pick_dtype(dtype, where)[0]

@@ -132,9 +132,15 @@ class PackedRetriever:
         return ids, lengths, self.hidden(ids, lengths)
 
     def _cls(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        if self.model.pooling == "mean":
+            return self.model.project(torch.stack([states.mean(0) for states in hidden.split(list(lengths))]))
         return self.model.project(hidden[_starts(lengths)])
 
     def _first_cls(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """[CLS] vectors of texts whose token states nothing else needs."""
+        if self.model.pooling == "mean":
+            _, sizes, hidden = self._forward(texts)
+            return self._cls(hidden, sizes)
         ids, lengths = torch.tensor([i for t in texts for i in t]), [len(t) for t in texts]
         return self.model.project(self.first(ids, lengths))
 

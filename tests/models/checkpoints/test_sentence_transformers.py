@@ -198,7 +198,7 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     assert main(["--model", str(folder), "--output", str(tmp_path / "mine"), "--overwrite"]) == 2
-    assert "is not a sentence-transformers folder" in capsys.readouterr().err
+    assert "is not an exported model" in capsys.readouterr().err
     assert main(["--model", str(tmp_path / "none"), "--output", str(tmp_path / "x")]) == 2
     assert "no such model folder" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "model", "out"]

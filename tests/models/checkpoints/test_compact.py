@@ -1,0 +1,256 @@
+"""Weights stored in 8 bits: what is written, what is read back, and errors for damaged files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import tiny_config, tiny_tokenizer
+
+from dupmae_ir.errors import CheckpointError, UsageError
+from dupmae_ir.export.__main__ import main
+from dupmae_ir.models import load_encoder
+from dupmae_ir.models.checkpoints.compact import (
+    METADATA,
+    VERSION,
+    dequantise_rows,
+    quantise_rows,
+    read_compact,
+    save_compact,
+    write_compact,
+)
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import COMPACT, CONFIG
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.retriever import UntiedRetriever
+
+TEXTS = ["the quick dog", "a heap sorts the list over the lazy cat", ""]
+
+
+@pytest.fixture
+def compact(tiny_folder, tmp_path):
+    write_compact(tiny_folder, tmp_path / "compact")
+    return tmp_path / "compact"
+
+
+def test_the_error_of_a_weight_is_at_most_half_its_rows_factor():
+    torch.manual_seed(0)
+    matrix = torch.randn(50, 33) * torch.logspace(-6, 3, 50).unsqueeze(1)
+    matrix[7] = 0
+    codes, scale = quantise_rows(matrix)
+    error = (dequantise_rows(codes, scale) - matrix).abs().amax(1)
+    assert codes.dtype == torch.int8
+    assert torch.equal(scale, matrix.abs().amax(1) / 127)
+    assert bool((error <= scale * 0.5001).all())
+    assert bool((error[scale > 0] > 0).all())
+    assert error[7] == 0
+
+
+def test_a_matrix_of_zeros_has_no_codes():
+    codes, scale = quantise_rows(torch.zeros(5, 3))
+    assert codes.shape == (0, 3)
+    assert torch.equal(dequantise_rows(codes, scale), torch.zeros(5, 3))
+
+
+def test_a_file_contains_codes_factors_and_the_other_tensors_unchanged(tmp_path):
+    state = {
+        "matrix": torch.randn(4, 6).half(),
+        "bias": torch.randn(6).half(),
+        "zeros": torch.zeros(3, 5),
+        "ids": torch.arange(6).view(1, 6),
+    }
+    assert save_compact(state, tmp_path / "w") == 2
+    stored = load_file(tmp_path / "w")
+    assert {n: t.dtype for n, t in stored.items()} == {
+        "matrix": torch.int8,
+        "matrix.scale": torch.float32,
+        "bias": torch.float16,
+        "zeros": torch.int8,
+        "zeros.scale": torch.float32,
+        "ids": torch.int64,
+    }
+    read = read_compact(tmp_path / "w")
+    assert torch.equal(read["matrix"], stored["matrix"].float() * stored["matrix.scale"][:, None])
+    assert torch.equal(read["bias"], state["bias"].float())
+    assert torch.equal(read["zeros"], state["zeros"])
+    assert torch.equal(read["ids"], state["ids"])
+
+
+def test_a_loaded_model_has_the_dequantised_weights(tiny_retriever, compact, tiny_folder):
+    loaded, _, config = load_model(compact)
+    assert config == load_model(tiny_folder)[2]
+    exact = read_compact(compact / COMPACT)
+    state = loaded.lm.state_dict()
+    for name, value in exact.items():
+        assert torch.equal(state[name], value), name
+    original = tiny_retriever[0].lm.state_dict()
+    changed = [n for n, v in original.items() if not torch.equal(state[n], v)]
+    assert changed  # it was stored in 8 bits
+    assert all(original[n].ndim == 2 for n in changed)
+    assert torch.equal(loaded.projection.weight, tiny_retriever[0].projection.weight)
+
+
+def test_vectors_stay_close_and_the_folder_is_its_own_model(compact, tiny_folder):
+    before, after = load_encoder(str(tiny_folder)), load_encoder(str(compact))
+    assert before.digest != after.digest == folder_digest(compact)
+    a, b = before.encode_documents(TEXTS), after.encode_documents(TEXTS)
+    cosine = (a.cls * b.cls).sum(1) / np.linalg.norm(a.cls, axis=1) / np.linalg.norm(b.cls, axis=1)
+    assert cosine.min() > 0.995
+    assert a.ot.nnz
+
+
+def test_saving_a_loaded_model_gives_the_same_weights_in_float32(compact, tmp_path):
+    model, tokenizer, config = load_model(compact)
+    again = save_model(tmp_path / "again", model, tokenizer, config)
+    for name, value in load_model(again)[0].state_dict().items():
+        assert torch.equal(value, model.state_dict()[name])
+    assert not (again / COMPACT).exists()
+
+
+def test_an_encoder_without_a_head_gives_its_dense_part(tmp_path):
+    from transformers import BertModel
+
+    torch.manual_seed(0)
+    BertModel(tiny_config()).half().save_pretrained(tmp_path / "plain")
+    tiny_tokenizer().save_pretrained(tmp_path / "plain")
+    write_compact(tmp_path / "plain", tmp_path / "small")
+    with pytest.raises(CheckpointError, match="no trained masked-LM head"):
+        load_encoder(str(tmp_path / "small"))
+    assert load_encoder(str(tmp_path / "small"), parts=("cls",)).encode_documents(TEXTS).cls.dtype == np.float32
+
+
+def test_both_sides_of_an_untied_model_are_stored(tiny_retriever, tmp_path):
+    model, tokenizer = tiny_retriever
+    other = load_model(save_model(tmp_path / "one", model, tokenizer, ModelConfig()))[0]
+    torch.nn.init.normal_(other.projection.weight)
+    save_model(tmp_path / "two", UntiedRetriever(other, model), tokenizer, ModelConfig(top_k=5))
+    write_compact(tmp_path / "two", tmp_path / "small")
+    loaded, _, config = load_model(tmp_path / "small")
+    assert isinstance(loaded, UntiedRetriever)
+    assert config.top_k == 5
+    assert (tmp_path / "small" / "query_model" / COMPACT).is_file()
+
+
+def test_export_writes_it_once_and_refuses_the_part(tiny_folder, tmp_path, capsys):
+    arguments = ["--model", str(tiny_folder), "--to", "compact", "--output", str(tmp_path / "small")]
+    assert main(arguments) == 0
+    assert "matrices in 8 bits" in capsys.readouterr().err
+    digest = folder_digest(tmp_path / "small")
+    assert main(arguments) == 0
+    assert "already complete" in capsys.readouterr().err
+    assert folder_digest(tmp_path / "small") == digest
+    assert load_encoder(str(tmp_path / "small")).digest == digest
+    assert main([*arguments[:-1], str(tmp_path / "other"), "--part", "ot"]) == 2
+    assert "--part applies only with --to sentence-transformers" in capsys.readouterr().err
+    assert main(["--model", str(tmp_path / "small"), "--to", "compact", "--output", str(tmp_path / "twice")]) == 2
+    assert "already stored in 8 bits" in capsys.readouterr().err
+
+
+def rewritten(folder, change, metadata=None):
+    stored = load_file(folder / COMPACT)
+    change(stored)
+    save_file(stored, folder / COMPACT, metadata={METADATA: VERSION} if metadata is None else metadata)
+
+
+FIRST = "bert.embeddings.word_embeddings.weight"
+
+
+def damage_truncated(folder):
+    data = (folder / COMPACT).read_bytes()
+    (folder / COMPACT).write_bytes(data[: len(data) // 2])
+
+
+def damage_metadata(folder):
+    rewritten(folder, lambda _: None, {"format": "pt"})
+
+
+def damage_version(folder):
+    rewritten(folder, lambda _: None, {METADATA: "2"})
+
+
+def damage_lost_scale(folder):
+    rewritten(folder, lambda s: s.pop(f"{FIRST}.scale"))
+
+
+def damage_lost_codes(folder):
+    rewritten(folder, lambda s: s.pop(FIRST))
+
+
+def damage_scale_rows(folder):
+    rewritten(folder, lambda s: s.update({f"{FIRST}.scale": torch.ones(3)}))
+
+
+def damage_scale_values(folder):
+    rewritten(folder, lambda s: s[f"{FIRST}.scale"].fill_(float("nan")))
+
+
+def damage_codes_type(folder):
+    rewritten(folder, lambda s: s.update({FIRST: s[FIRST].float()}))
+
+
+def damage_lost_layer(folder):
+    def drop(stored):
+        for name in [n for n in stored if ".layer.1." in n]:
+            del stored[name]
+
+    rewritten(folder, drop)
+
+
+def damage_shape(folder):
+    def cut(stored):
+        stored[FIRST], stored[f"{FIRST}.scale"] = stored[FIRST][:5].clone(), stored[f"{FIRST}.scale"][:5].clone()
+
+    rewritten(folder, cut)
+
+
+def damage_two_formats(folder):
+    save_file({"x": torch.zeros(1)}, folder / "model.safetensors")
+
+
+def damage_config(folder):
+    (folder / "config.json").write_text(json.dumps({"model_type": "no-such-type"}))
+
+
+DAMAGES = [v for k, v in sorted(globals().items()) if k.startswith("damage_")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__.removeprefix("damage_"))
+def test_a_damaged_folder_is_a_one_line_error(compact, damage):
+    load_model(compact)
+    damage(compact)
+    with pytest.raises(CheckpointError) as e:
+        load_model(compact)
+    assert "\n" not in str(e.value)
+    assert str(compact) in str(e.value)
+
+
+def test_weights_that_are_not_finite_are_not_stored(tiny_folder, tmp_path):
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    state = load_file(folder / "model.safetensors")
+    state[FIRST][0, 0] = float("inf")
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"word_embeddings\.weight contains a weight that is not finite"):
+        write_compact(folder, tmp_path / "small")
+
+
+def test_training_records_are_not_copied_and_settings_are(tiny_folder, tmp_path):
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    (folder / "training.json").write_text("{}")
+    (folder / "lexicon.safetensors").write_bytes(b"any other file")
+    write_compact(folder, tmp_path / "small")
+    assert (tmp_path / "small" / CONFIG).read_bytes() == (folder / CONFIG).read_bytes()
+    assert (tmp_path / "small" / "lexicon.safetensors").read_bytes() == b"any other file"
+    assert not (tmp_path / "small" / "training.json").exists()
+    assert not (tmp_path / "small" / "model.safetensors").exists()
+
+
+def test_a_file_is_not_a_folder(tmp_path):
+    (tmp_path / "dpr.cp").write_bytes(b"")
+    with pytest.raises(UsageError, match="only folders are stored in 8 bits"):
+        write_compact(tmp_path / "dpr.cp", tmp_path / "small")

