@@ -164,6 +164,26 @@ def bars(
     return _svg(title, f"{y_name}: {description}.", [*_grid(x, scale), *parts])
 
 
+def lines(series: Mapping[str, Sequence[tuple[float, float, float]]], x_name: str, y_name: str, title: str) -> str:
+    """Name -> (x, mean, standard deviation), in the order of x: a line with a mark and an error bar at each x."""
+    points = [point for listed in series.values() for point in listed]
+    x = linear(x_name, min(p[0] for p in points), max(p[0] for p in points), about=4)
+    y = linear(y_name, min(p[1] - p[2] for p in points), max(p[1] + p[2] for p in points))
+    parts = []
+    for number, listed in enumerate(series.values()):
+        places = [(_x(x, at), _y(y, mean)) for at, mean, _ in listed]
+        path = " ".join(f"{'L' if n else 'M'}{px:.1f} {py:.1f}" for n, (px, py) in enumerate(places))
+        parts.append(f'<path class="line {_colour(number)} d{number % 4}" d="{path}"/>')
+        for (px, py), (at, mean, deviation) in zip(places, listed, strict=True):
+            if deviation:
+                parts.append(_line(px, _y(y, mean - deviation), px, _y(y, mean + deviation), "axis"))
+            mark, words = _mark(number, px, py, 3.5), f"{at:,g}: {mean:.4f}"
+            parts.append(mark.replace("/>", f"><title>{words}</title></{mark[1:].split()[0]}>"))
+    keys = [(name, lambda px, py, n=n: _mark(n, px + 9, py, 3.5)) for n, name in enumerate(series)]
+    ends = "; ".join(f"{name}: {listed[-1][1]:.4f} at {listed[-1][0]:,g}" for name, listed in series.items())
+    return _svg(title, f"{y_name} over {x_name}: {ends}.", [*_grid(x, y), *parts], keys)
+
+
 def side_by_side(svgs: Sequence[str]) -> str:
     """Several figures as one, in a row."""
     inner = (svg.split(">", 1)[1].removesuffix("</svg>") for svg in svgs)
