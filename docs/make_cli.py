@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dupmae_ir.__main__ import VERBS
+
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # Commands
@@ -30,7 +32,7 @@ def page() -> str:
 def commands() -> list[str]:
     """Every command in the order of ``dupmae-ir --help``; a command with subcommands is replaced by these."""
     found = []
-    for command in _listed(help_page("")):
+    for command in VERBS:
         subcommands = _listed(help_page(command))
         found += [f"{command} {name}" for name in subcommands] or [command]
     return found

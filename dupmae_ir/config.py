@@ -14,7 +14,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -46,9 +46,9 @@ def option(
     Args:
         default: the value where the flag is not given.
         help: meaning and unit; the help formatter appends the default.
-        group: heading of the help page under which the flag stands.
+        group: heading of the flag on the help page.
         choices: the values allowed.
-        metavar: what stands for the value on the help page.
+        metavar: placeholder of the value on the help page.
         flag: overrides the name derived from the field (``batch_tokens`` becomes ``--batch-tokens``).
         positional: an argument without a flag.
         above: exclusive lower bound of the number, or of each number of a list. NaN satisfies no bound.
@@ -61,20 +61,8 @@ def option(
             fields of the configs that inherit it.
         multiple_of: another field, of which this number must be a multiple.
     """
-    metadata = {
-        "help": help,
-        "group": group,
-        "choices": choices,
-        "metavar": metavar,
-        "flag": flag,
-        "positional": positional,
-        "above": above,
-        "at_least": at_least,
-        "at_most": at_most,
-        "below": below,
-        "only_with": (only_with,) if isinstance(only_with, str) else only_with,
-        "multiple_of": multiple_of,
-    }
+    metadata = {name: value for name, value in locals().items() if name != "default"}
+    metadata["only_with"] = (only_with,) if isinstance(only_with, str) else only_with
     return field(default=default, metadata=metadata)
 
 
@@ -154,7 +142,7 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
     if (choices := meta.get("choices")) and value is not None:
         for one in value if isinstance(value, tuple) else (value,):
             if one not in choices:
-                raise UsageError(f"{flag} {one}: choose from {', '.join(choices)}.{suggest(str(one), choices)}")
+                raise UsageError(f"{flag} {one}: choose from {_listed(choices)}.{suggest(str(one), choices)}")
     bounds = {
         "greater than": (meta.get("above"), lambda x, bound: x > bound),
         "at least": (meta.get("at_least"), lambda x, bound: x >= bound),
@@ -167,6 +155,10 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
                 raise UsageError(f"{flag} must be {words} {bound:g}, got {number:g}")
     if (other := meta.get("multiple_of")) and value and (of := getattr(config, other)) and value % of:
         raise UsageError(f"{flag} must be a multiple of {flag_of(config, other)} ({of}), got {value}")
+
+
+def _listed(choices: tuple[str, ...]) -> str:
+    return (" | " if any("," in choice for choice in choices) else ", ").join(choices)
 
 
 def _check_dependence(config: Any, f: dataclasses.Field[Any]) -> None:
@@ -353,15 +345,6 @@ def _shown(value: Any) -> str:
     return "none" if value is None else json.dumps(value) if isinstance(value, str | list) else str(value)
 
 
-def check_ranges(config: Any, above_zero: Iterable[str] = (), zero_or_more: Iterable[str] = ()) -> None:
-    """Refuse settings that are too small, by the flag's name; NaN is refused too."""
-    for bound, names in (("above 0", above_zero), ("0 or more", zero_or_more)):
-        for name in names:
-            value = getattr(config, name)
-            if not (value > 0 if bound == "above 0" else value >= 0):
-                raise UsageError(f"--{name.replace('_', '-')} must be {bound}, got {value:g}")
-
-
 def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
     kind, _, many = _unwrap(hint)
     meta = f.metadata
@@ -421,10 +404,10 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         return None
     if many:
         if not isinstance(value, list | tuple):
-            raise UsageError(f"{where} wants a list, got {value!r}")
+            raise UsageError(f"{where}: expected a list, got {value!r}")
         return tuple(_checked(v, kind, where) for v in value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UsageError(f"{where} wants {kind.__name__}, got {value!r}")
+        raise UsageError(f"{where}: expected {kind.__name__}, got {value!r}")
     return value

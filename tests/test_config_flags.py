@@ -34,10 +34,10 @@ def test_flags_round_trip(sample):
     ("data", "message"),
     [
         ({"pth": "x"}, "Did you mean 'path'?"),
-        ({"path": 3}, "wants str"),
+        ({"path": 3}, "expected str"),
         ({"rate": 1.0}, "missing path"),
-        ({"path": "x", "many": 3}, "wants a list"),
-        ({"path": "x", "on": 1}, "wants bool"),
+        ({"path": "x", "many": 3}, "expected a list"),
+        ({"path": "x", "on": 1}, "expected bool"),
         ({"path": "x", "name": "c"}, "use one of a, b"),
     ],
 )

@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Test:
     """A set of topics and judgements of a collection. Unknown values are None."""
 
-    __test__ = False  #: tells pytest that this is not a test class
+    __test__ = False  #: not a test class of pytest
 
     name: str
     queries: int | None = None  #: number of judged queries

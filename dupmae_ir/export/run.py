@@ -13,6 +13,15 @@ from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
 
 
+class ExportJob(Job):
+    """A :class:`Job` that may also replace exports from before exports had records."""
+
+    def check_replaceable(self) -> None:
+        """Raise if the target has a record of another command; :func:`_check_output` has seen its modules.json."""
+        if (self.target / self.record_name).is_file():
+            super().check_replaceable()
+
+
 def run(config: ExportConfig) -> dict[str, Any]:
     """Export ``config.model`` to ``config.output``.
 
@@ -24,7 +33,7 @@ def run(config: ExportConfig) -> dict[str, Any]:
     _check_output(Path(config.output), config.overwrite)
     model = model_folder(config.model)
     settings = {"to": config.to, "part": config.part}
-    with Job(
+    with ExportJob(
         config.output,
         "export",
         settings,

@@ -158,9 +158,9 @@ def test_an_overlay_replaces_only_its_own_keys(tmp_path, monkeypatch):
         ("[beir-scifakt]\n", "no table named 'beir-scifakt' .*Did you mean 'beir-scifact'"),
         ("[shared.bier]\n", "no shared table named 'bier' .*Did you mean 'beir'"),
         ("[beir-scifact]\ndocument = 3\n", r"beir-scifact: no setting named 'document'.*Did you mean 'documents'"),
-        ('[beir-scifact]\ndocuments = "3"\n', "documents wants int, got '3'"),
+        ('[beir-scifact]\ndocuments = "3"\n', "documents: expected int, got '3'"),
         ("[beir-scifact]\nsources.archive.md = 'x'\n", r"beir-scifact.sources.archive: no setting named 'md'"),
-        ("[beir-scifact]\ntests.dev.queries = 'x'\n", r"beir-scifact.tests.dev: queries wants int"),
+        ("[beir-scifact]\ntests.dev.queries = 'x'\n", r"beir-scifact.tests.dev: queries: expected int"),
         ("[beir-scifact\n", "not valid TOML"),
     ],
 )

@@ -18,7 +18,7 @@ def trained(tmp_path):
     """What the recipe leaves: two finished steps."""
     model = write_base(tmp_path / "runs" / "stage1")
     for name, limit in (("held", 14_400), ("stage1", 9_600)):
-        training = {"config": {"batch_size": 48, "limit": limit}, "steps": limit // 48, "seconds": 600, "log": []}
+        training = {"settings": {"batch_size": 48, "limit": limit}, "steps": limit // 48, "seconds": 600, "log": []}
         (model.parent / name).mkdir(exist_ok=True)
         (model.parent / name / "training.json").write_text(json.dumps(training))
     (tmp_path / "SOURCES.md").write_text(SOURCES)

@@ -234,7 +234,7 @@ def test_a_changed_setting_or_input_runs_the_step_again(sample, tmp_path, monkey
         (('name = "stage2"', 'name = "Stage 2"'), "a step's name is 'Stage 2'"),
         (('command = "finetune.mine"', 'command = "mine"'), "no command 'mine'"),
         (("depth = 8", "dept = 8"), "no setting named 'dept'. Did you mean 'depth'?"),
-        (("depth = 8", 'depth = "8"'), "depth wants int"),
+        (("depth = 8", 'depth = "8"'), "depth: expected int"),
         (("{{negatives}}", "{{negative}}"), "neither an input nor an earlier step. Did you mean 'negatives'?"),
         (('by = "model"\n', ""), "missing by"),
     ],

@@ -133,7 +133,7 @@ def test_the_summary_names_the_engine_and_the_reason(
 def test_invalid_engines_are_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--topics", str(folder / "queries.jsonl"), "--output", str(tmp_path / "run")]
     for index, flags, says in (
-        ("bare", ["--engine", "postings"], "holds no postings; make them with: dupmae-ir index postings"),
+        ("bare", ["--engine", "postings"], "has no postings; build them with: dupmae-ir index postings"),
         ("index", ["--engine", "auto", "--dense"], "--engine applies only without --bm25 and without --dense"),
     ):
         assert main(["--index", str(folder / index), *out, *flags]) == 2

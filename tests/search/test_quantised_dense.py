@@ -15,6 +15,7 @@ from search_fakes import World
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index import dense_kinds
 from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.config import FLAT, KINDS
 from dupmae_ir.index.dense_kinds import DenseKind
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.search import quantised_dense
@@ -306,4 +307,4 @@ def test_an_opened_index_outlives_its_folder(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_command_offers_every_kind() -> None:
-    assert (dense_kinds.FLAT, *dense_kinds.KINDS) == DENSE_INDEXES
+    assert (FLAT, *KINDS) == DENSE_INDEXES

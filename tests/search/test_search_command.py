@@ -317,7 +317,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "has judgements for none of the 3 topics"),
     (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
     (["--query", "a", "--dense-index", "sq9"], "Did you mean 'sq8'?"),
-    (["--query", "a", "--dense-index", "sq8"], "holds no (finished) sq8 index; make it with: dupmae-ir index dense"),
+    (["--query", "a", "--dense-index", "sq8"], "has no (finished) sq8 index; make it with: dupmae-ir index dense"),
     (["--query", "a", "--dense-index", "sq8", "--impact"], "--dense-index applies only without --impact"),
     (["--query", "a", "--nprobe", "3"], "--nprobe applies only with --dense-index ivf-sq8"),
     (

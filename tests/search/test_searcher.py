@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index.folder import IndexBuilder, IndexFolder, quantise
+from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.quantisation import quantise
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.fusion.methods import interpolate, pyserini_hybrid, rrf
 from dupmae_ir.search.ranking import Answer
