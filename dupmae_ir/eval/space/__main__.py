@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from dupmae_ir.command import Command
 from dupmae_ir.eval.space.config import SpaceConfig
-from dupmae_ir.eval.space.report import Comparison, as_text
+
+if TYPE_CHECKING:
+    from dupmae_ir.eval.space.report import Comparison
 
 PURPOSE = """
 CoT-MoTE's analysis of a dual encoder (section 5.3, Figure 4): a t-SNE picture of the [CLS] vectors of queries and
@@ -36,7 +39,7 @@ def summarize(config: SpaceConfig, spaces: Comparison) -> str:  # noqa: ARG001
 
 def show(config: SpaceConfig, spaces: Comparison) -> str:  # noqa: ARG001
     """The text for standard output."""
-    return as_text(spaces)
+    return spaces.text()
 
 
 def as_json(config: SpaceConfig, spaces: Comparison) -> str:  # noqa: ARG001

@@ -84,6 +84,15 @@ class Comparison:
             for a, b in itertools.combinations(self.spaces, 2)
         ]
 
+    def text(self) -> str:
+        """The averages as a table; of several models, also the tests."""
+        first = self.spaces[0]
+        if len(self.spaces) == 1:
+            header = ["divergence", "average", "deviation"]
+            return "\n".join([f"{first.model}: {_pairs(first)}", "", table(_rows(first), header)])
+        tests = table(_test_rows(self), ["p of two models", *NAMES.values()])
+        return "\n".join([_pairs(first), "", table(*_averages(self)), "", tests, _caveat(self)])
+
     def summary(self) -> dict[str, Any]:
         """Of one model its own summary; of several, theirs and the tests."""
         if len(self.spaces) == 1:
@@ -96,22 +105,6 @@ class Comparison:
 def _p(a: Space, b: Space, name: str) -> float | None:
     differences = [getattr(x, name) - getattr(y, name) for x, y in zip(a.draws, b.draws, strict=True)]
     return t_test(np.asarray(differences)) if len(differences) > 1 else None
-
-
-def as_text(found: Comparison) -> str:
-    """The averages as a table; of several models, also the tests."""
-    first = found.spaces[0]
-    if len(found.spaces) == 1:
-        header = ["divergence", "average", "deviation"]
-        return "\n".join([f"{first.model}: {_pairs(first)}", "", table(_rows(first), header)])
-    lines = [
-        _pairs(first),
-        "",
-        table(*_averages(found)),
-        "",
-        table(_test_rows(found), ["p of two models", *NAMES.values()]),
-    ]
-    return "\n".join([*lines, _caveat(found)])
 
 
 def as_page(found: Comparison, config: SpaceConfig) -> str:
