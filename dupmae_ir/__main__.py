@@ -27,8 +27,10 @@ COMMANDS = {
     },
     "evaluate": {
         "eval": "evaluate runs with trec_eval's measures, significance tests and an HTML report",
-        "eval.case": "compare the dense, impact and hybrid hits of one query, term by term",
-        "eval.space": "plot queries and passages in the vector space (t-SNE) and measure their divergence",
+        "eval.case": "compare the dense, impact and hybrid hits of a query, term by term; find queries worth it",
+        "eval.space": "plot queries and passages in the vector space of one or more models and test their divergence",
+        "eval.repeats": "average runs of repeated trainings, with variances, and plot them by pre-training steps",
+        "eval.lengths": "count queries and passages and measure their lengths in words",
         "eval.answers": "compute DPR's top-k answer accuracy of a run (NQ, TriviaQA)",
         "eval.regressions": "reproduce published and recorded results, from download to verdict",
     },

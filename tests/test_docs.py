@@ -17,9 +17,10 @@ import pytest
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.console import Parser
+from dupmae_ir.eval.regressions.cases import load
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "experiments" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "experiments" / "README.md"])
 GENERATED = {"cli.md"}
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
@@ -245,9 +246,45 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def make_reproduction(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(root / "docs" / "make_reproduction.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_pages_of_the_papers_are_up_to_date(tmp_path):
+    """The pages equal what eval/*.toml makes; after a change of one printed number they do not."""
+    done = make_reproduction("--check")
+    assert done.returncode == 0, done.stderr
+    for name in ("docs", "eval"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("accepted", "pictures"))
+    (tmp_path / "dupmae_ir").symlink_to(ROOT / "dupmae_ir")
+    changed = tmp_path / "eval" / "master-ablations.msmarco-passage.toml"
+    text = changed.read_text(encoding="utf-8")
+    changed.write_text(text.replace('"0.343"', '"0.344"'), encoding="utf-8")
+    done = make_reproduction("--check", root=tmp_path)
+    assert done.returncode == 1
+    assert "master.md is older than eval/*.toml" in done.stderr
+    changed.write_text(text.replace("MASTER Table 7", "MASTER Table 77"), encoding="utf-8")
+    assert "has no case 'MASTER: BM25 negatives, 5 %" in make_reproduction("--check", root=tmp_path).stderr
+
+
+def test_the_pages_of_the_papers_have_every_number():
+    """A printed number of tier full is in a table row that names its case."""
+    pages = [p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "reproduction").glob("*.md")]
+    rows = [line for page in pages for line in page.splitlines() if line.startswith("|")]
+    papers = ("RetroMAE ", "DupMAE ", "MASTER ", "CoT-MoTE ")
+    full = [c for r in load(ROOT / "eval").values() if r.tier == "full" for c in r.cases]
+    cases = [c for c in full if c.source.startswith(papers)]
+    assert len(cases) > 200
+    for case in cases:
+        cells = {cell.strip() for row in rows if f"`{case.id}`" in row for cell in row.split("|")}
+        assert not set(case.paper.values()) - cells, case.id
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    missing = [p.name for p in (ROOT / "docs").glob("*.md") if f": {p.name}\n" not in navigation]
+    names = [p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")]
+    missing = [name for name in names if f": {name}\n" not in navigation]
     assert missing == []
 
 

@@ -12,8 +12,11 @@ from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.case.__main__ import main
 from dupmae_ir.eval.case.config import CaseConfig
-from dupmae_ir.eval.case.run import run
-from dupmae_ir.eval.reports.case import FORMATS, Case, Shown
+from dupmae_ir.eval.case.published import published
+from dupmae_ir.eval.case.run import run as study
+from dupmae_ir.eval.reports.case import FORMATS, LISTS, Case, Shown
+from dupmae_ir.eval.reports.tally import FINDS, Ranks3, Tally
+from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.explain import TermShare
 from dupmae_ir.search.searcher import Searcher
@@ -43,6 +46,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         arguments = ["--model", "testing:hashing", "--corpus", folder / "corpus.jsonl", "--index", folder / index]
         assert encode([*map(str, arguments), *parts, "--quiet"]) == 0
     return folder
+
+
+def run(config: CaseConfig) -> list[Case]:
+    return study(config).cases
 
 
 def settings(home: Path, **changes: object) -> CaseConfig:
@@ -190,18 +197,18 @@ def test_every_format_and_the_file(home, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"query": "x"}, "give only one of --query, --topics"),
-        ({"topics": None}, "give one of --query, --topics"),
+        ({"query": "x"}, "give only one of --query, --topics, --published"),
+        ({"topics": None}, "give one of --query, --topics, --published"),
         ({"topics": None, "query": " "}, "--query is blank"),
-        ({"qid": ()}, "--topics requires --qid"),
+        ({"qid": ()}, "--topics requires --qid or --find"),
         ({"qid": ("blnk",)}, "has no topic 'blnk'. Did you mean 'blank'?"),
         ({"qid": ("blank",), "qrels": None}, "topic 'blank' is blank"),
         ({"qid": ("blank",), "query": "x", "topics": None}, "has no judgements for query 'blank'"),
         ({"qid": ("q1", "q2"), "query": "x", "topics": None}, "at most one --qid"),
-        ({"qid": (), "query": "x", "topics": None}, "--qrels requires --qid"),
+        ({"qid": (), "query": "x", "topics": None}, "--qrels requires --qid or --find or --published"),
         (
             {"qid": (), "query": "x", "topics": None, "qrels": None, "remove_query": True},
-            "--remove-query requires --qid",
+            "--remove-query requires --qid or --find or --published",
         ),
         ({"depth": 5}, "--depth 5 is less than"),
         ({"hits": 0}, "--hits must be at least 1"),
@@ -224,3 +231,53 @@ def test_the_list_of_topics_is_read_once(home):
     assert [case.qid for case in both] == ["q2", "q1"]
     assert both[1].documents.keys() == run(settings(home))[0].documents.keys()
     assert {t.qid for t in read_topics(home / "topics.tsv")} == set(QUERIES)
+
+
+@pytest.mark.parametrize("find", FINDS)
+def test_found_queries_are_those_of_single_studies(home, find):
+    """The tally and its selection against the ranks that each query's own case reports."""
+    wanted = dict(zip(LISTS, FINDS[find], strict=True))
+    answered = [case for case in run(settings(home, qid=("q1", "q2", "q3"))) if case.answers]
+    inside = {c.qid: {m: (c.best_rank(m) or 99) <= 2 for m in LISTS} for c in answered}
+    matching = {qid for qid, hits in inside.items() if all(wanted[m] in (None, hits[m]) for m in LISTS)}
+    made = study(settings(home, qid=(), find=find, within=2, most=9))
+    assert {case.qid for case in made.cases} == matching
+    assert [r.qid for r in made.tally.ranks] == [case.qid for case in answered]
+    assert sum(n for *_, n, _ in made.tally.cells()) == len(answered)
+
+
+def test_the_clearest_case_comes_first():
+    ranks = (Ranks3("a", 5, None, 2), Ranks3("b", 1, None, None), Ranks3("c", 1, None, 3), Ranks3("d", 1, 1, 1))
+    tally = Tally("cls-hit-ot-miss", 10, ranks, 2)
+    assert [r.qid for r in tally.found] == ["c", "b", "a"]
+    assert list(tally.cells()) == [(True, True, 1, 1), (True, False, 3, 2), (False, True, 0, 0), (False, False, 0, 0)]
+    for format in FORMATS:
+        assert "cls-hit-ot-miss" in FORMATS[format]([], tally)
+
+
+def test_find_prints_counts_and_cases(home, capsys):
+    arguments = ["--index", str(home / "I"), "--topics", str(home / "topics.tsv"), "--qrels", str(home / "q.txt")]
+    assert main([*arguments, "--find", "cls-hit-ot-miss", "--within", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["qid"] for row in found["tally"]["found"]] == [case["qid"] for case in found["cases"]]
+    (home / "other.txt").write_text("q1 0 elsewhere 1\n")
+    assert main([*arguments[:-1], str(home / "other.txt"), "--find", "both-hit"]) == 2
+    assert "check that the three belong together" in capsys.readouterr().err
+
+
+def test_the_published_queries_are_ms_marcos(shared_data):
+    """Texts and answers against MS MARCO's own topics and judgements."""
+    files = shared_data / "topics-and-qrels"
+    topics = {t.qid: t.text for t in read_topics(files / "topics.msmarco-passage.dev-subset.txt")}
+    judged = read_qrels(files / "qrels.msmarco-passage.dev-subset.txt.gz")
+    for query in published().values():
+        assert query.text == topics[query.qid]
+        assert judged[query.qid] == {query.answer: 1}
+
+
+def test_published_queries_are_shown_beside_the_papers_ranks(home, capsys):
+    assert main(["--index", str(home / "I"), "--published", "--quiet"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("none of its answers is in the index") == 4
+    for sentence in ("Table 5: [CLS] rank 4, OT misses", "Table 6: [CLS] misses, OT rank 8"):
+        assert sentence in out

@@ -178,6 +178,11 @@ def test_every_format_has_marks_and_their_legend(report, figures, format, qrels,
         assert "paired t-test, two-sided" in text
         assert "Holm" in text or "nothing to correct" in text
         assert (r"95 \%" if format == "latex" else "95 %") in text
+    if format == "latex":  # the footnotes are no rows of the table, whose first column they would widen
+        table, below = text.split(r"\end{tabular}")
+        assert "multicolumn" not in text
+        assert "Holm" not in table.split(r"\toprule")[1]
+        assert r"{\footnotesize $^{\dagger}$ differs from" in below
 
 
 def test_json_is_the_comparison_in_full(report):

@@ -58,6 +58,7 @@ def test_markdown_and_latex(report):
     assert r"good\_1 & \textbf{0.5000} & 0.6667 & 4 \\" in latex
     assert latex.count("{") == latex.count("}")
     assert latex.startswith("% q.tsv: 3 judged queries")
+    assert latex.endswith(r"\end{tabular}")  # no legend without a comparison
 
 
 def test_csv_and_json_hold_every_digit(report):

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dupmae_ir.errors import EnvironmentProblem
+from dupmae_ir.errors import EnvironmentProblem, UsageError
 from dupmae_ir.eval.space.__main__ import main
-from dupmae_ir.eval.space.divergence import cosine_distances, divergence, tsne
+from dupmae_ir.eval.space.config import SpaceConfig
+from dupmae_ir.eval.space.density import contours, density, density_divergence
+from dupmae_ir.eval.space.divergence import Divergence, cosine_distances, divergence, tsne
+from dupmae_ir.eval.space.report import Comparison, Space
 
 
 def test_by_hand():
@@ -141,6 +144,85 @@ def test_the_pictures(files, capsys):
     page = Path("out/space.html").read_text()
     assert "12 queries and 12 passages, cosine distance" in page
     assert "http" not in page
+
+
+SEVERAL = [*JUDGED, "--model", "testing:hashing"]
+
+
+def test_several_models_share_the_pairs_and_are_tested(files, capsys):
+    """The same encoder twice: equal averages, and no difference (p = 1). The draws are disjoint if they can be."""
+    arguments = [*SEVERAL, "--name", "A", "B", "--pairs", "4", "--json"]
+    assert main([*arguments, "--draws", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    a, b = found["models"]
+    assert (a.pop("model"), b.pop("model")) == ("A", "B")
+    assert a == b
+    assert found["disjoint"] is True
+    assert [(t["divergence"], t["p"], t["mark"]) for t in found["tests"]] == [("kl", 1.0, "ns"), ("js", 1.0, "ns")]
+    assert main([*arguments, "--draws", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)["disjoint"] is False
+
+
+def test_the_tests_are_scipys():
+    rng = np.random.default_rng(5)
+    draws = rng.random((3, 8, 2)) + np.array([0, 0.1, 2])[:, None, None]
+    spaces = [
+        Space(name, 99, 9, tuple(map(Divergence._make, rows)), None) for name, rows in zip("abc", draws, strict=True)
+    ]
+    tests = Comparison(tuple(spaces), True).tests()
+    assert [(t.first + t.second, t.divergence) for t in tests] == [
+        (pair, name) for name in ("kl", "js") for pair in ("ab", "ac", "bc")
+    ]
+    for test in tests:
+        x, y = (draws["abc".index(m), :, ("kl", "js").index(test.divergence)] for m in (test.first, test.second))
+        p = scipy.stats.ttest_rel(x, y).pvalue
+        assert test.p == pytest.approx(p, rel=1e-9)
+        assert test.mark == (
+            "****" if p <= 1e-4 else "***" if p <= 1e-3 else "**" if p <= 0.01 else "*" if p <= 0.05 else "ns"
+        )
+
+
+def test_the_figure_of_several_models(files, capsys):
+    arguments = [*SEVERAL, "--name", "A", "B", "--pairs", "6", "--draws", "2", "--perplexity", "5"]
+    assert main([*arguments, "--output", "four.svg"]) == 0
+    assert "draws share pairs" not in capsys.readouterr().out
+    root = ET.parse("four.svg").getroot()
+    assert root.get("viewBox").split()[2] == "1440"  # two panels and two charts
+    assert main([*arguments, "--output", "four.html"]) == 0
+    assert Path("four.html").read_text().count("<figure>") == 4
+
+
+def test_density_is_the_gaussian_kernel_by_hand():
+    """Scott's bandwidth: covariance of the points times n^(-2/6); the mean of n Gaussians."""
+    points = np.random.default_rng(6).standard_normal((7, 2))
+    at = np.array([[0.3, -0.2], [1.0, 1.0]])
+    spread = np.cov(points.T) * 7 ** (-2 / 6)
+    each = [[scipy.stats.multivariate_normal(p, spread).pdf(x) for p in points] for x in at]
+    np.testing.assert_allclose(density(points, at), np.mean(each, axis=1), rtol=1e-12)
+
+
+def test_contours_lie_where_the_density_has_their_level():
+    points = np.random.default_rng(7).standard_normal((200, 2))
+    low, high = np.array([-4.0, -4]), np.array([4.0, 4])
+    ends = np.array(contours(points, low, high)).reshape(-1, 2)
+    grid = np.stack(np.meshgrid(*[np.linspace(-4, 4, 60)] * 2), axis=-1).reshape(-1, 2)
+    shares = density(points, ends) / density(points, grid).max()
+    # Linear interpolation on a grid of 0.14 is off by a few percent of the peak.
+    assert np.abs(shares[:, None] - np.array([0.2, 0.5, 0.8])).min(axis=1).max() < 0.03
+
+
+def test_alike_densities_do_not_diverge_and_distant_ones_do():
+    rng = np.random.default_rng(8)
+    a = rng.standard_normal((50, 2))
+    assert density_divergence(a, a) == pytest.approx((0, 0), abs=1e-12)
+    near, far = (density_divergence(a, a + shift) for shift in (0.5, 5.0))
+    assert 0 < near.js < far.js <= math.log(2)
+
+
+def test_names_belong_to_models():
+    for given in ({"name": ("x",)}, {"model": ("a", "b"), "name": ("x", "x")}, {"model": ("a", "a")}):
+        with pytest.raises(UsageError, match=r"one name per model|applies only with --model"):
+            SpaceConfig(queries="q", passages="p", **given)
 
 
 @pytest.mark.parametrize(

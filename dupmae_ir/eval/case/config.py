@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
 from dupmae_ir.errors import UsageError
+from dupmae_ir.eval.reports.tally import FINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,17 +15,26 @@ class CaseConfig(ComputeOptions, OutputOptions):
     """Options of ``dupmae-ir eval.case``."""
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
-        OneOf(("query", "topics")),
-        Requires("topics", ("qid",)),
-        Requires("qrels", ("qid",)),
-        Requires("remove_query", ("qid",)),
+        OneOf(("query", "topics", "published")),
+        OneOf(("qid", "find"), required=False),
+        OneOf(("qid", "published"), required=False),
+        Requires("topics", ("qid", "find")),
+        Requires("qrels", ("qid", "find", "published")),
+        Requires("find", ("topics",)),
+        Requires("find", ("qrels",)),
+        Requires("remove_query", ("qid", "find", "published")),
     )
 
     index: str = option(help="index folder with both parts", group="input", metavar="FOLDER")
     query: str | None = option(None, "text of one query", group="input", metavar="TEXT")
-    topics: str | None = option(None, "topics file; select queries with --qid", group="input", metavar="FILE")
+    topics: str | None = option(None, "topics file; select queries with --qid or --find", group="input", metavar="FILE")
     qid: tuple[str, ...] = option(
         (), "queries of --topics; with --query, the id of the query in --qrels", group="input", metavar="QID"
+    )
+    published: bool = option(
+        False,
+        "the four queries of DupMAE's Tables 5 and 6 (MS MARCO dev), with the ranks that the paper prints",
+        group="input",
     )
     qrels: str | None = option(
         None, "judgements (TREC, BEIR, or a BEIR folder), to report the ranks of answers", group="input", metavar="PATH"
@@ -33,6 +43,13 @@ class CaseConfig(ComputeOptions, OutputOptions):
     corpus: str | None = option(
         None, "the collection, to show titles and texts (read once)", group="input", metavar="PATH"
     )
+    find: str | None = option(
+        None,
+        "search all judged topics and show those that [CLS], OT and their sum answer in this way, best rank first",
+        group="study",
+        choices=tuple(FINDS),
+    )
+    most: int = option(2, "cases shown of those found", group="study", at_least=1, only_with="find")
     rel_level: int = option(1, "smallest grade of an answer", group="study", at_least=1)
     within: int = option(10, "ranks within which an answer counts as found", group="study", at_least=1)
     depth: int = option(1000, "length of the lists in which ranks are looked up", group="study", at_least=1)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.eval.case.config import CaseConfig
+from dupmae_ir.eval.case.published import published
 from dupmae_ir.eval.reports.case import LISTS, Case, Shown, text
+from dupmae_ir.eval.reports.tally import Tally, first_ranks
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
@@ -18,23 +20,68 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Hit, Qrels, Query
 
 
-def run(config: CaseConfig) -> list[Case]:
+@dataclass(frozen=True)
+class Study:
+    """The cases, and with ``--find`` the counts over all topics."""
+
+    cases: list[Case]
+    tally: Tally | None = None
+
+    def text(self, config: CaseConfig) -> str:
+        """The study in the format of ``config``."""
+        return text(self.cases, "json" if config.json else config.format, self.tally)
+
+
+def run(config: CaseConfig) -> Study:
     """One :class:`Case` per query; also written to ``config.output``. Raises :class:`DupmaeError` subclasses."""
-    queries = _queries(config)
-    judged = read_qrels(config.qrels, config.split) if config.qrels else {}
+    queries, judged = _queries(config), _judgements(config)
+    if config.find:
+        queries = [query for query in queries if query.qid in judged and query.text.strip()]
     for query in queries:
         if config.qrels and query.qid not in judged:
             raise UnknownName(f"{config.qrels} has no judgements for query {query.qid!r}.{suggest(query.qid, judged)}")
     searcher = Searcher.open(
         config.index, config.model, device=config.device, dtype=config.dtype, threads=config.threads
     )
-    cases = study(searcher, queries, judged, config)
+    tally = None
+    if config.find:
+        tally = find(searcher, queries, judged, config)
+        chosen = [ranks.qid for ranks in tally.found[: config.most]]
+        queries = sorted((q for q in queries if q.qid in chosen), key=lambda q: chosen.index(q.qid))
+    cases = study(searcher, queries, judged, config) if queries else []
     documents = find_documents(config.corpus, {docid for case in cases for docid in case.documents})
-    cases = [_with_texts(case, documents) for case in cases]
+    known = published() if config.published else {}
+    cases = [replace(_with_texts(c, documents), paper=known[c.qid].sentence if c.qid in known else "") for c in cases]
+    made = Study(cases, tally)
     if config.output is not None:
         with atomic_write(config.output) as file:
-            file.write(text(cases, "json" if config.json else config.format) + "\n")
-    return cases
+            file.write(made.text(config) + "\n")
+    return made
+
+
+def find(searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: CaseConfig) -> Tally:
+    """Search all ``queries`` in the three modes and count which of them are answered within ``config.within``.
+
+    Raises :class:`UsageError` if no query has an answer in the index.
+    """
+    answers = {
+        q.qid: {d for d, grade in judged[q.qid].items() if grade >= config.rel_level and searcher.row(d) is not None}
+        for q in queries
+    }
+    queries = [query for query in queries if answers[query.qid]]
+    if not queries:
+        raise UsageError(
+            f"no topic of {config.topics} has an answer of {config.qrels} in {config.index}; "
+            "check that the three belong together"
+        )
+    lists = {mode: searcher.search(queries, config.within, mode, remove_query=config.remove_query) for mode in LISTS}
+    ranks = tuple(
+        first_ranks(qid, {mode: [h.docid for h in lists[mode][qid]] for mode in LISTS}, answers[qid], config.within)
+        for qid in (query.qid for query in queries)
+    )
+    assert config.find
+    found = sum(r.satisfies(config.find) for r in ranks)
+    return Tally(config.find, config.within, ranks, min(found, config.most))
 
 
 def study(searcher: Searcher, queries: Sequence[Query], judged: Qrels, config: CaseConfig) -> list[Case]:
@@ -98,11 +145,23 @@ def _with_texts(case: Case, documents: Mapping[str, Document]) -> Case:
     return replace(case, documents=found)
 
 
+def _judgements(config: CaseConfig) -> Qrels:
+    """The judgements of ``--qrels``, else those of the published queries."""
+    if config.qrels:
+        return read_qrels(config.qrels, config.split)
+    return {q.qid: {q.answer: 1} for q in published().values()} if config.published else {}
+
+
 def _queries(config: CaseConfig) -> list[Query]:
+    """The queries of the study; with ``--find``, all topics."""
     if config.query is not None:
         return [Query(config.qid[0] if config.qid else "", config.query)]
+    if config.published:
+        return [Query(q.qid, q.text) for q in published().values()]
     assert config.topics
     topics = {topic.qid: topic for topic in read_topics(config.topics)}
+    if config.find:
+        return list(topics.values())
     for qid in config.qid:
         if qid not in topics:
             raise UnknownName(f"{config.topics} has no topic {qid!r}.{suggest(qid, topics)}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dupmae_ir.console import table
 from dupmae_ir.eval.reports import page
+from dupmae_ir.eval.reports.tally import Tally
 
 if TYPE_CHECKING:
     from dupmae_ir.search.explain import TermShare
@@ -57,6 +58,7 @@ class Case:
     absent: tuple[str, ...]  #: relevant documents that are not in the index
     lists: dict[str, tuple[str, ...]]
     documents: dict[str, Shown]
+    paper: str = ""  #: for a published query, what the paper prints
 
     def best_rank(self, mode: str) -> int | None:
         """The rank of the first answer in a list; None if there is none."""
@@ -83,14 +85,14 @@ class Case:
         return f"finds an answer at rank {rank:,}" if rank <= self.within else f"misses (first answer at rank {rank:,})"
 
 
-def as_text(cases: Sequence[Case]) -> str:
+def as_text(cases: Sequence[Case], tally: Tally | None = None) -> str:
     """For a terminal, 100 columns."""
-    return "\n\n\n".join("\n".join(_text_lines(case)) for case in cases)
+    return "\n\n\n".join([*([tally.as_text()] if tally else []), *("\n".join(_text_lines(case)) for case in cases)])
 
 
-def as_markdown(cases: Sequence[Case]) -> str:
+def as_markdown(cases: Sequence[Case], tally: Tally | None = None) -> str:
     """One section per query."""
-    lines = []
+    lines = [tally.as_markdown(), ""] if tally else []
     for case in cases:
         lines += [f"## {_md(case.name)}", "", _md(_sentence(case)) + ".", ""]
         if case.answers:
@@ -107,9 +109,9 @@ def as_markdown(cases: Sequence[Case]) -> str:
     return "\n".join(line.rstrip() for line in lines).rstrip("\n")
 
 
-def as_html(cases: Sequence[Case]) -> str:
+def as_html(cases: Sequence[Case], tally: Tally | None = None) -> str:
     """A self-contained page; matched words of a text are marked."""
-    body: list[str] = []
+    body: list[str] = [tally.as_html()] if tally else []
     for case in cases:
         body += [f"<h2>{page.esc(case.name)}</h2>", f"<p>{page.esc(_sentence(case))}.</p>"]
         if case.answers:
@@ -120,26 +122,22 @@ def as_html(cases: Sequence[Case]) -> str:
     return page.page("[CLS], OT and their sum: a case study", body)
 
 
-def as_json(cases: Sequence[Case]) -> str:
-    """Everything, in full precision."""
+def as_json(cases: Sequence[Case], tally: Tally | None = None) -> str:
+    """Everything, in full precision: a list of cases; with ``tally``, an object of ``tally`` and ``cases``."""
     found = [
         {**asdict(case), "verdict": case.verdict, "best_rank": {mode: case.best_rank(mode) for mode in LISTS}}
         for case in cases
     ]
-    return json.dumps(found, indent=2, ensure_ascii=False)
+    whole = {"tally": tally.to_dict(), "cases": found} if tally else found
+    return json.dumps(whole, indent=2, ensure_ascii=False)
 
 
-def text(cases: Sequence[Case], format: str) -> str:
-    """``cases`` in one of :data:`FORMATS`."""
-    return FORMATS[format](cases)
+def text(cases: Sequence[Case], format: str, tally: Tally | None = None) -> str:
+    """``cases`` in one of :data:`FORMATS`, after the counts of ``tally``."""
+    return FORMATS[format](cases, tally)
 
 
-FORMATS: dict[str, Callable[[Sequence[Case]], str]] = {
-    "text": as_text,
-    "markdown": as_markdown,
-    "html": as_html,
-    "json": as_json,
-}
+FORMATS: dict[str, Callable[..., str]] = {"text": as_text, "markdown": as_markdown, "html": as_html, "json": as_json}
 
 
 def _text_lines(case: Case) -> list[str]:
@@ -157,7 +155,8 @@ def _text_lines(case: Case) -> list[str]:
 def _sentence(case: Case) -> str:
     lost = f"; {len(case.absent)} of its answers are not in the index" if case.absent and case.answers else ""
     shared = len(set(case.lists["dense"]) & set(case.lists["impact"]))
-    return case.verdict + lost if case.judged else f"{case.verdict}; {shared} shown documents are in both lists"
+    ours = case.verdict + lost if case.judged else f"{case.verdict}; {shared} shown documents are in both lists"
+    return f"{ours}. {case.paper}" if case.paper else ours
 
 
 def _answers_header() -> list[str]:

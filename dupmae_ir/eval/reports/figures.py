@@ -99,13 +99,24 @@ def curves(series: Mapping[str, Sequence[float]], x_name: str, y_name: str, titl
 
 
 def scatter(
-    groups: Mapping[str, Iterable[tuple[float, float]]], x: Axis, y: Axis, title: str, diagonal: bool = False
+    groups: Mapping[str, Iterable[tuple[float, float]]],
+    x: Axis,
+    y: Axis,
+    title: str,
+    diagonal: bool = False,
+    lines: Sequence[Iterable[tuple[tuple[float, float], tuple[float, float]]]] = (),
 ) -> str:
-    """Group -> points, with one shape and colour per group; coinciding points make a larger mark."""
+    """Group -> points, with one shape and colour per group; coinciding points make a larger mark.
+
+    ``lines``: per group, segments in its colour, such as contours of its density.
+    """
     counted = {name: Counter((round(a, 3), round(b, 3)) for a, b in points) for name, points in groups.items()}
     low, high = max(x.low, y.low), min(x.high, y.high)
     x, y = _with_room(x), _with_room(y)
     parts = [_line(_x(x, low), _y(y, low), _x(x, high), _y(y, high), "mean")] if diagonal else []
+    for number, segments in enumerate(lines):
+        path = "".join(f"M{_x(x, a):.1f} {_y(y, b):.1f}L{_x(x, c):.1f} {_y(y, d):.1f}" for (a, b), (c, d) in segments)
+        parts.append(f'<path class="line {_colour(number)}" d="{path}"/>')
     for number, (name, points) in enumerate(counted.items()):
         for (a, b), count in sorted(points.items()):
             mark = _mark(number, _x(x, a), _y(y, b), min(2.4 * math.sqrt(count), 11))
@@ -114,6 +125,71 @@ def scatter(
     sizes = ", ".join(f"{sum(points.values())} {name}" for name, points in counted.items())
     keys = [(name, lambda px, py, n=n: _mark(n, px + 9, py, 3.5)) for n, name in enumerate(counted)]
     return _svg(title, f"{y.name} over {x.name}: {sizes}.", [*_grid(x, y), *parts], keys)
+
+
+def bars(
+    values: Mapping[str, tuple[float, float]], y_name: str, title: str, marks: Sequence[tuple[int, int, str]] = ()
+) -> str:
+    """Name -> (mean, standard deviation) as bars with error bars; ``marks``: brackets with a text between two bars.
+
+    Values below 0.01 are shown in units of a power of ten.
+    """
+    highest = max(mean + deviation for mean, deviation in values.values())
+    if 0 < highest < 0.01:  # labels such as 0.00005 would not fit
+        unit = 10.0 ** math.floor(math.log10(highest))
+        values = {name: (mean / unit, deviation / unit) for name, (mean, deviation) in values.items()}
+        highest, y_name = highest / unit, f"{y_name}, units of {unit:.0e}"
+    top = 1.05 + 0.13 * len(marks)
+    steps = linear("", 0, highest)
+    scale = replace(steps, high=top * highest, ticks=[t for t in steps.ticks if t <= highest])
+    wide = (WIDTH - LEFT - RIGHT) / len(values)
+    middles = [LEFT + (n + 0.5) * wide for n in range(len(values))]
+    floor, parts = _y(scale, 0), []
+    for number, (at, (name, (mean, deviation))) in enumerate(zip(middles, values.items(), strict=True)):
+        high = _y(scale, mean)
+        parts.append(
+            f'<rect class="mark {_colour(number)}" x="{at - 0.3 * wide:.1f}" y="{high:.1f}" width="{0.6 * wide:.1f}" '
+            f'height="{floor - high:.1f}"><title>{_esc(name)}: {mean:.4g} +- {deviation:.2g}</title></rect>'
+        )
+        parts.append(_line(at, _y(scale, mean + deviation), at, _y(scale, max(0.0, mean - deviation)), "axis"))
+        shown = name if len(name) <= 70 // len(values) else f"{name[: 70 // len(values) - 3]}..."
+        parts.append(f'<text x="{at:.1f}" y="{floor + 14:.1f}" text-anchor="middle">{_esc(shown)}</text>')
+    for number, (first, second, text) in enumerate(marks):
+        high = _y(scale, highest * (1.08 + 0.13 * number))
+        parts.append(_line(middles[first], high, middles[second], high, "axis"))
+        middle = (middles[first] + middles[second]) / 2
+        parts.append(f'<text x="{middle:.1f}" y="{high - 2:.1f}" text-anchor="middle">{_esc(text)}</text>')
+    x = Axis(y_name, 0, 1, ())
+    description = "; ".join(f"{name} {mean:.4g}" for name, (mean, _) in values.items())
+    return _svg(title, f"{y_name}: {description}.", [*_grid(x, scale), *parts])
+
+
+def lines(series: Mapping[str, Sequence[tuple[float, float, float]]], x_name: str, y_name: str, title: str) -> str:
+    """Name -> (x, mean, standard deviation), in the order of x: a line with a mark and an error bar at each x."""
+    points = [point for listed in series.values() for point in listed]
+    x = linear(x_name, min(p[0] for p in points), max(p[0] for p in points), about=4)
+    y = linear(y_name, min(p[1] - p[2] for p in points), max(p[1] + p[2] for p in points))
+    parts = []
+    for number, listed in enumerate(series.values()):
+        places = [(_x(x, at), _y(y, mean)) for at, mean, _ in listed]
+        path = " ".join(f"{'L' if n else 'M'}{px:.1f} {py:.1f}" for n, (px, py) in enumerate(places))
+        parts.append(f'<path class="line {_colour(number)} d{number % 4}" d="{path}"/>')
+        for (px, py), (at, mean, deviation) in zip(places, listed, strict=True):
+            if deviation:
+                parts.append(_line(px, _y(y, mean - deviation), px, _y(y, mean + deviation), "axis"))
+            mark, words = _mark(number, px, py, 3.5), f"{at:,g}: {mean:.4f}"
+            parts.append(mark.replace("/>", f"><title>{words}</title></{mark[1:].split()[0]}>"))
+    keys = [(name, lambda px, py, n=n: _mark(n, px + 9, py, 3.5)) for n, name in enumerate(series)]
+    ends = "; ".join(f"{name}: {listed[-1][1]:.4f} at {listed[-1][0]:,g}" for name, listed in series.items())
+    return _svg(title, f"{y_name} over {x_name}: {ends}.", [*_grid(x, y), *parts], keys)
+
+
+def side_by_side(svgs: Sequence[str]) -> str:
+    """Several figures as one, in a row."""
+    inner = (svg.split(">", 1)[1].removesuffix("</svg>") for svg in svgs)
+    parts = (f'<g transform="translate({n * WIDTH} 0)">{part}</g>' for n, part in enumerate(inner))
+    height = max(float(svg.split('viewBox="', 1)[1].split('"', 1)[0].split()[3]) for svg in svgs)
+    return f'<svg viewBox="0 0 {len(svgs) * WIDTH} {height:g}" role="img">{"".join(parts)}</svg>'
 
 
 def standalone(svg: str, style: str) -> str:

@@ -79,7 +79,7 @@ def as_markdown(report: Report) -> str:
 
 
 def as_latex(report: Report) -> str:
-    """A booktabs table, the best of each column bold; other lines as comments, the legend below the table."""
+    """A booktabs table, the best of each column bold; other lines as comments, the legend below the tabular."""
     rows = [
         [_tex(name), *(_bold(c, r"\textbf{{{}}}") + _tex_marks(c.marks) for c in row)]
         for name, row in cells(report).items()
@@ -89,11 +89,11 @@ def as_latex(report: Report) -> str:
     if report.comparison:
         notes += [f"% {'; '.join(row)}" for row in comparison_text.rows(report.comparison)]
     body = [" & ".join(row) + r" \\" for row in rows]
-    columns = 1 + len(report.measures)
     start = rf"\begin{{tabular}}{{l{'r' * len(report.measures)}}}"
-    below = [rf"\multicolumn{{{columns}}}{{l}}{{\footnotesize {_tex(line)}}} \\" for line in _legend(report)]
-    rules = [r"\toprule", header + r" \\", r"\midrule", *body, r"\bottomrule", *below]
-    return "\n".join([*notes, start, *rules, r"\end{tabular}"])
+    legend = _legend(report)
+    below = [r"\par\smallskip", *(rf"{{\footnotesize {_tex(line)}\par}}" for line in legend)] if legend else []
+    rules = [r"\toprule", header + r" \\", r"\midrule", *body, r"\bottomrule"]
+    return "\n".join([*notes, start, *rules, r"\end{tabular}", *below])
 
 
 def as_csv(report: Report) -> str:

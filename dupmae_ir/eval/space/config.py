@@ -22,11 +22,24 @@ class SpaceConfig(ComputeOptions, OutputOptions):
         metavar="PATH",
     )
     split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
-    model: str | None = option(None, "model folder (default: the embedded model)", group="input", metavar="FOLDER")
+    model: tuple[str, ...] = option(
+        (),
+        "model folders, one panel each, compared on the same pairs (default: the embedded model)",
+        group="input",
+        metavar="FOLDER",
+    )
+    name: tuple[str, ...] = option(
+        (),
+        "names of the models in tables and pictures, in order (default: their folders)",
+        group="input",
+        metavar="NAME",
+        only_with="model",
+    )
     pairs: int = option(400, "query-passage pairs per draw", group="measurement", at_least=2)
     draws: int = option(
         10,
-        "random draws over which the divergences are averaged; one draw if it contains all pairs",
+        "random draws over which the divergences are averaged and tested; disjoint if the data has enough pairs; one "
+        "draw if it contains all pairs",
         group="measurement",
         at_least=1,
     )
@@ -37,10 +50,17 @@ class SpaceConfig(ComputeOptions, OutputOptions):
     )
     seed: int = option(0, "seed of the draws and of t-SNE", group="measurement", at_least=0)
     output: str | None = option(
-        None, "picture of the first draw: .html page or .svg (default: numbers only)", group="output", metavar="FILE"
+        None,
+        "picture of the first draw, with bars for several models: .html page or .svg (default: numbers only)",
+        group="output",
+        metavar="FILE",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        names = self.name or self.model
+        if len(names) != len(self.model) or len(set(names)) < len(names):
+            flag = "--name" if self.name else "--model"
+            raise UsageError(f"{flag} {' '.join(names)}: there must be one name per model, and all must differ")
         if self.output and not self.output.lower().endswith((".html", ".svg")):
             raise UsageError(f"--output {self.output}: name a file that ends in .html or .svg")

@@ -34,7 +34,7 @@ def divergence(distances: np.ndarray) -> Divergence:
     p1 = np.exp(-d) / np.exp(-d).sum()
     p2 = np.exp(-d.T) / np.exp(-d.T).sum()
     average = (p1 + p2) / 2
-    return Divergence(_relative_entropy(p1, p2), (_relative_entropy(p1, average) + _relative_entropy(p2, average)) / 2)
+    return Divergence(relative_entropy(p1, p2), (relative_entropy(p1, average) + relative_entropy(p2, average)) / 2)
 
 
 def tsne(vectors: np.ndarray, perplexity: float = 30.0, seed: int = 0) -> np.ndarray:
@@ -56,5 +56,6 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     return np.asarray(v / np.where(norms == 0, 1.0, norms))
 
 
-def _relative_entropy(p: np.ndarray, q: np.ndarray) -> float:
+def relative_entropy(p: np.ndarray, q: np.ndarray) -> float:
+    """Sum of p log(p / q) over all entries, in nats."""
     return float((p * np.log(p / q)).sum())

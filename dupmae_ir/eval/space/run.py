@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dupmae_ir.console import say
@@ -9,7 +11,7 @@ from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.eval.space.config import SpaceConfig
 from dupmae_ir.eval.space.divergence import cosine_distances, divergence, tsne
-from dupmae_ir.eval.space.report import Space, as_page, as_svg
+from dupmae_ir.eval.space.report import Comparison, Space, as_page, as_svg
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
@@ -19,28 +21,47 @@ from dupmae_ir.types import Representation
 
 
 @with_torch_threads
-def run(config: SpaceConfig) -> Space:
-    """Read the pairs, encode them, measure the divergences, and write the picture if requested."""
+def run(config: SpaceConfig) -> Comparison:
+    """Read the pairs, encode them with each model, measure the divergences, and write the picture if requested."""
     queries, passages = _paired(config)
     drawn = _draws(len(queries), config)
-    if config.output and not 1 <= config.perplexity < 2 * len(drawn[0]):
+    if config.output and not 1 <= config.perplexity < 2 * len(drawn.rows[0]):
         raise UsageError(
-            f"--perplexity {config.perplexity:g} must be at least 1 and less than the {2 * len(drawn[0])} points"
+            f"--perplexity {config.perplexity:g} must be at least 1 and less than the {2 * len(drawn.rows[0])} points"
         )
-    used = sorted({i for rows in drawn for i in rows})
-    encoder = load_encoder(config.model, device=config.device, dtype=config.dtype, parts=("cls",))
-    say(f"{encoder.name}: {len(used):,} queries and their passages", config.quiet)
-    q = _vectors(encoder.encode_queries([queries[i] for i in used]), encoder.name)
-    p = _vectors(encoder.encode_documents([passages[i] for i in used]), encoder.name)
+    used = sorted({i for rows in drawn.rows for i in rows})
+    texts = [queries[i] for i in used], [passages[i] for i in used]
     position = {row: n for n, row in enumerate(used)}
-    rows = [[position[i] for i in draw] for draw in drawn]
-    found = tuple(divergence(cosine_distances(q[r], p[r])) for r in rows)
-    points = tsne(np.concatenate([q[rows[0]], p[rows[0]]]), config.perplexity, config.seed) if config.output else None
-    space = Space(encoder.name, len(queries), len(drawn[0]), found, points)
+    rows = [[position[i] for i in draw] for draw in drawn.rows]
+    names = config.name or config.model or ("",)
+    spaces = tuple(
+        _measured(model, name, texts, rows, len(queries), config)
+        for model, name in zip(config.model or (None,), names, strict=True)
+    )
+    made = Comparison(spaces, drawn.disjoint)
     if config.output:
         with atomic_write(config.output) as file:
-            file.write(as_svg(space) if config.output.lower().endswith(".svg") else as_page(space, config))
-    return space
+            file.write(as_svg(made) if config.output.lower().endswith(".svg") else as_page(made, config))
+    return made
+
+
+def _measured(
+    model: str | None,
+    name: str,
+    texts: tuple[list[str], list[str]],
+    rows: list[list[int]],
+    available: int,
+    config: SpaceConfig,
+) -> Space:
+    """One model: its divergences in all draws, and the t-SNE coordinates of the first if there will be a picture."""
+    encoder = load_encoder(model, device=config.device, dtype=config.dtype, parts=("cls",))
+    say(f"{encoder.name}: {len(texts[0]):,} queries and their passages", config.quiet)
+    q = _vectors(encoder.encode_queries(texts[0]), encoder.name)
+    p = _vectors(encoder.encode_documents(texts[1]), encoder.name)
+    found = tuple(divergence(cosine_distances(q[r], p[r])) for r in rows)
+    points = tsne(np.concatenate([q[rows[0]], p[rows[0]]]), config.perplexity, config.seed) if config.output else None
+    shown = name if config.name or len(config.model) > 1 else encoder.name
+    return Space(shown, available, len(rows[0]), found, points)
 
 
 def _paired(config: SpaceConfig) -> tuple[list[str], list[str]]:
@@ -69,14 +90,22 @@ def _paired(config: SpaceConfig) -> tuple[list[str], list[str]]:
     return [query for query, _ in found], [passage for _, passage in found]
 
 
-def _draws(available: int, config: SpaceConfig) -> list[list[int]]:
-    """Rows of the pairs of each draw. If a draw contains all pairs, there is only one."""
+class _Draws(NamedTuple):
+    rows: list[list[int]]  #: rows of the pairs, per draw
+    disjoint: bool  #: whether no pair is in two draws
+
+
+def _draws(available: int, config: SpaceConfig) -> _Draws:
+    """The pairs of each draw, disjoint if there are enough. If a draw contains all pairs, there is only one."""
     pairs = min(config.pairs, available)
     if pairs < config.pairs:
         say(f"note: the data has {available:,} pairs, fewer than --pairs {config.pairs}", config.quiet)
     rng = np.random.default_rng(config.seed)
     draws = 1 if pairs == available else config.draws
-    return [rng.choice(available, pairs, replace=False).tolist() for _ in range(draws)]
+    if draws * pairs <= available:
+        order = rng.permutation(available)[: draws * pairs].reshape(draws, pairs)
+        return _Draws(order.tolist(), True)
+    return _Draws([rng.choice(available, pairs, replace=False).tolist() for _ in range(draws)], False)
 
 
 def _vectors(representation: Representation, name: str) -> np.ndarray:
