@@ -82,11 +82,8 @@ def load_model(
         if modules is not None:
             config = modules.applied(config)
         tokenizer = _common_tokenizer(path, [_load_tokenizer(homes[s], home) for s in SIDES], lms)
-        config = replace(
-            config,
-            activation=config.activation if activation is None else activation,
-            normalize=config.normalize if normalize is None else normalize,
-        )
+        given = {"activation": activation, "normalize": normalize}
+        config = replace(config, **{name: value for name, value in given.items() if value is not None})
         projections = _load_projections(home, homes, lms)
         if modules is not None:
             projections = dict.fromkeys(SIDES, modules.projection(int(lms["document"].config.hidden_size)))

@@ -56,8 +56,7 @@ def save_model(
     else:
         for side, name in UNTIED.items():
             _write_side(aside / name, model.side(side), tokenizer, config, half)
-        # Tevatron looks for the tokenizer here.
-        tokenizer.save_pretrained(aside)
+        tokenizer.save_pretrained(aside)  # where Tevatron looks for it
         write_json(aside / CONFIG, config.record())
     if lexicon is not None:
         shutil.copyfile(lexicon, aside / LEXICON)

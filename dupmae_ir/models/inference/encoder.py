@@ -104,9 +104,7 @@ class TextEncoder:
         folder = model_folder(model)
         # A lexical OT part needs no masked-LM head.
         lexical = Path(folder).is_dir() and read_config(folder).ot == "lexical"
-        module, tokenizer, config = load_model(
-            folder, "ot" in parts and not lexical, activation, normalize, published=True
-        )
+        module, tokenizer, config = load_model(folder, "ot" in parts and not lexical, activation, normalize, True)
         lexicon = _lexicon(folder, config, module) if lexical and "ot" in parts else None
         where = pick_device(device)[0]
         kind = pick_dtype(dtype, where)[0]
@@ -123,8 +121,7 @@ class TextEncoder:
             normalize=config.normalize,
             ot=config.ot,
         )
-        parts, digest = tuple(parts), folder_digest(folder)
-        return cls(model_name(model), digest, module, tokenizer, settings, parts, where, kind, lexicon)
+        return cls(model_name(model), folder_digest(folder), module, tokenizer, settings, parts, where, kind, lexicon)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).
