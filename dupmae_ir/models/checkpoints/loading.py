@@ -82,8 +82,10 @@ def load_model(
         if modules is not None:
             config = modules.applied(config)
         tokenizer = _common_tokenizer(path, [_load_tokenizer(homes[s], home) for s in SIDES], lms)
-        given = {"activation": activation, "normalize": normalize}
-        config = replace(config, **{name: value for name, value in given.items() if value is not None})
+        if activation is not None:
+            config = replace(config, activation=activation)
+        if normalize is not None:
+            config = replace(config, normalize=normalize)
         projections = _load_projections(home, homes, lms)
         if modules is not None:
             projections = dict.fromkeys(SIDES, modules.projection(int(lms["document"].config.hidden_size)))
