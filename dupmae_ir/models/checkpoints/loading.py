@@ -79,8 +79,7 @@ def load_model(
         home = path.parent if path.is_file() else path
         modules = read_modules(home) if published and path.is_dir() else None
         config = _read_configs(home, homes)
-        if modules is not None:
-            config = modules.applied(config)
+        config = modules.applied(config) if modules else config
         tokenizer = _common_tokenizer(path, [_load_tokenizer(homes[s], home) for s in SIDES], lms)
         if activation is not None:
             config = replace(config, activation=activation)
