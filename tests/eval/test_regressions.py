@@ -226,7 +226,7 @@ def test_report_formats(measured, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", *options, "--format", "html", "--file", str(page)]) == 0
     text = page.read_text()
-    assert '<details id="tiny/hybrid">' in text
+    assert '<li id="tiny/hybrid">' in text
     assert "dupmae-ir search --index" in text
     assert "not run in this folder" in text
     capsys.readouterr()

@@ -255,7 +255,7 @@ def as_dict(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> dict[str,
         }
         for m in mean_rows
     ]
-    passed = all(r.passes for r in (*rows, *mean_rows))
+    passed = all(r.passes for r in rows) and all(m.passes for m in mean_rows)
     counts = {f"against_{side}": words for side, words in side_counts(rows).items()}
     return {"summary": summarize(rows, mean_rows), **counts, "passed": passed, "cases": cases, "means": averages}
 
@@ -272,7 +272,7 @@ def case_dict(case: Case) -> dict[str, Any]:
 
 def as_junit(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
     """JUnit XML, one test per case and per mean. Whatever does not pass is a failure, BETTER and STALE too."""
-    every = [*rows, *mean_rows]
+    every: list[Row | MeanRow] = [*rows, *mean_rows]
     failed = [r for r in every if not r.passes]
     skipped = [r for r in every if r.passes and r.status == Status.SKIP]
     seconds = sum(r.result.seconds for r in rows if r.result)

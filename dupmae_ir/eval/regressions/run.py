@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -14,15 +15,18 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases, html_report, report
 from dupmae_ir.eval.regressions.accept import accept
 from dupmae_ir.eval.regressions.cases import Case, Regression
-from dupmae_ir.eval.regressions.commands import command_lines, result_path, run_path
+from dupmae_ir.eval.regressions.commands import command_lines, index_path, result_path, run_path
 from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunOptions
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.execute import Result, changed_names, execute, load_result
+from dupmae_ir.eval.regressions.html_report import Moved
 from dupmae_ir.eval.regressions.report import MeanRow, Row, as_dict, mean_lines, means, row_lines, summarize
-from dupmae_ir.eval.regressions.verdict import Status, Verdict, judge
+from dupmae_ir.eval.regressions.verdict import SHOWN, Status, Verdict, changed_queries, judge
 from dupmae_ir.eval.regressions.workspace import Workspace
+from dupmae_ir.io.downloads import cache_folder
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write, sha256_file
+from dupmae_ir.io.topics import read_topics
 
 
 def run(options: RunOptions) -> dict[str, Any]:
@@ -181,6 +185,34 @@ class Selection:
         names.sort(key=lambda name: not self.regressions[name].accepted)
         return [(self.regressions[n].title, [r for r in rows if r.case.regression == n]) for n in names]
 
+    def moved(self, rows: list[Row]) -> dict[str, tuple[list[Moved], str]]:
+        """Case id -> the queries that changed most since their values were accepted, and the command to study them."""
+        return {row.case.id: found for row in rows if row.result and (found := self._moved(row.case, row.result))}
+
+    def _moved(self, case: Case, result: Result) -> tuple[list[Moved], str] | None:
+        measure = case.all_measures[0]
+        then = self.regressions[case.regression].accepted_queries.get(case.name, {}).get(measure, {})
+        changed = changed_queries(result.per_query.get(measure, {}), then)[:SHOWN]
+        if not changed:
+            return None
+        workspace = self.workspace(case)
+        files = workspace.planned_collection(case.collection)
+        texts = {t.qid: t.text for t in read_topics(files.queries)} if files.queries.is_file() else {}
+        qids = " ".join(shlex.quote(qid) for qid, _ in changed)
+        command = (
+            f"dupmae-ir eval.case --index {index_path(case, workspace)} --topics {files.queries} --qid {qids} "
+            f"--qrels {files.qrels(case.test)} --corpus {files.corpus}"
+        )
+        moved = [Moved(qid, difference, texts.get(qid, "")) for qid, difference in changed]
+        return moved, command if case.mode == "hybrid" else ""
+
+    def command_folders(self) -> dict[str, str]:
+        """Shell variable -> the folder that it stands for in the commands of a page."""
+        output, cache = self.options.output, str(_path(self.options.cache) or cache_folder())
+        # The longest first, because the first that matches is replaced.
+        folders = {"TRAINING": f"{output}/training", "SETS": f"{cache}/collections", "OUT": output, "CACHE": cache}
+        return folders | ({"DATA": self.options.collections} if self.options.collections else {})
+
     def accept(self) -> list[Case]:
         """Accept the results on disk and return their cases.
 
@@ -222,7 +254,9 @@ class Selection:
 def _rendered(name: str, selection: Selection, rows: list[Row]) -> str:
     mean_rows = selection.means(rows)
     if name == "html":
-        return html_report.as_html(selection.by_regression(rows), mean_rows)
+        return html_report.as_html(
+            selection.by_regression(rows), mean_rows, selection.moved(rows), selection.command_folders()
+        )
     if name == "junit":
         return report.as_junit(rows, mean_rows)
     renderers = {"markdown": report.as_markdown, "json": report.as_json, "reproduction": report.reproduction}

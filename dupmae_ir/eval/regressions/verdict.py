@@ -5,7 +5,7 @@ stated difference on another processor. Trained rows may differ by what two seed
 that is not stated, by the 95 % bootstrap interval of the mean paired difference. The digests of documents, topics and
 judgements must be those of the accepted values, whatever the values are.
 
-Papers print no values per query: the tolerance is the case's own, or that of two seeds, or the bootstrap interval of the
+Papers print no values per query: the tolerance is the case's own, that of two seeds, or the bootstrap interval of the
 measured mean, plus half a unit of the printed number's last digit.
 """
 
