@@ -49,8 +49,9 @@ class Row:
     def verdict(self, measure: str, against: str) -> Verdict | None:
         """The verdict on a measure against the paper or the accepted value; None if the two are not compared."""
         found = (v for v in self.verdicts if v.measure == measure and v.against == against)
+        compared = measure in self.case.paper and self.case.compare if against == PAPER else bool(self.accepted)
         whole = (v for v in self.verdicts if not v.measure and v.against in ("", against))
-        return next(found, None) or next(whole, None)
+        return next(found, None) or next((v for v in whole if compared or not v.status.passes), None)
 
     def reasons(self, measure: str) -> str:
         """Why the measure has its statuses, in words."""
