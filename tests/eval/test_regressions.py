@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -235,6 +236,36 @@ def test_report_formats(measured, tmp_path, capsys):
     assert main(["report", *options, "--format", "junit"]) == 0
     suite = ElementTree.fromstring(capsys.readouterr().out.split("\n", 1)[1])
     assert suite.get("skipped") == "4"
+
+
+def test_the_page_of_all_cases_is_short_and_its_links_lead_somewhere(tmp_path):
+    page = tmp_path / "page.html"
+    known = cases.load(RECIPES)
+    names = [name for name in known if not name.startswith("bm25.")]
+    assert main(["report", *names, "--format", "html", "--file", str(page), "--output", "runs/regressions"]) == 0
+    text = page.read_text()
+    # 300 KB for the 255 cases of the papers and of our own.
+    assert len(text.encode()) < 300 * 1024 / 255 * sum(len(known[name].cases) for name in names)
+    anchors = re.findall('id="([^"]+)"', text)
+    assert len(set(anchors)) == len(anchors)
+    assert set(re.findall('href="#([^"]+)"', text)) <= set(anchors)
+    assert all(f'id="{case.id}"' in text for name in names for case in known[name].cases)
+
+
+def test_the_page_shows_the_text_of_queries_that_changed_and_their_case_command(work, tmp_path, capsys):
+    folder = changed_recipes(tmp_path)
+    path = folder / "accepted/tiny.json"
+    queries = json.loads(path.read_text())
+    queries["hybrid"]["nDCG@10"]["q5"] += 0.25
+    path.write_text(json.dumps(queries))
+    assert run_hybrid(work, capsys, "--recipes", str(folder))[0] == 0
+    options = ["tiny/hybrid", "--output", str(work), "--recipes", str(folder)]
+    assert main(["report", *options, "--format", "html"]) == 0
+    text = capsys.readouterr().out
+    rows = (json.loads(line) for line in (work / "collections/tiny/queries.jsonl").read_text().splitlines())
+    assert next(row["text"] for row in rows if row["_id"] == "q5") in text
+    assert "dupmae-ir eval.case --index" in text
+    assert "--qid q5 " in text
 
 
 @pytest.mark.parametrize("tier", TIERS)
