@@ -20,7 +20,7 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.measures import Measure, parse_measures
-from dupmae_ir.types import Qrels
+from dupmae_ir.types import Qrels, Run
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ def _evaluation(
     config: EvalConfig, qrels: Qrels, path: str, measures: Sequence[Measure]
 ) -> tuple[Evaluation, Ranks | None]:
     found = read_run(path, warn=lambda message: say(message, config.quiet))
+    if own := self_hits(found):
+        say(_self_hits_warning(path, own), config.quiet)
     complete, removed = config.complete, config.remove_unjudged
     try:
         evaluation = evaluate(qrels, found, measures, complete=complete, remove_unjudged=removed)
@@ -91,6 +93,20 @@ def _evaluation(
         raise InputError(f"{path}: {e}") from None
     ranks = relevant_ranks(qrels, found, config.rel_level, complete, removed) if config.html else None
     return evaluation, ranks
+
+
+def self_hits(run: Run) -> list[str]:
+    """The queries of a run that retrieve a document with their own id."""
+    return [qid for qid, hits in run.items() if any(hit.docid == qid for hit in hits)]
+
+
+def _self_hits_warning(path: str, own: Sequence[str]) -> str:
+    names = ", ".join(own[:3]) + (", ..." if own[3:] else "")
+    some = f"{len(own)} queries retrieve" if own[1:] else "1 query retrieves"
+    return (
+        f"warning: {path}: {some} the document that has the query's own id ({names}); BEIR and Anserini remove it "
+        "(search --remove-query)"
+    )
 
 
 def _baseline(config: EvalConfig, names: Mapping[str, str]) -> str | None:

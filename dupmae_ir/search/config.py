@@ -186,7 +186,7 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         only_with="topics",
     )
     remove_query: bool = option(
-        False, "remove the document with the topic's own id (ArguAna, Quora)", group="with --topics", only_with="topics"
+        False, "remove the document with the topic's own id (sets of BEIR)", group="with --topics", only_with="topics"
     )
     max_passage: bool = option(
         False,

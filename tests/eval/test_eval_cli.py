@@ -123,3 +123,14 @@ def test_help_reads_like_a_page(capsys):
     page = capsys.readouterr().out
     for wanted in ("Evaluate one or more runs", "example:", "--qrels PATH", "nDCG[@k]", "Judged@k", "trec_eval"):
         assert wanted in page
+
+
+def test_self_hits_are_reported_with_their_number(files, capsys):
+    (files / "own.trec").write_text("1 Q0 1 1 2.0 t\n1 Q0 a 2 1.0 t\n2 Q0 2 1 2.0 t\n")
+    assert main(["--qrels", "q", "own.trec", "-m", "MRR@10"]) == 0
+    err = capsys.readouterr().err
+    assert "own.trec: 2 queries retrieve the document that has the query's own id (1, 2)" in err
+    assert "--remove-query" in err
+    assert err.count("\n") == 1
+    assert main(["--qrels", "q", "own.trec", "-m", "MRR@10", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""

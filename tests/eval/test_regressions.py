@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -156,13 +157,12 @@ def test_self_retrieval_not_removed(work, tmp_path, capsys):
     assert "self-retrieval not removed: 4 topics retrieve themselves (q0, q1, q2, ...)" in printed
 
 
-def test_another_configuration_is_stale_until_accepted(work, tmp_path, capsys):
+def test_another_configuration_fails_until_accepted(work, tmp_path, capsys):
     case = 'name = "hybrid"\nmode = "hybrid"\n'
     folder = changed_recipes(tmp_path, (case, case + "search = {dense_weight = 0.5}\n"))
     status, printed = run_hybrid(work, capsys, "--recipes", str(folder))
     assert status == 1
-    assert "STALE" in printed
-    assert "another configuration" in printed
+    assert "the settings differ from those of the accepted values" in printed
     options = ["tiny/hybrid", "--output", str(work), "--recipes", str(folder)]
     assert main(["accept", *options]) == 0
     assert run_hybrid(work, capsys, "--recipes", str(folder))[0] == 0
@@ -175,7 +175,7 @@ def test_another_configuration_is_stale_until_accepted(work, tmp_path, capsys):
     assert "search = {dense_weight = 0.5}" in (folder / "tiny.toml").read_text()
 
 
-def test_a_new_model_is_measured_and_stale_until_accepted(work, tmp_path, capsys):
+def test_a_new_model_is_measured_and_fails_until_accepted(work, tmp_path, capsys):
     weights = cases.load(RECIPES)["tiny"].accepted["hybrid"]["weights"]
     folder = changed_recipes(tmp_path, (weights, "0" * 64), ("sum_of_impacts = 808346", "sum_of_impacts = 1"))
     # As if it were downloaded, with the same bytes on every machine.
@@ -184,7 +184,7 @@ def test_a_new_model_is_measured_and_stale_until_accepted(work, tmp_path, capsys
     options = ["--output", str(work), "--recipes", str(folder), "--model", f"tiny={work / 'models/tiny'}"]
     status, printed = run_hybrid(work, capsys, *options[2:])
     assert status == 1
-    assert "the accepted values are for other weights; check the new ones, then accept them" in printed
+    assert "the weights differ from those of the accepted values (000000000000, now" in printed
     assert main(["accept", "tiny/hybrid", *options]) == 0
     assert run_hybrid(work, capsys, *options[2:])[0] == 0
     assert cases.load(folder)["tiny"].accepted["hybrid"]["weights"] == weights
@@ -201,7 +201,7 @@ def test_a_changed_index_is_accepted_only_after_removing_its_old_values(work, tm
 
 def test_better_does_not_pass(work, tmp_path, capsys):
     value = cases.load(RECIPES)["tiny"].accepted["dense"]["values"]["nDCG@10"]
-    folder = changed_recipes(tmp_path, (repr(value), "0.01"), ("exact = true\n", ""))
+    folder = changed_recipes(tmp_path, (repr(value), "0.01"), ("threads = 1\n", "threads = 2\n"))
     path = folder / "accepted/tiny.json"
     queries = json.loads(path.read_text())
     queries["dense"]["nDCG@10"] = dict.fromkeys(queries["dense"]["nDCG@10"], 0.01)
@@ -227,7 +227,7 @@ def test_report_formats(measured, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", *options, "--format", "html", "--file", str(page)]) == 0
     text = page.read_text()
-    assert '<details id="tiny/hybrid">' in text
+    assert '<li id="tiny/hybrid">' in text
     assert "dupmae-ir search --index" in text
     assert "not run in this folder" in text
     capsys.readouterr()
@@ -236,6 +236,36 @@ def test_report_formats(measured, tmp_path, capsys):
     assert main(["report", *options, "--format", "junit"]) == 0
     suite = ElementTree.fromstring(capsys.readouterr().out.split("\n", 1)[1])
     assert suite.get("skipped") == "4"
+
+
+def test_the_page_of_all_cases_is_short_and_its_links_lead_somewhere(tmp_path):
+    page = tmp_path / "page.html"
+    known = cases.load(RECIPES)
+    names = [name for name in known if not name.startswith("bm25.")]
+    assert main(["report", *names, "--format", "html", "--file", str(page), "--output", "runs/regressions"]) == 0
+    text = page.read_text()
+    # 300 KB for the 255 cases of the papers and of our own.
+    assert len(text.encode()) < 300 * 1024 / 255 * sum(len(known[name].cases) for name in names)
+    anchors = re.findall('id="([^"]+)"', text)
+    assert len(set(anchors)) == len(anchors)
+    assert set(re.findall('href="#([^"]+)"', text)) <= set(anchors)
+    assert all(f'id="{case.id}"' in text for name in names for case in known[name].cases)
+
+
+def test_the_page_shows_the_text_of_queries_that_changed_and_their_case_command(work, tmp_path, capsys):
+    folder = changed_recipes(tmp_path)
+    path = folder / "accepted/tiny.json"
+    queries = json.loads(path.read_text())
+    queries["hybrid"]["nDCG@10"]["q5"] += 0.25
+    path.write_text(json.dumps(queries))
+    assert run_hybrid(work, capsys, "--recipes", str(folder))[0] == 0
+    options = ["tiny/hybrid", "--output", str(work), "--recipes", str(folder)]
+    assert main(["report", *options, "--format", "html"]) == 0
+    text = capsys.readouterr().out
+    rows = (json.loads(line) for line in (work / "collections/tiny/queries.jsonl").read_text().splitlines())
+    assert next(row["text"] for row in rows if row["_id"] == "q5") in text
+    assert "dupmae-ir eval.case --index" in text
+    assert "--qid q5 " in text
 
 
 @pytest.mark.parametrize("tier", TIERS)

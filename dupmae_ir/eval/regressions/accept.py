@@ -34,6 +34,7 @@ def accepted_block(case: Case, result: Result) -> dict[str, Any]:
         "configuration": case.configuration,
         "weights": result.key["weights"],
         "collection": result.key["collection"],
+        **result.inputs,
         "values": dict(result.values),
         "index": index,
         "environment": dict(result.environment),

@@ -32,6 +32,8 @@ SHARED = (
     "test",
     "source",
     "tolerance",
+    "seed_deviation",
+    "drift",
     "compare",
     "measures",
     "note",
@@ -39,6 +41,8 @@ SHARED = (
     "search",
 )
 """Keys that a file may set for all of its cases; a case overrides them."""
+MEAN_TOLERANCE = 0.005
+"""Default tolerance of a mean over collections: about the noise of one collection (0.02) over the root of 14."""
 ACCURACY = "Acc@"
 """Prefix of DPR's answer accuracy, which is computed from passages and answer strings instead of judgements."""
 
@@ -60,7 +64,9 @@ class Case:
     measures: tuple[str, ...]
     paper: Mapping[str, str]  #: measure -> the number as printed
     source: str  #: table or section of the paper
-    tolerance: float | None  #: of a comparison with the paper; None: estimated by bootstrap over queries
+    tolerance: float | None  #: of a comparison with the paper; None: two seeds, or a bootstrap over queries
+    seed_deviation: Mapping[str, float]  #: measure -> standard deviation over training seeds, where it is known
+    drift: float | None  #: allowed difference of fixed weights on another processor; None: none
     compare: bool  #: False: the printed numbers are context only; they belong to other weights
     exact: bool  #: True: a different value in the same environment is a failure
     note: str
@@ -90,6 +96,7 @@ class Mean:
     group: str  #: a group of dupmae_ir.collections
     paper: Mapping[str, str]
     source: str
+    tolerance: float  #: largest difference from the printed mean that is within noise
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,8 @@ def _case(
         paper=paper,
         source=settings.get("source", ""),
         tolerance=settings.get("tolerance"),
+        seed_deviation={canonical(m, where): v for m, v in settings.get("seed_deviation", {}).items()},
+        drift=settings.get("drift"),
         compare=settings.get("compare", True),
         exact=data.get("exact", False),
         note=settings.get("note", ""),
@@ -234,11 +243,12 @@ def _check_settings(case: Case, where: str) -> None:
 
 def _mean(path: Path, data: Mapping[str, Any], table: Mapping[str, Any]) -> Mean:
     where = f"{path}: mean {table.get('name')!r}"
-    _check_keys(table, ("name", "group", "paper", "source"), where)
+    _check_keys(table, ("name", "group", "paper", "source", "tolerance"), where)
     if missing := [k for k in ("name", "group", "paper") if k not in table]:
         raise InputError(f"{where}: missing {', '.join(missing)}")
     paper = {canonical(m, where): _printed(v, where) for m, v in table["paper"].items()}
-    return Mean(table["name"], table["group"], paper, table.get("source", data.get("source", "")))
+    source, tolerance = (table.get(k, data.get(k)) for k in ("source", "tolerance"))
+    return Mean(table["name"], table["group"], paper, source or "", MEAN_TOLERANCE if tolerance is None else tolerance)
 
 
 def canonical(measure: str, where: str) -> str:

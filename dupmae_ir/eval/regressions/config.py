@@ -60,6 +60,13 @@ class RunOptions(CaseOptions):
 
     dry_run: bool = option(False, "print the commands without running them", group="run")
     fresh: bool = option(False, "do not reuse earlier models, indexes and results", group="run")
+    require: tuple[str, ...] = option(
+        (),
+        "fail if a case of this name or pattern (such as 'bm25.beir/*') is skipped or not selected",
+        group="run",
+        metavar="PATTERN",
+    )
+    fail_on_skip: bool = option(False, "fail if any selected case is skipped", group="run")
     junit: str | None = option(None, "also write the results as JUnit XML", group="output", metavar="FILE")
 
 

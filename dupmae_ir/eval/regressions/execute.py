@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir.collections import qrels_digest, topics_digest
 from dupmae_ir.console import say
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
@@ -26,6 +27,7 @@ from dupmae_ir.index.run import run_bm25
 from dupmae_ir.io.publishing import sha256_file, write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
+from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.search.run import run as search
@@ -46,6 +48,7 @@ class Result:
     values: Mapping[str, float] = field(default_factory=dict)  #: measure -> mean
     per_query: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  #: measure -> query id -> value
     index: Mapping[str, Any] = field(default_factory=dict)  #: statistics of the index
+    inputs: Mapping[str, str] = field(default_factory=dict)  #: digests of topics and judgements, by content
     key: Mapping[str, Any] = field(default_factory=dict)  #: digests of everything that determines the values
     environment: Mapping[str, Any] = field(default_factory=dict)
     run_sha256: str = ""
@@ -82,6 +85,7 @@ def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Re
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
+        result = replace(result, inputs=input_digests(case, files))
         result = _index_and_search(case, workspace, files, result, accepted)
     except DupmaeError as e:
         result = replace(result, problems=(*result.problems, str(e)))
@@ -97,6 +101,15 @@ def load_result(path: Path) -> Result | None:
     known = {f.name for f in fields(Result)}
     values = {k: v for k, v in read_json(path).items() if k in known}
     return Result(**{**values, "problems": tuple(values["problems"])})
+
+
+def input_digests(case: Case, files: CollectionFiles) -> dict[str, str]:
+    """Digests of the topics and the judgements of a case, which do not depend on the files' format."""
+    answers = files.answers
+    return {
+        "topics": topics_digest({t.qid: t.text for t in read_topics(files.queries)}),
+        "judgements": sha256_file(answers) if answers else qrels_digest(read_qrels(files.qrels(case.test))),
+    }
 
 
 def changed_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -188,10 +201,10 @@ def _key(case: Case, workspace: Workspace, files: CollectionFiles, model: Path |
             "separator": files.title_separator,
         },
         "search": {
-            **case.search,
-            "mode": case.mode,
             "remove_query": files.remove_query,
             "query_length": files.query_length,
+            **case.search,
+            "mode": case.mode,
         },
         "test": {"topics": sha256_file(files.queries), "judged": sha256_file(files.answers or files.qrels(case.test))},
         "code": code_digest(),
@@ -204,6 +217,8 @@ def _reusable(case: Case, workspace: Workspace, key: Mapping[str, Any]) -> Resul
     result = load_result(result_path(case, workspace))
     path = run_path(case, workspace)
     if result is None or result.problems or not _same(result.key, key) or not path.is_file():
+        return None
+    if any(m not in result.values for m in case.all_measures):
         return None
     if sha256_file(path) != result.run_sha256:
         _log(workspace, f"{path}: changed since it was measured; searching again")

@@ -14,9 +14,10 @@ from dupmae_ir.console import table
 from dupmae_ir.eval.regressions.cases import Case, Mean, Regression
 from dupmae_ir.eval.regressions.environment import describe
 from dupmae_ir.eval.regressions.execute import Result
-from dupmae_ir.eval.regressions.verdict import Status, Verdict, overall
+from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, SIDES, Status, Verdict, compare_printed, overall
 
 NOT_HERE = "not run here"
+SIDE_HEADS = ("against the paper", "against accepted")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,32 @@ class Row:
     @property
     def status(self) -> Status:
         """The most urgent of its verdicts."""
-        return overall(self.verdicts)
+        return overall(self.verdicts) or Status.SKIP
+
+    @property
+    def passes(self) -> bool:
+        """False if somebody must look at a verdict. A value above the paper's passes once it is accepted."""
+        settled = {v.measure for v in self.verdicts if v.against == ACCEPTED and v.measure and v.status.passes}
+        return all(v.status.passes or self._is_settled(v, settled) for v in self.verdicts)
+
+    @staticmethod
+    def _is_settled(verdict: Verdict, settled: set[str]) -> bool:
+        return verdict.against == PAPER and verdict.status is Status.BETTER and verdict.measure in settled
+
+    def verdict(self, measure: str, against: str) -> Verdict | None:
+        """The verdict on a measure against the paper or the accepted value; None if the two are not compared."""
+        found = (v for v in self.verdicts if v.measure == measure and v.against == against)
+        compared = measure in self.case.paper and self.case.compare if against == PAPER else bool(self.accepted)
+        whole = (v for v in self.verdicts if not v.measure and v.against in ("", against))
+        return next(found, None) or next((v for v in whole if compared or not v.status.passes), None)
+
+    def reasons(self, measure: str) -> str:
+        """Why the measure has its statuses, in words."""
+        concerned = (v for v in self.verdicts if v.measure in ("", measure))
+        words = list(dict.fromkeys(v.reason for v in concerned if v.reason))
+        if self.case.paper.get(measure) and not self.case.compare:
+            words.append("the paper's number belongs to other weights")
+        return "; ".join(words)
 
     def measured(self, measure: str) -> float | None:
         """The value of the result, else the accepted value; None if neither exists."""
@@ -44,16 +70,36 @@ class Row:
 
 @dataclass(frozen=True)
 class MeanRow:
-    """A paper's mean over collections, with the measured one; ``missing``: collections without a value."""
+    """A printed mean over collections, with the measured one; ``missing``: collections without a value."""
 
     regression: str
     mean: Mean
     values: Mapping[str, float | None]
     missing: Sequence[str]
+    verdicts: Sequence[Verdict] = ()
+
+    @property
+    def id(self) -> str:
+        """``REGRESSION/mean:NAME``."""
+        return f"{self.regression}/mean:{self.mean.name}"
+
+    @property
+    def status(self) -> Status:
+        """The most urgent of its verdicts."""
+        return overall(self.verdicts) or Status.SKIP
+
+    @property
+    def passes(self) -> bool:
+        """False if a mean differs from the printed one. Each of its collections must be accepted, not the mean."""
+        return all(v.status.passes or v.status is Status.BETTER for v in self.verdicts)
+
+    def verdict(self, measure: str) -> Verdict:
+        """The verdict on a measure's mean."""
+        return next(v for v in self.verdicts if v.measure in ("", measure))
 
 
 def means(regression: Regression, rows: Iterable[Row]) -> list[MeanRow]:
-    """The paper's means computed from measured values; None if a collection of the group is missing."""
+    """The printed means beside those of the measured values, judged; None if a collection of the group is missing."""
     rows = list(rows)
     mean_rows = []
     for mean in regression.means:
@@ -62,8 +108,20 @@ def means(regression: Regression, rows: Iterable[Row]) -> list[MeanRow]:
         for measure in mean.paper:
             known = {r.case.collection: v for r in rows if (v := r.measured(measure)) is not None}
             values[measure], missing = mean_over(mean.group, known)
-        mean_rows.append(MeanRow(regression.name, mean, values, missing))
+        mean_rows.append(MeanRow(regression.name, mean, values, missing, _judge_mean(mean, values, missing)))
     return mean_rows
+
+
+def _judge_mean(mean: Mean, values: Mapping[str, float | None], missing: Sequence[str]) -> list[Verdict]:
+    verdicts = []
+    for measure, value in values.items():
+        if value is None:
+            names = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
+            reason = f"{len(missing)} collections missing: {names}"
+            verdicts.append(Verdict(Status.SKIP, measure, against=PAPER, reason=reason))
+        else:
+            verdicts.append(compare_printed(mean.paper[measure], value, mean.tolerance, measure))
+    return verdicts
 
 
 def row_lines(row: Row) -> list[str]:
@@ -71,8 +129,21 @@ def row_lines(row: Row) -> list[str]:
     head = f"{row.status:<6} {row.case.id}"
     if row.result and row.result.reused:
         head += f"  (measured {row.result.date}, nothing changed since)"
-    lines = [head]
-    for v in row.verdicts:
+    lines = [head, *_verdict_lines(row.verdicts)]
+    if row.result and row.case.paper and not row.case.compare:
+        printed = ", ".join(f"{m} {v}" for m, v in row.case.paper.items())
+        lines.append(f"       not compared with the paper ({printed}), which has other weights")
+    return lines
+
+
+def mean_lines(row: MeanRow) -> list[str]:
+    """The lines printed for a mean: its status, its value and the reasons."""
+    return [f"{row.status:<6} {row.id}", *_verdict_lines(row.verdicts)]
+
+
+def _verdict_lines(verdicts: Iterable[Verdict]) -> list[str]:
+    lines = []
+    for v in verdicts:
         value = f"{v.measure} {v.value:.4f}" if v.value is not None else ""
         expected = f"{v.against} {v.expected:.4f}" if v.expected is not None else ""
         tolerance = f"+-{v.tolerance:.4f}" if v.tolerance else ""
@@ -81,11 +152,27 @@ def row_lines(row: Row) -> list[str]:
     return lines
 
 
-def summarize(rows: Sequence[Row]) -> str:
-    """``12 cases: 9 OK, 3 SKIP``."""
-    counts = Counter(r.status for r in rows)
-    statuses = ", ".join(f"{counts[s]} {s}" for s in reversed(Status) if counts[s])
-    return f"{len(rows)} case{'s' if len(rows) != 1 else ''}: {statuses}"
+def summarize(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
+    """``12 cases: 9 OK, 3 SKIP; 2 means: 2 OK``."""
+    parts = [_counted("case", [r.status for r in rows])]
+    if mean_rows:
+        parts.append(_counted("mean", [m.status for m in mean_rows]))
+    return "; ".join(parts)
+
+
+def _counted(noun: str, statuses: Sequence[Status]) -> str:
+    counts = Counter(statuses)
+    listed = ", ".join(f"{counts[s]} {s}" for s in reversed(Status) if counts[s])
+    return f"{len(statuses)} {noun}{'s' if len(statuses) != 1 else ''}: {listed}"
+
+
+def side_counts(rows: Sequence[Row]) -> dict[str, str]:
+    """``{"paper": "3 OK, 1 FAIL", "accepted": "4 OK"}``: comparisons of single measures by side and status."""
+    sides = {}
+    for side in SIDES:
+        counts = Counter(v.status for r in rows for v in r.verdicts if v.against == side and v.measure)
+        sides[side] = ", ".join(f"{counts[s]} {s}" for s in reversed(Status) if counts[s]) or "nothing compared"
+    return sides
 
 
 def as_list(rows: Sequence[Row]) -> str:
@@ -106,21 +193,20 @@ def as_list(rows: Sequence[Row]) -> str:
 
 
 def as_markdown(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = (), title: str = "Regressions") -> str:
-    """A Markdown table with one row per measure: paper, accepted, measured, status, reason."""
-    head = ["case", "measure", "paper", "accepted", "measured", "status", "reason"]
-    out = [f"# {title}", "", summarize(rows), "", "| " + " | ".join(head) + " |", "|:--|:--|--:|--:|--:|:--|:--|"]
+    """A Markdown table with one row per measure: the three values, a status for each comparison, and the reasons."""
+    head = ["case", "measure", "paper", "accepted", "measured", *SIDE_HEADS, "reason"]
+    out = [f"# {title}", "", summarize(rows, mean_rows), ""]
+    out += ["| " + " | ".join(head) + " |", "|:--|:--|--:|--:|--:|:--|:--|:--|"]
     for row in rows:
-        by_measure = {v.measure: v for v in row.verdicts}
         for measure in row.case.all_measures:
-            v = by_measure.get(measure, row.verdicts[0])
             cells = [
                 f"`{row.case.id}`",
                 measure,
                 row.case.paper.get(measure, ""),
                 _digits(row.accepted.get("values", {}).get(measure)),
                 _digits(row.result.values.get(measure) if row.result else None),
-                str(v.status),
-                v.reason,
+                *(status_word(row.verdict(measure, side)) for side in SIDES),
+                row.reasons(measure),
             ]
             out.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     return "\n".join([*out, *_mean_lines(mean_rows)])
@@ -129,13 +215,13 @@ def as_markdown(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = (), title: s
 def _mean_lines(mean_rows: Sequence[MeanRow]) -> list[str]:
     if not mean_rows:
         return []
-    out = ["", "| mean | measure | paper | measured |", "|:--|:--|--:|:--|"]
+    out = ["", f"| mean | measure | paper | measured | {SIDE_HEADS[0]} | reason |", "|:--|:--|--:|--:|:--|:--|"]
     for row in mean_rows:
         for measure, value in row.values.items():
-            measured = f"{value:.4f}" if value is not None else f"missing: {', '.join(row.missing)}"
+            v = row.verdict(measure)
             out.append(
-                f"| `{row.regression}` {row.mean.name} ({row.mean.group}) | {measure} "
-                f"| {row.mean.paper[measure]} | {measured} |"
+                f"| `{row.id}` ({row.mean.group}) | {measure} | {row.mean.paper[measure]} | {_digits(value)} "
+                f"| {v.status} | {v.reason} |"
             )
     return out
 
@@ -146,6 +232,8 @@ def as_dict(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> dict[str,
         {
             "case": case_dict(r.case),
             "status": r.status,
+            "passes": r.passes,
+            **{f"against_{side}": overall(r.verdicts, side) for side in SIDES},
             "verdicts": [asdict(v) for v in r.verdicts],
             "result": asdict(r.result) if r.result else None,
             "accepted": dict(r.accepted),
@@ -161,11 +249,16 @@ def as_dict(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> dict[str,
             "paper": dict(m.mean.paper),
             "values": dict(m.values),
             "missing": list(m.missing),
+            "id": m.id,
+            "status": m.status,
+            "passes": m.passes,
+            "verdicts": [asdict(v) for v in m.verdicts],
         }
         for m in mean_rows
     ]
-    passed = all(r.status.passes for r in rows)
-    return {"summary": summarize(rows), "passed": passed, "cases": cases, "means": averages}
+    passed = all(r.passes for r in rows) and all(m.passes for m in mean_rows)
+    counts = {f"against_{side}": words for side, words in side_counts(rows).items()}
+    return {"summary": summarize(rows, mean_rows), **counts, "passed": passed, "cases": cases, "means": averages}
 
 
 def as_json(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
@@ -178,35 +271,49 @@ def case_dict(case: Case) -> dict[str, Any]:
     return {**asdict(case), "id": case.id, "configuration": case.configuration}
 
 
-def as_junit(rows: Sequence[Row]) -> str:
-    """JUnit XML, one test per case. BETTER and STALE are failures, too, because somebody must look at them."""
-    failed = [r for r in rows if not r.status.passes]
-    skipped = [r for r in rows if r.status == Status.SKIP]
+def as_junit(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
+    """JUnit XML, one test per case and per mean. Whatever does not pass is a failure, BETTER and STALE too."""
+    every: list[Row | MeanRow] = [*rows, *mean_rows]
+    failed = [r for r in every if not r.passes]
+    skipped = [r for r in every if r.passes and r.status == Status.SKIP]
     seconds = sum(r.result.seconds for r in rows if r.result)
     out = [
         '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<testsuite name="dupmae_ir regressions" tests="{len(rows)}" failures="{len(failed)}" errors="0" '
+        f'<testsuite name="dupmae_ir regressions" tests="{len(every)}" failures="{len(failed)}" errors="0" '
         f'skipped="{len(skipped)}" time="{seconds:.2f}">',
     ]
     for row in rows:
-        out += _junit_case(row)
+        time = f"{row.result.seconds:.2f}" if row.result else "0"
+        out += _junit_case(row, row.case.regression, row.case.name, time, row_lines(row))
+    for mean in mean_rows:
+        out += _junit_case(mean, mean.regression, f"mean:{mean.mean.name}", "0", mean_lines(mean))
     return "\n".join([*out, "</testsuite>"])
 
 
-def _junit_case(row: Row) -> list[str]:
-    name, suite = quoteattr(row.case.name), quoteattr(row.case.regression)
-    seconds = f"{row.result.seconds:.2f}" if row.result else "0"
-    details = escape("\n".join(row_lines(row)))
+def _junit_case(row: Row | MeanRow, suite: str, name: str, seconds: str, lines: Sequence[str]) -> list[str]:
+    details = escape("\n".join(lines))
     verdicts = [v for v in row.verdicts if v.status == row.status]
-    reasons = dict.fromkeys(v.reason or f"{v.measure} {v.value}, expected {v.expected}" for v in verdicts)
-    message = quoteattr("; ".join(reasons))
-    if not row.status.passes:
+    message = quoteattr("; ".join(dict.fromkeys(map(_message, verdicts))))
+    if not row.passes:
         outcome = f'<failure type="{row.status}" message={message}>{details}</failure>'
     elif row.status == Status.SKIP:
         outcome = f"<skipped message={message}/>"
     else:
         outcome = f"<system-out>{details}</system-out>"
-    return [f'  <testcase classname={suite} name={name} time="{seconds}">', f"    {outcome}", "  </testcase>"]
+    head = f'  <testcase classname={quoteattr(suite)} name={quoteattr(name)} time="{seconds}">'
+    return [head, f"    {outcome}", "  </testcase>"]
+
+
+def _message(verdict: Verdict) -> str:
+    if verdict.expected is None:
+        return verdict.reason
+    words = f"{verdict.measure} {_digits(verdict.value)}, {verdict.against} {verdict.expected:.4f}"
+    return f"{words}: {verdict.reason}" if verdict.reason else words
+
+
+def status_word(verdict: Verdict | None) -> str:
+    """The status of a comparison; ``-`` if there is nothing to compare with."""
+    return str(verdict.status) if verdict else "-"
 
 
 def reproduction(rows: Sequence[Row], mean_rows: Sequence[MeanRow]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,18 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases, html_report, report
 from dupmae_ir.eval.regressions.accept import accept
 from dupmae_ir.eval.regressions.cases import Case, Regression
-from dupmae_ir.eval.regressions.commands import command_lines, result_path
+from dupmae_ir.eval.regressions.commands import command_lines, index_path, result_path, run_path
 from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunOptions
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.execute import Result, changed_names, execute, load_result
-from dupmae_ir.eval.regressions.report import MeanRow, Row, as_dict, means, row_lines, summarize
-from dupmae_ir.eval.regressions.verdict import Status, Verdict, judge
+from dupmae_ir.eval.regressions.html_report import Moved
+from dupmae_ir.eval.regressions.report import MeanRow, Row, as_dict, mean_lines, means, row_lines, summarize
+from dupmae_ir.eval.regressions.verdict import SHOWN, Status, Verdict, changed_queries, judge
 from dupmae_ir.eval.regressions.workspace import Workspace
+from dupmae_ir.io.downloads import cache_folder
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.io.publishing import atomic_write, sha256_file
+from dupmae_ir.io.topics import read_topics
 
 
 def run(options: RunOptions) -> dict[str, Any]:
@@ -31,16 +36,53 @@ def run(options: RunOptions) -> dict[str, Any]:
     regressions in the same folder.
     """
     selection = Selection(options)
+    _check_required(options, selection)
     if options.dry_run:
         rows = [selection.row(case, None) for case in selection.cases]
         return {"cases": [{"id": r.case.id, "title": r.case.title, "commands": r.commands()} for r in rows]}
     rows = []
     for row in selection.run():
-        rows.append(row)
-        say("\n".join(row_lines(row)))
+        required = row.passes and (options.fail_on_skip or _is_required(row.case.id, options.require))
+        rows.append(replace(row, verdicts=_not_skipped(row.verdicts)) if required else row)
+        say("\n".join(row_lines(rows[-1])))
+    mean_rows = [
+        replace(m, verdicts=_not_skipped(m.verdicts)) if _is_required(m.id, options.require) else m
+        for m in selection.means(rows)
+    ]
+    for mean in mean_rows:
+        say("\n".join(mean_lines(mean)))
+    if all(row.status is Status.SKIP for row in rows):
+        say(f"warning: nothing was compared, because every case was skipped ({len(rows)}); --fail-on-skip fails then")
     if options.junit:
-        _write(options.junit, report.as_junit(rows))
-    return as_dict(rows, selection.means(rows))
+        _write(options.junit, report.as_junit(rows, mean_rows))
+    return as_dict(rows, mean_rows)
+
+
+def _is_required(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _check_required(options: RunOptions, selection: Selection) -> None:
+    """Raise :class:`UsageError` for a pattern of ``--require`` without a case, or with one that is not selected."""
+    selected = {case.id for case in selection.cases}
+    every = [case.id for regression in selection.regressions.values() for case in regression.cases]
+    every += [f"{name}/mean:{mean.name}" for name, r in selection.regressions.items() for mean in r.means]
+    for pattern in options.require:
+        matching = [name for name in every if fnmatchcase(name, pattern)]
+        absent = [name for name in matching if name not in selected and "/mean:" not in name]
+        if not matching:
+            raise UsageError(f"--require {pattern}: no case or mean has this name; a pattern is like 'bm25.beir/*'")
+        if absent:
+            more = f" and {len(absent) - 1} more" if absent[1:] else ""
+            raise UsageError(f"--require {pattern}: {absent[0]}{more} not selected; name the cases to run, or no case")
+
+
+def _not_skipped(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts of a required case: a skipped one fails."""
+    return [
+        replace(v, status=Status.FAIL, reason=f"required, but skipped: {v.reason}") if v.status is Status.SKIP else v
+        for v in verdicts
+    ]
 
 
 def list_cases(options: ListOptions) -> dict[str, Any]:
@@ -60,7 +102,7 @@ def report_cases(options: ReportOptions) -> dict[str, Any]:
     if not options.file:
         return {"text": text}
     _write(options.file, text)
-    return {"file": options.file, "summary": summarize(rows)}
+    return {"file": options.file, "summary": summarize(rows, selection.means(rows))}
 
 
 def accept_cases(options: AcceptOptions) -> dict[str, Any]:
@@ -111,6 +153,8 @@ class Selection:
             row = self.row(case, result)
             if result and (outdated := self._outdated(case, result)):
                 row = replace(row, verdicts=[Verdict(Status.STALE, reason=outdated)])
+            elif result and (changed := self._changed_run(case, result)):
+                row = replace(row, verdicts=[Verdict(Status.FAIL, reason=changed)])
             yield row
 
     def row(self, case: Case, result: Result | None) -> Row:
@@ -119,7 +163,10 @@ class Selection:
         workspace = self.workspace(case)
         model = workspace.models.get(case.model)
         queries = regression.accepted_queries.get(case.name, {})
-        verdicts = judge(case, result, self._accepted(case), queries, fixed=model is not None and model.fixed)
+        # The synthetic model of tier tiny is the same bytes wherever versions and processor are the same.
+        same = result is not None and dict(result.environment) == self._accepted(case).get("environment")
+        fixed = model is not None and (model.fixed or (model.tiny and same))
+        verdicts = judge(case, result, self._accepted(case), queries, fixed)
         origin = f"Model: {model.title} ({model.origin})" if model else ""
         return Row(case, result, verdicts, self._accepted(case), lambda: command_lines(case, workspace), origin)
 
@@ -138,6 +185,34 @@ class Selection:
         names.sort(key=lambda name: not self.regressions[name].accepted)
         return [(self.regressions[n].title, [r for r in rows if r.case.regression == n]) for n in names]
 
+    def moved(self, rows: list[Row]) -> dict[str, tuple[list[Moved], str]]:
+        """Case id -> the queries that changed most since their values were accepted, and the command to study them."""
+        return {row.case.id: found for row in rows if row.result and (found := self._moved(row.case, row.result))}
+
+    def _moved(self, case: Case, result: Result) -> tuple[list[Moved], str] | None:
+        measure = case.all_measures[0]
+        then = self.regressions[case.regression].accepted_queries.get(case.name, {}).get(measure, {})
+        changed = changed_queries(result.per_query.get(measure, {}), then)[:SHOWN]
+        if not changed:
+            return None
+        workspace = self.workspace(case)
+        files = workspace.planned_collection(case.collection)
+        texts = {t.qid: t.text for t in read_topics(files.queries)} if files.queries.is_file() else {}
+        qids = " ".join(shlex.quote(qid) for qid, _ in changed)
+        command = (
+            f"dupmae-ir eval.case --index {index_path(case, workspace)} --topics {files.queries} --qid {qids} "
+            f"--qrels {files.qrels(case.test)} --corpus {files.corpus}"
+        )
+        moved = [Moved(qid, difference, texts.get(qid, "")) for qid, difference in changed]
+        return moved, command if case.mode == "hybrid" else ""
+
+    def command_folders(self) -> dict[str, str]:
+        """Shell variable -> the folder that it stands for in the commands of a page."""
+        output, cache = self.options.output, str(_path(self.options.cache) or cache_folder())
+        # The longest first, because the first that matches is replaced.
+        folders = {"TRAINING": f"{output}/training", "SETS": f"{cache}/collections", "OUT": output, "CACHE": cache}
+        return folders | ({"DATA": self.options.collections} if self.options.collections else {})
+
     def accept(self) -> list[Case]:
         """Accept the results on disk and return their cases.
 
@@ -148,7 +223,7 @@ class Selection:
             result = load_result(result_path(case, self.workspace(case)))
             if result is None:
                 raise UsageError(f"{case.id}: nothing was measured; run it first")
-            if outdated := self._outdated(case, result):
+            if outdated := self._outdated(case, result) or self._changed_run(case, result):
                 raise UsageError(f"{case.id}: {outdated}")
             by_regression.setdefault(case.regression, []).append((case, result))
         for name, results in by_regression.items():
@@ -157,6 +232,13 @@ class Selection:
 
     def _accepted(self, case: Case) -> dict[str, Any]:
         return dict(self.regressions[case.regression].accepted.get(case.name, {}))
+
+    def _changed_run(self, case: Case, result: Result) -> str:
+        """A reason if the run file is not the one that was measured; empty if it is."""
+        path = run_path(case, self.workspace(case))
+        if not result.run_sha256 or (path.is_file() and sha256_file(path) == result.run_sha256):
+            return ""
+        return f"{path} is not the run that was measured: it was changed, swapped or removed; run the case again"
 
     def _outdated(self, case: Case, result: Result) -> str:
         """What has changed since the result was measured: code, environment or configuration; empty if nothing."""
@@ -172,9 +254,11 @@ class Selection:
 def _rendered(name: str, selection: Selection, rows: list[Row]) -> str:
     mean_rows = selection.means(rows)
     if name == "html":
-        return html_report.as_html(selection.by_regression(rows), mean_rows)
+        return html_report.as_html(
+            selection.by_regression(rows), mean_rows, selection.moved(rows), selection.command_folders()
+        )
     if name == "junit":
-        return report.as_junit(rows)
+        return report.as_junit(rows, mean_rows)
     renderers = {"markdown": report.as_markdown, "json": report.as_json, "reproduction": report.reproduction}
     return renderers[name](rows, mean_rows)
 

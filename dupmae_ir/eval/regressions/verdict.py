@@ -1,13 +1,18 @@
-"""Compares the values of a result with the expected ones: OK, OKISH, BETTER, FAIL, SKIP or STALE.
+"""Compares the values of a result with two expectations, the paper's and the accepted ones, each with its own status.
 
-Accepted values are compared query by query: the tolerance is the 95 % bootstrap interval of the mean difference, so
-FAIL means a difference beyond noise. Papers print no values per query: the tolerance is the case's own, or the
-bootstrap interval of the measured mean, plus half a unit of the printed number's last digit.
+Deterministic systems (BM25, fixed weights) must give the accepted value exactly; ``drift`` in the TOML file allows a
+stated difference on another processor. Trained rows may differ by what two seeds differ by (``seed_deviation``), or, if
+that is not stated, by the 95 % bootstrap interval of the mean paired difference. The digests of documents, topics and
+judgements must be those of the accepted values, whatever the values are.
+
+Papers print no values per query: the tolerance is the case's own, that of two seeds, or the bootstrap interval of the
+measured mean, plus half a unit of the printed number's last digit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,6 +28,14 @@ SAME = 1e-12
 """Largest difference between equal means, which may be rounded differently."""
 SHOWN = 5
 """Queries to name, largest differences first."""
+PAPER = "paper"
+ACCEPTED = "accepted"
+SIDES = (PAPER, ACCEPTED)
+"""What a value is compared with."""
+TWO_SEEDS = 1.96 * math.sqrt(2)
+"""Half-width of the 95 % interval of the difference of two trainings, in standard deviations over seeds."""
+INPUTS = {"collection": "documents", "topics": "topics", "judgements": "judgements"}
+"""Digest in an accepted block -> what it covers."""
 
 
 class Status(StrEnum):
@@ -43,13 +56,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The status of one measure, or of the whole case if ``measure`` is empty."""
+    """One comparison of one measure; or the status of the whole case if ``measure`` is empty."""
 
     status: Status
     measure: str = ""
     value: float | None = None
     expected: float | None = None
-    against: str = ""  #: "accepted" or "paper"
+    against: str = ""  #: PAPER or ACCEPTED; empty for a verdict on the case itself
     tolerance: float | None = None
     reason: str = ""
 
@@ -61,7 +74,7 @@ def judge(
     queries: Mapping[str, Mapping[str, float]],
     fixed: bool = False,
 ) -> list[Verdict]:
-    """The verdicts on a result: one per measure, or one or more on the whole case.
+    """The verdicts on a result: up to two per measure, against the paper and against the accepted value.
 
     Args:
         case: the case.
@@ -75,77 +88,104 @@ def judge(
         return [Verdict(Status.SKIP, reason=reason)]
     if result.skipped:
         return [Verdict(Status.SKIP, reason=result.skipped)]
-    if result.problems:
-        return [Verdict(Status.FAIL, reason=problem) for problem in result.problems]
-    if result.stand_in:
+    if result.stand_in and not result.problems:
         values = ", ".join(f"{m} {v:.4f}" for m, v in result.values.items())
         reason = f"completed on a synthetic stand-in collection, whose values are not comparable: {values}"
         return [Verdict(Status.SKIP, reason=reason)]
-    if accepted:
-        if stale := _stale(case, result, accepted, fixed):
-            return [stale]
-        return [_against_accepted(case, result, accepted, queries.get(m, {}), m) for m in result.values]
-    if case.compare and case.paper:
-        return [_against_paper(case, result, m) for m in case.paper]
-    return [Verdict(Status.SKIP, reason="measured, but there is no accepted value to compare with yet")]
+    verdicts = [Verdict(Status.FAIL, reason=problem) for problem in result.problems]
+    verdicts += _against_accepted(case, result, accepted, queries, fixed) if accepted else ()
+    if result.problems:
+        # The values of a run that fails its checks mean nothing; only causes are reported.
+        return [v for v in verdicts if not v.measure]
+    verdicts += [_against_paper(case, result, m) for m in case.paper] if case.compare else ()
+    reason = "measured, but there is no printed or accepted value to compare with yet"
+    return verdicts or [Verdict(Status.SKIP, reason=reason)]
 
 
-def _stale(case: Case, result: Result, accepted: Mapping[str, Any], fixed: bool) -> Verdict | None:
-    """A verdict if the accepted values belong to another configuration, collection or model."""
-    if accepted.get("configuration") != case.configuration:
-        reason = "the accepted values are for another configuration; check the new ones, then accept them"
-        return Verdict(Status.STALE, reason=reason)
-    if accepted.get("collection") != result.key.get("collection"):
-        # The embedded collection is the interpreter's documentation, which differs between Python versions.
-        status = Status.SKIP if case.collection == "demo" else Status.STALE
-        return Verdict(status, reason="the accepted values are for another version of the collection")
-    if fixed and accepted.get("weights") != result.key.get("weights"):
-        reason = "the accepted values are for other weights; check the new ones, then accept them"
-        return Verdict(Status.STALE, reason=reason)
-    return None
-
-
-def overall(verdicts: Iterable[Verdict]) -> Status:
-    """The most urgent status."""
+def overall(verdicts: Iterable[Verdict], against: str = "") -> Status | None:
+    """The most urgent status; with ``against``, of that side and of verdicts on the whole case. None for no verdict."""
     order = list(Status)
-    return min((v.status for v in verdicts), key=order.index)
+    statuses = [v.status for v in verdicts if not against or v.against in ("", against)]
+    return min(statuses, key=order.index) if statuses else None
 
 
 def _against_accepted(
-    case: Case, result: Result, accepted: Mapping[str, Any], then: Mapping[str, float], measure: str
+    case: Case, result: Result, accepted: Mapping[str, Any], queries: Mapping[str, Mapping[str, float]], fixed: bool
+) -> list[Verdict]:
+    changed = list(_changed_inputs(case, result, accepted, fixed))
+    if changed and case.collection == "demo":
+        # The embedded collection is the interpreter's documentation, which differs between Python versions.
+        return [Verdict(Status.SKIP, against=ACCEPTED, reason="accepted for the collection of another Python version")]
+    verdicts = [Verdict(Status.FAIL, against=ACCEPTED, reason=reason) for reason in changed]
+    measures = dict.fromkeys([*accepted.get("values", {}), *result.values])
+    return verdicts + [_measure(case, result, accepted, queries.get(m, {}), m, fixed) for m in measures]
+
+
+def _changed_inputs(case: Case, result: Result, accepted: Mapping[str, Any], fixed: bool) -> Iterator[str]:
+    """What the accepted values belong to and the result does not: settings, documents, topics, judgements, weights."""
+    intended = "; if this is intended, check the values, then accept them"
+    if accepted.get("configuration") != case.configuration:
+        yield f"the settings differ from those of the accepted values{intended}"
+    now = {"collection": result.key.get("collection"), **result.inputs}
+    for name, label in INPUTS.items():
+        then = accepted.get(name)
+        if then is not None and now.get(name) != then:
+            yield f"the {label} differ from those of the accepted values ({_short(then)}, now {_short(now.get(name))})"
+    if fixed and accepted.get("weights") != result.key.get("weights"):
+        then, weights = accepted.get("weights"), result.key.get("weights")
+        yield f"the weights differ from those of the accepted values ({_short(then)}, now {_short(weights)}){intended}"
+
+
+def _measure(
+    case: Case, result: Result, accepted: Mapping[str, Any], then: Mapping[str, float], measure: str, fixed: bool
 ) -> Verdict:
-    value = result.values[measure]
-    expected = accepted.get("values", {}).get(measure)
+    """The verdict on one measure against its accepted value."""
+    value, expected = result.values.get(measure), accepted.get("values", {}).get(measure)
+    if value is None:
+        return Verdict(Status.FAIL, measure, None, expected, ACCEPTED, reason="accepted, but no longer measured")
     if expected is None:
-        return Verdict(Status.STALE, measure, value, reason="no value of this measure was accepted")
-    same = dict(result.environment) == accepted.get("environment")
+        return Verdict(Status.FAIL, measure, value, None, ACCEPTED, reason="measured, but no value was accepted")
     if abs(value - expected) <= SAME:
-        reason = _paper_difference(case, measure, value)
-        return Verdict(Status.OK, measure, value, expected, "accepted", tolerance=0.0, reason=reason)
-    if case.exact and same:
-        reason = "same environment, different value" + _changed_queries(result, then, measure)
-        return Verdict(Status.FAIL, measure, value, expected, "accepted", tolerance=0.0, reason=reason)
-    tolerance = _paired_noise(result.per_query[measure], then)
-    reason = ("same environment" if same else "different environment") + _changed_queries(result, then, measure)
+        return Verdict(Status.OK, measure, value, expected, ACCEPTED, tolerance=0.0)
+    same = dict(result.environment) == accepted.get("environment")
+    environment = "same environment" if same else "different environment"
+    reason = environment + _changed_queries(result, then, measure)
+    tolerance = _allowed(case, result, then, measure, fixed, same)
+    if tolerance == 0.0:
+        return Verdict(Status.FAIL, measure, value, expected, ACCEPTED, 0.0, f"must be equal; {reason}")
     status = _classify(value - expected, tolerance)
-    return Verdict(status, measure, value, expected, "accepted", tolerance=tolerance, reason=reason)
+    return Verdict(status, measure, value, expected, ACCEPTED, tolerance, reason)
 
 
-def _paper_difference(case: Case, measure: str, value: float) -> str:
-    """The difference from the paper's number, in words."""
-    if (printed := case.paper.get(measure)) is None:
-        return ""
-    return f"paper {printed} ({value - float(printed):+.4f})" + ("" if case.compare else ", with other weights")
+def _allowed(case: Case, result: Result, then: Mapping[str, float], measure: str, fixed: bool, same: bool) -> float:
+    """The largest difference from the accepted value that passes; 0.0: it must be equal."""
+    if case.mode == "bm25" or (same and (case.exact or fixed)):
+        return 0.0
+    if fixed and case.drift is not None:
+        return case.drift
+    if (seeds := case.seed_deviation.get(measure)) is not None:
+        return TWO_SEEDS * seeds
+    return 0.0 if fixed else _paired_noise(result.per_query[measure], then)
 
 
 def _against_paper(case: Case, result: Result, measure: str) -> Verdict:
-    printed = case.paper[measure]
-    value, expected = result.values[measure], float(printed)
+    if measure not in result.values:
+        return Verdict(Status.FAIL, measure, None, float(case.paper[measure]), PAPER, reason="not measured")
+    value, tolerance = result.values[measure], case.tolerance
+    if tolerance is None:
+        seeds = case.seed_deviation.get(measure)
+        tolerance = _own_noise(result.per_query[measure]) if seeds is None else TWO_SEEDS * seeds
+    return compare_printed(case.paper[measure], value, tolerance, measure)
+
+
+def compare_printed(printed: str, value: float, tolerance: float, measure: str) -> Verdict:
+    """The verdict on a value against a printed number: OK if equal to its digits, else by ``tolerance``."""
     rounding = 0.5 * 10.0 ** -len(printed.partition(".")[2])
-    tolerance = rounding + (_own_noise(result.per_query[measure]) if case.tolerance is None else case.tolerance)
-    equal = abs(value - expected) <= rounding + SAME
-    status = Status.OK if equal else _classify(value - expected, tolerance)
-    return Verdict(status, measure, value, expected, "paper", tolerance)
+    difference = value - float(printed)
+    allowed = rounding + tolerance
+    status = Status.OK if abs(difference) <= rounding + SAME else _classify(difference, allowed)
+    reason = "" if status is Status.OK else f"{difference:+.4f}"
+    return Verdict(status, measure, value, float(printed), PAPER, allowed, reason)
 
 
 def _classify(difference: float, tolerance: float) -> Status:
@@ -173,10 +213,19 @@ def _half_interval(values: np.ndarray) -> float:
 
 def _changed_queries(result: Result, then: Mapping[str, float], measure: str) -> str:
     """The queries whose values changed most, in words."""
-    now = result.per_query[measure]
-    # Accepted values per query are stored with six digits.
-    changed = [(q, now[q] - then[q]) for q in now if q in then and abs(now[q] - then[q]) > 1e-5]
+    changed = changed_queries(result.per_query[measure], then)
     if not changed:
         return ""
-    largest = sorted(changed, key=lambda item: -abs(item[1]))[:SHOWN]
-    return f"; {len(changed)} queries changed, most of all {', '.join(f'{q} {d:+.3f}' for q, d in largest)}"
+    largest = ", ".join(f"{q} {d:+.3f}" for q, d in changed[:SHOWN])
+    return f"; {len(changed)} queries changed, most of all {largest}"
+
+
+def changed_queries(now: Mapping[str, float], then: Mapping[str, float]) -> list[tuple[str, float]]:
+    """(query id, difference) of the queries whose values changed, largest differences first."""
+    # Accepted values per query are stored with six digits.
+    changed = [(q, now[q] - then[q]) for q in now if q in then and abs(now[q] - then[q]) > 1e-5]
+    return sorted(changed, key=lambda item: -abs(item[1]))
+
+
+def _short(digest: str | None) -> str:
+    return digest[:12] if digest else "none"

@@ -124,7 +124,8 @@ class Workspace:
         """
         planned = self.planned_collection(name)
         if name == TINY:
-            tiny.write_collection(self.collection_folder(TINY))
+            if self.fresh or not planned.qrels("test").is_file():
+                tiny.write_collection(self.collection_folder(TINY))
             return planned
         if self._local(name):
             return planned

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dupmae_ir.eval.compare import Change, Comparison
@@ -94,18 +95,30 @@ def _bars_caption(comparison: Comparison, run: str, measure: str) -> str:
 
 def _moved(comparison: Comparison, measure: str, texts: Mapping[str, str]) -> list[str]:
     header = ["query", *(["words"] if texts else []), comparison.baseline, "run", "difference"]
-    found = []
+    found: list[str] = []
+    qids: dict[str, None] = {}
     for run, measures in comparison.runs.items():
         if moved := measures[measure].moved(comparison.settings.moved):
             rows = [_change(change, texts) for change in moved]
             caption = f"{run}: the queries that moved most in {measure}"
-            found.append(table(caption, header, rows, words=(1,) if texts else ()))
-    return ["<h3>Queries that moved most</h3>", *found] if found else []
+            found.append(f"<div>{table(caption, header, rows, words=(1,) if texts else ())}</div>")
+            qids.update(dict.fromkeys(change.qid for change in moved))
+    return ["<h3>Queries that moved most</h3>", figures(found), *_studies(qids)] if found else []
+
+
+def _studies(qids: Iterable[str]) -> list[str]:
+    """For every query that moved, the command that shows its lists side by side; the tables link to it."""
+    out = ["<p>A query's page, given the index with both parts, the topics and the judgements:</p>", "<ul>"]
+    for qid in qids:
+        words = f"dupmae-ir eval.case --index INDEX --topics TOPICS --qrels QRELS --qid {shlex.quote(qid)}"
+        out.append(f'<li id="case-{esc(qid)}"><code>{esc(words)} --format html --output case.html</code></li>')
+    return [*out, "</ul>"]
 
 
 def _change(change: Change, texts: Mapping[str, str]) -> list[str]:
     words = [esc(texts.get(change.qid, ""))] if texts else []
-    return [esc(change.qid), *words, f"{change.baseline:.4f}", f"{change.run:.4f}", signed(change.difference)]
+    link = f'<a href="#case-{esc(change.qid)}">{esc(change.qid)}</a>'
+    return [link, *words, f"{change.baseline:.4f}", f"{change.run:.4f}", signed(change.difference)]
 
 
 def _recall(extra: Figures) -> str:

@@ -1,0 +1,300 @@
+"""One mistake at a time in data, expectations, model or settings of tier tiny: each must FAIL and name its cause."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from dupmae_ir.encode.__main__ import main as encode_main
+from dupmae_ir.eval.regressions import cases
+from dupmae_ir.eval.regressions.__main__ import main
+from dupmae_ir.eval.regressions.execute import Result
+from dupmae_ir.eval.regressions.report import Row, as_dict, as_junit, as_markdown, means
+from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, Status, Verdict, judge
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.saving import save_model
+
+RECIPES = Path(__file__).resolve().parents[2] / "eval"
+CASES = ("tiny/bm25", "tiny/dense", "tiny/hybrid")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A measured output folder and the recipes whose values were accepted from it."""
+
+    output: Path
+    recipes: Path
+
+    @property
+    def collection(self) -> Path:
+        return self.output / "collections" / "tiny"
+
+    def call(self, verb: str, *words: str) -> int:
+        return main([verb, *words, "--output", str(self.output), "--recipes", str(self.recipes)])
+
+    def edit(self, path: Path, old: str, new: str) -> None:
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+    def edit_recipe(self, old: str, new: str) -> None:
+        self.edit(self.recipes / "tiny.toml", old, new)
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory):
+    """Tier tiny without training, measured and accepted here, so that every value must be equal."""
+    root = tmp_path_factory.mktemp("planted")
+    shutil.copytree(RECIPES, root / "eval")
+    place = Place(root / "runs", root / "eval")
+    place.call("run", *CASES, "--quiet")
+    for name in ("bm25", "dense", "impact", "hybrid", "retromae", "dupmae", "master", "cot-mote"):
+        _forget(place.recipes / "tiny.toml", name)
+    assert place.call("run", *CASES, "--quiet") == 0
+    assert place.call("accept", *CASES) == 0
+    assert place.call("run", *CASES, "--quiet") == 0
+    return place
+
+
+def _forget(path: Path, name: str) -> None:
+    before, _, block = path.read_text().partition(f"[accepted.{name}]")
+    path.write_text(before + block[block.index("environment =") :].partition("\n")[2])
+
+
+@pytest.fixture
+def place(accepted, tmp_path):
+    shutil.copytree(accepted.output, tmp_path / "runs")
+    shutil.copytree(accepted.recipes, tmp_path / "eval")
+    return Place(tmp_path / "runs", tmp_path / "eval")
+
+
+def _first_line(path: Path) -> str:
+    return path.read_text().splitlines(keepends=True)[0]
+
+
+def judgement(place: Place) -> None:
+    path = place.collection / "qrels/test.tsv"
+    query, docid, grade = path.read_text().splitlines()[1].split("\t")
+    place.edit(path, f"{query}\t{docid}\t{grade}\n", f"{query}\td239\t{grade}\n")
+
+
+def dropped_judgements(place: Place) -> None:
+    path = place.collection / "qrels/test.tsv"
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("q7\t")))
+
+
+def document(place: Place) -> None:
+    path = place.collection / "corpus.jsonl"
+    row = json.loads(_first_line(path))
+    place.edit(path, _first_line(path), json.dumps({**row, "text": row["text"] + " baba"}) + "\n")
+
+
+def topic(place: Place) -> None:
+    path = place.collection / "queries.jsonl"
+    row = json.loads(_first_line(path))
+    place.edit(path, _first_line(path), json.dumps({**row, "text": row["text"] + " baba"}) + "\n")
+
+
+def dropped_query(place: Place) -> None:
+    path = place.collection / "queries.jsonl"
+    place.edit(path, _first_line(path), "")
+
+
+def paper_value(place: Place) -> None:
+    place.edit_recipe('name = "dense"\n', 'name = "dense"\npaper = {"nDCG@10" = "0.900"}\n')
+
+
+def accepted_value(place: Place) -> None:
+    value = cases.load(place.recipes)["tiny"].accepted["bm25"]["values"]["R@100"]
+    place.edit_recipe(f'"R@100" = {value!r}', f'"R@100" = {value + 0.0001!r}')
+
+
+def accepted_index(place: Place) -> None:
+    place.edit_recipe("sum_of_impacts = ", "sum_of_impacts = 1")
+    (place.output / "runs/tiny/dense.json").unlink()
+
+
+def wrong_measure(place: Place) -> None:
+    place.edit_recipe('measures = ["nDCG@10"', 'measures = ["nDCG@5"')
+
+
+def changed_setting(place: Place) -> None:
+    place.edit_recipe('mode = "hybrid"\n', 'mode = "hybrid"\nsearch = {dense_weight = 0.5}\n')
+
+
+def another_mode(place: Place) -> None:
+    place.edit_recipe('name = "hybrid"\nmode = "hybrid"', 'name = "hybrid"\nmode = "impact"')
+
+
+def self_retrieval(place: Place) -> None:
+    place.edit_recipe('mode = "hybrid"\n', 'mode = "hybrid"\nsearch = {remove_query = false}\n')
+
+
+def _other_model(place: Place, change: Callable[..., None]) -> Path:
+    model, tokenizer, config = load_model(place.output / "models/tiny")
+    change(model)
+    save_model(place.output / "other", model, tokenizer, config)
+    return place.output / "other"
+
+
+def weight(place: Place) -> list[str]:
+    def change(model):
+        model.projection.weight.data[0, 0] += 1
+
+    return ["--model", f"tiny={_other_model(place, change)}"]
+
+
+def _encode(place: Place, *extra: str) -> None:
+    (index,) = (p for p in (place.output / "indexes").glob("tiny--tiny--*") if p.is_dir())
+    words = ["--corpus", str(place.collection / "corpus.jsonl"), "--index", str(index), "--overwrite", "--quiet"]
+    assert encode_main([*words, "--threads", "1", *extra]) == 0
+    (place.output / "runs/tiny/dense.json").unlink()
+
+
+def index_of_another_model(place: Place) -> None:
+    _encode(place, "--model", str(_other_model(place, lambda model: model.projection.weight.data.mul_(1.01))))
+
+
+def index_with_another_scale(place: Place) -> None:
+    _encode(place, "--model", str(place.output / "models/tiny"), "--scale", "5")
+
+
+MISTAKES = [
+    (judgement, "tiny/bm25", "the judgements differ from those of the accepted values"),
+    (dropped_judgements, "tiny/bm25", "the judgements differ from those of the accepted values"),
+    (document, "tiny/bm25", "the documents differ from those of the accepted values"),
+    (topic, "tiny/bm25", "the topics differ from those of the accepted values"),
+    (dropped_query, "tiny/bm25", "1 of 48 judged topics are missing (q0)"),
+    (paper_value, "tiny/dense", "paper 0.9000"),
+    (accepted_value, "tiny/bm25", "must be equal"),
+    (accepted_index, "tiny/dense", "sum of impacts is"),
+    (wrong_measure, "tiny/bm25", "accepted, but no longer measured"),
+    (changed_setting, "tiny/hybrid", "the settings differ from those of the accepted values"),
+    (another_mode, "tiny/hybrid", "the settings differ from those of the accepted values"),
+    (self_retrieval, "tiny/hybrid", "4 topics retrieve themselves"),
+    (weight, "tiny/dense", "the weights differ from those of the accepted values"),
+    (index_of_another_model, "tiny/dense", "built with other weights"),
+    (index_with_another_scale, "tiny/dense", "scale is 5, accepted was"),
+]
+
+
+@pytest.mark.parametrize(("plant", "case", "cause"), MISTAKES, ids=[m[0].__name__ for m in MISTAKES])
+def test_a_planted_mistake_fails_with_its_cause(place, tmp_path, capsys, plant, case, cause):
+    options = plant(place) or []
+    capsys.readouterr()
+    junit = tmp_path / "junit.xml"
+    assert place.call("run", case, "--quiet", "--junit", str(junit), *options) == 1
+    printed = capsys.readouterr().err
+    assert f"FAIL   {case}" in printed
+    assert cause in printed
+    (failure,) = ElementTree.parse(junit).getroot().iter("failure")
+    assert failure.get("type") == "FAIL"
+    assert cause in failure.get("message") + failure.text
+
+
+def test_a_swapped_run_fails_in_reports_and_cannot_be_accepted(place, capsys):
+    runs = place.output / "runs/tiny"
+    shutil.copy(runs / "dense.trec", runs / "hybrid.trec")
+    capsys.readouterr()
+    assert place.call("report", "tiny/hybrid", "--format", "markdown") == 0
+    printed = capsys.readouterr().out
+    assert "FAIL" in printed
+    assert "is not the run that was measured" in printed
+    assert place.call("accept", "tiny/hybrid") == 2
+    # Running the case searches again.
+    assert place.call("run", "tiny/hybrid", "--quiet") == 0
+
+
+def test_both_sides_have_a_status(place, capsys):
+    paper_value(place)
+    capsys.readouterr()
+    assert place.call("run", "tiny/dense", "--quiet", "--json") == 1
+    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    assert (case["against_paper"], case["against_accepted"], case["status"]) == ("FAIL", "OK", "FAIL")
+    assert place.call("report", "tiny/dense") == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "| nDCG@10 |" in line)
+    assert [cell.strip() for cell in row.split("|")][6:8] == ["FAIL", "OK"]
+
+
+def test_a_value_above_the_papers_passes_once_accepted(place):
+    place.edit_recipe('name = "dense"\n', 'name = "dense"\npaper = {"nDCG@10" = "0.001"}\ntolerance = 0.0\n')
+    assert place.call("run", "tiny/dense", "--quiet") == 0
+    _forget(place.recipes / "tiny.toml", "dense")
+    assert place.call("run", "tiny/dense", "--quiet") == 1
+
+
+def beir_rows(change: float = 0.0) -> tuple[cases.Regression, list[Row]]:
+    """The cases of bm25.beir, measured as printed; one forum of CQADupStack differs by ``change``."""
+    regression = cases.load(RECIPES)["bm25.beir"]
+    rows = []
+    for case in regression.cases:
+        values = {m: float(v) for m, v in case.paper.items()}
+        if case.name == "cqadupstack-tex":
+            values["nDCG@10"] += change
+        per_query = {m: {"q": v} for m, v in values.items()}
+        result = Result(case.id, configuration=case.configuration, values=values, per_query=per_query)
+        rows.append(Row(case, result, judge(case, result, {}, {}), {}, list, ""))
+    return regression, rows
+
+
+def test_means_and_forums_are_judged():
+    regression, rows = beir_rows()
+    found = means(regression, rows)
+    assert as_dict(rows, found)["passed"], [m.verdicts for m in found]
+    wrong = replace(regression, means=tuple(replace(m, paper={"nDCG@10": "0.900"}) for m in regression.means))
+    found = means(wrong, rows)
+    result = as_dict(rows, found)
+    assert not result["passed"]
+    assert {m["status"] for m in result["means"]} == {"FAIL"}
+    suite = ElementTree.fromstring(as_junit(rows, found).split("\n", 1)[1])
+    assert int(suite.get("failures")) == len(found)
+    assert "| FAIL |" in as_markdown(rows, found)
+    _, rows = beir_rows(-0.03)
+    assert [r.case.name for r in rows if not r.passes] == ["cqadupstack-tex"]
+    missing = means(regression, [r for r in rows if r.case.name != "scifact"])
+    assert any(m.status is Status.SKIP for m in missing)
+
+
+def test_a_skipped_case_fails_if_it_is_required(tmp_path, capsys):
+    options = ["default.cacm/bm25", "--output", str(tmp_path), "--quiet"]
+    assert main(["run", *options]) == 0
+    assert "nothing was compared" in capsys.readouterr().err
+    for required in (["--require", "default.cacm/b*"], ["--fail-on-skip"]):
+        junit = tmp_path / "junit.xml"
+        assert main(["run", *options, *required, "--junit", str(junit)]) == 1
+        assert "required, but skipped" in capsys.readouterr().err
+        assert ElementTree.parse(junit).getroot().get("failures") == "1"
+    assert main(["run", *options, "--require", "default.cacm/x*"]) == 2
+    assert "no case or mean has this name" in capsys.readouterr().err
+    assert main(["run", *options, "--require", "default.cacm/*"]) == 2
+    assert "not selected" in capsys.readouterr().err
+
+
+def test_tolerances_of_trained_and_fixed_rows():
+    """Two seeds for trained rows, the stated drift for fixed weights elsewhere, nothing for BM25."""
+    (case,) = (c for c in cases.load(RECIPES)["dupmae.msmarco-passage"].cases if c.name == "stage2-dev")
+    measure = "RR@10"
+    case = replace(case, paper={})
+    block = {"configuration": case.configuration, "values": {measure: 0.4}, "environment": {"system": "other"}}
+
+    def status(value: float, of: cases.Case = case, fixed: bool = False) -> Verdict:
+        result = Result(of.id, values={measure: value}, per_query={measure: {"q": value}})
+        (verdict,) = judge(of, result, {**block, "configuration": of.configuration}, {}, fixed)
+        assert verdict.against == ACCEPTED
+        return verdict
+
+    assert status(0.4 - 0.0035).status == "OKISH"
+    assert status(0.4 - 0.0037).status == "FAIL"
+    assert status(0.4 + 0.0037).status == "BETTER"
+    assert status(0.4 - 0.0001, replace(case, seed_deviation={}, drift=None), True).status == "FAIL"
+    assert status(0.4 - 0.0001, replace(case, seed_deviation={}, drift=0.002), True).status == "OKISH"
+    assert status(0.4 - 0.0001, replace(case, mode="bm25", drift=0.002)).status == "FAIL"
+    result = Result(case.id, values={measure: 0.4}, per_query={measure: {"q": 0.4}})
+    (verdict,) = judge(replace(case, paper={measure: "0.402"}), result, {}, {})
+    assert (verdict.against, verdict.status) == (PAPER, "OKISH")
