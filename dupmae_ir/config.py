@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.registry import suggest
+from dupmae_ir.types import SEPARATORS
 
 T = TypeVar("T")
 
@@ -111,6 +112,18 @@ class OutputOptions(Config):
 
     quiet: bool = option(False, "print no progress and no notes, only results and errors", group="output")
     json: bool = option(False, "print the result as JSON on standard output", group="output")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TitleOptions(Config):
+    """How a title is joined to its text; shared by all commands that train or search with a retriever."""
+
+    title_separator: str | None = option(
+        None,
+        "between title and text: a space or [SEP]; without it, the model's own",
+        group="model",
+        choices=tuple(SEPARATORS),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
