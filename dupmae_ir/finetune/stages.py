@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def plan(
         UsageError: an unknown or missing input.
     """
     data = read_toml(recipe)
-    inputs = _inputs(data, given, str(recipe))
+    inputs = recipe_inputs(data, given, str(recipe))
     if missing := [name for name, value in inputs.items() if value in ("", [])]:
         raise UsageError(f"{recipe} requires {' and '.join(f'--set {n}=...' for n in missing)}")
     known: dict[str, Any] = {**inputs, "start": inputs.get("model", "")}
@@ -118,7 +118,7 @@ def plan(
     return steps, inputs
 
 
-def _inputs(data: Mapping[str, Any], given: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+def recipe_inputs(data: Mapping[str, Any], given: Mapping[str, Any], recipe: str) -> dict[str, Any]:
     """The recipe's inputs: as it states them, overridden by its preset's, overridden by ``given``."""
     inputs = dict(data.get("inputs", {}))
     for name in given:
@@ -149,13 +149,17 @@ def run_stages(
     quiet: bool = False,
     dry_run: bool = False,
     last: str | None = None,
+    adjust: Callable[[Step], Step] | None = None,
 ) -> dict[str, Any]:
     """Run the steps that are not done yet, in order, up to ``last``. Returns digest, seconds and result by step.
+
+    ``adjust`` may replace each step, for example by a smaller one.
 
     A step runs again when its settings, an input file or an earlier step has changed; its command then refuses to
     overwrite the old output. Interrupted, the same call resumes.
     """
     steps, inputs = plan(find_recipe(recipe), output, given, last)
+    steps = [adjust(step) for step in steps] if adjust else steps
     if dry_run:
         for step in steps:
             say(f"python -m {' '.join(step.words)}")

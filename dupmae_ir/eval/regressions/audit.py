@@ -17,7 +17,7 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.cases import HYPERPARAMETERS, MODELS, RECIPES, Case
 from dupmae_ir.eval.regressions.models import Model, read_models
-from dupmae_ir.eval.regressions.training_plan import PlannedStep, plan_training, same, unstated
+from dupmae_ir.eval.regressions.training_plan import Comparison, PlannedStep, plan_training, unstated
 
 PRESETS = ("release", "paper")
 TEXTS = {
@@ -37,26 +37,11 @@ _CORPORA = {
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One setting or number that differs from its source."""
-
-    where: str
-    ours: Any
-    papers: Any
-    source: str
-    because: str = ""  #: why, for a known deviation
-
-    def __str__(self) -> str:
-        reason = f" ({self.because})" if self.because else ""
-        return f"{self.where} is {self.ours}, {self.papers} in {self.source}{reason}"
-
-
-@dataclass(frozen=True)
 class Audit:
     """The outcome: how many values agree, which deviate for a stated reason, and which are wrong."""
 
     agreeing: int
-    deviations: Sequence[Finding]
+    deviations: Sequence[Comparison]
     problems: Sequence[str]
 
     def lines(self) -> list[str]:
@@ -75,7 +60,8 @@ class Recipes:
         self.folder = folder
         self.toml = read_toml(folder / MODELS)
         self.models = read_models(self.toml, folder)
-        self.table = read_toml(folder / HYPERPARAMETERS)
+        table = folder / HYPERPARAMETERS
+        self.table = read_toml(table) if table.is_file() else {}
         self._plans: dict[tuple[str, str], list[PlannedStep]] = {}
 
     def plan(self, model: Model, preset: str) -> list[PlannedStep]:
@@ -86,13 +72,17 @@ class Recipes:
             self._plans[model.name, preset] = plan_training(model, recipe, inputs, self.toml)
         return self._plans[model.name, preset]
 
-    def expected(self, model: Model, step: str, preset: str) -> dict[str, tuple[Any, str]]:
-        """Setting -> (value, source) of the table for a step."""
-        found: dict[str, tuple[Any, str]] = {}
+    def compare(self, model: Model, step: PlannedStep, preset: str) -> list[Comparison]:
+        """The settings of a step that the table has, beside the table's values; the last row of a setting counts."""
+        found: dict[str, Comparison] = {}
+        where = f"{model.name}, {step.name}"
         for row in self.table.get("value", []):
-            if _matches(row, model.name, step, preset):
-                found |= {name: (value, row["source"]) for name, value in row["settings"].items()}
-        return found
+            if _matches(row, model.name, step.name, preset):
+                for name, value in row["settings"].items():
+                    ours = _setting(self.plan(model, preset), step, name)
+                    because = self.reason(model, step.name, preset, name)
+                    found[name] = Comparison(where, name, ours, value, row["source"], because)
+        return list(found.values())
 
     def reason(self, model: Model, step: str, preset: str, setting: str) -> str:
         """Why a setting deviates, or the empty string."""
@@ -104,26 +94,29 @@ class Recipes:
 
 def audit_recipes(folder: Path) -> Audit:
     """Compare every recipe in ``folder`` with the table, and find settings that are not stated."""
-    recipes, agreeing = Recipes(folder), 0
-    deviations: dict[str, Finding] = {}
-    problems = [f"{p.stem}: {s} is not stated" for p in stated_recipes(folder) for s in unstated(p)]
+    recipes = Recipes(folder)
     trained = [m for m in recipes.models.values() if m.recipe]
-    for row in [*recipes.table.get("value", []), *recipes.table.get("deviation", [])]:
-        if not any(fnmatchcase(m.name, p) for m in trained for p in row["models"]):
-            problems.append(f"{HYPERPARAMETERS}: no model matches {' '.join(row['models'])}")
-    for model in trained:
-        for preset in PRESETS:
-            for step in recipes.plan(model, preset):
-                for name, (value, source) in recipes.expected(model, step.name, preset).items():
-                    ours, where = setting_of(recipes, model, preset, step, name), f"{model.name}, {step.name}: {name}"
-                    because = recipes.reason(model, step.name, preset, name)
-                    if same(ours, value):
-                        agreeing += 1
-                        problems += [f"{where}: is no deviation any more; remove it from the table"] if because else []
-                    elif because:
-                        deviations[f"{model.recipe} {step.name} {name}"] = Finding(where, ours, value, source, because)
-                    else:
-                        problems.append(f"{Finding(where, ours, value, source)}, preset {preset}")
+    compared = [
+        (model, one, preset)
+        for model in trained
+        for preset in PRESETS
+        for step in recipes.plan(model, preset)
+        for one in recipes.compare(model, step, preset)
+    ]
+    deviations = {(m.recipe, one.setting): one for m, one, _ in compared if not one.equal and one.because}
+    problems = [f"{p.stem}: {s} is not stated" for p in stated_recipes(folder) for s in unstated(p)]
+    problems += [f"{one}, preset {preset}" for _, one, preset in compared if not one.equal and not one.because]
+    problems += [
+        f"{one.where}: {one.setting} is no deviation any more; remove it from {HYPERPARAMETERS}"
+        for _, one, _ in compared
+        if one.equal and one.because
+    ]
+    problems += [
+        f"{HYPERPARAMETERS}: no model is named {' or '.join(row['models'])}"
+        for row in [*recipes.table.get("value", []), *recipes.table.get("deviation", [])]
+        if not any(fnmatchcase(m.name, pattern) for m in trained for pattern in row["models"])
+    ]
+    agreeing = sum(one.equal for _, one, _ in compared)
     return Audit(agreeing, list(deviations.values()), [*problems, *separators(recipes)])
 
 
@@ -132,14 +125,14 @@ def stated_recipes(folder: Path) -> list[Path]:
     return [p for p in sorted((folder / RECIPES).glob("*.toml")) if p.stem != "tiny"]
 
 
-def setting_of(recipes: Recipes, model: Model, preset: str, step: PlannedStep, name: str) -> Any:
+def _setting(steps: Sequence[PlannedStep], step: PlannedStep, name: str) -> Any:
     """A setting as the table writes it: names of corpora, and for ``negatives_from`` the step that mined them."""
     if name == "corpus":
-        return corpora_of(recipes.plan(model, preset), step)
+        return corpora_of(steps, step)
     if name != "negatives_from":
         return step.setting(name)
     mined = Path(str(step.config.mined)).stem  # type: ignore[attr-defined]
-    miner = next(s for s in recipes.plan(model, preset) if s.name == mined)
+    miner = next(s for s in steps if s.name == mined)
     return getattr(miner.config, "model", None) or miner.name
 
 

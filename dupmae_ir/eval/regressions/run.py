@@ -13,7 +13,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases, html_report, report
 from dupmae_ir.eval.regressions.accept import accept
 from dupmae_ir.eval.regressions.cases import Case, Regression
-from dupmae_ir.eval.regressions.commands import command_lines, result_path
+from dupmae_ir.eval.regressions.commands import command_lines, plan_lines, result_path
 from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunOptions
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.execute import Result, changed_names, execute, load_result
@@ -32,8 +32,7 @@ def run(options: RunOptions) -> dict[str, Any]:
     """
     selection = Selection(options)
     if options.dry_run:
-        rows = [selection.row(case, None) for case in selection.cases]
-        return {"cases": [{"id": r.case.id, "title": r.case.title, "commands": r.commands()} for r in rows]}
+        return {"cases": [_dry(selection.row(case, None), selection.workspace(case)) for case in selection.cases]}
     rows = []
     for row in selection.run():
         rows.append(row)
@@ -41,6 +40,11 @@ def run(options: RunOptions) -> dict[str, Any]:
     if options.junit:
         _write(options.junit, report.as_junit(rows))
     return as_dict(rows, selection.means(rows))
+
+
+def _dry(row: Row, workspace: Workspace) -> dict[str, Any]:
+    case = row.case
+    return {"id": case.id, "title": case.title, "plan": plan_lines(case, workspace), "commands": row.commands()}
 
 
 def list_cases(options: ListOptions) -> dict[str, Any]:
@@ -85,7 +89,9 @@ class Selection:
         threads = o.threads if o.threads is not None else 0 if case.tier == "full" else 1
         return Workspace(
             recipes=self.folder,
-            folder=Path(o.output),
+            folder=Path(o.output, *[name for name in (o.scale and f"scale-{o.scale}", o.preset) if name]),
+            preset=o.preset,
+            scale=o.scale,
             data=_path(o.collections),
             cache=_path(o.cache),
             mirror=o.mirror,

@@ -6,7 +6,7 @@ weeks of training. Sizes come from the catalogue and from ``queries`` in models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,30 @@ def _choices(config: Config) -> set[str]:
     return without
 
 
-def in_words(step: PlannedStep, expected: Mapping[str, tuple[Any, str]] | None = None) -> list[str]:
-    """The step as lines for a person; ``expected`` maps settings to (the paper's value, its source)."""
+@dataclass(frozen=True)
+class Comparison:
+    """A setting of a step beside the paper's."""
+
+    where: str  #: model and step
+    setting: str
+    ours: Any
+    papers: Any
+    source: str  #: section of the paper, or file of its released code
+    because: str = ""  #: why it deviates, where that is known
+
+    @property
+    def equal(self) -> bool:
+        """Whether both values are the same."""
+        return same(self.ours, self.papers)
+
+    def __str__(self) -> str:
+        reason = f" ({self.because})" if self.because else ""
+        ours, papers = _short(self.ours), _short(self.papers)
+        return f"{self.where}: {self.setting} is {ours}, {papers} in {self.source}{reason}"
+
+
+def in_words(step: PlannedStep, compared: Sequence[Comparison] = ()) -> list[str]:
+    """The step as lines for a person, with the settings that were compared with the paper."""
     lines = [f"{step.name} ({step.command}): {step.data}"]
     if step.updates:
         lines.append(f"  {step.updates:,} updates, {step.batch} = {step.effective_batch:,} per update")
@@ -143,12 +165,15 @@ def in_words(step: PlannedStep, expected: Mapping[str, tuple[Any, str]] | None =
         lines.append(f"  negatives: {step.negatives}")
     if step.tokens:
         cost = f", about {step.gpu_hours:,.1f} GPU-hours at {RATE / 1e12:g} TFLOP/s" if step.gpu_hours else ""
-        lines.append(f"  tokens: {step.tokens:.3g}{cost}")
-    for name, (value, source) in (expected or {}).items():
-        ours = step.setting(name)
-        mark = "as in" if same(ours, value) else f"MISMATCH, {value} in"
-        lines.append(f"  {name.replace('_', ' ')} {_short(ours)}: {mark} {source}")
-    return lines
+        lines.append(f"  tokens: at most {step.tokens:.3g}{cost}")
+    equal: dict[str, list[str]] = {}
+    for one in compared:
+        if one.equal:
+            equal.setdefault(one.source, []).append(f"{one.setting} {_short(one.ours)}")
+        else:
+            mark = f"known deviation, {one.because}" if one.because else "MISMATCH"
+            lines.append(f"  {one.setting} {_short(one.ours)}, but {_short(one.papers)} in {one.source}: {mark}")
+    return [*lines, *(f"  as in {source}: {', '.join(names)}" for source, names in equal.items())]
 
 
 def same(ours: Any, papers: Any) -> bool:
@@ -161,7 +186,7 @@ def same(ours: Any, papers: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return " + ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def _hours(flops: float) -> float:
