@@ -62,10 +62,7 @@ class PretrainConfig(Recipe, RunOptions):
         above=0,
     )
     title_separator: str | None = option(
-        None,
-        "between title and text: a space or [SEP] (default: space)",
-        group="input",
-        choices=tuple(SEPARATORS),
+        None, "between title and text: a space or [SEP] (default: space)", group="input", choices=tuple(SEPARATORS)
     )
     unit: str = option(
         "passages",

@@ -71,7 +71,9 @@ class CaseOptions(OutputOptions):
 class RunOptions(CaseOptions):
     """Options of ``dupmae-ir eval.regressions run``."""
 
-    dry_run: bool = option(False, "print the plan of each training beside the paper's settings, and the commands; run nothing", group="run")
+    dry_run: bool = option(
+        False, "print the plan of each training beside the paper's settings, and the commands; run nothing", group="run"
+    )
     fresh: bool = option(False, "do not reuse earlier models, indexes and results", group="run")
     junit: str | None = option(None, "also write the results as JUnit XML", group="output", metavar="FILE")
 

@@ -84,9 +84,7 @@ def shrink_model(source: Path, target: Path, layers: int) -> None:
         if isinstance(config.get(name), int):
             config[name] = min(config[name], layers)
     safe = source / "model.safetensors"
-    weights = (
-        load_file(safe) if safe.is_file() else torch.load(source / "pytorch_model.bin", "cpu", weights_only=True)
-    )
+    weights = load_file(safe) if safe.is_file() else torch.load(source / "pytorch_model.bin", "cpu", weights_only=True)
     kept = {k: v.clone().contiguous() for k, v in weights.items() if _layer_of(k) < layers}
     aside = target.with_name(f".{target.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
@@ -140,5 +138,3 @@ def _uniform(text: str) -> float:
 def shrinker(planned: Mapping[str, PlannedStep], scale: Scale) -> Callable[[Step], Step]:
     """The function that shrinks each step of a recipe whose full-size plan is ``planned``, by step name."""
     return lambda step: shrink_step(step, planned[step.name], scale)
-
-
