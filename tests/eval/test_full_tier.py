@@ -48,7 +48,8 @@ def run(mirror, tmp_path, monkeypatch, capsys):
 
     def call(*names: str, more: tuple[str, ...] = ()) -> tuple[int, dict[str, dict]]:
         url, folder = mirror
-        options = [*more] + [
+        options = [
+            *more,
             "--output",
             str(tmp_path / "runs"),
             "--catalogue",

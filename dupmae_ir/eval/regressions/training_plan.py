@@ -7,14 +7,13 @@ weeks of training. Sizes come from the catalogue and from ``queries`` in models.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from dupmae_ir import collections
 from dupmae_ir.config import Config, applies, read_toml
 from dupmae_ir.encode.config import SegmentConfig
-from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.convert.config import ConvertConfig
@@ -31,7 +30,7 @@ OPERATIONAL = ("output", "quiet", "json", "threads", "device", "workers", "cache
 RATE = 100e12
 """FLOP/s of one GPU in matrix products: a third of an A100's peak in bfloat16. Generation is taken at a tenth of it."""
 
-ASSUMED = {
+ASSUMED: dict[str, dict[str, float]] = {
     "parameters": {"doc2query-t5": 223e6, "gpt2": 124e6, "deberta-v3-base": 184e6},  # of others: BERT-base's
     "words": {"msmarco-doc": 1100, "dpr-nq": 100},  # mean words of a document, for encode.segment
     "encodings": {"master": 4.0, "cot-mote": 2.2},  # forward passes per text, decoders included; of others: 1.2
