@@ -12,7 +12,7 @@ from typing import Any
 
 from dupmae_ir.config import flags, from_mapping
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.eval.regressions.audit import PRESETS, Recipes
+from dupmae_ir.eval.regressions.audit import PRESETS
 from dupmae_ir.eval.regressions.cases import ACCURACY, Case
 from dupmae_ir.eval.regressions.models import dependencies
 from dupmae_ir.eval.regressions.training_plan import in_words
@@ -116,7 +116,7 @@ def plan_lines(case: Case, workspace: Workspace) -> list[str]:
     """The plan of the trainings a case needs, beside the papers' values: see :mod:`.training_plan`."""
     if not case.model:
         return []
-    recipes, preset = Recipes(workspace.recipes), workspace.preset or PRESETS[0]
+    recipes, preset = workspace.planned_recipes, workspace.preset or PRESETS[0]
     lines = [f"rehearsal: {workspace.scaled.in_words()}"] if workspace.scaled else []
     for name in dependencies(case.model, workspace.models, workspace.references):
         model = workspace.models[name]

@@ -77,6 +77,7 @@ class Selection:
 
     def __init__(self, options: CaseOptions) -> None:
         self.options = options
+        self._workspaces: dict[str, Workspace] = {}  #: by tier
         self.folder = cases.find_folder(options.recipes)
         self.regressions: dict[str, Regression] = cases.load(self.folder)
         self.cases = cases.select(self.regressions, options.names, options.tier)
@@ -85,6 +86,11 @@ class Selection:
 
     def workspace(self, case: Case) -> Workspace:
         """The workspace of a case. Tiers with exact values use one thread, because sums depend on their number."""
+        if case.tier not in self._workspaces:
+            self._workspaces[case.tier] = self._workspace(case)
+        return self._workspaces[case.tier]
+
+    def _workspace(self, case: Case) -> Workspace:
         o = self.options
         threads = o.threads if o.threads is not None else 0 if case.tier == "full" else 1
         return Workspace(

@@ -16,6 +16,7 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.console import say
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.eval.regressions import tiny
+from dupmae_ir.eval.regressions.audit import PRESETS, Recipes
 from dupmae_ir.eval.regressions.cases import MODELS, RECIPES, read_json
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model, dependencies, read_models
@@ -28,7 +29,7 @@ from dupmae_ir.eval.regressions.scale import (
     shrink_model,
     shrinker,
 )
-from dupmae_ir.eval.regressions.training_plan import PlannedStep, plan_training
+from dupmae_ir.eval.regressions.training_plan import PlannedStep
 from dupmae_ir.finetune.stages import Step, plan, recipe_inputs, run_stages
 from dupmae_ir.io.archives import unpack
 from dupmae_ir.io.downloads import Source, cache_folder, download
@@ -102,9 +103,14 @@ class Workspace:
         """The factors of a rehearsal."""
         return SCALES[self.scale] if self.scale else None
 
+    @cached_property
+    def planned_recipes(self) -> Recipes:
+        """The recipes' plans at full size, beside the table of the papers' settings."""
+        return Recipes(self.recipes)
+
     def training_plan(self, model: Model) -> list[PlannedStep]:
         """The steps that train ``model`` at full size, from the catalogue and the recipe alone."""
-        return plan_training(model, self._recipe(model), self._preset(model), self._models_toml, None)
+        return self.planned_recipes.plan(model, self.preset or PRESETS[0])
 
     def steps(self, model: Model) -> list[Step]:
         """The commands that train ``model``, with the paths they use here."""
