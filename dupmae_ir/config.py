@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.registry import suggest
+from dupmae_ir.types import SEPARATORS
 
 T = TypeVar("T")
 
@@ -102,6 +103,18 @@ class OutputOptions(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TitleOptions(Config):
+    """How a title is joined to its text; shared by all commands that train or search with a retriever."""
+
+    title_separator: str | None = option(
+        None,
+        "between title and text: a space or [SEP]; without it, the model's own",
+        group="model",
+        choices=tuple(SEPARATORS),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ThreadOptions(Config):
     """CPU threads; shared by all commands that compute."""
 
@@ -161,13 +174,21 @@ def _listed(choices: tuple[str, ...]) -> str:
     return (" | " if any("," in choice for choice in choices) else ", ").join(choices)
 
 
-def _check_dependence(config: Any, f: dataclasses.Field[Any]) -> None:
+def applies(config: Any, name: str) -> bool:
+    """Whether the setting ``name`` has an effect beside the others: one of its ``only_with`` conditions holds."""
+    owners = _owners(config, next(f for f in dataclasses.fields(config) if f.name == name))
+    return not owners or any(all(_holds(config, term) for term in terms) for terms in owners)
+
+
+def _owners(config: Any, f: dataclasses.Field[Any]) -> list[list[str]]:
     names = {field.name for field in dataclasses.fields(config)}
     owners = [[t for t in o.split(" and ") if _name_of(t) in names] for o in f.metadata.get("only_with") or ()]
-    owners = [terms for terms in owners if terms]
-    if not owners or getattr(config, f.name) == f.default:
-        return
-    if not any(all(_holds(config, term) for term in terms) for terms in owners):
+    return [terms for terms in owners if terms]
+
+
+def _check_dependence(config: Any, f: dataclasses.Field[Any]) -> None:
+    owners = _owners(config, f)
+    if getattr(config, f.name) != f.default and not applies(config, f.name):
         words = " or ".join(" and ".join(_in_words(config, term) for term in terms) for terms in owners)
         raise UsageError(f"{flag_of(config, f.name)} applies only {words}")
 

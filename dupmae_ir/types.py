@@ -15,6 +15,10 @@ PASSAGE_DELIMITER = "#"
 """Separates a document id from a passage number, as in Anserini and Pyserini: ``DOCUMENT#PASSAGE``."""
 
 
+SEPARATORS = {"space": " ", "sep": " [SEP] "}
+"""Names of ``--title-separator`` -> what is put between title and text."""
+
+
 class Document(NamedTuple):
     """One unit of retrieval. A document with an empty ``text`` is kept, with its id and row."""
 

@@ -47,6 +47,7 @@ def write_models(folder: Path, text: str) -> None:
         "electra-base": lambda home: _electra(home, words),
         "gpt2": _gpt2,
         "doc2query-t5": lambda home: _t5(home, text),
+        "deberta-v3-base": lambda home: _deberta(home, text),
     }
     for name, entry in read_toml(MODELS).items():
         if not isinstance(entry, dict) or "files" not in entry:
@@ -130,23 +131,39 @@ def _gpt2(home: Path) -> None:
     _save(home, GPT2LMHeadModel(config), config, True)
 
 
-def _t5(home: Path, text: str) -> None:
+def _pieces(text: str, **special: Any) -> bytes:
+    """A sentencepiece model of ``text``."""
     import sentencepiece
-    from transformers import T5Config, T5ForConditionalGeneration
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text.splitlines()),
         model_writer=model,
         vocab_size=120,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
         hard_vocab_limit=False,
         minloglevel=2,
+        **special,
     )
-    (home / "spiece.model").write_bytes(model.getvalue())
+    return model.getvalue()
+
+
+def _deberta(home: Path, text: str) -> None:
+    from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
+    special = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+    (home / "spm.model").write_bytes(_pieces(text, pad_id=0, bos_id=1, eos_id=2, unk_id=3, **special))
+    (home / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "DebertaV2Tokenizer", "model_max_length": 512, "vocab_type": "spm"})
+    )
+    config = DebertaV2Config(vocab_size=256, max_position_embeddings=512, pad_token_id=0, type_vocab_size=0, **SIZES)
+    config.architectures = ["DebertaV2ForMaskedLM"]
+    _save(home, DebertaV2ForMaskedLM(config), config, False)
+
+
+def _t5(home: Path, text: str) -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    (home / "spiece.model").write_bytes(_pieces(text, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
     (home / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "model_max_length": 256}))
     special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     (home / "special_tokens_map.json").write_text(json.dumps(special))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from dupmae_ir.config import ComputeOptions, OutputOptions, option
+from dupmae_ir.config import ComputeOptions, OutputOptions, TitleOptions, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.collections import CorpusOptions
 
-SEPARATORS = {"space": " ", "sep": " [SEP] "}
 PARTS = ("cls,ot", "cls", "ot")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodeConfig(CorpusOptions, ComputeOptions, OutputOptions):
+class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     """Options of ``dupmae-ir encode``."""
 
     index: str = option(help="index folder to make", group="output", metavar="FOLDER")
@@ -44,12 +43,6 @@ class EncodeConfig(CorpusOptions, ComputeOptions, OutputOptions):
     )
     activation: str | None = option(
         None, "relu or log1p of the logits; without it, the model's own", group="encoding", choices=("relu", "log1p")
-    )
-    title_separator: str | None = option(
-        None,
-        "between title and text: a space or [SEP]; without it, the model's own",
-        group="encoding",
-        choices=tuple(SEPARATORS),
     )
     normalize: bool | None = option(
         None, "dense vectors of unit length (SimLM), or not; without it, the model's own", group="encoding"

@@ -19,7 +19,7 @@ from dupmae_ir import __version__
 from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
-from dupmae_ir.encode.config import SEPARATORS, EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.jobs import EncodeJob, summary
 from dupmae_ir.encode.parts import PartStore, build_index, quantised
 from dupmae_ir.encode.representation_files import JsonlFolder, jsonl_work
@@ -29,7 +29,9 @@ from dupmae_ir.index.manifest import Meta, check_target
 from dupmae_ir.index.quantisation import choose_scale
 from dupmae_ir.io.collections import Collection
 from dupmae_ir.models import load_encoder
-from dupmae_ir.types import Document, Encoder, LexicalEncoder, Representation
+from dupmae_ir.models.checkpoints.layout import CONFIG
+from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.types import SEPARATORS, Document, Encoder, LexicalEncoder, Representation
 
 
 @with_torch_threads
@@ -51,9 +53,7 @@ class _Run:
     def __init__(self, config: EncodeConfig, collection: Collection, encoder: Encoder) -> None:
         self.config, self.collection, self.encoder = config, collection, encoder
         self.shard, self.shards = config.shard_of()
-        self.separator = (
-            SEPARATORS[config.title_separator] if config.title_separator else encoder.settings.title_separator
-        )
+        self.separator = _separator(config, encoder.settings.title_separator)
         self.started = time.monotonic()
         self.encoded = self.resumed = self.windows = 0
         self.encoding_seconds = 0.0
@@ -237,6 +237,18 @@ def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
         "normalize": settings.normalize,
         "ot": settings.ot,
     }
+
+
+def _separator(config: EncodeConfig, trained: str) -> str:
+    """What joins title and text: --title-separator, else what the model was trained with. A difference is noted."""
+    chosen = SEPARATORS[config.title_separator] if config.title_separator else trained
+    if chosen != trained and config.model and (model_folder(config.model) / CONFIG).is_file():
+        say(
+            f"note: {config.model} was trained with title and text joined by {trained!r}; this index joins them by "
+            f"{chosen!r} (--title-separator {config.title_separator})",
+            config.quiet,
+        )
+    return chosen
 
 
 def _encoder(config: EncodeConfig) -> Encoder:

@@ -23,6 +23,7 @@ from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.experts import join_experts, with_experts
 from dupmae_ir.models.masked_lm import encoder_of
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+from dupmae_ir.types import SEPARATORS
 
 
 def load_base(
@@ -107,6 +108,8 @@ def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedToken
         "ot": "mlm",  # a base with lexical weights gets a head
         "lexical": None,
     }
+    if config.title_separator:
+        settings["title_separator"] = SEPARATORS[config.title_separator]
     return ModelConfig(**{**read_config(base).__dict__, **settings})
 
 

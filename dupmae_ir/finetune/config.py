@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, option
+from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, TitleOptions, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.training.config import TrainingOptions
 
@@ -85,7 +85,7 @@ class Objective(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneConfig(Objective, TrainingOptions):
+class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     """Options of one stage of ``dupmae-ir finetune``."""
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (

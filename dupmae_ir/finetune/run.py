@@ -32,7 +32,7 @@ from dupmae_ir.training.distributed import DistributedJob
 from dupmae_ir.training.log import LOG, read_log
 from dupmae_ir.training.plots import keep_log
 from dupmae_ir.training.records import RECORD, deciding_settings, input_digests
-from dupmae_ir.types import Document
+from dupmae_ir.types import SEPARATORS, Document
 
 
 class Examples(NamedTuple):
@@ -109,6 +109,7 @@ def _inputs(config: FinetuneConfig) -> dict[str, str]:
 
 def _examples(config: FinetuneConfig, quiet: bool) -> Examples:
     rng = random.Random(config.seed)
+    separator = SEPARATORS[config.title_separator or "space"]
     if config.mined:
         drawn: PairExamples | MinedExamples = mined_examples(
             config.mined, config.negatives, config.sample_from_top, config.seed, config.scores, config.collection
@@ -116,7 +117,7 @@ def _examples(config: FinetuneConfig, quiet: bool) -> Examples:
         assert isinstance(drawn, MinedExamples)
         if config.limit:
             drawn.mined = rng.sample(list(drawn.mined), min(config.limit, len(drawn)))
-        passages = [p.joined() for m in drawn.mined for p in m.positives]
+        passages = [p.joined(separator) for m in drawn.mined for p in m.positives]
         pairs = [Pair(m.query, Document("", "")) for m in drawn.mined]
         left_out = f"; {drawn.left_out:,} more have no negative" if drawn.left_out else ""
     else:
@@ -125,7 +126,7 @@ def _examples(config: FinetuneConfig, quiet: bool) -> Examples:
         if config.limit:
             pairs = rng.sample(pairs, min(config.limit, len(pairs)))
         drawn = PairExamples(pairs, config.negatives, config.seed)
-        passages = [p.positive.joined() for p in pairs]
+        passages = [p.positive.joined(separator) for p in pairs]
         left_out = ""
     topical = TopicalBatches(pairs, config.batch_size, 1 if config.mined else config.group_size, config.seed)
     say(f"{len(drawn):,} queries{left_out}", quiet)

@@ -4,6 +4,11 @@ A recipe is TOML. ``[inputs]`` are values that the steps refer to as ``{name}`` 
 every ``[[step]]`` has a ``name``, a ``command`` and that command's settings. ``{stage1}`` is the output of the step
 ``stage1``; ``{start}`` is the model a stage starts from: ``{model}``, or with ``init_from = "previous"`` the stage
 trained before it.
+
+Settings that all steps of one command share stand in ``[common.COMMAND]``; a step's own settings win over them. A
+recipe with an input ``preset`` has a table ``[presets.NAME]`` of inputs for each of its values, such as ``paper`` and
+``release`` where a paper's text and its released code differ. ``unset = [...]`` names settings that a step leaves
+without a value on purpose, since TOML has no null.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -31,6 +36,7 @@ RECIPES = Path(__file__).with_name("recipes")
 STATE = "steps.json"
 COMMANDS = {
     "pretrain": ("dupmae_ir.pretrain.config", "PretrainConfig", ""),
+    "encode.segment": ("dupmae_ir.encode.config", "SegmentConfig", ".jsonl"),
     "pretrain.augment": ("dupmae_ir.pretrain.augment.config", "AugmentConfig", ".jsonl"),
     "finetune.convert": ("dupmae_ir.finetune.convert.config", "ConvertConfig", ".jsonl"),
     "finetune": ("dupmae_ir.finetune.config", "FinetuneConfig", ""),
@@ -90,17 +96,13 @@ def plan(
         UsageError: an unknown or missing input.
     """
     data = read_toml(recipe)
-    inputs = dict(data.get("inputs", {}))
-    for name, value in given.items():
-        if name not in inputs:
-            raise UsageError(f"--set {name}: {recipe} has no such input.{suggest(name, inputs)}")
-        inputs[name] = value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
+    inputs = recipe_inputs(data, given, str(recipe))
     if missing := [name for name, value in inputs.items() if value in ("", [])]:
         raise UsageError(f"{recipe} requires {' and '.join(f'--set {n}=...' for n in missing)}")
     known: dict[str, Any] = {**inputs, "start": inputs.get("model", "")}
     steps: list[Step] = []
     for table in data.get("step", []):
-        step = _step(table, known, Path(output), str(recipe))
+        step = _step(_with_common(table, data.get("common", {})), known, Path(output), str(recipe))
         if step.name in known:
             raise InputError(f"{recipe}: two steps or inputs are named {step.name!r}")
         known[step.name] = step.output
@@ -116,6 +118,30 @@ def plan(
     return steps, inputs
 
 
+def recipe_inputs(data: Mapping[str, Any], given: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+    """The recipe's inputs: as it states them, overridden by its preset's, overridden by ``given``."""
+    inputs = dict(data.get("inputs", {}))
+    for name in given:
+        if name not in inputs:
+            raise UsageError(f"--set {name}: {recipe} has no such input.{suggest(name, inputs)}")
+    if presets := data.get("presets", {}):
+        chosen = lookup("preset", str(given.get("preset", inputs.get("preset"))), presets)
+        if unknown := sorted(chosen.keys() - inputs.keys()):
+            raise InputError(f"{recipe}: a preset sets {unknown[0]}, which is no input.{suggest(unknown[0], inputs)}")
+        inputs |= chosen
+    for name, value in given.items():
+        inputs[name] = value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
+    return inputs
+
+
+def _with_common(table: Mapping[str, Any], common: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A step's settings, after those that all steps of its command share. A setting in ``unset`` is left out."""
+    settings = {**common.get(str(table.get("command")), {}), **table}
+    unset = {*common.get(str(table.get("command")), {}).get("unset", ()), *table.get("unset", ())}
+    left_out = unset - table.keys()
+    return {key: value for key, value in settings.items() if key not in left_out} | {"unset": sorted(left_out)}
+
+
 def run_stages(
     recipe: str,
     output: str,
@@ -123,13 +149,17 @@ def run_stages(
     quiet: bool = False,
     dry_run: bool = False,
     last: str | None = None,
+    adjust: Callable[[Step], Step] | None = None,
 ) -> dict[str, Any]:
     """Run the steps that are not done yet, in order, up to ``last``. Returns digest, seconds and result by step.
+
+    ``adjust`` may replace each step, for example by a smaller one.
 
     A step runs again when its settings, an input file or an earlier step has changed; its command then refuses to
     overwrite the old output. Interrupted, the same call resumes.
     """
     steps, inputs = plan(find_recipe(recipe), output, given, last)
+    steps = [adjust(step) for step in steps] if adjust else steps
     if dry_run:
         for step in steps:
             say(f"python -m {' '.join(step.words)}")
@@ -172,6 +202,7 @@ def _call(step: Step, quiet: bool) -> dict[str, Any]:
 
 def _step(table: Mapping[str, Any], known: Mapping[str, Any], folder: Path, source: str) -> Step:
     settings = dict(table)
+    unset = settings.pop("unset", [])
     name, command = settings.pop("name", None), settings.pop("command", None)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
         raise InputError(f"{source}: a step's name is {name!r}; use lower-case letters, digits and _")
@@ -181,6 +212,8 @@ def _step(table: Mapping[str, Any], known: Mapping[str, Any], folder: Path, sour
     module, kind, ending = COMMANDS[command]
     config_class = getattr(importlib.import_module(module), kind)
     values = {key: _filled(value, known, where) for key, value in settings.items()}
+    if unknown := sorted(set(unset) - {f.name for f in fields(config_class)}):
+        raise InputError(f"{where}: unset names {unknown[0]!r}, which is no setting of {command}")
     lists = {f.name for f in fields(config_class) if str(f.type).startswith("tuple")}
     for key in lists & values.keys():
         values[key] = [v for item in _listed(values[key]) for v in _listed(item)]
@@ -205,6 +238,8 @@ def _filled(value: Any, known: Mapping[str, Any], where: str) -> Any:
         if name not in known:
             raise InputError(f"{where}: {{{name}}} is neither an input nor an earlier step.{suggest(name, known)}")
     whole = _PLACEHOLDER.fullmatch(value)
+    if whole and isinstance(known[whole[1]], str) and _PLACEHOLDER.fullmatch(known[whole[1]]):
+        return _filled(known[whole[1]], known, where)  # an input that names an earlier step
     return known[whole[1]] if whole else _PLACEHOLDER.sub(lambda m: str(known[m[1]]), value)
 
 

@@ -9,6 +9,7 @@ from dupmae_ir.config import OneOf, Requires, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
 from dupmae_ir.training.config import RunOptions
+from dupmae_ir.types import SEPARATORS
 
 METHODS = tuple(PRESETS)
 
@@ -59,6 +60,9 @@ class PretrainConfig(Recipe, RunOptions):
         group="input",
         metavar="X",
         above=0,
+    )
+    title_separator: str | None = option(
+        None, "between title and text: a space or [SEP] (default: space)", group="input", choices=tuple(SEPARATORS)
     )
     unit: str = option(
         "passages",

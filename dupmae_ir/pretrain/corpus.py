@@ -32,20 +32,20 @@ class Text:
     following: tuple[str, ...] = ()  #: generated continuations (GPT-2)
 
 
-def read_texts(source: str | Path, documents: str = "line") -> Iterator[Text]:
+def read_texts(source: str | Path, documents: str = "line", separator: str = " ") -> Iterator[Text]:
     """Stream the documents of ``source``; empty ones are skipped.
 
     In plain text a document is a line (``documents="line"``), a paragraph between blank lines (``blank``) or a file
     (``file``). JSON rows are ``{"text": str or list of passages}`` (or ``contents``), optionally with ``title``,
-    ``queries`` and ``next``. Raises :class:`InputError` that names file and line.
+    ``queries`` and ``next``; ``separator`` joins title and text. Raises :class:`InputError` that names file and line.
     """
     for path in list_sources(source):
         if path.is_dir():
-            yield from _from_dataset(path)
+            yield from _from_dataset(path, separator)
         elif _plain_name(path).endswith(JSON_ENDINGS):
-            yield from _from_json_lines(path)
+            yield from _from_json_lines(path, separator)
         elif _plain_name(path).endswith(".tsv"):
-            yield from (Text([d.joined()]) for d in read_collection(path) if d.joined().strip())
+            yield from (Text([d.joined(separator)]) for d in read_collection(path) if d.joined().strip())
         else:
             yield from _from_lines(path, documents)
 
@@ -103,19 +103,19 @@ def _from_lines(path: Path, documents: str) -> Iterator[Text]:
         yield Text(passages)
 
 
-def _from_json_lines(path: Path) -> Iterator[Text]:
+def _from_json_lines(path: Path, separator: str) -> Iterator[Text]:
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as e:
             raise InputError(f"{where}: broken JSON: {e}") from None
-        text = _from_row(row, where)
+        text = _from_row(row, where, separator)
         if text is not None:
             yield text
 
 
-def _from_row(row: object, where: str) -> Text | None:
+def _from_row(row: object, where: str, separator: str) -> Text | None:
     """The document of one row, or None where it has no text."""
     if not isinstance(row, dict):
         raise InputError(f'{where}: expected one JSON object per line with "text" or "contents"')
@@ -126,7 +126,7 @@ def _from_row(row: object, where: str) -> Text | None:
     passages = [p.strip() for p in _strings(value, "text", where) if p.strip()]
     title = row.get("title")
     if isinstance(title, str) and title.strip():
-        passages = [f"{title.strip()} {passages[0]}", *passages[1:]] if passages else [title.strip()]
+        passages = [f"{title.strip()}{separator}{passages[0]}", *passages[1:]] if passages else [title.strip()]
     if not passages:
         return None
     queries, following = (
@@ -142,7 +142,7 @@ def _strings(value: object, key: str, where: str) -> list[str]:
     return strings
 
 
-def _from_dataset(path: Path) -> Iterator[Text]:
+def _from_dataset(path: Path, separator: str) -> Iterator[Text]:
     try:
         import datasets
     except ImportError:
@@ -156,6 +156,6 @@ def _from_dataset(path: Path) -> Iterator[Text]:
     parts = loaded.values() if isinstance(loaded, datasets.DatasetDict) else [loaded]
     for part in parts:
         for number, row in enumerate(part):
-            text = _from_row(row, f"{path}: row {number}")
+            text = _from_row(row, f"{path}: row {number}", separator)
             if text is not None:
                 yield text

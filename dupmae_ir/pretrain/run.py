@@ -42,6 +42,7 @@ from dupmae_ir.training.distributed import DistributedJob
 from dupmae_ir.training.log import LOG, read_log
 from dupmae_ir.training.plots import keep_log
 from dupmae_ir.training.records import RECORD, deciding_settings, input_digests
+from dupmae_ir.types import SEPARATORS
 
 PATHS = ("model", "init_from", "from_config", "tokenizer", "corpus")
 
@@ -136,7 +137,8 @@ def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest
     """Load the base model and the corpora, and check that they fit each other."""
     # Decoders and added heads are initialised from the seed, independently of what ran before.
     set_seed(config.seed)
-    passages = (p for source in config.corpus for t in read_texts(source, config.documents) for p in t.passages)
+    join = SEPARATORS[config.title_separator or "space"]
+    passages = (p for source in config.corpus for t in read_texts(source, config.documents, join) for p in t.passages)
     retriever, tokenizer = load_base(config, passages, quiet)
     name = str(config.model or config.init_from or config.tokenizer)
     vocabulary = Vocabulary.of(tokenizer, retriever.lm.config.vocab_size, name)
@@ -146,7 +148,7 @@ def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest
     objective = build_objective(config.method, load_continued_experts(config) or retriever.lm, recipe)
     if config.init_from:
         say(load_decoders(objective, Path(config.init_from) / KEPT / DECODERS), quiet)
-    cutting = Cutting(config.unit, length - 2 if config.unit == "blocks" else most - 2, config.documents)
+    cutting = Cutting(config.unit, length - 2 if config.unit == "blocks" else most - 2, config.documents, join)
     corpora = [
         load_corpus(source, tokenizer, cutting, config.cache, quiet, source_digest(source)) for source in config.corpus
     ]
@@ -208,7 +210,12 @@ def _trainer(
 def _save(config: PretrainConfig, recipe: Recipe, prepared: Prepared, work: Path) -> Path:
     """Write the model folder inside ``work``, with decoders, log and plots in ``pretraining/``, and return it."""
     made, length = work / "model", int(recipe.length or 0)
-    stored = ModelConfig(method=config.method, document_length=length, query_length=min(64, length))
+    stored = ModelConfig(
+        method=config.method,
+        document_length=length,
+        query_length=min(64, length),
+        title_separator=SEPARATORS[config.title_separator or "space"],
+    )
     save_encoder(made, prepared.objective, prepared.retriever, prepared.tokenizer, stored)
     keep_log(work, made / KEPT, f"{config.method} ({config.preset})")
     save_decoders(prepared.objective, made / KEPT / DECODERS)

@@ -85,6 +85,7 @@ class Cutting:
     unit: str = "passages"  #: ``passages``: truncated at ``length`` ids; ``blocks``: sentences packed up to ``length``
     length: int = 510
     documents: str = "line"  #: see :func:`~dupmae_ir.pretrain.corpus.read_texts`
+    separator: str = " "  #: between title and text
 
 
 def load_corpus(
@@ -208,7 +209,7 @@ def _documents(
     source: str | Path, tokenizer: PreTrainedTokenizerBase, cutting: Cutting
 ) -> Iterator[tuple[Ids, Ids, Ids]]:
     """(texts, generated queries, generated continuations) of each document, as ids."""
-    for chunk in _chunks(read_texts(source, cutting.documents)):
+    for chunk in _chunks(read_texts(source, cutting.documents, cutting.separator)):
         queries = _ids(tokenizer, [q for text in chunk for q in text.queries])
         following = _ids(tokenizer, [f for text in chunk for f in text.following])
         for text, own in zip(chunk, _texts_of(chunk, tokenizer, cutting), strict=True):

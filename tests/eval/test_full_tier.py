@@ -46,9 +46,17 @@ def run(mirror, tmp_path, monkeypatch, capsys):
     """Runs cases; returns the exit status and the JSON report by case."""
     monkeypatch.setenv("DUPMAE_IR_CACHE", str(tmp_path / "cache"))
 
-    def call(*names: str) -> tuple[int, dict[str, dict]]:
+    def call(*names: str, more: tuple[str, ...] = ()) -> tuple[int, dict[str, dict]]:
         url, folder = mirror
-        options = ["--output", str(tmp_path / "runs"), "--catalogue", str(folder / "catalogue.toml"), "--threads", "1"]
+        options = [
+            *more,
+            "--output",
+            str(tmp_path / "runs"),
+            "--catalogue",
+            str(folder / "catalogue.toml"),
+            "--threads",
+            "1",
+        ]
         status = main(["run", *names, *options, "--mirror", url, "--quiet"])
         capsys.readouterr()
         assert main(["report", *names, *options, "--format", "json"]) == 0
@@ -91,21 +99,34 @@ def test_a_case_whose_model_cannot_be_downloaded_is_skipped(run, mirror):
     assert report["retromae.msmarco-passage/distill-dev"]["result"] is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dupmae.msmarco-passage/stage3-dev",
-        "dupmae.msmarco-doc/stage2-dl19",
-        "dupmae-ablations.msmarco-passage/ot-decoding-dev",
-        "retromae.dpr-nq/ance",
-        "retromae-ablations.msmarco-passage/basic-2-dev",
-        "master.msmarco-passage/retriever-distil-dl20",
-        "master-ablations.msmarco-passage/shared-decoder-retriever1-dev",
-        "cot-mote.msmarco-passage/s2-hybrid-dl19",
-    ],
+REHEARSED = (
+    "dupmae.msmarco-passage/stage3-dev",
+    "dupmae.beir/nfcorpus",
+    "dupmae.msmarco-doc/stage2-dl19",
+    "retromae.dpr-nq/ance",
+    "retromae-ablations.msmarco-passage/default-dev",
+    "master.msmarco-passage/retriever-distil-dl20",
+    "master.dpr-nq/retriever2",
+    "cot-mote.msmarco-passage/s2-hybrid-dl19",
 )
-def test_cases_with_trained_models(run, name):
-    status, report = run(name)
+
+
+def test_a_rehearsal(run, tmp_path):
+    """RetroMAE with BM25 negatives: conversion, mining, one stage, index and search."""
+    name = "retromae.msmarco-passage/dpr-dev"
+    status, report = run(name, more=("--scale", "tiny"))
+    assert status == 0
+    assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]
+    stage = tmp_path / "runs/scale-tiny/training/finetune-retromae/stage1"
+    made = json.loads((stage / "training.json").read_text())["settings"]
+    given = made["title_separator"], made["query_flops"], made["batch_size"], made["document_length"]
+    assert given == ("sep", 0, 8, 140)
+    assert json.loads((stage / "dupmae_config.json").read_text())["title_separator"] == " [SEP] "
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REHEARSED)
+def test_rehearsals(run, name):
+    status, report = run(name, more=("--scale", "tiny"))
     assert status == 0
     assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]

@@ -27,7 +27,11 @@ ACCEPT = "Accept the results in --output as the expected values, and write them 
 
 def _show_run(config: RunOptions, result: dict[str, Any]) -> str:
     if config.dry_run:
-        lines = (line for case in result["cases"] for line in (f"# {case['id']}: {case['title']}", *case["commands"]))
+        lines: list[str] = []
+        for case in result["cases"]:
+            lines.append(f"# {case['id']}: {case['title']}")
+            lines += [f"#   {line}" for line in case["plan"]]
+            lines += case["commands"]
         return "\n".join(lines)
     return result["summary"]
 

@@ -23,6 +23,7 @@ from dupmae_ir.search.config import SearchConfig
 
 SEARCH_MODES = ("bm25", "dense", "impact", "hybrid")
 MODELS = "models.toml"
+HYPERPARAMETERS = "hyperparameters.toml"
 RECIPES = "recipes"
 ACCEPTED = "accepted"
 SHARED = (
@@ -140,7 +141,7 @@ def load(folder: Path) -> dict[str, Regression]:
     Raises :class:`InputError` naming the file and the key.
     """
     models = read_toml(folder / MODELS)
-    files = sorted(p for p in folder.glob("*.toml") if p.name != MODELS)
+    files = sorted(p for p in folder.glob("*.toml") if p.name not in (MODELS, HYPERPARAMETERS))
     return {p.stem: read_regression(p, models) for p in files}
 
 

@@ -45,6 +45,19 @@ class CaseOptions(OutputOptions):
     model: tuple[str, ...] = option(
         (), "use this folder for a model, as NAME=FOLDER", group="folders", metavar="NAME=FOLDER"
     )
+    preset: str | None = option(
+        None,
+        "choices of the recipes where a paper's text and its released code differ (default: release)",
+        group="cases",
+        choices=("release", "paper"),
+    )
+    scale: str | None = option(
+        None,
+        "rehearse the recipes with data, updates and models shrunk by stated factors, in a folder of its own; the "
+        "values mean nothing",
+        group="cases",
+        choices=("tiny", "small"),
+    )
     threads: int | None = option(
         None,
         "CPU threads; 0 = one per available processor (default: 1 for tiers tiny and small, whose values are exact, "
@@ -58,7 +71,9 @@ class CaseOptions(OutputOptions):
 class RunOptions(CaseOptions):
     """Options of ``dupmae-ir eval.regressions run``."""
 
-    dry_run: bool = option(False, "print the commands without running them", group="run")
+    dry_run: bool = option(
+        False, "print the plan of each training beside the paper's settings, and the commands; run nothing", group="run"
+    )
     fresh: bool = option(False, "do not reuse earlier models, indexes and results", group="run")
     require: tuple[str, ...] = option(
         (),

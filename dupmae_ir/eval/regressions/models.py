@@ -12,7 +12,7 @@ Each entry of ``models.toml`` has exactly one of these keys:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,15 +82,13 @@ def read_models(data: Mapping[str, Any], folder: Path) -> dict[str, Model]:
     return models
 
 
-def dependencies(name: str, models: Mapping[str, Model], inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The models to prepare for ``name``, in order: those its recipe starts from, then ``name`` itself.
+def dependencies(name: str, models: Mapping[str, Model], references: Mapping[str, Sequence[str]]) -> list[str]:
+    """The models to prepare for ``name``, in order: those its training reads, then ``name`` itself.
 
-    ``inputs`` maps recipes to their inputs.
+    ``references`` maps trained models to the models that their steps read.
     """
-    model = lookup("model", name, models)
+    lookup("model", name, models)
     before: list[str] = []
-    for value in {**inputs.get(model.recipe, {}), **model.set}.values():
-        if isinstance(value, str) and value.startswith("model:"):
-            required = dependencies(value.removeprefix("model:"), models, inputs)
-            before += [n for n in required if n not in before]
+    for reference in references.get(name, ()):
+        before += [n for n in dependencies(reference, models, references) if n not in before]
     return [*before, name]

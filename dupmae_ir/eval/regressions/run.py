@@ -15,7 +15,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases, html_report, report
 from dupmae_ir.eval.regressions.accept import accept
 from dupmae_ir.eval.regressions.cases import Case, Regression
-from dupmae_ir.eval.regressions.commands import command_lines, index_path, result_path, run_path
+from dupmae_ir.eval.regressions.commands import command_lines, index_path, plan_lines, result_path, run_path
 from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunOptions
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.execute import Result, changed_names, execute, load_result
@@ -38,8 +38,7 @@ def run(options: RunOptions) -> dict[str, Any]:
     selection = Selection(options)
     _check_required(options, selection)
     if options.dry_run:
-        rows = [selection.row(case, None) for case in selection.cases]
-        return {"cases": [{"id": r.case.id, "title": r.case.title, "commands": r.commands()} for r in rows]}
+        return {"cases": [_dry(selection.row(case, None), selection.workspace(case)) for case in selection.cases]}
     rows = []
     for row in selection.run():
         required = row.passes and (options.fail_on_skip or _is_required(row.case.id, options.require))
@@ -85,6 +84,11 @@ def _not_skipped(verdicts: Iterable[Verdict]) -> list[Verdict]:
     ]
 
 
+def _dry(row: Row, workspace: Workspace) -> dict[str, Any]:
+    case = row.case
+    return {"id": case.id, "title": case.title, "plan": plan_lines(case, workspace), "commands": row.commands()}
+
+
 def list_cases(options: ListOptions) -> dict[str, Any]:
     """The selected cases, as JSON-able values and as a table."""
     selection = Selection(options)
@@ -115,6 +119,7 @@ class Selection:
 
     def __init__(self, options: CaseOptions) -> None:
         self.options = options
+        self._workspaces: dict[str, Workspace] = {}  #: by tier
         self.folder = cases.find_folder(options.recipes)
         self.regressions: dict[str, Regression] = cases.load(self.folder)
         self.cases = cases.select(self.regressions, options.names, options.tier)
@@ -123,11 +128,18 @@ class Selection:
 
     def workspace(self, case: Case) -> Workspace:
         """The workspace of a case. Tiers with exact values use one thread, because sums depend on their number."""
+        if case.tier not in self._workspaces:
+            self._workspaces[case.tier] = self._workspace(case)
+        return self._workspaces[case.tier]
+
+    def _workspace(self, case: Case) -> Workspace:
         o = self.options
         threads = o.threads if o.threads is not None else 0 if case.tier == "full" else 1
         return Workspace(
             recipes=self.folder,
-            folder=Path(o.output),
+            folder=Path(o.output, *[name for name in (o.scale and f"scale-{o.scale}", o.preset) if name]),
+            preset=o.preset,
+            scale=o.scale,
             data=_path(o.collections),
             cache=_path(o.cache),
             mirror=o.mirror,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,21 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.console import say
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.eval.regressions import tiny
+from dupmae_ir.eval.regressions.audit import PRESETS, Recipes
 from dupmae_ir.eval.regressions.cases import MODELS, RECIPES, read_json
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model, dependencies, read_models
-from dupmae_ir.finetune.stages import run_stages
+from dupmae_ir.eval.regressions.scale import (
+    SCALES,
+    Scale,
+    judged_documents,
+    sample_documents,
+    sample_training,
+    shrink_model,
+    shrinker,
+)
+from dupmae_ir.eval.regressions.training_plan import PlannedStep
+from dupmae_ir.finetune.stages import Step, plan, recipe_inputs, run_stages
 from dupmae_ir.io.archives import unpack
 from dupmae_ir.io.downloads import Source, cache_folder, download
 from dupmae_ir.io.publishing import write_json
@@ -29,6 +40,8 @@ SIDECAR = "made-by.json"
 """Suffix of the file beside a folder that records what the folder was made from."""
 TINY = "tiny"
 LOCAL = "folder:"
+TRAINING = {"msmarco-train-judgements": "msmarco-passage", "msmarco-doc-train-judgements": "msmarco-doc"}
+"""Files of training judgements -> the collections they refer to, by the beginning of their names."""
 _BEIR = "beir-"
 
 
@@ -60,6 +73,8 @@ class Workspace:
     mirror: str | None = None
     catalogue: Path | None = None
     given: Mapping[str, Path] = field(default_factory=dict)  #: model -> folder given with --model
+    preset: str | None = None  #: of the recipes; None = each recipe's own
+    scale: str | None = None  #: name of a rehearsal; None = full size
     threads: int = 1
     fresh: bool = False  #: do not reuse earlier work
     quiet: bool = False
@@ -79,10 +94,44 @@ class Workspace:
         return root / "stand-ins" if self.catalogue else root
 
     @cached_property
-    def inputs(self) -> dict[str, dict[str, Any]]:
-        """The inputs of each recipe, by recipe name."""
-        names = {m.recipe for m in self.models.values() if m.recipe}
-        return {n: read_toml(self.recipes / RECIPES / f"{n}.toml").get("inputs", {}) for n in names}
+    def references(self) -> dict[str, list[str]]:
+        """The models that the training of each trained model reads, by model name."""
+        return {m.name: _models_in(self._planned(m)) for m in self.models.values() if m.recipe}
+
+    @cached_property
+    def scaled(self) -> Scale | None:
+        """The factors of a rehearsal."""
+        return SCALES[self.scale] if self.scale else None
+
+    @cached_property
+    def planned_recipes(self) -> Recipes:
+        """The recipes' plans at full size, beside the table of the papers' settings."""
+        return Recipes(self.recipes)
+
+    def training_plan(self, model: Model) -> list[PlannedStep]:
+        """The steps that train ``model`` at full size, from the catalogue and the recipe alone."""
+        return self.planned_recipes.plan(model, self.preset or PRESETS[0])
+
+    def steps(self, model: Model) -> list[Step]:
+        """The commands that train ``model``, with the paths they use here."""
+        steps, _ = plan(*self.training(model, fetch=False), last=model.step)
+        adjust = self._adjust(model)
+        return [adjust(step) for step in steps] if adjust else steps
+
+    def _adjust(self, model: Model) -> Callable[[Step], Step] | None:
+        planned = {step.name: step for step in self.training_plan(model)}
+        return shrinker(planned, self.scaled) if self.scaled else None
+
+    def _planned(self, model: Model) -> list[Step]:
+        steps, _ = plan(self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step)
+        return steps
+
+    def _recipe(self, model: Model) -> Path:
+        return self.recipes / RECIPES / f"{model.recipe}.toml"
+
+    def _preset(self, model: Model) -> dict[str, Any]:
+        """The preset as an input of the model's recipe, if one is chosen and the recipe has presets."""
+        return {"preset": self.preset} if self.preset and read_toml(self._recipe(model)).get("presets") else {}
 
     # Collections
 
@@ -136,14 +185,30 @@ class Workspace:
                 "with --collections"
             )
         found = collections.get(name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet)
+        corpus = self._sampled_corpus(name, found.corpus) if self.scaled else found.corpus
         return replace(
             planned,
-            corpus=found.corpus,
+            corpus=corpus,
             queries=found.queries,
             qrels=found.qrels,
             answers=found.answers,
-            stand_in=found.manifest.stand_in or self.catalogue is not None,
+            stand_in=found.manifest.stand_in or self.catalogue is not None or self.scale is not None,
         )
+
+    def _sampled_corpus(self, name: str, corpus: Path) -> Path:
+        """The documents that a rehearsal keeps: those judged in a test or in training, and a sample of the others."""
+        assert self.scaled is not None
+        total = collections.find(name, self.catalogue).documents or 0
+        if total <= self.scaled.documents:
+            return corpus
+        target = self.folder / "collections" / f"{name}.jsonl"
+        if not target.exists():
+            judgements = [*corpus.parent.glob("qrels/*.tsv")]
+            judgements += [self._file(key, "", True) for key, of in TRAINING.items() if name.startswith(of)]
+            needed = {docid for path in judgements for docid in judged_documents(path)}
+            target.parent.mkdir(parents=True, exist_ok=True)
+            sample_documents(corpus, target, self.scaled.documents, total, needed)
+        return target
 
     def _local(self, name: str) -> Path | None:
         """The collection's folder below ``data``, if there is one."""
@@ -151,6 +216,15 @@ class Workspace:
             return None
         home = self.data / name.removeprefix(LOCAL).removeprefix(_BEIR)
         return home if (home / "corpus.jsonl").is_file() else None
+
+    def _sampled_training(self, name: str, path: Path, fetch: bool) -> Path:
+        """The training queries that a rehearsal keeps."""
+        assert self.scaled is not None
+        target = self.folder / "files" / f"{name}{'.json' if '.json' in path.name else '.tsv'}"
+        if fetch and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            sample_training(path, target, self.scaled.queries)
+        return target
 
     # Models
 
@@ -163,12 +237,12 @@ class Workspace:
             return None
         if model.recipe:
             return self._training_folder(model) / model.step
-        home = self.folder if model.tiny else self._cache
+        home = self.folder if model.tiny or self.scaled else self._cache
         return home / "models" / name
 
     def model(self, name: str) -> Path | None:
         """The model's folder, generated, downloaded or trained if missing; None for the embedded model."""
-        for required in dependencies(name, self.models, self.inputs):
+        for required in dependencies(name, self.models, self.references):
             self._prepare_model(self.models[required])
         return self.model_folder(name)
 
@@ -184,19 +258,24 @@ class Workspace:
             self._train(model)
 
     def _download_model(self, model: Model, folder: Path) -> None:
+        home = self._cache / "models" / model.name
         for name in model.files:
             source = Source(f"{model.url}/{name}", sha256=None if self.catalogue else model.sha256.get(name))
-            download(source, folder / name, mirror=self.mirror, quiet=self.quiet)
+            download(source, home / name, mirror=self.mirror, quiet=self.quiet)
+        if self.scaled and not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            shrink_model(home, folder, self.scaled.layers)
 
     def _training_folder(self, model: Model) -> Path:
-        changes = json.dumps(model.set, sort_keys=True)
-        suffix = f"-{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if model.set else ""
+        settings = {**model.set, **self._preset(model)}
+        changes = json.dumps(settings, sort_keys=True)
+        suffix = f"-{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if settings else ""
         return self.folder / "training" / f"{model.recipe}{suffix}"
 
     def training(self, model: Model, fetch: bool) -> tuple[Path, Path, dict[str, object]]:
         """(recipe, output folder, inputs) of a model's training; with ``fetch``, missing inputs are obtained."""
-        recipe = self.recipes / RECIPES / f"{model.recipe}.toml"
-        values = {**self.inputs[model.recipe], **model.set}
+        recipe = self._recipe(model)
+        values = recipe_inputs(read_toml(recipe), {**self._preset(model), **model.set}, str(recipe))
         return recipe, self._training_folder(model), {k: self._resolved(v, fetch) for k, v in values.items()}
 
     def _train(self, model: Model) -> None:
@@ -205,7 +284,7 @@ class Workspace:
         sidecar = output.with_name(f"{output.name}.{SIDECAR}")
         before = read_json(sidecar) if sidecar.is_file() else key
         # Weeks of training survive a change of code. The seconds of tier tiny do not: they are what is under test.
-        small = any(self.models[n].tiny for n in dependencies(model.name, self.models, self.inputs))
+        small = any(self.models[n].tiny for n in dependencies(model.name, self.models, self.references))
         if self.fresh or (small and before != key):
             shutil.rmtree(output, ignore_errors=True)
         elif before != key:
@@ -213,7 +292,7 @@ class Workspace:
         output.parent.mkdir(parents=True, exist_ok=True)
         if not output.exists():
             write_json(sidecar, key)
-        run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step)
+        run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self._adjust(model))
 
     def _resolved(self, value: object, fetch: bool) -> object:
         """``value`` with references replaced by paths: ``model:``, ``collection:``, ``file:`` and ``tiny:``."""
@@ -242,10 +321,18 @@ class Workspace:
         home = self._cache / "files" / name
         target = home / source.name
         if not part:
-            return download(source, target, mirror=self.mirror, quiet=self.quiet) if fetch else target
+            path = download(source, target, mirror=self.mirror, quiet=self.quiet) if fetch else target
+            return self._sampled_training(name, path, fetch) if self.scaled and "queries" in entry else path
         content = home / "content"
         if fetch and not content.is_dir():
             unpack(download(source, target, mirror=self.mirror, quiet=self.quiet), content, quiet=self.quiet)
         if fetch and not (content / part).is_file():
             raise InputError(f"{target}: the archive has no {part}")
         return content / part
+
+
+def _models_in(steps: Iterable[Step]) -> list[str]:
+    """Names of the models that the steps read."""
+    values = (getattr(step.config, f.name) for step in steps for f in fields(step.config))
+    found = [v for value in values for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, str)]
+    return list(dict.fromkeys(v.removeprefix("model:") for v in found if v.startswith("model:")))

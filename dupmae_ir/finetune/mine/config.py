@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
+from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, TitleOptions, option
 from dupmae_ir.device import ENGINES
 from dupmae_ir.errors import UsageError
 
@@ -14,7 +14,7 @@ PARTS = {"hybrid": "cls,ot", "dense": "cls", "impact": "ot"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class MineConfig(ComputeOptions, OutputOptions):
+class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
     """Options of ``dupmae-ir finetune.mine``."""
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
@@ -87,6 +87,8 @@ class MineConfig(ComputeOptions, OutputOptions):
         super().__post_init__()
         if self.by == "model" and self.model is None:
             raise UsageError("--by model requires --model FOLDER")
+        if self.by == "bm25" and self.title_separator:
+            raise UsageError("--title-separator applies only with --by model; BM25 ignores punctuation")
         if self.collection == "-":
             raise UsageError("--collection - (standard input) can be read only once; give a file")
         if self.skip_top >= self.depth:

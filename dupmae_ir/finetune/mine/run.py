@@ -190,7 +190,10 @@ def _settings(config: MineConfig) -> dict[str, Any]:
         "seed": config.seed if config.negatives else None,
         "remove_query": config.remove_query,
         "dtype": dtype,
-        **{n: getattr(config, n) if by_model else None for n in ("parts", "document_length", "query_length")},
+        **{
+            n: getattr(config, n) if by_model else None
+            for n in ("parts", "document_length", "query_length", "title_separator")
+        },
         **{n: None if by_model else getattr(config, n) for n in ("k1", "b")},
     }
 

@@ -43,6 +43,7 @@ def _by_model(config: MineConfig, source: str, index: Path) -> Search:
             device=config.device,
             document_length=config.document_length,
             dtype=config.dtype,
+            title_separator=config.title_separator,
             threads=config.threads,
             quiet=config.quiet,
         )

@@ -1,0 +1,198 @@
+"""The recipes compared with the papers: hyper-parameters with a table, printed numbers with the papers' texts.
+
+``hyperparameters.toml`` beside the recipes is the table: values with their sources, and the deviations that are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir import collections
+from dupmae_ir.config import read_toml
+from dupmae_ir.eval.regressions import cases
+from dupmae_ir.eval.regressions.cases import HYPERPARAMETERS, MODELS, RECIPES, Case
+from dupmae_ir.eval.regressions.models import Model, read_models
+from dupmae_ir.eval.regressions.training_plan import Comparison, PlannedStep, plan_training, unstated
+
+PRESETS = ("release", "paper")
+TEXTS = {
+    "RetroMAE": "retromae.txt",
+    "DupMAE (ACL 2023)": "dupmae_acl2023.txt",
+    "DupMAE (arXiv v1)": "dupmae_arxiv.txt",
+    "MASTER": "master.txt",
+    "CoT-MoTE": "cot_mote.txt",
+}
+"""Paper, as cases cite it -> file of its text."""
+_CORPORA = {
+    "dpr-nq": "Wikipedia",
+    "msmarco-passage-titled": "MS MARCO",
+    "msmarco-passage": "MS MARCO",
+    "msmarco-doc": "MS MARCO documents",
+}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The outcome: how many values agree, which deviate for a stated reason, and which are wrong."""
+
+    agreeing: int
+    deviations: Sequence[Comparison]
+    problems: Sequence[str]
+
+    def lines(self) -> list[str]:
+        """The outcome as lines of Markdown."""
+        head = f"{self.agreeing} hyper-parameters of the recipes equal the papers' or the released code's."
+        known = [f"* {d}" for d in self.deviations]
+        wrong = [f"* {p}" for p in self.problems]
+        lines = [head, "", f"Known deviations: {len(known)}.", "", *known, ""] if known else [head, ""]
+        return [*lines, f"Problems: {len(wrong)}.", "", *wrong] if wrong else [*lines, "No other differences: clean."]
+
+
+class Recipes:
+    """The recipes and models of a folder, planned without downloading anything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.toml = read_toml(folder / MODELS)
+        self.models = read_models(self.toml, folder)
+        table = folder / HYPERPARAMETERS
+        self.table = read_toml(table) if table.is_file() else {}
+        self._plans: dict[tuple[str, str], list[PlannedStep]] = {}
+
+    def plan(self, model: Model, preset: str) -> list[PlannedStep]:
+        """The steps that train ``model`` under ``preset``."""
+        if (model.name, preset) not in self._plans:
+            recipe = self.folder / RECIPES / f"{model.recipe}.toml"
+            inputs = {"preset": preset} if "presets" in read_toml(recipe) else {}
+            self._plans[model.name, preset] = plan_training(model, recipe, inputs, self.toml)
+        return self._plans[model.name, preset]
+
+    def compare(self, model: Model, step: PlannedStep, preset: str) -> list[Comparison]:
+        """The settings of a step that the table has, beside the table's values; the last row of a setting counts."""
+        found: dict[str, Comparison] = {}
+        where = f"{model.name}, {step.name}"
+        for row in self.table.get("value", []):
+            if _matches(row, model.name, step.name, preset):
+                for name, value in row["settings"].items():
+                    ours = _setting(self.plan(model, preset), step, name)
+                    because = self.reason(model, step.name, preset, name)
+                    found[name] = Comparison(where, name, ours, value, row["source"], because)
+        return list(found.values())
+
+    def reason(self, model: Model, step: str, preset: str, setting: str) -> str:
+        """Why a setting deviates, or the empty string."""
+        for row in self.table.get("deviation", []):
+            if row["setting"] == setting and _matches(row, model.name, step, preset):
+                return str(row["because"])
+        return ""
+
+
+def audit_recipes(folder: Path) -> Audit:
+    """Compare every recipe in ``folder`` with the table, and find settings that are not stated."""
+    recipes = Recipes(folder)
+    trained = [m for m in recipes.models.values() if m.recipe]
+    compared = [
+        (model, one, preset)
+        for model in trained
+        for preset in PRESETS
+        for step in recipes.plan(model, preset)
+        for one in recipes.compare(model, step, preset)
+    ]
+    deviations = {(m.recipe, one.setting): one for m, one, _ in compared if not one.equal and one.because}
+    problems = [f"{p.stem}: {s} is not stated" for p in stated_recipes(folder) for s in unstated(p)]
+    problems += [f"{one}, preset {preset}" for _, one, preset in compared if not one.equal and not one.because]
+    problems += [
+        f"{one.where}: {one.setting} is no deviation any more; remove it from {HYPERPARAMETERS}"
+        for _, one, _ in compared
+        if one.equal and one.because
+    ]
+    problems += [
+        f"{HYPERPARAMETERS}: no model is named {' or '.join(row['models'])}"
+        for row in [*recipes.table.get("value", []), *recipes.table.get("deviation", [])]
+        if not any(fnmatchcase(m.name, pattern) for m in trained for pattern in row["models"])
+    ]
+    agreeing = sum(one.equal for _, one, _ in compared)
+    return Audit(agreeing, list(deviations.values()), [*problems, *separators(recipes)])
+
+
+def stated_recipes(folder: Path) -> list[Path]:
+    """The recipes that must state every setting: all but tiny's, whose accepted values pin the defaults."""
+    return [p for p in sorted((folder / RECIPES).glob("*.toml")) if p.stem != "tiny"]
+
+
+def _setting(steps: Sequence[PlannedStep], step: PlannedStep, name: str) -> Any:
+    """A setting as the table writes it: names of corpora, and for ``negatives_from`` the step that mined them."""
+    if name == "corpus":
+        return corpora_of(steps, step)
+    if name != "negatives_from":
+        return step.setting(name)
+    mined = Path(str(step.config.mined)).stem  # type: ignore[attr-defined]
+    miner = next(s for s in steps if s.name == mined)
+    return getattr(miner.config, "model", None) or miner.name
+
+
+def corpora_of(steps: Sequence[PlannedStep], step: PlannedStep) -> list[str]:
+    """What a pre-training step reads in the end, by the names of the papers, in order of first use."""
+    by_name = {s.name: s for s in steps}
+    names: list[str] = []
+    value = step.config.corpus  # type: ignore[attr-defined]
+    for reference in [value] if isinstance(value, str) else value:
+        earlier = by_name.get(Path(reference).stem)
+        if earlier and not reference.startswith("collection:"):
+            names += corpora_of(steps, earlier)
+        else:
+            name = reference.removeprefix("collection:").partition("/")[0]
+            names.append("BEIR" if name.startswith("beir-") else _CORPORA.get(name, name))
+    return list(dict.fromkeys(names))
+
+
+def separators(recipes: Recipes) -> Iterator[str]:
+    """Cases whose index joins titles and texts otherwise than the training of their model."""
+    for regression in cases.load(recipes.folder).values():
+        for case in regression.cases:
+            model = recipes.models.get(case.model)
+            if model is None or not model.recipe or model.recipe == "tiny" or ":" in case.collection:
+                continue
+            trained = recipes.plan(model, "release")[-1].config.title_separator  # type: ignore[attr-defined]
+            if trained != (indexed := _indexed_separator(case)):
+                yield f"{case.id}: titles are joined by {trained} in training, by {indexed} in the index"
+
+
+def _indexed_separator(case: Case) -> str:
+    """What the index of a case joins titles and texts by."""
+    return case.encode.get("title_separator") or collections.find(case.collection).title_separator
+
+
+def audit_numbers(folder: Path, papers: Path) -> list[str]:
+    """Numbers of the cases that their paper's text does not contain, as fractions or as percentages.
+
+    Cases that cite none of :data:`TEXTS`, such as BM25's, are left out.
+    """
+    texts = {name: (papers / file).read_text(encoding="utf-8") for name, file in TEXTS.items()}
+    missing = []
+    for regression in cases.load(folder).values():
+        for case in regression.cases:
+            cited = [text for name, text in texts.items() if name in case.source]
+            missing += [
+                f"{case.id}: {measure} {value} is not in the text of {case.source}"
+                for measure, value in case.paper.items()
+                if cited and not any(_printed(str(value), text) for text in cited)
+            ]
+    return missing
+
+
+def _printed(value: str, text: str) -> bool:
+    """Whether a number stands in the text: 0.416 as 0.416, .416, 41.6 or 0.4160."""
+    percent = f"{float(value) * 100:.10g}"
+    forms = {value, value.rstrip("0"), value.removeprefix("0"), percent, f"{float(value) * 100:.1f}"}
+    return any(re.search(rf"(?<![\d.]){re.escape(form)}(?!\d)", text) for form in forms)
+
+
+def _matches(row: Mapping[str, Any], model: str, step: str, preset: str) -> bool:
+    named = any(fnmatchcase(model, pattern) for pattern in row["models"])
+    return named and row["step"] == step and row.get("preset", preset) == preset

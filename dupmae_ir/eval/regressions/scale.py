@@ -1,0 +1,140 @@
+"""Rehearsals: the recipes with less data, fewer updates and a smaller model, and every other setting as it is.
+
+A rehearsal shows that a recipe runs from download to evaluation before weeks are spent on it. Its values mean nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.eval.regressions.training_plan import PlannedStep
+from dupmae_ir.finetune.config import FinetuneConfig
+from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
+from dupmae_ir.finetune.stages import Step
+from dupmae_ir.io.lines import json_lines, numbered_lines
+from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.pretrain.config import PretrainConfig
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How far a rehearsal shrinks a recipe."""
+
+    updates: int  #: updates are divided by this, but are at least 2
+    batch: int  #: effective batches are divided by this, accumulation first
+    layers: int  #: layers kept of every downloaded model, from the input
+    documents: int  #: documents kept of a collection: those judged, and a sample of the others
+    queries: int  #: training queries kept
+
+    def in_words(self) -> str:
+        """The factors, for the plan and the log."""
+        return (
+            f"updates / {self.updates:,}, batches / {self.batch}, the first {self.layers} layers of each model, about "
+            f"{self.documents:,} documents of each collection, {self.queries:,} training queries"
+        )
+
+
+SCALES = {
+    "tiny": Scale(updates=20_000, batch=16, layers=2, documents=2_000, queries=200),
+    "small": Scale(updates=1_000, batch=8, layers=4, documents=50_000, queries=5_000),
+}
+"""``--scale`` -> the factors. tiny takes minutes on a CPU, small an hour on a GPU."""
+
+_LAYER = re.compile(r"(?:^|\.)(?:encoder\.layer|layers|block|h)\.(\d+)\.")
+_LAYER_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer")
+
+
+def shrink_step(step: Step, planned: PlannedStep, scale: Scale) -> Step:
+    """The step with fewer updates of smaller batches; steps that do not train are unchanged."""
+    config = step.config
+    if not isinstance(config, PretrainConfig | FinetuneConfig | CrossEncoderConfig):
+        return step
+    chosen = config.recipe if isinstance(config, PretrainConfig) else config
+    batch, accumulate = _smaller(int(chosen.batch_size or 1), int(chosen.accumulate or 1), scale.batch)
+    changes: dict[str, Any] = {"batch_size": batch, "accumulate": accumulate}
+    changes["steps"] = max(2, round((planned.updates or 0) / scale.updates))
+    if isinstance(config, PretrainConfig):
+        changes["held_out"] = min(config.held_out, 16)
+    if isinstance(config, FinetuneConfig):
+        changes["limit"] = min(config.limit or scale.queries, scale.queries)
+    return replace(step, config=replace(config, **changes))
+
+
+def _smaller(batch: int, accumulate: int, factor: int) -> tuple[int, int]:
+    """(batch size, accumulation) with a product divided by ``factor``; a batch keeps at least 4 of its texts."""
+    left = max(1, accumulate // factor)
+    factor = max(1, factor * left // accumulate)
+    return max(min(batch, 4), batch // factor), left
+
+
+def shrink_model(source: Path, target: Path, layers: int) -> None:
+    """Copy a downloaded model with its first ``layers`` layers only. Models that have fewer are copied."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    for name in _LAYER_COUNTS:
+        if isinstance(config.get(name), int):
+            config[name] = min(config[name], layers)
+    safe = source / "model.safetensors"
+    weights = load_file(safe) if safe.is_file() else torch.load(source / "pytorch_model.bin", "cpu", weights_only=True)
+    kept = {k: v.clone().contiguous() for k, v in weights.items() if _layer_of(k) < layers}
+    aside = target.with_name(f".{target.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(source, aside, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
+    (aside / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    save_file(kept, aside / "model.safetensors", metadata={"format": "pt"})
+    aside.rename(target)
+
+
+def _layer_of(key: str) -> int:
+    found = _LAYER.search(key)
+    return int(found[1]) if found else -1
+
+
+def sample_documents(source: Path, target: Path, count: int, total: int, needed: Collection[str]) -> None:
+    """Copy a ``corpus.jsonl`` with the documents in ``needed`` and about ``count`` others, chosen by their ids."""
+    share = count / max(total, 1)
+    needed = set(needed)
+    with json_lines(target) as write:
+        for _, line in numbered_lines(source):
+            row = json.loads(line)
+            if row["_id"] in needed or _uniform(row["_id"]) < share:
+                write(row)
+
+
+def sample_training(source: Path, target: Path, queries: int) -> None:
+    """Copy training judgements (or DPR's JSON array) with those of the first ``queries`` queries by digest."""
+    if ".json" in source.name:
+        rows = json.loads("".join(line for _, line in numbered_lines(source)))
+        chosen = sorted(rows, key=lambda row: _uniform(row["question"]))[:queries]
+        text = json.dumps(chosen)
+    else:
+        lines = [line for _, line in numbered_lines(source)]
+        kept = set(sorted({line.split()[0] for line in lines}, key=_uniform)[:queries])
+        text = "".join(f"{line.rstrip()}\n" for line in lines if line.split()[0] in kept)
+    with atomic_write(target) as f:
+        f.write(text)
+
+
+def judged_documents(path: Path) -> set[str]:
+    """Ids of the documents in a file of judgements: columns of TREC's or BEIR's format."""
+    rows = [line.split() for _, line in numbered_lines(path)]
+    return {row[2] if len(row) > 3 else row[1] for row in rows if len(row) > 2}
+
+
+def _uniform(text: str) -> float:
+    """A number from 0 to 1 that depends on ``text`` only."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def shrinker(planned: Mapping[str, PlannedStep], scale: Scale) -> Callable[[Step], Step]:
+    """The function that shrinks each step of a recipe whose full-size plan is ``planned``, by step name."""
+    return lambda step: shrink_step(step, planned[step.name], scale)

@@ -1,0 +1,203 @@
+"""The recipes state every setting, agree with the papers, and shrink as a rehearsal says."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dupmae_ir.config import read_toml
+from dupmae_ir.eval.regressions.__main__ import main
+from dupmae_ir.eval.regressions.audit import PRESETS, Recipes, audit_numbers, audit_recipes, stated_recipes
+from dupmae_ir.eval.regressions.scale import SCALES, judged_documents, sample_documents, sample_training, shrink_step
+from dupmae_ir.eval.regressions.training_plan import unstated
+from dupmae_ir.eval.regressions.workspace import Workspace
+from dupmae_ir.finetune.stages import plan
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "eval"
+audit_main = runpy.run_path(str(ROOT / "tools" / "audit_recipes.py"))["main"]
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of eval to plant mistakes in."""
+    shutil.copytree(RECIPES, tmp_path / "eval")
+    return tmp_path / "eval"
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize("recipe", stated_recipes(RECIPES), ids=lambda p: p.stem)
+def test_a_recipe_states_every_setting(recipe):
+    assert unstated(recipe) == []
+
+
+@pytest.mark.parametrize("setting", ["query_flops", "dropout", "warmup", "sample_from_top", "unset"])
+def test_a_setting_left_out_is_found(copy, setting):
+    recipe = copy / "recipes" / "finetune-dupmae.toml"
+    lines = recipe.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if not line.startswith(f"{setting} = ")]
+    recipe.write_text("\n".join(kept), encoding="utf-8")
+    name = "dev" if setting == "unset" else setting
+    assert {f"{stage}: {name}" for stage in ("stage1", "stage2", "stage3")} <= set(unstated(recipe))
+
+
+def test_the_recipes_agree_with_the_papers():
+    audit = audit_recipes(RECIPES)
+    assert audit.problems == []
+    assert audit.agreeing > 1000
+    assert all(one.because for one in audit.deviations)
+
+
+PLANTED = [
+    ("recipes/finetune-master.toml", "negatives = 41", "negatives = 31", "stage3: negatives is 31, 41 in MASTER"),
+    ("recipes/finetune-master.toml", "accumulate = 4", "accumulate = 1", "effective_batch is 128, 512"),
+    ("recipes/finetune-master.toml", 'mined = "{negatives2}"', 'mined = "{negatives}"', "negatives_from is stage1"),
+    ("recipes/pretrain-master.toml", "updates = 120000", "updates = 12000", "updates is 12000, 120000"),
+    ("recipes/pretrain-master.toml", "accumulate = 16", "accumulate = 2", "effective_batch is 256, 2048"),
+    ("recipes/pretrain-master.toml", 'source = "halves"', 'source = "neighbours"', "is no deviation any more"),
+    ("recipes/finetune-dupmae.toml", "query_flops = 0.0", "query_flops = 0.05", "query_flops is 0.05, 0.0"),
+    ("recipes/finetune-dupmae.toml", "dropout = 0.1\n", "", "finetune-dupmae: stage1: dropout is not stated"),
+    ("recipes/finetune-dupmae.toml", 'separator = "sep"', 'separator = "space"', "by space in training, by sep"),
+    ("recipes/pretrain-cot-mote.toml", "collection:msmarco-doc", "collection:dpr-nq", "corpus is Wikipedia, MS MARCO"),
+    ("models.toml", 'set = {corpus = "collection:dpr-nq/corpus"}', "set = {}", "corpus is MS MARCO, Wikipedia"),
+    ("hyperparameters.toml", 'models = ["master-nq"]', 'models = ["master-qn"]', "no model is named master-qn"),
+]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The problems that the audit finds in a copy with all of PLANTED."""
+    folder = tmp_path_factory.mktemp("planted") / "eval"
+    shutil.copytree(RECIPES, folder)
+    for file, old, new, _ in PLANTED:
+        replace_in(folder / file, old, new)
+    return audit_recipes(folder).problems
+
+
+@pytest.mark.parametrize("words", [row[3] for row in PLANTED if row[3]])
+def test_a_planted_difference_is_reported(planted, words):
+    assert any(words in problem for problem in planted), planted[:5]
+
+
+def test_printed_numbers_stand_in_the_papers(shared_data, copy):
+    papers = shared_data.parent / "papers"
+    if not papers.is_dir():
+        pytest.skip("the papers' texts are not here")
+    assert audit_numbers(RECIPES, papers) == []
+    replace_in(copy / "dupmae.msmarco-passage.toml", '"RR@10" = "0.4258"', '"RR@10" = "0.4285"')
+    (found,) = audit_numbers(copy, papers)
+    assert found.startswith("dupmae.msmarco-passage/stage3-dev: RR@10 0.4285")
+
+
+def test_the_page_of_the_audit_is_up_to_date(tmp_path):
+    page = ROOT / "docs" / "recipes.md"
+    made = tmp_path / "recipes.md"
+    shutil.copyfile(page, made)
+    assert audit_main(["--write", str(made)]) == 0
+    assert made.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), "python tools/audit_recipes.py --write"
+
+
+def test_presets_differ_where_text_and_code_do():
+    recipes = Recipes(RECIPES)
+    steps = {p: {s.name: s for s in recipes.plan(recipes.models["dupmae-stage3"], p)} for p in PRESETS}
+    assert steps["release"]["stage3"].setting("distill") == "kl-mean"
+    assert steps["paper"]["stage3"].setting("distill") == "soft-ce"
+    updates = {p: recipes.plan(recipes.models["master-pretrained"], p)[-1].updates for p in PRESETS}
+    assert updates == {"release": 80_000, "paper": 120_000}
+
+
+def test_a_preset_changes_what_a_workspace_runs_and_where(tmp_path):
+    model = "master-pretrained"
+    plain, paper = (Workspace(RECIPES, tmp_path, preset=preset) for preset in (None, "paper"))
+    assert plain.steps(plain.models[model])[-1].config.steps == 80_000
+    assert paper.steps(paper.models[model])[-1].config.steps == 120_000
+    assert plain.model_folder(model) != paper.model_folder(model)
+
+
+def test_a_preset_cannot_set_what_is_no_input(tmp_path):
+    recipe = tmp_path / "r.toml"
+    shutil.copyfile(RECIPES / "recipes" / "pretrain-retromae.toml", recipe)
+    replace_in(recipe, "[presets.paper]\n", "[presets.paper]\nmask_ratio = 0.1\n")
+    with pytest.raises(Exception, match="a preset sets mask_ratio, which is no input"):
+        plan(recipe, tmp_path, {"preset": "paper"})
+
+
+def test_a_dry_run_prints_the_plan(capsys):
+    assert main(["run", "master.msmarco-passage/retriever-distil-dl20", "--dry-run", "--json"]) == 0
+    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    text = "\n".join(case["plan"])
+    assert "25,000 updates, 1 process x 128 x 4 accumulated = 512 per update" in text
+    assert "negatives: 41 of the top 200 by stage2 (dense)" in text
+    assert "updates 80000" in text
+    assert "GPU-hours at 100 TFLOP/s" in text
+    assert "MISMATCH" not in text
+
+
+def test_a_dry_run_flags_a_mismatch(copy, capsys):
+    replace_in(copy / "recipes" / "finetune-master.toml", "negatives = 41", "negatives = 31")
+    command = ["run", "master.msmarco-passage/retriever-distil-dl20", "--dry-run", "--recipes", str(copy)]
+    assert main(command) == 0
+    assert "negatives 31, but 41 in MASTER's code" in capsys.readouterr().out
+
+
+def test_a_stage_needs_only_the_models_that_it_reads():
+    workspace = Workspace(RECIPES, Path("out"))
+    assert workspace.references["dupmae-stage2"] == ["dupmae-pretrained"]
+    assert workspace.references["dupmae-stage3"] == ["dupmae-pretrained", "deberta-v3-base"]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_rehearsal_changes_only_what_it_says(scale, tmp_path):
+    workspace, factors = Workspace(RECIPES, tmp_path), SCALES[scale]
+    allowed = {"steps", "batch_size", "accumulate", "held_out", "limit"}
+    for name in ("dupmae-stage3", "master-distil", "master-pretrained", "cot-mote-s2", "retromae-nq-ance"):
+        model = workspace.models[name]
+        for step, planned in zip(workspace.steps(model), workspace.training_plan(model), strict=True):
+            small = shrink_step(step, planned, factors)
+            values = {k: v for k, v in vars(small.config).items() if v != getattr(step.config, k)}
+            assert values.keys() <= allowed, step.name
+            if planned.updates:
+                assert small.config.steps == max(2, round(planned.updates / factors.updates))
+
+
+def test_a_sample_keeps_what_is_judged_and_a_share_of_the_rest(tmp_path):
+    corpus, target = tmp_path / "corpus.jsonl", tmp_path / "sample.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": f"d{i}", "text": "x"}) + "\n" for i in range(5000)))
+    qrels = tmp_path / "qrels.tsv"
+    qrels.write_text("q1\t0\td7\t1\nq2\t0\td4999\t1\n")
+    assert judged_documents(qrels) == {"d7", "d4999"}
+    sample_documents(corpus, target, 500, 5000, {"d7", "d4999"})
+    kept = [json.loads(line)["_id"] for line in target.read_text().splitlines()]
+    assert {"d7", "d4999"} <= set(kept)
+    assert 400 < len(kept) < 600
+    assert kept == sorted(kept, key=lambda d: int(d[1:]))
+
+
+def test_a_sample_of_training_queries_is_whole_queries(tmp_path):
+    judged, target = tmp_path / "qrels.train.tsv", tmp_path / "few.tsv"
+    judged.write_text("".join(f"{q}\t0\td{q}{k}\t1\n" for q in range(50) for k in range(2)))
+    sample_training(judged, target, 5)
+    rows = [line.split() for line in target.read_text().splitlines()]
+    assert len(rows) == 10
+    assert len({row[0] for row in rows}) == 5
+    array = tmp_path / "nq.json"
+    array.write_text(json.dumps([{"question": f"q{i}"} for i in range(30)]))
+    sample_training(array, tmp_path / "few.json", 4)
+    assert len(json.loads((tmp_path / "few.json").read_text())) == 4
+
+
+def test_every_recipe_groups_its_settings_by_origin():
+    for recipe in stated_recipes(RECIPES):
+        text = recipe.read_text(encoding="utf-8")
+        assert "# ours, because" in text, recipe.name
+        assert "# released code" in text or "# DPR" in text, recipe.name
+        assert read_toml(recipe)["step"]
