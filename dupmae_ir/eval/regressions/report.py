@@ -10,7 +10,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from dupmae_ir.collections import mean_over
-from dupmae_ir.console import table
+from dupmae_ir.console import table, visible
 from dupmae_ir.eval.regressions.cases import Case, Mean, Regression
 from dupmae_ir.eval.regressions.environment import describe
 from dupmae_ir.eval.regressions.execute import Result
@@ -194,12 +194,12 @@ def as_junit(rows: Sequence[Row]) -> str:
 
 
 def _junit_case(row: Row) -> list[str]:
-    name, suite = quoteattr(row.case.name), quoteattr(row.case.regression)
+    name, suite = quoteattr(visible(row.case.name)), quoteattr(visible(row.case.regression))
     seconds = f"{row.result.seconds:.2f}" if row.result else "0"
-    details = escape("\n".join(row_lines(row)))
+    details = escape(visible("\n".join(row_lines(row))))
     verdicts = [v for v in row.verdicts if v.status == row.status]
     reasons = dict.fromkeys(v.reason or f"{v.measure} {v.value}, expected {v.expected}" for v in verdicts)
-    message = quoteattr("; ".join(reasons))
+    message = quoteattr(visible("; ".join(reasons)))
     if not row.status.passes:
         outcome = f'<failure type="{row.status}" message={message}>{details}</failure>'
     elif row.status == Status.SKIP:
