@@ -124,7 +124,7 @@ def test_half_a_surrogate_pair_in_a_topic_is_replaced_and_in_an_id_refused(tmp_p
     assert read_topics(topics)[0].text == "caf? x"
     for bad in ("\\ud800", "\\u001b[2J", "\\u202eq", "\\u0000"):
         topics.write_text(f'{{"_id": "q{bad}", "text": "x"}}\n')
-        with pytest.raises(InputError, match=":1: the topic id .* control character"):
+        with pytest.raises(InputError, match=r":1: the topic id .* control character"):
             read_topics(topics)
 
 
