@@ -62,7 +62,7 @@ def _tsv_topic(line: str, where: str) -> Query:
 def _json_topic(line: str, where: str) -> Query:
     try:
         record = json.loads(line)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{where}: not valid JSON: {e}") from None
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected a JSON object with an id and a text, got {_shown(line)}")
