@@ -52,7 +52,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def run(seconds: float = 0.0) -> dict[str, int]:
-    """Try every case; returns counts: cases, one_line, accepted, wrong. ``seconds`` is not used: the cases are fixed."""
+    """Try every case; returns counts: cases, one_line, accepted, wrong. ``seconds`` is unused."""
     del seconds
     counts: Counter[str] = Counter(cases=0, one_line=0, accepted=0, wrong=0)
     with tempfile.TemporaryDirectory() as name:

@@ -166,7 +166,7 @@ def contents(target: Path, out: Path, inputs: Path) -> dict[str, Any]:
 
 def _lasting(value: Any, out: Path, inputs: Path) -> Any:
     if isinstance(value, dict):
-        return {k: _lasting(v, out, inputs) for k, v in value.items() if not k.endswith(FLEETING)}
+        return {k: _lasting(v, out, inputs) for k, v in value.items() if not k.endswith(FLEETING) and k != "work"}
     if isinstance(value, list):
         return [_lasting(v, out, inputs) for v in value]
     return value.replace(str(out), "OUT") if isinstance(value, str) else value

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import tempfile
@@ -93,7 +92,7 @@ def _opens(index: Path, seconds: float) -> dict[str, int]:
 
 
 def _open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _queries(index: Path, seconds: float, seed: int) -> dict[str, int]:
