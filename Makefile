@@ -6,7 +6,7 @@ INSTALL = $(RUN) -m pip install -qq --disable-pip-version-check --constraint con
 DEMO ?= runs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types check docs site java clean
+.PHONY: help demo test test-all lint types check audit docs site java clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -40,6 +40,10 @@ lint: $(VENV)/.installed-dev  ## ruff: rules and formatting
 
 types: $(VENV)/.installed-dev  ## mypy
 	$(RUN) -m mypy
+
+audit: $(VENV)/.installed-dev  ## compare the pinned dependencies with the published advisories (needs the network)
+	$(RUN) -m pip install -qq --disable-pip-version-check pip-audit
+	$(RUN) -m pip_audit --local --skip-editable
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	@echo "installing what the site needs into $(VENV)"

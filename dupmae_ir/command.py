@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dupmae_ir.config import parse
-from dupmae_ir.console import Parser, guarded, say
+from dupmae_ir.console import Parser, guarded, say, show
 from dupmae_ir.device import need_packages
 
 
@@ -60,7 +60,7 @@ class Command:
         if self.summarize and (text := self.summarize(config, result)):
             say(text, config.quiet)
         if text := self._printed(config, result):
-            print(text)
+            show(text)
         return self.status(config, result) if self.status else 0
 
     def _printed(self, config: Any, result: Any) -> str:

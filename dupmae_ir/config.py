@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import inspect
 import json
+import sys
 import tomllib
 import types
 import typing
@@ -258,6 +259,9 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
     A flag on the command line wins over the recipe, the recipe over the default; a required setting may stand in
     either. Raises :class:`InputError` for a recipe that cannot be used.
     """
+    for word in sys.argv[1:] if argv is None else argv:
+        if any(0xD800 <= ord(c) <= 0xDFFF for c in word):  # Python's form of bytes that are not UTF-8
+            parser.error(f"the argument {word!r} is not UTF-8 text")
     add_config(parser, config)
     parser.add_argument("--recipe", metavar="FILE", help="a TOML file of these settings; flags given here win over it")
     probe = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from dupmae_ir.errors import DupmaeError
+from dupmae_ir.errors import DupmaeError, OutputError
 from dupmae_ir.registry import suggest
 
 INTERRUPTED = 130
+_LINE_SAFE = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_CONTROLS = re.compile(f"[{_LINE_SAFE}]")
+_CONTROLS_AND_BREAKS = re.compile(f"[\t\n{_LINE_SAFE}]")
 MEGABYTE = 1_000_000
 
 
@@ -48,7 +53,37 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error in one line and exit with status 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {visible(message, breaks=True)} (see {self.prog} --help)\n")
+
+
+def visible(text: object, breaks: bool = False) -> str:
+    """``text`` with control characters written as ``\\u001b``, so that they act on no terminal and no page.
+
+    These are C0 and C1 controls (escape sequences), bidirectional overrides and isolates, U+2028 and U+2029, and
+    surrogates, which have no UTF-8. Tabs and line breaks are kept, unless ``breaks``: then they are written out too.
+    Inside a string of a JSON document the result has the same value.
+    """
+    return (_CONTROLS_AND_BREAKS if breaks else _CONTROLS).sub(lambda c: json.dumps(c[0])[1:-1], str(text))
+
+
+def show(text: str) -> None:
+    """Print an answer on standard output, its control characters made visible.
+
+    Raises :class:`OutputError` where standard output is closed.
+    """
+    if sys.stdout is None:
+        raise OutputError("standard output is closed, so there is nowhere to print the result")
+    print(visible(text))
+
+
+def occupy_standard_files() -> None:
+    """Open the null device for each of file descriptors 0 to 2 that is closed, so that no file gets its number: a
+    library that prints would write into that file."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
 
 
 def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint: str = "") -> int:
@@ -56,13 +91,14 @@ def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint:
 
     ``resume_hint`` is added to the line for Ctrl-C.
     """
+    occupy_standard_files()
     try:
         return job() or 0
     except DupmaeError as e:
-        print(f"{prog}: {e}", file=sys.stderr)
+        _complain(f"{prog}: {visible(e)}")
         return e.exit_status
     except KeyboardInterrupt:
-        print(f"\n{prog}: interrupted{resume_hint}", file=sys.stderr)
+        _complain(f"\n{prog}: interrupted{resume_hint}")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) closed the pipe; prevent a second error at exit.
@@ -73,8 +109,13 @@ def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint:
             raise
         hint = {errno.ENOSPC: "; free some space and run the same command again"}.get(e.errno, "")
         where = f"{e.filename}: " if e.filename else ""
-        print(f"{prog}: {where}{e.strerror or e}{hint}", file=sys.stderr)
+        _complain(f"{prog}: {visible(where)}{e.strerror or e}{hint}")
         return 1
+
+
+def _complain(line: str) -> None:
+    if sys.stderr is not None:
+        print(line, file=sys.stderr)
 
 
 def dispatch(
@@ -99,8 +140,8 @@ def dispatch(
 
 def say(message: str, quiet: bool = False) -> None:
     """Print a progress note on standard error, separate from results, unless ``quiet``."""
-    if not quiet:
-        print(message, file=sys.stderr, flush=True)
+    if not quiet and sys.stderr is not None:
+        print(visible(message), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -113,7 +154,7 @@ def progress(
     """
     from tqdm import tqdm
 
-    off = quiet or not sys.stderr.isatty()
+    off = quiet or sys.stderr is None or not sys.stderr.isatty()
     bar = tqdm(
         total=total,
         desc=description,
@@ -170,5 +211,5 @@ def _indent(text: str) -> str:
 def _width() -> int:
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):  # sys.stdout is None where it is closed
         return 100

@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import resource
 import runpy
 import shutil
 import subprocess
@@ -193,6 +194,20 @@ _loggers: list[Any] = []
 """Loggers whose level was set; Java forgets the level of a logger that is not referenced."""
 
 
+_process: int | None = None
+"""The process that started the JVM; a process forked from it has none of its threads."""
+
+
+def check_process() -> None:
+    """Raise :class:`EnvironmentProblem` in a process forked from the one that started the JVM, where a call into Java
+    would never return."""
+    if _process is not None and _process != os.getpid():
+        raise EnvironmentProblem(
+            f"this process was forked from process {_process} after that had started Java, and Java does not survive a "
+            "fork; start processes by 'spawn' (multiprocessing.get_context('spawn')), or fork before the first search"
+        )
+
+
 def start_jvm(heap: str | None = None) -> Java:
     """Start the JVM with Anserini on its class path, unless it is running. Returns its Java.
 
@@ -200,11 +215,12 @@ def start_jvm(heap: str | None = None) -> Java:
     Raises :class:`EnvironmentProblem` if there is no suitable Java, or if other code in this process has started a JVM
     without Anserini's jar.
     """
-    global _java, _heap
+    global _java, _heap, _process
+    check_process()
     with _lock:
         requested = _checked_heap(heap or os.environ.get(HEAP_VARIABLE) or None)
         if _java is None:
-            _java, _heap = _start(requested), requested
+            _java, _heap, _process = _start(requested), requested, os.getpid()
         elif heap and requested != _heap:
             size = _heap or "the default size"
             raise UsageError(
@@ -247,7 +263,9 @@ def _start(heap: str | None) -> Java:
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["JVM_PATH"] = str(java.library)
     jnius_config.add_classpath(str(jar), str(_OUR_CLASSES))
-    jnius_config.add_options(*jvm_options(java, heap))
+    options = jvm_options(java, heap)
+    _check_memory(java, options)
+    jnius_config.add_options(*options)
     try:
         with _without_line("Using incubator modules"):
             import jnius  # noqa: F401  (its import starts the JVM)
@@ -258,6 +276,41 @@ def _start(heap: str | None) -> Java:
         ) from None
     _quiet_lucene()
     return java
+
+
+def _check_memory(java: Java, options: list[str]) -> None:
+    """Raise :class:`EnvironmentProblem` if memory is limited and Java cannot start with what is left.
+
+    A JVM that cannot reserve its memory ends this process with two lines of its own, so a JVM in a process with the
+    same limit is tried first. Without a limit, nothing is tried.
+    """
+    left = _address_space_left()
+    program = java.home / "bin" / "java"
+    if left is None or not program.is_file():
+        return
+    tried = subprocess.run(
+        ["sh", "-c", 'ulimit -v "$0" && exec "$@"', str(left // 1024), str(program), *options, "-version"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if tried.returncode:
+        reason = next((line for line in (tried.stdout + tried.stderr).splitlines() if line.strip()), "no reason given")
+        raise EnvironmentProblem(
+            f"Java does not start with the {left // 2**20:,} MB of address space that this process has left "
+            f"({one_line(reason, 200)}); raise the limit (ulimit -v), or give Java less memory ({HEAP_VARIABLE}=500m)"
+        )
+
+
+def _address_space_left() -> int | None:
+    """Bytes of address space that the limit of this process leaves; None without a limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = Path("/proc/self/statm")
+    used = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.is_file() else 0
+    return max(0, limit - used)
 
 
 def _already_running(started_at: str | None) -> Java:

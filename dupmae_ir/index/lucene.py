@@ -238,6 +238,7 @@ class LuceneReader:
         """Build and run each query. Hits cross from Java as one string: a call per hit costs more than the search."""
         if k < 1:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
+        pyserini.check_process()
         depth = max(1, min(k, self.documents))
 
         def search(query: T) -> Hits:

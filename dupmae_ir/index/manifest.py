@@ -51,7 +51,7 @@ def read_meta(path: str | Path) -> Meta:
         if any(path.glob("segments_*")):
             raise InputError(f"{path} is a Lucene index, as for BM25, not an index of encoded documents") from None
         raise InputError(f"{path} is not a finished index (no meta.json); run its encode command again") from None
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{path / META} cannot be read: {e}; {AGAIN}") from None
     if not isinstance(meta, dict) or "format" not in meta:
         raise InputError(f"{path / META} does not describe an index of this package")
@@ -177,6 +177,8 @@ def read_lines(path: Path) -> list[str]:
         return path.read_bytes().decode("utf-8").split("\n")[:-1]
     except FileNotFoundError:
         raise IndexMismatch(f"{path} is missing; {AGAIN}") from None
+    except UnicodeDecodeError:
+        raise IndexMismatch(f"{path} is damaged: not UTF-8 text; {AGAIN}") from None
 
 
 def _count_lines(path: Path) -> int:

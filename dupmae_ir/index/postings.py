@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -122,10 +122,16 @@ class PostingsJob(Job):
             "index postings",
             {"window": window},
             {"index": index.meta["digest"]},
-            overwrite=overwrite or not _usable(index),
+            overwrite=overwrite,
             resumable=False,
             quiet=quiet,
         )
+
+    def __enter__(self) -> Self:
+        """As :meth:`Job.__enter__`; then, after recovery, decide whether the existing postings are usable."""
+        super().__enter__()
+        self.overwrite = self.overwrite or not _usable(self.index)
+        return self
 
     def build(self, tick: Callable[[int], object] | None = None) -> dict[str, Any]:
         """Write and publish the postings; returns their counts and size in bytes."""

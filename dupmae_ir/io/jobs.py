@@ -29,6 +29,7 @@ from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import disk_full, move_into_place, recover, sweep, write_json
 
 STATE = "job.json"
+STAGED = ".record"
 COMPLETE = "already complete"
 """``status`` in the result of a job that found its output made."""
 
@@ -98,6 +99,7 @@ class Job:
         self._stack.enter_context(exclusive(lock_path(self.target), what, wait=self.busy == "wait", quiet=self.quiet))
         recover(self.target)
         sweep(self.target)
+        self._finish_publishing()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -170,6 +172,7 @@ class Job:
         made_from = self.inputs if inputs is None else dict(inputs)
         self.write_record(made, {**self._made(made_from), "result": _plain(result), **(extra or {})})
         move_into_place(made, self.target)
+        self._finish_publishing()
         shutil.rmtree(self.work, ignore_errors=True)
         return {"output": self.output, "status": "complete", **result}
 
@@ -186,7 +189,18 @@ class Job:
 
     def write_record(self, made: Path, record: Mapping[str, Any]) -> None:
         """Store the record of ``made``, which is about to become the target. Overridden as :meth:`recorded` is."""
-        write_json(made / self.record_name if made.is_dir() else record_path(self.target), record)
+        write_json(made / self.record_name if made.is_dir() else self.work / f"{made.name}{STAGED}", record)
+
+    def _finish_publishing(self) -> None:
+        """Move the record of a file beside it once the file is in place, also for a run that was killed in between.
+
+        The record waits in the work folder until then, so that it never describes an older file.
+        """
+        for record in self.work.glob(f"*{STAGED}"):
+            if (self.work / record.name.removesuffix(STAGED)).exists():
+                record.unlink()  # killed before the file was moved: it is published again
+            else:
+                move_into_place(record, record_path(self.target))
 
     def check_replaceable(self) -> None:
         """Raise unless the existing target is an output of this command, which ``overwrite`` may replace."""

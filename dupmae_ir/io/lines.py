@@ -69,6 +69,11 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
     return text.rstrip("\r\n")
 
 
+def usable(text: str) -> str:
+    """``text`` with ``?`` for halves of surrogate pairs, which JSON can contain and UTF-8 cannot encode."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 @contextmanager
 def json_lines(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
     """Yields a function that writes a JSON line to ``path``, gzipped if its name ends in ``.gz``.

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir import pyserini
+from dupmae_ir.console import visible
 from dupmae_ir.errors import InputError, UnknownName
-from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.io.lines import numbered_lines, usable
 from dupmae_ir.types import Query
 
 ID_KEYS = ("_id", "id", "qid", "query_id")
@@ -55,13 +56,13 @@ def _tsv_topic(line: str, where: str) -> Query:
     qid, tab, text = line.partition("\t")
     if not tab:
         raise InputError(f"{where}: expected qid<TAB>text, found no tab in {_shown(line)}")
-    return Query(qid.strip(), text.strip())
+    return Query(qid.strip(), usable(text.strip()))
 
 
 def _json_topic(line: str, where: str) -> Query:
     try:
         record = json.loads(line)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{where}: not valid JSON: {e}") from None
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected a JSON object with an id and a text, got {_shown(line)}")
@@ -70,7 +71,7 @@ def _json_topic(line: str, where: str) -> Query:
         raise InputError(f"{where}: the id must be a string or an integer, got {qid!r}")
     if not isinstance(text, str):
         raise InputError(f"{where}: the text must be a string, got {_shown(repr(text))}")
-    return Query(str(qid), text.strip())
+    return Query(str(qid), usable(text.strip()))
 
 
 def _field(record: dict[str, Any], keys: tuple[str, ...], what: str, where: str) -> Any:
@@ -84,8 +85,11 @@ def _field(record: dict[str, Any], keys: tuple[str, ...], what: str, where: str)
 def _check_id(qid: str, where: str) -> None:
     if not qid:
         raise InputError(f"{where}: the topic has an empty id")
-    if qid.split() != [qid]:
-        raise InputError(f"{where}: the topic id {qid!r} contains white space, which run files cannot represent")
+    if qid.split() != [qid] or visible(qid) != qid:
+        raise InputError(
+            f"{where}: the topic id {qid!r} contains white space or a control character, which run files cannot "
+            "represent"
+        )
 
 
 def _named(name: str) -> list[Query]:

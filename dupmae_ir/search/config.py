@@ -27,7 +27,7 @@ class SearchSettings(ThreadOptions):
     """How a :class:`~dupmae_ir.search.searcher.Searcher` searches; also flags of ``dupmae-ir search``."""
 
     batch_size: int = option(
-        256, "queries encoded and searched together; no effect on scores", group="compute", at_least=1
+        256, "queries searched together; no effect on scores, bit for bit", group="compute", at_least=1
     )
     query_terms: int = option(
         MOST_TERMS,

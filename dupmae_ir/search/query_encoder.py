@@ -105,8 +105,15 @@ class EncodedQuery:
     ot: ImpactQuery
 
 
+GROUP = 256
+"""Texts encoded in one call. The same for every batch size of the search: the rounding of a batched product depends on
+the rows of the batch, by up to about 2e-6 of a score, and a score must not depend on how the search is divided."""
+
+
 class QueryEncodings:
     """Encodes each distinct text of ``texts`` once and drops the encoding after its last use.
+
+    Texts are encoded in groups of :data:`GROUP`, in the order of their first use.
 
     ``scale`` is the index's impact scale S; ``cap`` the number of OT weights kept.
     """
@@ -117,12 +124,17 @@ class QueryEncodings:
         self.cap = cap
         self.highest = highest_query_impact(encoder.settings.ot)
         self._left = Counter(texts)
+        distinct = list(self._left)
+        self._groups = [distinct[start : start + GROUP] for start in range(0, len(distinct), GROUP)]
+        self._group_of = {text: number for number, group in enumerate(self._groups) for text in group}
         self._known: dict[str, EncodedQuery] = {}
 
     def take(self, texts: list[str]) -> list[EncodedQuery]:
-        """The encodings of some of the texts, in order; new texts are encoded in one call of the encoder."""
-        fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
-        self._known.update(zip(fresh, self._encode(fresh), strict=True))
+        """The encodings of some of the texts, in order; a new text is encoded with its group."""
+        for text in texts:
+            if text not in self._known:
+                group = self._groups[self._group_of[text]]
+                self._known.update(zip(group, self._encode(group), strict=True))
         taken = [self._known[text] for text in texts]
         self._left.subtract(texts)
         for text in set(texts):

@@ -10,7 +10,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from dupmae_ir.collections import mean_over
-from dupmae_ir.console import table
+from dupmae_ir.console import table, visible
 from dupmae_ir.eval.regressions.cases import Case, Mean, Regression
 from dupmae_ir.eval.regressions.environment import describe
 from dupmae_ir.eval.regressions.execute import Result
@@ -291,9 +291,9 @@ def as_junit(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
 
 
 def _junit_case(row: Row | MeanRow, suite: str, name: str, seconds: str, lines: Sequence[str]) -> list[str]:
-    details = escape("\n".join(lines))
+    details = escape(visible("\n".join(lines)))
     verdicts = [v for v in row.verdicts if v.status == row.status]
-    message = quoteattr("; ".join(dict.fromkeys(map(_message, verdicts))))
+    message = quoteattr(visible("; ".join(dict.fromkeys(map(_message, verdicts)))))
     if not row.passes:
         outcome = f'<failure type="{row.status}" message={message}>{details}</failure>'
     elif row.status == Status.SKIP:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import textwrap
@@ -10,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from dupmae_ir.console import table
+from dupmae_ir.console import table, visible
 from dupmae_ir.eval.reports import page
 from dupmae_ir.eval.reports.tally import Tally
 
@@ -87,7 +86,8 @@ class Case:
 
 def as_text(cases: Sequence[Case], tally: Tally | None = None) -> str:
     """For a terminal, 100 columns."""
-    return "\n\n\n".join([*([tally.as_text()] if tally else []), *("\n".join(_text_lines(case)) for case in cases)])
+    texts = ["\n".join(map(visible, _text_lines(case))) for case in cases]
+    return "\n\n\n".join([tally.as_text(), *texts] if tally else texts)
 
 
 def as_markdown(cases: Sequence[Case], tally: Tally | None = None) -> str:
@@ -234,7 +234,7 @@ def _marked(text: str, shown: Shown) -> str:
     """Escaped ``text`` with the words that are matched terms marked; pieces of words (``##ool``) mark nothing."""
     words = {term.term.lower() for term in shown.terms if re.fullmatch(r"\w+", term.term)}
     pieces = re.split(r"(\w+)", text)
-    return "".join(f"<mark>{html.escape(p)}</mark>" if p.lower() in words else html.escape(p) for p in pieces)
+    return "".join(f"<mark>{page.esc(p)}</mark>" if p.lower() in words else page.esc(p) for p in pieces)
 
 
 def _short(text: str) -> str:
@@ -247,5 +247,5 @@ def _wrapped(text: str, indent: str = "", most: int | None = None) -> list[str]:
 
 
 def _md(text: str) -> str:
-    """``text`` with Markdown's special characters escaped."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)
+    """``text`` with Markdown's special characters escaped and control characters made visible."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", visible(text, breaks=True))

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dupmae_ir.console import visible
+
 WIDTH, HEIGHT = 360, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 36
 COLOURS = 6  #: series colours of the style sheet: c0 to c5
@@ -288,4 +290,4 @@ def _colour(number: int) -> str:
 
 
 def _esc(text: str) -> str:
-    return html.escape(text)
+    return html.escape(visible(text))

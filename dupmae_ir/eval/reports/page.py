@@ -10,6 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from dupmae_ir import __version__
+from dupmae_ir.console import visible
 
 COLOURS = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1a1d21; --soft: #555c66; --rule: #d5d9e0; --tint: #f3f5f8;
@@ -57,7 +58,7 @@ mark { background: none; color: var(--c2); font-weight: 600; }
 
 def esc(text: object) -> str:
     """``text`` escaped for element content and quoted attributes."""
-    return html.escape(str(text))
+    return html.escape(visible(text))
 
 
 def page(title: str, body: Iterable[str]) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dupmae_ir.console import table
+from dupmae_ir.console import table, visible
 from dupmae_ir.eval.compare import MARKS, Comparison
 from dupmae_ir.eval.evaluate import SHALLOW, Evaluation
 from dupmae_ir.eval.reports import comparison_text
 from dupmae_ir.eval.significance import Interval
 from dupmae_ir.measures import Measure
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,15 @@ def as_markdown(report: Report) -> str:
     """A Markdown table, the best of each column bold."""
     means = [[name, *(_bold(c, "**{}**") + c.marks for c in row)] for name, row in cells(report).items()]
     lines = _markdown_table([["run", *map(str, report.measures)], *means], 1)
-    lines += ["", headline(report), "", *(f"- {line}" for line in (*_legend(report), *coverage(report)))]
+    lines += [
+        "",
+        visible(headline(report), breaks=True),
+        "",
+        *(f"- {visible(line, breaks=True)}" for line in (*_legend(report), *coverage(report))),
+    ]
     if report.comparison and report.comparison.measures:
         compared = [comparison_text.header(report.comparison), *comparison_text.rows(report.comparison)]
-        moved = [f"- {line}" for line in comparison_text.moved_lines(report.comparison)]
+        moved = [f"- {visible(line, breaks=True)}" for line in comparison_text.moved_lines(report.comparison)]
         lines += ["", *_markdown_table(compared, 2), *(["", *moved] if moved else [])]
     return "\n".join(lines)
 
@@ -85,9 +93,9 @@ def as_latex(report: Report) -> str:
         for name, row in cells(report).items()
     ]
     header = " & ".join(["Run", *(_tex(str(m)) for m in report.measures)])
-    notes = [f"% {line}" for line in (headline(report), *coverage(report))]
+    notes = [f"% {visible(line, breaks=True)}" for line in (headline(report), *coverage(report))]
     if report.comparison:
-        notes += [f"% {'; '.join(row)}" for row in comparison_text.rows(report.comparison)]
+        notes += [f"% {visible('; '.join(row), breaks=True)}" for row in comparison_text.rows(report.comparison)]
     body = [" & ".join(row) + r" \\" for row in rows]
     start = rf"\begin{{tabular}}{{l{'r' * len(report.measures)}}}"
     legend = _legend(report)
@@ -207,7 +215,7 @@ def _markdown_table(lines: list[list[str]], left: int) -> list[str]:
     """The first line is the header; the first ``left`` columns are left-aligned."""
     rule = [*[":--"] * left, *["--:"] * (len(lines[0]) - left)]
     rows = [lines[0], rule, *lines[1:]]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return ["| " + " | ".join(visible(cell, breaks=True).replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def _printed(measure: Measure, mean: Mapping[str, float]) -> str:
@@ -218,15 +226,23 @@ def _printed(measure: Measure, mean: Mapping[str, float]) -> str:
 
 def _csv(lines: list[list[Any]], delimiter: str) -> str:
     text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(lines)
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows([*map(_cell, line)] for line in lines)
     return text.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> Any:
+    """A value of a CSV cell. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    if not isinstance(value, str):
+        return value
+    formula = value.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(value)
+    return ("'" if formula else "") + visible(value, breaks=True)
 
 
 def _tex(text: str) -> str:
     special: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"}
     special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "<": "$<$", ">": "$>$"}
     special |= {mark: _tex_marks(mark) for mark in MARKS.values()}
-    return text.translate(str.maketrans(special))
+    return visible(text, breaks=True).translate(str.maketrans(special))
 
 
 def _tex_marks(marks: str) -> str:

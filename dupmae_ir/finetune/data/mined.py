@@ -290,7 +290,7 @@ def _list(row: dict[str, Any], name: str, kind: Any, where: str) -> list[Any]:
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{where}: not valid JSON: {e}") from None
     if not isinstance(row, dict):
         raise InputError(f"{where}: expected one JSON object per line")

@@ -105,7 +105,7 @@ class TopicalBatches:
 def _from_json(line: str, where: str) -> Pair:
     try:
         row = json.loads(line)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{where}: not valid JSON: {e}") from None
     if not isinstance(row, dict) or not isinstance(row.get("query"), str) or not row["query"].strip():
         raise InputError(f'{where}: expected an object with a non-empty "query" and a "positive"')

@@ -54,8 +54,10 @@ def read_config(folder: str | Path) -> ModelConfig:
         return ModelConfig(method="plain")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as e:
+    except (ValueError, RecursionError) as e:
         raise CheckpointError(f"{path}: not valid JSON: {e}") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: expected a JSON object of settings")
     known = {f.name for f in fields(ModelConfig)}
     for key in data:
         if key not in known:
