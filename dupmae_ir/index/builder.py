@@ -18,9 +18,10 @@ from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.faiss import FlatWriter
 from dupmae_ir.index.forward import ForwardWriter
 from dupmae_ir.index.integrity import describe_parts, mark_parts
-from dupmae_ir.index.lucene import LONGEST_TERM, ImpactWriter
+from dupmae_ir.index.lucene import ImpactWriter
 from dupmae_ir.index.manifest import FORMAT, Meta, content_digest, sealed, versions, write_lines, write_meta
 from dupmae_ir.index.quantisation import check_scale, dropped, quantise
+from dupmae_ir.io.collections import LONGEST_ID
 
 
 class IndexBuilder:
@@ -161,10 +162,10 @@ def check_docids(docids: Sequence[str]) -> None:
             raise UsageError(
                 f"the document id {docid!r} is empty or contains white space; run files cannot represent it"
             )
-        if len(docid) > LONGEST_TERM // 4 and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_TERM:
+        if len(docid) > LONGEST_ID // 4 and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_ID:
             raise UsageError(
                 f"the document id that begins with {docid[:40]!r} has {size:,} bytes; Lucene takes at most "
-                f"{LONGEST_TERM:,}: give the document a shorter id"
+                f"{LONGEST_ID:,}: give the document a shorter id"
             )
 
 

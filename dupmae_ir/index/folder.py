@@ -100,6 +100,8 @@ class IndexFolder:
 
         Files above the limit of :mod:`dupmae_ir.index.integrity` are read only with ``everything``.
         """
+        if self.sealed and part not in self.required_parts:
+            self._adopt(manifest.read_meta(self.path))  # it may have been made since this index was opened
         if self.sealed and not any(integrity.part_of(name) == part for name in self._checks.files):
             raise IndexMismatch(f"{self.path / part}: meta.json does not list its files; {fix}")
         if problem := self.part_problem(part):
@@ -109,6 +111,11 @@ class IndexFolder:
     def record_part(self, part: str) -> None:
         """Record the files of an optional part (``postings``, ``cls/KIND``) that was just made."""
         if meta := manifest.record_part(self.path, part):
+            self._adopt(meta)
+
+    def _adopt(self, meta: Meta) -> None:
+        """Take over the records of optional parts from a newer manifest of the same index."""
+        if meta["digest"] == self.meta["digest"] and meta.get("files") != self.meta["files"]:
             self.meta.clear()
             self.meta.update(meta)
             self._checks = integrity.FileChecks(self.path, meta["files"])

@@ -96,7 +96,7 @@ def part_problem(folder: Path, files: Files, part: str, index_id: str) -> str | 
     names = [name for name in files if part_of(name) == part]
     if f"{part}/{MARK}" in names and (problem := _mark_problem(folder / part / MARK, index_id)):
         return problem
-    if part == "ot":
+    if part == "ot" and files:
         unknown = [path for path in (folder / part).glob("segments_*") if f"{part}/{path.name}" not in files]
         if unknown:
             return f"{unknown[0]} is not a file of this index"
@@ -118,7 +118,7 @@ class FileChecks:
 
     def __init__(self, folder: Path, files: Files) -> None:
         self.folder, self.files = folder, files
-        self._problems: dict[str, str | None] = {}
+        self._whole: set[str] = set()  # compared, and undamaged
         left, self._chosen = READ_AT_MOST, set[str]()
         for name in sorted(files, key=lambda name: files[name]["bytes"]):
             if (left := left - files[name]["bytes"]) < 0:
@@ -128,7 +128,7 @@ class FileChecks:
     @property
     def unread(self) -> int:
         """Bytes of the files that are too large to be compared without being asked."""
-        return sum(f["bytes"] for name, f in self.files.items() if name not in self._chosen | self._problems.keys())
+        return sum(f["bytes"] for name, f in self.files.items() if name not in self._chosen | self._whole)
 
     def require(self, part: str, fix: str = AGAIN, everything: bool = False) -> None:
         """Raise :class:`IndexMismatch`, ending with ``fix``, for a damaged file of ``part``.
@@ -136,11 +136,11 @@ class FileChecks:
         ``everything`` also reads the files above :data:`READ_AT_MOST`, for commands that make something of the part.
         """
         for name, recorded in self.files.items():
-            if part_of(name) == part and (everything or name in self._chosen):
-                if name not in self._problems:
-                    self._problems[name] = content_problem(self.folder / name, recorded)
-                if problem := self._problems[name]:
+            wanted = part_of(name) == part and (everything or name in self._chosen)
+            if wanted and name not in self._whole:
+                if problem := content_problem(self.folder / name, recorded):
                     raise IndexMismatch(f"{problem}; {fix}")
+                self._whole.add(name)
 
 
 def _folders(parts: Iterable[str]) -> list[str]:

@@ -128,8 +128,8 @@ class PostingsJob(Job):
 
     def __init__(self, index: Index, window: int = WINDOW, overwrite: bool = False, quiet: bool = True) -> None:
         self.index, self.window = index, window
-        index.check_part("forward", everything=True)
         self.forward = index.forward
+        index.check_part("forward", everything=True)
         super().__init__(
             folder_of(index.path),
             "index postings",
