@@ -33,7 +33,7 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Query
 
-DOCUMENTS, TERMS, QUERIES, HITS = 1000, 64, 8, 10  # more documents than a search would score without candidates
+DOCUMENTS, TERMS, QUERIES, HITS = 200, 64, 8, 10  # more documents than a search would score without candidates
 FLIPS = 8
 """Single bits flipped in each file."""
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
