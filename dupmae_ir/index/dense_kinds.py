@@ -246,7 +246,7 @@ def _stale(meta: Any, folder: IndexFolder, kind: str) -> str | None:
         "dim": folder.dim,
     }
     found = {name: meta.get(name) for name in expected} if isinstance(meta, dict) else {}
-    if found == expected and {"parameters", "error", "bytes"} <= meta.keys():
+    if found == expected and {"parameters", "error"} <= meta.keys() and isinstance(meta.get("bytes"), int):
         return None
     if found.get("digest") != expected["digest"]:
         return f"the {kind} index of {folder.path} was built from other vectors"
