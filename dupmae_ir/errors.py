@@ -6,6 +6,8 @@ combination), 1 for a correct request that failed (disk full, JVM missing).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class DupmaeError(Exception):
     """Base class. The message is one line: what is wrong, what was expected, and what to do."""
@@ -37,6 +39,14 @@ class HeadMissing(CheckpointError):
 
 class IndexMismatch(UsageError):
     """Two things that must agree do not: an index and an encoder, two shards, an output and new settings."""
+
+
+class DamagedIndex(DupmaeError):
+    """What ``dupmae-ir index verify`` found: one line a problem, in :attr:`problems`."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n  ".join([f"{len(self.problems)} problem(s) found", *self.problems]))
 
 
 class EnvironmentProblem(DupmaeError):

@@ -406,6 +406,28 @@ def detach_thread() -> None:
     jnius.detach()
 
 
+def check_index(folder: str | Path) -> str | None:
+    """Run Lucene's CheckIndex, which reads every file and decodes every posting; None for a healthy index.
+
+    Takes no lock and writes nothing. Returns what is wrong in one line.
+    """
+    start_jvm()
+    import jnius
+
+    try:
+        no_lock = autoclass("org.apache.lucene.store.NoLockFactory").INSTANCE
+        path = autoclass("java.nio.file.Paths").get(str(Path(folder).resolve()))
+        directory = autoclass("org.apache.lucene.store.FSDirectory").open(path, no_lock)
+        checker = autoclass("org.apache.lucene.index.CheckIndex")(directory)
+        try:
+            return None if checker.checkIndex().clean else "Lucene's CheckIndex finds damage"
+        finally:
+            checker.close()
+            directory.close()
+    except jnius.JavaException as e:
+        return f"Lucene's CheckIndex fails: {one_line(e.innermessage or e, 300)}"
+
+
 @contextmanager
 def java_errors(path: str | Path, kind: type[DupmaeError] = OutputError) -> Iterator[None]:
     """Raise Java exceptions as a one-line ``kind`` with ``path`` and the cause."""

@@ -89,6 +89,8 @@ def _rows(shard: IndexFolder, start: int, end: int) -> sp.csr_matrix:
 
 
 def _merge(config: MergeConfig, shards: list[IndexFolder], folder: Path) -> Meta:
+    for shard in shards:
+        shard.verify()  # every byte is about to be copied, and sealed as part of the new index
     total = sum(len(s.docids) for s in shards)
     with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
         return build_index(

@@ -44,7 +44,14 @@ class Part:
 
 
 def quantised(docids: list[str], representation: Representation, scale: float | None) -> Part:
-    """The part of one window: vectors unchanged, weights as impacts."""
+    """The part of one window: vectors unchanged, weights as impacts.
+
+    Raises :class:`IndexMismatch` for a value that is not finite.
+    """
+    if representation.cls is not None and len(wrong := np.flatnonzero(~np.isfinite(representation.cls).all(axis=1))):
+        raise IndexMismatch(
+            f"the [CLS] vector of document {docids[wrong[0]]!r} is not finite; check the model's weights and --dtype"
+        )
     if representation.ot is None:
         return Part(docids, representation.cls, None)
     if scale is None:

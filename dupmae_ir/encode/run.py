@@ -9,7 +9,9 @@ the resumed index is bit-identical to that of an undisturbed run.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +238,15 @@ def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
         "title_separator": separator,
         "normalize": settings.normalize,
         "ot": settings.ot,
+        "vocabulary": vocabulary_record(encoder.terms),
     }
+
+
+def vocabulary_record(terms: Sequence[str] | None) -> dict[str, Any] | None:
+    """Size and sha256 of the index terms, in the order of their ids; None for an encoder without the OT part."""
+    if terms is None:
+        return None
+    return {"size": len(terms), "sha256": hashlib.sha256("\n".join(terms).encode("utf-8", "replace")).hexdigest()}
 
 
 def _separator(config: EncodeConfig, trained: str) -> str:

@@ -1,4 +1,4 @@
-"""``python -m dupmae_ir.index bm25|dense|postings|show``: see ``--help``."""
+"""``python -m dupmae_ir.index bm25|dense|postings|show|verify|seal``: see ``--help``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from dupmae_ir.command import Command, load
 from dupmae_ir.console import dispatch, megabytes
-from dupmae_ir.index.config import Bm25Config, DenseConfig, PostingsConfig, ShowConfig
+from dupmae_ir.index.config import Bm25Config, DenseConfig, PostingsConfig, SealConfig, ShowConfig, VerifyConfig
 
 BM25_PURPOSE = """
 Index a collection for BM25 with Anserini's defaults (Porter stemming, k1 0.9, b 0.4, title and text in one field), the
@@ -35,7 +35,18 @@ since are refused; run this again then.
 POSTINGS_EXAMPLE = "python -m dupmae_ir.index postings --index indexes/mine"
 SHOW_PURPOSE = "Print what an index folder contains and check its parts against each other."
 SHOW_EXAMPLE = "python -m dupmae_ir.index show indexes/mine --verify"
-EXAMPLES = "\n".join((BM25_EXAMPLE, DENSE_EXAMPLES.split("\n")[1], POSTINGS_EXAMPLE, SHOW_EXAMPLE))
+VERIFY_PURPOSE = """
+Read every byte of an index and compare it with the recorded digests; decode the postings and compare them with the
+forward index; run Lucene's CheckIndex. Names each damaged file, with exit status 1. Takes as long as reading the index
+a few times.
+"""
+VERIFY_EXAMPLE = "python -m dupmae_ir.index verify indexes/mine"
+SEAL_PURPOSE = """
+Verify an index that an earlier version made, then record the sizes and digests of its files, as encode does now. A
+sealed index is checked each time it is opened, and its lists are called certified. Does nothing to a sealed index.
+"""
+SEAL_EXAMPLE = "python -m dupmae_ir.index seal indexes/mine"
+EXAMPLES = "\n".join((BM25_EXAMPLE, DENSE_EXAMPLES.split("\n")[1], POSTINGS_EXAMPLE, SHOW_EXAMPLE, VERIFY_EXAMPLE))
 
 
 def summarize_bm25(config: Bm25Config, result: dict[str, Any]) -> str:
@@ -54,6 +65,19 @@ def summarize_dense(config: DenseConfig, result: dict[str, Any]) -> str:
 def summarize_postings(config: PostingsConfig, result: dict[str, Any]) -> str:
     """How many documents the postings cover, and their size."""
     return f"{config.index}: postings of {result['documents']:,} documents, {megabytes(result['bytes'])}"
+
+
+def summarize_verified(config: VerifyConfig, result: dict[str, Any]) -> str:
+    """What was compared."""
+    text = f"{config.index}: whole: {result['documents']:,} documents"
+    if result["sealed"]:
+        return f"{text}, {result['files']} files, {megabytes(result['bytes'])}"
+    return f"{text}; not sealed: dupmae-ir index seal {config.index}"
+
+
+def summarize_sealed(config: SealConfig, result: dict[str, Any]) -> str:
+    """How many files are recorded."""
+    return f"{config.index}: verified and sealed, {result['files']} files"
 
 
 def show(config: ShowConfig, meta: dict[str, Any]) -> str:
@@ -80,6 +104,8 @@ def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
         yield "input", f"{source['path']} ({source['documents']:,} documents)"
     yield "made", f"{meta.get('created')} by dupmae_ir {versions.get('dupmae_ir')}, Pyserini {versions.get('pyserini')}"
     yield "digest", f"{meta['digest'][:12]} ({'every byte checked' if verified else 'not read; --verify reads it'})"
+    files = meta.get("files")
+    yield "sealed", f"{len(files)} files recorded" if files else "no; record its files with: dupmae-ir index seal"
 
 
 RUN = "dupmae_ir.index.run"
@@ -96,11 +122,17 @@ postings = Command(
     summarize=summarize_postings,
 )
 show_command = Command("index show", SHOW_PURPOSE, SHOW_EXAMPLE, ShowConfig, f"{RUN}:show", show=show)
+verify = Command(
+    "index verify", VERIFY_PURPOSE, VERIFY_EXAMPLE, VerifyConfig, f"{RUN}:verify", summarize=summarize_verified
+)
+seal = Command("index seal", SEAL_PURPOSE, SEAL_EXAMPLE, SealConfig, f"{RUN}:seal", summarize=summarize_sealed)
 
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index with Anserini's defaults: the baseline", bm25),
     "dense": ("a smaller dense index beside the flat one: sq8, ivf-sq8 or hnsw-sq8", dense),
     "postings": ("impacts by term, for fast search of whole topic sets without Java", postings),
+    "verify": ("every byte of an index, and its parts against each other", verify),
+    "seal": ("record the files of an index of an earlier version", seal),
     "show": ("what an index folder contains, and whether it is whole", show_command),
 }
 

@@ -17,9 +17,11 @@ import scipy.sparse as sp
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.faiss import FlatWriter
 from dupmae_ir.index.forward import ForwardWriter
+from dupmae_ir.index.integrity import describe_parts, mark_parts
 from dupmae_ir.index.lucene import ImpactWriter
-from dupmae_ir.index.manifest import FORMAT, Meta, content_digest, versions, write_lines, write_meta
+from dupmae_ir.index.manifest import FORMAT, Meta, content_digest, sealed, versions, write_lines, write_meta
 from dupmae_ir.index.quantisation import check_scale, dropped, quantise
+from dupmae_ir.io.collections import LONGEST_ID
 
 
 class IndexBuilder:
@@ -89,11 +91,7 @@ class IndexBuilder:
 
         ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0.
         """
-        for docid in docids:
-            if docid.split() != [docid]:
-                raise UsageError(
-                    f"the document id {docid!r} is empty or contains white space; run files cannot represent it"
-                )
+        check_docids(docids)
         _check_part("[CLS] vectors", self.dim, None if cls is None else cls.shape, len(docids))
         vocabulary = None if self.terms is None else len(self.terms)
         _check_part("OT weights", vocabulary, None if impacts is None else impacts.shape, len(docids))
@@ -131,6 +129,8 @@ class IndexBuilder:
         made = {"versions": versions(java=self.terms is not None), "created": now}
         record: Meta = {**counted, **meta, **counted}  # the caller's keys come after ours and cannot change them
         record = {**record, **{key: value for key, value in made.items() if key not in record}}
+        mark_parts(self.folder, record["parts"], record["digest"])
+        record = sealed(record, describe_parts(self.folder, record["parts"]))
         write_meta(self.folder, record)
         return record
 
@@ -153,6 +153,20 @@ class IndexBuilder:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open_files.__exit__(kind, value, trace)
+
+
+def check_docids(docids: Sequence[str]) -> None:
+    """Raise :class:`UsageError` for an id that run files or Lucene cannot represent."""
+    for docid in docids:
+        if docid.split() != [docid]:
+            raise UsageError(
+                f"the document id {docid!r} is empty or contains white space; run files cannot represent it"
+            )
+        if len(docid) > LONGEST_ID // 4 and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_ID:
+            raise UsageError(
+                f"the document id that begins with {docid[:40]!r} has {size:,} bytes; Lucene takes at most "
+                f"{LONGEST_ID:,}: give the document a shorter id"
+            )
 
 
 def make_empty(folder: Path) -> None:

@@ -40,7 +40,21 @@ class ShowConfig(OutputOptions):
     """Options of ``dupmae-ir index show``; with ``quiet`` the exit status is the only answer."""
 
     index: str = option(help="index folder to look at", metavar="FOLDER", positional=True)
-    verify: bool = option(False, "also read every byte and compare with the digest of when it was made")
+    verify: bool = option(False, "also verify it, as index verify does; exit status 1 for a damaged one")
+
+
+@dataclass(frozen=True)
+class VerifyConfig(OutputOptions):
+    """Options of ``dupmae-ir index verify``; with ``quiet`` the exit status is the only answer."""
+
+    index: str = option(help="index folder to verify", metavar="FOLDER", positional=True)
+
+
+@dataclass(frozen=True)
+class SealConfig(OutputOptions):
+    """Options of ``dupmae-ir index seal``."""
+
+    index: str = option(help="index folder of an earlier version", metavar="FOLDER", positional=True)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,7 @@ class KindJob(Job):
         self, folder: IndexFolder, kind: str, given: Parameters, overwrite: bool = False, quiet: bool = True
     ) -> None:
         self.folder, self.kind, self.given = folder, kind, given
+        folder.check_part("cls", everything=True)
         self.chosen = choose(kind, len(folder.vectors), given)
         if not len(folder.vectors):
             raise UsageError(f"{folder.path} has no documents, so there is nothing to index")
@@ -135,7 +136,9 @@ class KindJob(Job):
         data, described = _files(self.folder.path, self.kind)
         for old in (described, data):  # the record first: without it the kind is unfinished
             old.unlink(missing_ok=True)
-        return self.publish(made, {}, self._description(size, error)) | self.description
+        result = self.publish(made, {}, self._description(size, error))
+        self.folder.record_part(f"cls/{self.kind}")
+        return result | self.description
 
     def _description(self, size: int, error: float | None) -> dict[str, Any]:
         return {
@@ -179,6 +182,7 @@ def open_kind(folder: IndexFolder, kind: str) -> DenseKind:
     folder.faiss_index  # noqa: B018 (the one-line refusal of an index without vectors)
     data, _ = _files(folder.path, kind)
     meta, again = read_meta(folder, kind), _again(folder, kind)
+    folder.check_part(f"cls/{kind}", again)
     try:
         index = read_flat(data)
     except RuntimeError:
@@ -210,6 +214,8 @@ def built(folder: IndexFolder) -> dict[str, str]:
         if any(path.exists() for path in _files(folder.path, kind)):
             try:
                 found[kind] = megabytes(read_meta(folder, kind)["bytes"])
+                if problem := folder.part_problem(f"cls/{kind}"):
+                    raise IndexMismatch(f"{problem}; {_again(folder, kind)}")
             except IndexMismatch as e:
                 found[kind] = f"unusable: {e}"
     return found
@@ -240,7 +246,7 @@ def _stale(meta: Any, folder: IndexFolder, kind: str) -> str | None:
         "dim": folder.dim,
     }
     found = {name: meta.get(name) for name in expected} if isinstance(meta, dict) else {}
-    if found == expected and {"parameters", "error", "bytes"} <= meta.keys():
+    if found == expected and {"parameters", "error"} <= meta.keys() and isinstance(meta.get("bytes"), int):
         return None
     if found.get("digest") != expected["digest"]:
         return f"the {kind} index of {folder.path} was built from other vectors"

@@ -8,6 +8,8 @@
     I/docid, I/terms.txt              document ids by row, index terms by vocabulary id, one a line
     I/meta.json                       the manifest, written last (see :mod:`dupmae_ir.index.manifest`)
 
+    I/{cls,ot,forward}/part.json      the index id (see :mod:`dupmae_ir.index.integrity`)
+
 Row r of every part is line r of ``docid`` and Lucene document number r. :mod:`dupmae_ir.index.builder` writes it.
 """
 
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index import manifest
+from dupmae_ir.index import integrity, manifest
 from dupmae_ir.index.faiss import read_flat, vectors_of
 from dupmae_ir.index.forward import Forward
 from dupmae_ir.index.lucene import ImpactSearcher
@@ -32,11 +34,16 @@ if TYPE_CHECKING:
 
 
 class IndexFolder:
-    """A finished index. Parts are loaded on first use; vectors and the forward index are memory-mapped."""
+    """A finished index. Parts are loaded on first use; vectors and the forward index are memory-mapped.
+
+    On the first use of a part its files are compared with their digests (see :mod:`dupmae_ir.index.integrity`); every
+    property raises :class:`IndexMismatch` for a damaged one.
+    """
 
     def __init__(self, path: Path, meta: Meta) -> None:
         self.path = path
         self.meta = meta
+        self._checks = integrity.FileChecks(path, meta["files"] if self.sealed else {})
 
     @classmethod
     def open(cls, path: str | Path) -> IndexFolder:
@@ -47,13 +54,71 @@ class IndexFolder:
         """
         path = Path(path)
         folder = cls(path, manifest.read_meta(path))
-        manifest.check_docids(path, folder.meta)
-        if folder.dim is not None:
-            manifest.check_vectors(path, folder.meta)
-        if folder.has_ot:
-            manifest.check_lucene(path)
-            manifest.check_impacts(path, folder.meta, folder.forward)
+        if folder.sealed:
+            for part in folder.required_parts:
+                if problem := folder.part_problem(part):
+                    raise IndexMismatch(f"{problem}; {AGAIN}")
+        else:
+            folder.check_counts()
         return folder
+
+    def check_counts(self) -> None:
+        """Compare the counts of the required parts with ``meta.json``. Raises :class:`IndexMismatch`."""
+        manifest.check_docids(self.path, self.meta)
+        if self.dim is not None:
+            manifest.check_vectors(self.path, self.meta)
+        if self.has_ot:
+            manifest.check_lucene(self.path)
+            manifest.check_impacts(self.path, self.meta, self.forward)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the manifest records the files of the index and its own digest; older indexes have no records."""
+        return manifest.is_sealed(self.meta)
+
+    @property
+    def required_parts(self) -> list[str]:
+        """The parts that opening checks: ids, and the folders of vectors and impacts."""
+        return ["ids", *(name for part in self.meta["parts"] for name in integrity.PARTS[part])]
+
+    @property
+    def unread(self) -> int:
+        """Bytes of files whose digests are compared only by ``dupmae-ir index verify``; 0 for a small index."""
+        return self._checks.unread
+
+    @property
+    def certifies(self) -> str | None:
+        """Why lists of this index are not called certified; None where they are."""
+        return None if self.sealed else f"index not sealed; see dupmae-ir index seal {self.path}"
+
+    def part_problem(self, part: str) -> str | None:
+        """Why ``part`` is not the recorded one, by ids and sizes; None where it is, or nothing is recorded."""
+        return integrity.part_problem(self.path, self._checks.files, part, self.meta["digest"])
+
+    def check_part(self, part: str, fix: str = AGAIN, everything: bool = False) -> None:
+        """Raise :class:`IndexMismatch`, ending with ``fix``, unless ``part`` is the recorded one, byte by byte.
+
+        Files above the limit of :mod:`dupmae_ir.index.integrity` are read only with ``everything``.
+        """
+        if self.sealed and part not in self.required_parts:
+            self._adopt(manifest.read_meta(self.path))  # it may have been made since this index was opened
+        if self.sealed and not any(integrity.part_of(name) == part for name in self._checks.files):
+            raise IndexMismatch(f"{self.path / part}: meta.json does not list its files; {fix}")
+        if problem := self.part_problem(part):
+            raise IndexMismatch(f"{problem}; {fix}")
+        self._checks.require(part, fix, everything)
+
+    def record_part(self, part: str) -> None:
+        """Record the files of an optional part (``postings``, ``cls/KIND``) that was just made."""
+        if meta := manifest.record_part(self.path, part):
+            self._adopt(meta)
+
+    def _adopt(self, meta: Meta) -> None:
+        """Take over the records of optional parts from a newer manifest of the same index."""
+        if meta["digest"] == self.meta["digest"] and meta.get("files") != self.meta["files"]:
+            self.meta.clear()
+            self.meta.update(meta)
+            self._checks = integrity.FileChecks(self.path, meta["files"])
 
     @property
     def documents(self) -> int:
@@ -78,6 +143,7 @@ class IndexFolder:
     @cached_property
     def docids(self) -> list[str]:
         """The document id of each row."""
+        self.check_part("ids")
         return manifest.read_lines(self.path / "docid")
 
     @cached_property
@@ -90,7 +156,10 @@ class IndexFolder:
     @cached_property
     def terms(self) -> list[str]:
         """The index term of each vocabulary id; empty where the index has no impacts."""
-        return manifest.read_lines(self.path / "terms.txt") if self.has_ot else []
+        if not self.has_ot:
+            return []
+        self.check_part("ids")
+        return manifest.read_lines(self.path / "terms.txt")
 
     @cached_property
     def term_ids(self) -> dict[str, int]:
@@ -101,6 +170,7 @@ class IndexFolder:
     def faiss_index(self) -> faiss.IndexFlatIP:
         """The faiss ``IndexFlatIP`` of the [CLS] vectors."""
         self._need("cls", "[CLS] vectors", "--dense")
+        self.check_part("cls")
         return read_flat(self.path / "cls" / "index")
 
     @cached_property
@@ -112,12 +182,14 @@ class IndexFolder:
     def forward(self) -> Forward:
         """The impacts by document."""
         self._need("ot", "impacts", "--impact")
+        self.check_part("forward")
         return Forward.open(self.path / "forward", len(self.terms))
 
     @cached_property
     def searcher(self) -> ImpactSearcher:
         """The postings, opened in Lucene (starts the JVM)."""
         self._need("ot", "impacts", "--impact")
+        self.check_part("ot")
         searcher = ImpactSearcher(self.path / "ot")
         if searcher.documents != self.documents:
             raise IndexMismatch(
@@ -133,8 +205,14 @@ class IndexFolder:
         return PostingsSearcher(self, lambda: self.docid_rank)
 
     def verify(self) -> None:
-        """Read every byte and compare with the digest in ``meta.json``. Raises :class:`IndexMismatch`."""
-        manifest.verify(self.path, self.meta)
+        """Read every byte and compare with the recorded digests, without decoding (``index verify`` also decodes).
+
+        Raises :class:`IndexMismatch` for the first damaged file.
+        """
+        for part in dict.fromkeys(map(integrity.part_of, self._checks.files)):
+            self.check_part(part, everything=True)
+        if manifest.content_digest(self.path, self.dim) != self.meta["digest"]:
+            raise IndexMismatch(f"{self.path}: the files are not the ones that meta.json describes; {AGAIN}")
 
     def _need(self, part: str, what: str, flag: str) -> None:
         if part not in self.meta["parts"]:

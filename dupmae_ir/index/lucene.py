@@ -26,6 +26,7 @@ import numpy as np
 from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.quantisation import HIGHEST_IMPACT
+from dupmae_ir.io.collections import LONGEST_ID
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -39,7 +40,6 @@ MOST_CLAUSES = 1024
 _WEIGHT, _NEXT = "\x01", "\x02"
 """Between a term and its weight, and between terms; spaces and '|' occur in vocabularies."""
 _RESERVED = (_WEIGHT, _NEXT, "\n", "\0")
-_LONGEST_TERM = 32766  # Lucene's limit, in UTF-8 bytes
 _ROWS = 1024
 """Documents passed to Java at a time: about a megabyte."""
 _BUFFER_MB = 128.0
@@ -223,6 +223,12 @@ class LuceneReader:
         """Number of documents in the index."""
         return int(self._reader.maxDoc())
 
+    @property
+    def postings(self) -> int:
+        """Number of postings of ``contents``: pairs of a document and a term."""
+        with pyserini.java_errors(self.folder, InputError):
+            return int(self._reader.getSumDocFreq("contents")) if self.documents else 0
+
     def docid(self, row: int) -> str:
         """The id stored with document number ``row``."""
         with pyserini.java_errors(self.folder, InputError):
@@ -295,7 +301,7 @@ def check_terms(terms: Sequence[str]) -> None:
         twice = next(t for t in terms if t in seen or seen.add(t))  # type: ignore[func-returns-value]
         raise UsageError(f"the vocabulary has the term {twice!r} twice; terms must be unique")
     for number, term in enumerate(terms):
-        unusable = not term or any(c in term for c in _RESERVED) or len(term.encode("utf-8", "replace")) > _LONGEST_TERM
+        unusable = not term or any(c in term for c in _RESERVED) or len(term.encode("utf-8", "replace")) > LONGEST_ID
         if unusable:
             raise UsageError(
                 f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed: it is empty, too long, or "

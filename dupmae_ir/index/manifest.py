@@ -1,7 +1,8 @@
-"""What makes an index whole, and the checks of it: ``meta.json``, the counts and sizes of the parts, the digest.
+"""What makes an index whole: ``meta.json``, its values, its own digest, and the counts of the parts.
 
-``meta.json`` is written last, so a folder without it is unfinished. Opening an index checks that every part is there
-and has the size that ``meta.json`` implies, which is cheap; :func:`verify` reads every byte and compares digests.
+``meta.json`` is written last, so a folder without it is unfinished. It records every file of the index (see
+:mod:`dupmae_ir.index.integrity`) and its own digest, so that an edited one is refused. Indexes of dupmae_ir 0.1 lack
+these records: they open after :func:`check_counts`, and ``dupmae-ir index seal`` adds the records.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from dupmae_ir import __version__, pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.faiss import flat_problem, vectors_offset
 from dupmae_ir.index.forward import FILES
+from dupmae_ir.index.integrity import AGAIN, PARTS, describe, has_marks, names_of, part_of
 from dupmae_ir.index.quantisation import is_scale
+from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import write_json
 
 if TYPE_CHECKING:
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
 
 META = "meta.json"
 FORMAT = 1
-AGAIN = "encode the collection again"
+SEAL = "manifest_sha256"
 _NEEDED = ("documents", "parts", "dim", "scale", "postings", "digest")
+_COUNTS = ("documents", "empty_documents", "postings", "sum_of_impacts", "clipped", "dropped")
+_RECORDS = ("encoder", "versions", "settings", "shard", "config")
 _BLOCK = 1 << 22
 
 Meta = dict[str, Any]
@@ -67,11 +72,78 @@ def _check_meta(path: Path, meta: Meta) -> None:
         )
     if missing := [key for key in _NEEDED if key not in meta]:
         raise InputError(f"{path / META} lacks {', '.join(missing)}; {AGAIN}")
-    if "ot" in meta["parts"] and not is_scale(meta["scale"]):
-        raise InputError(
-            f"{path / META}: scale must be a positive number, got {meta['scale']!r}; {AGAIN}, or restore the file from "
-            "a backup"
-        )
+    if problem := _value_problem(meta):
+        raise InputError(f"{path / META}: {problem}; {AGAIN}")
+    if not is_sealed(meta):
+        _check_unsealed(path, meta)
+    elif manifest_digest(meta) != meta[SEAL]:
+        raise InputError(f"{path / META} was edited or damaged after it was written (its digest differs); {AGAIN}")
+
+
+def _value_problem(meta: Meta) -> str | None:
+    """The first value that no index can have, in words; None where all are possible."""
+    parts = meta["parts"]
+    if parts not in (["cls"], ["ot"], ["cls", "ot"]):
+        return f'parts must be ["cls"], ["ot"] or ["cls", "ot"], got {parts!r}'
+    for key in _COUNTS:
+        if key in meta and not _is_count(meta[key]):
+            return f"{key} must be a whole number of at least 0, got {meta[key]!r}"
+    if "cls" in parts and not (_is_count(meta["dim"]) and meta["dim"]):
+        return f"dim must be a whole number of at least 1, got {meta['dim']!r}"
+    if "ot" in parts and not is_scale(meta["scale"]):
+        return f"scale must be a positive number, got {meta['scale']!r}"
+    if not isinstance(meta["digest"], str):
+        return f"digest must be a string, got {meta['digest']!r}"
+    for key in _RECORDS:
+        if meta.get(key) is not None and not isinstance(meta[key], dict):
+            return f"{key} must be an object, got {meta[key]!r}"
+    return None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_unsealed(path: Path, meta: Meta) -> None:
+    """Refuse a manifest that lost its records, and one that leaves out a part that is there."""
+    if SEAL in meta or "files" in meta or has_marks(path):
+        raise InputError(f"{path / META} has lost its records of the files of this index; {AGAIN}")
+    for part, folders in PARTS.items():
+        if part not in meta["parts"] and (path / folders[0]).exists():
+            raise InputError(f"{path / META} does not list the part {part}, but {path / folders[0]} exists; {AGAIN}")
+
+
+def is_sealed(meta: Mapping[str, Any]) -> bool:
+    """Whether the manifest records the files of the index and its own digest."""
+    return isinstance(meta.get(SEAL), str) and isinstance(meta.get("files"), dict)
+
+
+def manifest_digest(meta: Mapping[str, Any]) -> str:
+    """sha256 of all other values, whatever the order of keys and the white space of the file."""
+    text = json.dumps({k: v for k, v in meta.items() if k != SEAL}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(meta: Mapping[str, Any], files: Mapping[str, Any]) -> Meta:
+    """``meta`` with the records of its files and its own digest, which come last."""
+    record = {**{k: v for k, v in meta.items() if k != SEAL}, "files": dict(files)}
+    record = json.loads(json.dumps(record))
+    return {**record, SEAL: manifest_digest(record)}
+
+
+def record_part(path: Path, part: str) -> Meta | None:
+    """Record the files of an optional part (``postings``, ``cls/KIND``) that was just put in place.
+
+    Returns the new contents of ``meta.json``; None for an index that is not sealed, which stays as it is.
+    """
+    with exclusive(lock_path(path / META), f"updating {path / META}", wait=True):
+        meta = read_meta(path)
+        if not is_sealed(meta):
+            return None
+        others = {name: record for name, record in meta["files"].items() if part_of(name) != part}
+        meta = sealed(meta, others | describe(path, names_of(path, part)))
+        write_meta(path, meta)
+        return meta
 
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
@@ -130,12 +202,6 @@ def check_lucene(path: Path) -> None:
     """Raise :class:`IndexMismatch` unless ``ot`` is a Lucene index."""
     if not any((path / "ot").glob("segments_*")):
         raise IndexMismatch(f"{path / 'ot'} is missing or not a Lucene index; {AGAIN}")
-
-
-def verify(path: Path, meta: Meta) -> None:
-    """Read every byte and compare with the digest in ``meta``. Raises :class:`IndexMismatch`."""
-    if content_digest(path, meta["dim"] if "cls" in meta["parts"] else None) != meta["digest"]:
-        raise IndexMismatch(f"{path}: the files are not the ones that meta.json describes; {AGAIN}")
 
 
 def content_digest(folder: str | Path, dim: int | None) -> str:

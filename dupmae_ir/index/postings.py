@@ -94,6 +94,18 @@ class Index(Protocol):
         """The impacts by document."""
         ...
 
+    def check_part(self, part: str, fix: str = ..., everything: bool = ...) -> None:
+        """Raise :class:`IndexMismatch`, ending with ``fix``, unless the files of ``part`` are the recorded ones."""
+        ...
+
+    def part_problem(self, part: str) -> str | None:
+        """Why ``part`` is not the recorded one, by ids and sizes."""
+        ...
+
+    def record_part(self, part: str) -> None:
+        """Record the files of ``part`` in the manifest."""
+        ...
+
 
 def folder_of(index: str | Path) -> Path:
     """Where the postings of an index folder are."""
@@ -117,6 +129,7 @@ class PostingsJob(Job):
     def __init__(self, index: Index, window: int = WINDOW, overwrite: bool = False, quiet: bool = True) -> None:
         self.index, self.window = index, window
         self.forward = index.forward
+        index.check_part("forward", everything=True)
         super().__init__(
             folder_of(index.path),
             "index postings",
@@ -139,6 +152,7 @@ class PostingsJob(Job):
         made.mkdir()
         write_postings(self.forward, made, self.index.meta["digest"], self.window, tick)
         result = self.publish(made, {})
+        self.index.record_part("postings")
         return result | _counts(self.index)
 
     def recorded(self) -> dict[str, Any]:
@@ -180,6 +194,8 @@ def built(index: Index) -> dict[str, str]:
         _read_meta(folder_of(index.path), index)
     except IndexMismatch as e:
         return {"postings": f"unusable: {e}"}
+    if problem := index.part_problem("postings"):
+        return {"postings": f"unusable: {problem}; {_AGAIN} {index.path}"}
     return {"postings": megabytes(sum(f.stat().st_size for f in folder_of(index.path).iterdir()))}
 
 
@@ -383,6 +399,7 @@ class PostingsSearcher:
 def _opened(folder: Path, index: Index) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The meta and the memory-mapped files of the postings of ``index``. Raises :class:`IndexMismatch`."""
     meta = _read_meta(folder, index)
+    index.check_part("postings", f"{_AGAIN} {index.path}")
     windows, vocabulary = -(-index.documents // meta["window"]), int(meta["vocabulary"])
     lengths = {
         "starts": windows + 1,
@@ -420,6 +437,29 @@ def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.nd
     best = np.sort(keys)[: -k - 1 : -1]
     places = (1 << 32) - 1 - (best & ((1 << 32) - 1))
     return places if rows_of is None else rows_of[places], best >> 32
+
+
+def compare_postings(index: Index) -> str | None:
+    """Decode the postings of ``index`` and compare them with the forward index, window by window.
+
+    Returns the first difference in words; None where both have the same impacts. Raises :class:`IndexMismatch` for
+    postings that cannot be opened.
+    """
+    folder = folder_of(index.path)
+    meta, files = _opened(folder, index)
+    at = dict.fromkeys(("rows", "impacts", "dense"), 0)
+    for window, first in enumerate(range(0, index.documents, meta["window"])):
+        last = min(first + meta["window"], index.documents)
+        if [files["starts"][window], files["column_starts"][window]] != [at["rows"], at["dense"]]:
+            return f"{folder}: window {window} begins elsewhere than the files record"
+        for name, expected in _window(index.forward, first, last).items():
+            start = at.get(name, 0)
+            found = files[name][start : start + len(expected)] if name in at else files[name][window]
+            if not np.array_equal(found, expected):
+                return f"{folder / name}.npy differs from the forward index in rows {first:,} to {last - 1:,}"
+            if name in at:
+                at[name] += len(expected)
+    return None
 
 
 def _within(

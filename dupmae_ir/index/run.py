@@ -1,4 +1,4 @@
-"""The work of ``dupmae-ir index bm25``, ``index dense``, ``index postings`` and ``index show``."""
+"""The work of the subcommands of ``dupmae-ir index``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from tqdm import tqdm
 
 from dupmae_ir import pyserini
 from dupmae_ir.console import progress
-from dupmae_ir.index import dense_kinds, postings
+from dupmae_ir.errors import DamagedIndex
+from dupmae_ir.index import dense_kinds, postings, verification
 from dupmae_ir.index.bm25 import build_bm25
-from dupmae_ir.index.config import Bm25Config, DenseConfig, PostingsConfig, ShowConfig
+from dupmae_ir.index.config import Bm25Config, DenseConfig, PostingsConfig, SealConfig, ShowConfig, VerifyConfig
 from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.manifest import Meta
+from dupmae_ir.index.manifest import Meta, is_sealed
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.types import Document
 
@@ -72,11 +73,35 @@ def run_postings(config: PostingsConfig) -> dict[str, Any]:
 
 
 def show(config: ShowConfig) -> Meta:
-    """Open the index, which checks it, and return its meta. Raises what :meth:`IndexFolder.open` raises."""
-    index = IndexFolder.open(config.index)
+    """Open the index, which checks it, and return its meta; with ``verify``, read and compare everything.
+
+    Raises what :meth:`IndexFolder.open` raises, and :class:`DamagedIndex` with every problem found.
+    """
     if config.verify:
-        index.verify()
-    return index.meta
+        verify(VerifyConfig(index=config.index))
+    return IndexFolder.open(config.index).meta
+
+
+def verify(config: VerifyConfig) -> dict[str, Any]:
+    """Read every byte and compare the parts. Raises :class:`DamagedIndex` with every problem found."""
+    if found := verification.problems(config.index):
+        raise DamagedIndex(found)
+    meta = IndexFolder.open(config.index).meta
+    names = meta["files"] if is_sealed(meta) else {}
+    return {
+        "index": config.index,
+        "sealed": is_sealed(meta),
+        "documents": meta["documents"],
+        "files": len(names),
+        "bytes": sum(file["bytes"] for file in names.values()),
+        "digest": meta["digest"],
+    }
+
+
+def seal(config: SealConfig) -> dict[str, Any]:
+    """Add the records of files to an older index and return a summary."""
+    meta = verification.seal(config.index)
+    return {"index": config.index, "files": len(meta["files"]), "digest": meta["digest"]}
 
 
 def show_extras(config: ShowConfig) -> dict[str, str]:

@@ -43,6 +43,8 @@ LONGEST_LINE = 64 << 20  #: bytes; a longer line means a binary file, not a coll
 
 _JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
 _TSV_ENDINGS = (".tsv",)
+LONGEST_ID = 32766
+"""Lucene's limit on an id, in UTF-8 bytes."""
 _DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
 _UNUSABLE = ("Cc", "Cs")  #: Unicode's control characters and surrogates; joiners and the like are valid in titles
 _IGNORED = "_"  #: in ``fields``: a column to skip
@@ -426,6 +428,8 @@ def _checked_docid(docid: str, where: str) -> str:
         raise InputError(
             f"{where}: the id {docid!r} contains white space or a control character, which run files cannot represent"
         )
+    if len(docid) > LONGEST_ID // 4 and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_ID:
+        raise InputError(f"{where}: the id {docid[:40]!r}... has {size:,} bytes; Lucene takes at most {LONGEST_ID:,}")
     return docid
 
 

@@ -7,7 +7,7 @@ import textwrap
 from typing import Any
 
 from dupmae_ir.command import Command
-from dupmae_ir.console import table
+from dupmae_ir.console import megabytes, table
 from dupmae_ir.search.config import SearchConfig
 
 PURPOSE = """
@@ -46,13 +46,13 @@ def _summary_of_run(found: dict[str, Any]) -> str:
     mode = f"{found['mode']}{_joined(found)}"
     text = f"{found['output']}: {found['topics']:,} topics, {mode}, {found['seconds']:.1f} s ({rate:,.0f}/s)"
     if "certified" in found:
-        reported = found["certified"] + len(found["uncertified"])
+        reported = found["exact"] + len(found["uncertified"])
         depths = [
             f"{part} median {d['median']:,}, longest {d['max']:,}"
             for part in ("dense", "impact", "bm25")
             if (d := found.get(f"depth_{part}"))
         ]
-        text += f"\n  certified exact: {found['certified']:,} of {reported:,}; depth of lists: {'; '.join(depths)}"
+        text += f"\n  {_exact(found)}: {found['exact']:,} of {reported:,}; depth of lists: {'; '.join(depths)}"
     if (uncertified := found.get("uncertified")) and (approximate := _approximate(found)):
         text += f"\n  the others are not certified: {approximate}"
     elif uncertified:
@@ -70,7 +70,7 @@ def _summary_of_query(found: dict[str, Any]) -> str:
     report = found["report"]
     if report is None:
         return f"{found['mode']}, {found['seconds']:.2f} s"
-    state = "certified exact" if report["exact"] else f"not certified ({_approximate(found) or 'raise --max-depth'})"
+    state = _exact(found) if report["exact"] else f"not certified ({_approximate(found) or 'raise --max-depth'})"
     mode = f"{found['mode']}{_joined(found)}"
     return (
         f"{mode}, {state}: {report['candidates']:,} of {found['documents']:,} documents scored, "
@@ -82,6 +82,15 @@ def _joined(found: dict[str, Any]) -> str:
     """`` + 0.6 x BM25 of FOLDER``, if BM25 joins the sum."""
     bm25 = found.get("bm25")
     return f" + {bm25['weight']:g} x BM25 of {bm25['index']}" if bm25 else ""
+
+
+def _exact(found: dict[str, Any]) -> str:
+    """What an exact list is called: certified only where the index records what its files must be."""
+    if reason := found.get("not_sealed"):
+        return f"exact ({reason})"
+    if unread := found.get("unread_bytes"):
+        return f"certified exact ({megabytes(unread)} not read in full; see dupmae-ir index verify)"
+    return "certified exact"
 
 
 def _approximate(found: dict[str, Any]) -> str | None:

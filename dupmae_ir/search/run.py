@@ -61,7 +61,8 @@ def _search_topics(config: SearchConfig) -> dict[str, Any]:
     assert config.output
     topics = _topics(config)
     engine = _engine(config)
-    counts = RunCounts()
+    checks = _checks(engine)
+    counts = RunCounts(not checks.get("not_sealed"))
     started = time.perf_counter()
     with ExitStack() as files:
         out = files.enter_context(open_run(config.output, config.tag or f"dupmae-ir-{engine.name}", config.format))
@@ -83,6 +84,7 @@ def _search_topics(config: SearchConfig) -> dict[str, Any]:
         **({"dense_index": described["dense_index"]} if described.get("dense_index") else {}),
         **({"bm25": described["bm25"]} if "bm25" in described else {}),
         **counts.as_dict(),
+        **checks,
         "seconds": round(time.perf_counter() - started, 3),
     }
 
@@ -115,12 +117,22 @@ def _search_query(config: SearchConfig, text: str) -> dict[str, Any]:
         **({"bm25": described["bm25"]} if "bm25" in described else {}),
         "dense_index": described.get("dense_index"),
         "report": dataclasses.asdict(report) if report else None,
+        **_checks(engine),
         "seconds": round(seconds, 3),
         "hits": [
             _described_hit(config, rank, hit, explanation, documents.get(hit.docid))
             for rank, (hit, explanation) in enumerate(zip(hits, explanations, strict=True), start=1)
         ],
     }
+
+
+def _checks(engine: Engine) -> dict[str, Any]:
+    """What the certificate of an index folder does not cover: an index without records, and bytes not read."""
+    if engine.searcher is None:
+        return {}
+    index = engine.searcher.index
+    found: dict[str, Any] = {"not_sealed": index.certifies} if index.certifies else {}
+    return found | ({"unread_bytes": index.unread} if index.unread else {})
 
 
 def _described_hit(

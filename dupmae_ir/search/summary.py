@@ -9,10 +9,14 @@ from dupmae_ir.search.ranking import Answer
 
 
 class RunCounts:
-    """Accumulates the counts of a run, one answer at a time."""
+    """Accumulates the counts of a run, one answer at a time.
 
-    def __init__(self) -> None:
-        self.blank = self.without_hits = self.certified = self.reported = 0
+    ``certifies``: whether exact lists of the index are called certified (:attr:`IndexFolder.certifies`).
+    """
+
+    def __init__(self, certifies: bool = True) -> None:
+        self.certifies = certifies
+        self.blank = self.without_hits = self.exact = self.reported = 0
         self.uncertified: list[str] = []
         self.short: list[str] = []  #: topics whose passages were exhausted before there were enough documents
         self.depths: dict[str, list[int]] = {"dense": [], "impact": [], "bm25": []}
@@ -24,7 +28,7 @@ class RunCounts:
         if answer.report is None:
             return
         self.reported += 1
-        self.certified += answer.report.exact
+        self.exact += answer.report.exact
         if not answer.report.exact:
             self.uncertified.append(answer.query.qid)
         for depths, depth in (
@@ -41,7 +45,8 @@ class RunCounts:
         if self.short:
             counts["short"] = self.short
         if self.reported:
-            counts |= {"certified": self.certified, "uncertified": self.uncertified}
+            counts |= {"exact": self.exact, "certified": self.exact if self.certifies else 0}
+            counts["uncertified"] = self.uncertified
             for part, depths in self.depths.items():
                 if depths:
                     counts[f"depth_{part}"] = {"median": int(statistics.median(depths)), "max": max(depths)}

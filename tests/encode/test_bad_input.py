@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -73,6 +74,10 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "id with a blank": (
         corpus_of("c.jsonl", '{"id": "a b", "contents": "a"}'),
         "c.jsonl:1: the id 'a b' contains white",
+    ),
+    "id of 40 kB": (
+        corpus_of("c.jsonl", GOOD + json.dumps({"id": "x" * 40000, "contents": "a"}) + "\n"),
+        "has 40,000 bytes; Lucene takes at most 32,766",
     ),
     "id of a wrong type": (corpus_of("c.jsonl", '{"id": [1], "contents": "a"}'), "c.jsonl:1: the id 'id' is [1]"),
     "duplicate id": (corpus_of("c.jsonl", GOOD + GOOD), "c.jsonl:2: duplicate id 'ok'"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 
@@ -10,6 +9,7 @@ import pytest
 from encode_runs import content, meta, write_corpus
 
 from dupmae_ir.encode.merge import main
+from dupmae_ir.index.manifest import sealed, write_meta
 
 pytestmark = pytest.mark.jvm
 
@@ -68,7 +68,7 @@ def three(corpus, tmp_path, encode):
 def edited(index, **changes):
     """The index under other meta data."""
     record = {**meta(index), **changes}
-    (index / "meta.json").write_text(json.dumps(record))
+    write_meta(index, sealed(record, record["files"]))
     return index
 
 

@@ -11,6 +11,7 @@ from dupmae_ir.encode import pyserini_encoders
 from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.manifest import sealed, write_meta
 from dupmae_ir.testing import HashingEncoder
 
 TEXTS = ["word1 word2 word2", "", "word3"]
@@ -126,7 +127,7 @@ def test_for_index_refuses_another_model(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I", "--parts", "cls")[0] == 0
     record = json.loads((tmp_path / "I" / "meta.json").read_text())
     record["encoder"]["digest"] = "0" * 64
-    (tmp_path / "I" / "meta.json").write_text(json.dumps(record))
+    write_meta(tmp_path / "I", sealed(record, record["files"]))
     with pytest.raises(IndexMismatch, match="was not made by the model testing:hashing"):
         DupmaeQueryEncoder.for_index(tmp_path / "I")
     with pytest.raises(InputError, match="not a finished index"):

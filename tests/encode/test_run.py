@@ -16,7 +16,9 @@ from encode_runs import arguments, content, meta, start, write_corpus
 from dupmae_ir.encode import run as run_module
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.parts import quantised
 from dupmae_ir.encode.run import run
+from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.testing import HashingEncoder
@@ -321,3 +323,10 @@ def test_memory_does_not_grow_with_the_collection(tmp_path, encode, monkeypatch)
         tracemalloc.stop()
     # 4,000 documents more may cost the hashes of their ids, not their texts of 1,000 bytes each.
     assert peaks[1] - peaks[0] < 4000 * 100
+
+
+def test_a_vector_that_is_not_finite_is_refused_with_its_window():
+    vectors = np.ones((3, 2), np.float32)
+    vectors[1, 0] = np.nan
+    with pytest.raises(IndexMismatch, match=r"vector of document 'b' is not finite; check the model's weights"):
+        quantised(["a", "b", "c"], Representation(vectors, None), None)

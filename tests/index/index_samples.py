@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.manifest import SEAL
 
 AWKWARD = ["|", "##x", "a b", "é", "É", "e\u0301", "\u00a0", "\u2028", "x\u3000y", "\U0001f600", "-1", "1|2", "ﬁ"]
 """Terms that a tokenizer, a delimiter or a normaliser could spoil."""
@@ -43,6 +45,14 @@ def as_vector(query: dict[str, int]) -> np.ndarray:
         if term in TERMS:
             vector[TERMS.index(term)] = weight
     return vector
+
+
+def unseal(folder: Path) -> None:
+    """Make ``folder`` an index of a version that recorded neither files nor ids of parts."""
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({k: v for k, v in meta.items() if k not in ("files", SEAL)}))
+    for mark in folder.glob("*/part.json"):
+        mark.unlink()
 
 
 def build(folder: Path, scale: float = 2.0, batch: int = 32, **documents_of: int) -> dict:

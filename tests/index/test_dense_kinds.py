@@ -83,7 +83,13 @@ def test_the_same_twice_and_the_flat_index_untouched(folder: IndexFolder, kind: 
     assert meta["digest"] == folder.meta["digest"]
     assert (meta["error"] is None) == (kind != "sq8")
     assert (folder.path / "cls" / "index").read_bytes() == flat
-    assert {p.name for p in (folder.path / "cls").iterdir()} == {"index", "docid", f"{kind}.faiss", f"{kind}.json"}
+    assert {p.name for p in (folder.path / "cls").iterdir()} == {
+        "index",
+        "docid",
+        "part.json",
+        f"{kind}.faiss",
+        f"{kind}.json",
+    }
     folder.verify()
     opened = open_kind(folder, kind)
     assert (opened.index.ntotal, opened.index.d, opened.kind) == (500, DIM, kind)
@@ -133,7 +139,7 @@ def test_what_is_missing_cut_short_or_garbage_is_refused(folder: IndexFolder, ki
     data.write_bytes(good[:-1])
     refused(folder, kind, f"{len(good) - 1:,} bytes, but its JSON records {len(good):,}")
     data.write_bytes(b"\0" * len(good))
-    refused(folder, kind, "not a faiss index")
+    refused(folder, kind, "is damaged: its sha256")
     data.unlink()
     refused(folder, kind, "is missing")
     data.write_bytes(good)
@@ -160,6 +166,8 @@ def test_what_was_built_from_other_vectors_is_refused(folder: IndexFolder, tmp_p
     (folder.path / "cls" / "sq8.faiss").write_bytes((folder.path / "cls" / "ivf-sq8.faiss").read_bytes())
     meta["bytes"] = (folder.path / "cls" / "sq8.faiss").stat().st_size
     (folder.path / "cls" / "sq8.json").write_text(json.dumps(meta))
+    refused(folder, "sq8", "is too long")
+    folder.record_part("cls/sq8")
     refused(folder, "sq8", "is not the sq8 index")
 
 
@@ -173,7 +181,7 @@ def test_a_build_that_fails_leaves_the_older_kind(folder: IndexFolder, monkeypat
     with pytest.raises(OSError, match="disk full"):
         build_kind(folder, "sq8")
     assert open_kind(folder, "sq8").meta == before
-    assert {p.name for p in (folder.path / "cls").iterdir()} == {"index", "docid", "sq8.faiss", "sq8.json"}
+    assert {p.name for p in (folder.path / "cls").iterdir()} == {"index", "docid", "part.json", "sq8.faiss", "sq8.json"}
 
 
 def test_a_kind_that_is_complete_is_not_built_again(folder: IndexFolder, capsys: pytest.CaptureFixture[str]) -> None:

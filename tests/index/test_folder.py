@@ -84,7 +84,7 @@ def test_verify_notices_one_changed_byte(folder):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(IndexMismatch, match="not the ones that meta"):
+    with pytest.raises(IndexMismatch, match="cls/index is damaged"):
         IndexFolder.open(folder).verify()
 
 
@@ -203,6 +203,28 @@ DAMAGE = {
     "list as meta": (lambda folder: (folder / "meta.json").write_text("[1]"), "does not describe an index"),
     "unknown format": (_edit_meta(format=9), "has index format 9"),
     "no counts": (lambda folder: (folder / "meta.json").write_text('{"format": 1}'), "lacks documents, parts"),
+    "edited meta": (_edit_meta(encoder=None), "was edited or damaged"),
+    "other parts": (_edit_meta(parts=["ot", "cls"]), "parts must be"),
+    "no parts": (_edit_meta(parts=None), "parts must be"),
+    "wrong count": (_edit_meta(postings="many"), "postings must be a whole number"),
+    "wrong scale": (_edit_meta(scale=-5), "scale must be a positive number, got -5"),
+    "scale in words": (_edit_meta(scale="2"), "scale must be a positive number"),
+    "no scale": (_edit_meta(scale=None), "scale must be a positive number, got None"),
+    "wrong encoder": (_edit_meta(encoder=[1]), "encoder must be an object"),
+    "no seal": (_edit_meta(files=None), "lost its records"),
+    "cut ids": (_cut("docid"), "docid is truncated"),
+    "no ids": (_remove("docid"), "docid is missing"),
+    "no vectors": (_remove("cls/index"), "cls/index is missing"),
+    "cut vectors": (_cut("cls/index"), "cls/index is truncated"),
+    "no faiss ids": (_remove("cls/docid"), "cls/docid is missing"),
+    "no postings": (_remove("ot"), "ot/part.json is missing"),
+    "no forward": (_remove("forward/impacts.npy"), "impacts.npy is missing"),
+    "cut forward": (_cut("forward/terms.npy"), "terms.npy is truncated"),
+    "no terms": (_remove("terms.txt"), "terms.txt is missing"),
+    "second commit": (lambda folder: (folder / "ot" / "segments_9").touch(), "segments_9 is not a file of this index"),
+}
+UNSEALED = {
+    "fewer parts": (_edit_meta(parts=["cls"]), "does not list the part ot"),
     "other count": (_edit_meta(documents=121), "has 120 ids, but meta.json records 121 documents"),
     "no ids": (_remove("docid"), "docid is missing"),
     "cut ids": (_cut("docid"), "ids, but meta.json records 120"),
@@ -229,10 +251,23 @@ def test_damage_is_one_clear_line(folder, damage):
     assert error.value.exit_status == 2
 
 
+@pytest.mark.parametrize("damage", UNSEALED)
+def test_damage_of_an_older_index_is_one_clear_line(folder, damage):
+    samples.unseal(folder)
+    do, message = UNSEALED[damage]
+    do(folder)
+    with pytest.raises(DupmaeError, match=message) as error:
+        IndexFolder.open(folder)
+    assert "\n" not in str(error.value)
+
+
 def test_postings_of_another_index_are_noticed(folder, tmp_path):
     samples.build(tmp_path / "J", count=50)
     shutil.rmtree(folder / "ot")
     shutil.copytree(tmp_path / "J" / "ot", folder / "ot")
+    with pytest.raises(IndexMismatch, match="ot belongs to another index"):
+        IndexFolder.open(folder)
+    samples.unseal(folder)
     index = IndexFolder.open(folder)
     with pytest.raises(IndexMismatch, match="has 50 documents, "):
         index.searcher  # noqa: B018

@@ -42,6 +42,15 @@ class Made:
         ranks[sorted(range(self.documents), key=self.ids.__getitem__)] = np.arange(self.documents)
         return ranks
 
+    def check_part(self, part: str, fix: str = "", everything: bool = False) -> None:
+        """Nothing is recorded."""
+
+    def part_problem(self, part: str) -> None:
+        """Nothing is recorded."""
+
+    def record_part(self, part: str) -> None:
+        """There is no manifest."""
+
     def searcher(self, window: int) -> PostingsSearcher:
         export_postings(self, window)
         return PostingsSearcher(self, lambda: self.ranks)

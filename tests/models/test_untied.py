@@ -16,11 +16,12 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import CheckpointError, IndexMismatch
+from dupmae_ir.index.manifest import sealed, write_meta
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION
-from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.loading import _vocabulary_gap, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.inference.encoder import TextEncoder
@@ -183,13 +184,29 @@ def test_an_index_recorded_without_normalize_stays_valid(sides, tmp_path):
     encode(config)
     meta = json.loads((index / "meta.json").read_text())
     del meta["encoder"]["normalize"], meta["settings"]["normalize"]
-    (index / "meta.json").write_text(json.dumps(meta))
+    write_meta(index, sealed(meta, meta["files"]))
     assert encode(config)["status"] == "already complete"
     search(SearchConfig(index=str(index), topics=_topics(tmp_path), output=str(tmp_path / "r.trec"), quiet=True))
     assert len(read_run(tmp_path / "r.trec")) == 1
 
 
 # ---------------------------------------------------------------- refused models
+
+
+def test_a_tokenizer_that_lost_tokens_is_refused(sides, tmp_path):
+    folder = save_model(tmp_path / "tied", sides[0], tiny_tokenizer(), SETTINGS)
+    load_model(folder)
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    del tokenizer["model"]["vocab"]["cat"]
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(CheckpointError, match=r"lacks 1 of the ids up to its highest, \d+; restore the tokenizer"):
+        load_model(folder)
+
+
+def test_padding_of_word_embeddings_is_not_a_lost_token():
+    assert _vocabulary_gap(range(1000), 1024) is None
+    assert "more than padding explains" in (_vocabulary_gap(range(30322), 30522) or "")
 
 
 def damage_one_side(folder):

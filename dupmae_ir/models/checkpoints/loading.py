@@ -7,6 +7,7 @@ run code: ``.bin`` weights are read with ``weights_only``.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ Projections = dict[str, torch.nn.Linear | None]
 
 _ARCHIVES = (".gz", ".tgz", ".tar", ".zip")
 # Parts of the weights' names.
+PADDING = 128
+"""Word embeddings are padded to a multiple of this many rows at most."""
 _HEADS = ("cls.predictions.transform", "vocab_transform", "lm_head.dense", "generator_predictions")
 _TIED = ("cls.predictions", "vocab_layer_norm", "vocab_projector", "lm_head", "generator_lm_head")
 
@@ -207,7 +210,23 @@ def _common_tokenizer(
                 f"{path}: the tokenizer has {len(document)} entries but the model {lm.config.vocab_size}; "
                 "they do not belong together"
             )
+    if problem := _vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size):
+        raise CheckpointError(f"{path}: {problem}; restore the tokenizer that the model was trained with")
     return document
+
+
+def _vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
+    """Why a tokenizer with these ids is not the one of a model with ``rows`` word embeddings; None where it can be.
+
+    Models pad their embeddings to a multiple of at most 128 rows at the end; ids missing before, or more of them, are
+    tokens that the tokenizer has lost.
+    """
+    known = len(set(ids))
+    if lost := max(ids, default=-1) + 1 - known:
+        return f"the tokenizer lacks {lost:,} of the ids up to its highest, {max(ids):,}"
+    if rows - known >= PADDING:
+        return f"the tokenizer has {known:,} entries but the model {rows:,}, more than padding explains"
+    return None
 
 
 def _load_projections(home: Path, homes: dict[str, Path], lms: dict[str, PreTrainedModel]) -> Projections:
