@@ -114,7 +114,7 @@ def test_swapped_ids(work, capsys):
         path.write_text("\n".join([second, first, *rest]) + "\n")
     status, printed = run_hybrid(work, capsys)
     assert status == 1
-    assert "document ids differ from the collection's: row 0 is 'd1', expected 'd0' (2 such rows" in printed
+    assert "its sha256 is not the one that meta.json records" in printed
 
 
 def test_a_missing_shard(work, capsys):

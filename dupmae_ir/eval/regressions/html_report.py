@@ -202,9 +202,9 @@ class _Commands:
         if setup:
             self.setups.setdefault(setup, row.origin)
             number = list(self.setups).index(setup) + 1
-            title += f' (after <a href="#training-{number}">model {number}</a>)'
+            title += f' (<a href="#training-{number}">model {number}</a>)'
         variables = " ".join(f"{name}={value}" for name, value in values.items())
-        return f'<li id="{esc(row.case.id)}"><code>{esc(variables)}</code>{title}</li>'
+        return f'<li id="{esc(row.case.id)}"><code>{esc(variables)}</code>{title}'
 
     def _shortened(self, line: str) -> str:
         for name, folder in self.folders.items():
@@ -231,10 +231,27 @@ class _Commands:
             seen.update(dict.fromkeys(new, n))
             links = ", ".join(f'<a href="#training-{e}">{e}</a>' for e in earlier)
             after = f"<p>After the commands of model {links}.</p>" if links else ""
-            out.append(
-                f'<details id="training-{n}"><summary>Model {n}. {esc(origin)}</summary>{after}{_pre(new)}</details>'
-            )
+            title, commands = f"Model {n}. {esc(origin)}", _pre(_with_variables(new))
+            out.append(f'<details id="training-{n}"><summary>{title}</summary>{after}{commands}</details>')
         return out
+
+
+def _with_variables(lines: Sequence[str], names: Sequence[str] = tuple("ABCDEF")) -> list[str]:
+    """``lines`` with the paths that take most room as shell variables, which lines before them set."""
+    text, settings = "\n".join(lines), []
+    for name in names:
+        paths = Counter(path for word in re.findall(r"\$[A-Z]{2,}/\S+", text) for path in _prefixes(word))
+        path, count = max(paths.items(), key=lambda item: (len(item[0]) * (item[1] - 1), item[0]), default=("", 0))
+        if count < 2:
+            break
+        settings.append(f"{name}={path}")
+        text = re.sub(rf"{re.escape(path)}(?=[/\s]|$)", f"${name}", text)
+    return [*settings, *text.split("\n")]
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(2, len(parts) + 1)]
 
 
 def _means(mean_rows: Sequence[MeanRow]) -> str:

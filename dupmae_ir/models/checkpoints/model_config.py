@@ -38,10 +38,13 @@ class ModelConfig:
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
 
     def record(self) -> dict[str, Any]:
-        """Contents of the file. Models with the papers' OT part keep format 1, which older versions read."""
+        """Contents of the file. Models with the papers' parts keep format 1 and its keys, which older versions read."""
+        values = asdict(self)
+        if self.pooling == "cls":
+            del values["pooling"]
         if self.ot == "mlm":
-            return {k: v for k, v in asdict(self).items() if k not in ("ot", "lexical")}
-        return {**asdict(self), "format": 2}
+            del values["ot"], values["lexical"]
+        return values if self.ot == "mlm" else {**values, "format": 2}
 
 
 def read_config(folder: str | Path) -> ModelConfig:
