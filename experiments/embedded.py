@@ -1,91 +1,113 @@
-"""Train the model inside the package with the recipe `embedded` and store it in float16 with its card.
+"""Make the model inside the package, in 8 bits, with its card.
 
-    python experiments/embedded.py --pairs DATA/pairs/train.jsonl.gz --sources DATA/SOURCES.md --output runs/embedded
+    python experiments/embedded.py --data DATA --output runs/embedded
 
-If interrupted, run the same command to resume. OUTPUT/model has the layout of dupmae_ir/default_model. To ship it, copy
+OUTPUT/float16 is the lexical model of experiments/lexical.py, made once; OUTPUT/model has the layout of
+dupmae_ir/default_model. Nothing is trained and nothing is random: the same data give the same bytes. To ship it, copy
 it there, measure it (`experiments/systems.py --budget embedded`), copy the records to experiments/records/embedded, and
-run this again: nothing is trained twice, and the card gets the new scores.
+run this again: the card gets the new scores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from publish import MINILM, sources_table, sources_text, store
+import lexical
+from measure import size_of
+from publish import MINILM, sources_table, sources_text
 from records import Record, read_records
 from systems import read_json
 from tables import score_tables
 
 from dupmae_ir.console import guarded
-from dupmae_ir.finetune.stages import run_stages
-from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.errors import OutputError
+from dupmae_ir.io.publishing import move_into_place, write_json
+from dupmae_ir.models.checkpoints.compact import write_compact
 
-RECIPE = "embedded"
-STEPS = ("held", "stage1")
 RECORDS = Path(__file__).with_name("records") / "embedded"
 MEASURES = ("nDCG@10", "R@100")
+MOST_BYTES = 25_000_000
+KEPT = ("layer.5.attention.self.value",)
+"""Matrices in float16: the one whose rounding moves similarities of pretraining text most for its size."""
+BOOKS = (
+    "`mlschmitt/classic-books-markdown` @ 944882722e9a | 230 books as Markdown; counted in the document frequencies "
+    "alone | public domain (USA)"
+)
+"""The source of classic_books.txt.gz, which SOURCES.md does not name."""
 
 
-def train(pairs: Path, folder: Path, quiet: bool) -> dict[str, Any]:
-    """Run the recipe in ``folder``. Returns the contents of each step's training.json, by step."""
-    run_stages(RECIPE, str(folder), {"pairs": [str(pairs)]}, quiet)
-    return {name: read_json(folder / name / "training.json") for name in STEPS}
+def store(source: Path, output: Path, text: str, made: dict[str, Any]) -> int:
+    """Write the model folder ``source`` in 8 bits with its card and training.json, completely or not at all.
 
-
-def settings_of(training: dict[str, Any]) -> dict[str, Any]:
-    """The settings in a step's training.json; models trained before records had one form call them ``config``."""
-    return training["settings"] if "settings" in training else training["config"]
+    Returns its bytes. Raises :class:`OutputError` above 25 MB.
+    """
+    aside = output.with_name(f".{output.name}.publishing")
+    shutil.rmtree(aside, ignore_errors=True)
+    write_compact(source, aside, KEPT)
+    (aside / "README.md").write_text(text, encoding="utf-8")
+    write_json(aside / "training.json", made)
+    size = size_of(aside)
+    if size > MOST_BYTES:
+        shutil.rmtree(aside)
+        raise OutputError(f"{output}: {size / 1e6:.1f} MB in 8 bits, above {MOST_BYTES / 1e6:.0f} MB")
+    if output.exists():
+        shutil.rmtree(output)
+    move_into_place(aside, output)
+    return size
 
 
 def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
-    """The model card, README.md of the folder; ``made``: training.json of each step."""
-    held, stage = (made[name] for name in STEPS)
-    batch, stage_batch = (settings_of(step)["batch_size"] for step in (held, stage))
+    """The model card, README.md of the folder; ``made``: training.json of the lexical model."""
+    table = sources_table(sources.partition("## Caveats")[0])
     return f"""# The embedded model
 
-A MiniLM encoder fine-tuned for DupMAE's two representations, [CLS] and OT. It was **not** pre-trained with a masked
-autoencoder.
+MiniLM's mean-pooled vectors as [CLS] and BM25-like weights of stemmed words as OT, in DupMAE's form: one vector and one
+sparse vector per text, ranked by the exact sum of both inner products (Eq. 12). It is **not** a DupMAE: it was not
+pre-trained with a masked autoencoder, and its OT part is computed, not learned (docs/lexical.md).
 
-One forward pass of the 6-layer, 384-wide BERT (uncased vocabulary, 23 million parameters, stored in float16) gives a
-[CLS] vector of 384 numbers and weights over 30,522 word pieces. It was trained in about an hour on one CPU core so that
-the toolkit works out of the box. It is not one of the papers' models, which have twelve layers and are trained on MS
-MARCO. BM25 and MiniLM fused are better on all four public collections measured (table in the project's README).
+It exists so that the toolkit is useful without training. A BERT encoder of seven layers, 384 wide (uncased vocabulary,
+23 million parameters), gives a [CLS] vector of 384 numbers; the OT part has 161,594 dimensions and needs no forward
+pass. Weights are stored in 8 bits.
 
 ## How it was made
-1. **Start**: {MINILM}. It was trained for mean pooling
-   and has no masked-LM head.
-2. **Held**: {held["steps"]} updates of {batch} pairs that regress [CLS] to the mean of the token vectors: the distance
-   from the starting model's unit vectors at length sqrt(20), plus a small share of the contrastive loss.
-3. **Stage 1**: a head is calibrated in closed form (`dupmae_ir/models/checkpoints/calibrated_head.py`, no training);
-   then {stage["steps"]} updates of {stage_batch} pairs with the in-batch contrastive loss (Eq. 13) of
-   DupMAE's similarity (Eq. 12), [CLS] still anchored.
+1. **Start**: {MINILM}.
+   It was trained for mean pooling.
+2. **[CLS]**: a seventh layer in closed form, with uniform attention and identity values, makes [CLS] the mean of the
+   sixth layer's token states (cosine above 0.998 to MiniLM's own vectors, at every length). W_cls is
+   sqrt(c / 384) times the identity with c = {made["balance"]:g}, so that [CLS] adds c times the cosine to the sum.
+3. **OT**: dimensions are 30,522 word pieces and 2^17 buckets of stemmed words, parts of identifiers included. Document
+   weights are saturated counts; query weights are idf over the square root of their sum, with the document
+   frequencies of the searched index and of {made["documents"]:,} texts (below), which count as 1,000 documents.
+4. **8 bits**: `dupmae-ir export --to compact`, one factor for 64 weights; the value matrix of the sixth layer's
+   attention and the position embeddings are in float16.
 
-Masked autoencoder pre-training is left out because it did not help at this budget (docs/experiments.md).
+Nothing was trained and nothing is random; three constants were kept after seeing the four public collections below
+(docs/lexical.md says which, and how far to trust the figures).
 
 ```sh
-pip install 'dupmae-ir[train]'
-dupmae-ir finetune --recipe embedded --set pairs=train.jsonl.gz --output runs/embedded
+python experiments/embedded.py --data DATA --output runs/embedded
 ```
 
-`experiments/embedded.py` runs this and stores the result in float16. `training.json` beside this file contains the
-settings, the digest of the pairs and the losses of both steps.
+`training.json` beside this file contains the digests of all data.
 
 ## Data
-Query-passage pairs made automatically from openly licensed text (headings, glossaries, review questions, FAQs), of
-which {settings_of(held)["limit"]:,} and {settings_of(stage)["limit"]:,} were sampled for the two steps.
+MiniLM's own training data are described by its authors. Here text was only counted, for document frequencies: the
+passages of the sources below, without those that answer the dev pairs.
 
-{sources_table(sources)}
+{table}
+| {BOOKS} |
 
-None of the collections below was used in training. `dev` are pairs from the same sources but from held-out documents.
+None of the test collections below was used.
 
 ## Scores
-Titles and texts, float32, 256 word pieces per document. BM25 is Anserini's; MiniLM is the starting model as its
-authors use it; `demo` is the embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's
-correction over a table).
+Titles and texts, float32, at most 256 word pieces per document. BM25 is Anserini's; MiniLM is the starting model as its
+authors use it; the fused rows merge the lists of 1,000 of both; `dev` are pairs from the sources above; `demo` is the
+embedded collection. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's correction over a table).
 
 <!-- scores: made by `make docs` -->
 
@@ -94,38 +116,39 @@ correction over a table).
 <!-- end of scores -->
 
 ## Limits
-English only; passages of up to 256 word pieces and queries of up to 64 (it was trained with 128 and 32). Most of the
-training text is about science, medicine and the social sciences. Use the weights to try the toolkit; for a paper, train
-on your data or use a released checkpoint.
+English; [CLS] reads 256 word pieces of a document or query, OT all words. The OT part knows no synonyms: only [CLS]
+does. On dev pairs whose query is a term and whose answer is its definition, the fused pair is better. To beat it on
+your own text, fine-tune on your pairs or open a released checkpoint.
 
 Licence: Apache-2.0, as the starting model; the data's attributions are above.
 """
 
 
 def scores(records: list[Record]) -> str:
-    """Markdown: the model beside BM25 and its starting model, one table per measure. `make docs` updates the card."""
+    """Markdown: the model beside its competitors, one table per measure. `make docs` updates the card."""
     return "\n\n".join(score_tables(records, "systems", "bm25", MEASURES))
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the flags and run. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=Path, required=True, help="query-passage pairs to train on")
-    parser.add_argument("--sources", type=Path, required=True, help="SOURCES.md of the pairs, quoted in the card")
+    parser.add_argument("--data", type=Path, required=True, help="folder with pretrain/, pairs/ and SOURCES.md")
+    parser.add_argument("--output", type=Path, required=True, help="folder for `float16` and `model`")
+    parser.add_argument("--base", default="minilm", help="sentence encoder with mean pooling (default: minilm)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="records with the scores of the card")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the models of the steps and `model`")
-    parser.add_argument("--quiet", action="store_true")
     args = parser.parse_args(argv)
     return guarded(lambda: run(args), "embedded.py")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train, store the model with its card, print its folder and size."""
-    sources = sources_text(args.sources)
+    """Make the model, store it with its card, print its folder and size."""
+    sources = sources_text(args.data / "SOURCES.md")
     records = read_records(args.records) if args.records.is_dir() else []
-    made = train(args.pairs, args.output, args.quiet)
-    loaded = load_model(args.output / STEPS[-1])
-    size = store(loaded, args.output / "model", card(made, sources, records), made)
+    source = args.output / "float16"
+    if not source.is_dir():
+        lexical.make(args.base, args.data, source, lexical.BALANCE)
+    made = read_json(source / "training.json")
+    size = store(source, args.output / "model", card(made, sources, records), made)
     print(json.dumps({"model": str(args.output / "model"), "bytes": size}))
 
 

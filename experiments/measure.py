@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rows import checked
 
 from dupmae_ir.encode.config import EncodeConfig
@@ -16,6 +17,7 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.index.run import run_bm25
+from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.publishing import write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run, write_run
@@ -24,8 +26,13 @@ from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.fusion.config import FusionConfig
 from dupmae_ir.search.fusion.run import run as fuse
 from dupmae_ir.search.run import run as search
-from dupmae_ir.types import Hit
+from dupmae_ir.types import EncoderSettings, Hit
 
+if TYPE_CHECKING:
+    from dupmae_ir.models.inference.encoder import TextEncoder
+
+LENGTH = 256
+"""Word pieces that the base model reads of a document or query."""
 LEVELS = 255
 """Largest impact of an index: 8 bits."""
 FUSIONS: dict[str, dict[str, Any]] = {
@@ -138,7 +145,7 @@ class Evaluator:
             return
         run.parent.mkdir(parents=True, exist_ok=True)
         settings: dict[str, Any] = {
-            "index": str(index),
+            "index": [str(index)],
             "topics": str(collection / "queries.jsonl"),
             "output": str(run),
             "qrels": str(collection / "qrels" / "test.tsv"),
@@ -172,43 +179,42 @@ def _once(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return dict(json.loads(done.read_text(encoding="utf-8")))
 
 
-def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000, length: int = 256) -> int:
-    """Write a run of exhaustive search by mean-pooled vectors of ``base``. Returns the bytes of the vectors."""
-    import numpy as np
-    import torch
-
-    from dupmae_ir.finetune.trainer import Teacher
-    from dupmae_ir.io.collections import read_collection
-    from dupmae_ir.models.checkpoints.loading import load_model
-    from dupmae_ir.models.masked_lm import encoder_of
-
-    model, tokenizer, _ = load_model(base, need_ot=False)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    pool = Teacher(encoder_of(model.lm).to(device), scale=1.0)
-    length = min(length, model.lm.config.max_position_embeddings)
-
-    def vectors(texts: list[str]) -> Any:
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        out = np.zeros((len(texts), model.lm.config.hidden_size), np.float32)
-        for start in range(0, len(order), 64):
-            rows = order[start : start + 64]
-            read = tokenizer(
-                [texts[i] for i in rows], padding=True, truncation=True, max_length=length, return_tensors="pt"
-            ).to(device)
-            out[rows] = pool(read["input_ids"], read["attention_mask"]).cpu().numpy()
-        return out
-
+def mean_pooled_run(collection: Path, base: Path, run: Path, hits: int = 1000) -> int:
+    """Write a run of exhaustive search by mean-pooled vectors of ``base``, compared by their cosine, in float32.
+    Returns the bytes of the vectors."""
+    encoder = mean_pooling_encoder(base)
     documents = list(read_collection(collection / "corpus.jsonl"))
     judged = read_qrels(collection / "qrels" / "test.tsv")
     queries = [q for q in read_topics(str(collection / "queries.jsonl")) if q.qid in judged]
-    stored = vectors([d.joined() for d in documents])
+    stored = _unit(encoder.encode_collection(documents).cls)
     found = {}
-    for query, scores in zip(queries, vectors([q.text for q in queries]) @ stored.T, strict=True):
+    asked = _unit(encoder.encode_queries([q.text for q in queries]).cls)
+    for query, scores in zip(queries, asked @ stored.T, strict=True):
         best = np.argsort(-scores, kind="stable")[:hits]
         found[query.qid] = [Hit(documents[i].docid, float(scores[i])) for i in best]
     run.parent.mkdir(parents=True, exist_ok=True)
     write_run(run, found, "mean-pooling")
     return int(stored.nbytes)
+
+
+def mean_pooling_encoder(base: Path) -> TextEncoder:
+    """An encoder of ``base`` whose vectors are means over the tokens of at most 256 word pieces."""
+    import torch
+
+    from dupmae_ir.device import pick_device
+    from dupmae_ir.models.checkpoints.loading import load_model
+    from dupmae_ir.models.inference.encoder import TextEncoder
+
+    model, tokenizer, _ = load_model(base, need_ot=False)
+    model.pooling = "mean"
+    length = min(LENGTH, model.lm.config.max_position_embeddings)
+    device = pick_device("auto")[0]
+    settings = EncoderSettings(document_length=length, query_length=length)
+    return TextEncoder(str(base), "", model, tokenizer, settings, ("cls",), device, torch.float32)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def index_bytes(index: Path) -> dict[str, int]:

@@ -16,6 +16,8 @@ from dupmae_ir.eval.significance import Interval, bootstrap_intervals
 Record = dict[str, Any]
 DEV, CHOSEN_BY = "dev", "nDCG@10"
 """The set and the measure that models are chosen by; no other is used."""
+TITLES = {("cores", "embedded"): "the embedded model of 2026-11-21 at 128 pieces"}
+"""(budget, row) -> the title to show where the record has other numbers elsewhere: a label has one set of numbers."""
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -23,9 +25,11 @@ def read_records(folder: Path) -> list[Record]:
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            record = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             raise InputError(f"{path}: not a record") from None
+        title = TITLES.get((record.get("budget"), record.get("row")))
+        found.append({**record, "title": title} if title else record)
     if not found:
         raise InputError(f"{folder}: no records; run experiments/systems.py first")
     return found

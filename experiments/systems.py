@@ -144,6 +144,7 @@ class Driver:
             "text": str(data / "pretrain.jsonl"),
             "target": str(target),
             "base": str(data / "base"),
+            "base_name": self.experiment.base,
             "scratch": str(data / "scratch"),
             "cache": str(self.home / "cache"),
         }

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pictures import draw
 from records import CHOSEN_BY, DEV, Record, apart, by_row, chosen, dev_means, facing, interval, ranked, read_records
 
@@ -131,6 +132,32 @@ def difference_table(records: list[Record], control: str | None = None, mode: st
             continue
         values = [_apart(found, against, collection, mode) for collection in sets]
         lines.append(f"| {found[0]['title']} | {len(found)} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def pooled_table(records: list[Record], row: str, controls: Sequence[str], mode: str = "hybrid") -> str:
+    """Markdown: difference of ``row`` from each control in nDCG@10 over the queries of several sets together.
+
+    With its interval, and p of the paired t-test after Holm's correction over the table."""
+    rows = by_row(records)
+    if missing := next((name for name in (row, *controls) if name not in rows), None):
+        raise InputError(f"no record of {missing}")
+    sets = list(rows[row][0]["sets"])
+    groups = {"all": sets, f"without {DEV}": [s for s in sets if s != DEV]}
+    found = [
+        np.concatenate([apart(rows[row], rows[c], s, mode, CHOSEN_BY, facing(rows[c][0], s, mode)) for s in of])
+        for c in controls
+        for of in groups.values()
+    ]
+    values = [
+        f"{more.mean():+.4f} ({low:+.4f} to {high:+.4f}), p = {'-' if p is None else f'{p:.1g}'}"
+        for more, (low, high), p in zip(found, map(interval, found), holm([t_test(m) for m in found]), strict=True)
+    ]
+    counts = [f"{name} ({len(found[i]):,} queries)" for i, name in enumerate(groups)]
+    lines = [f"| {CHOSEN_BY}: {mode} above | {' | '.join(counts)} |", "|:--|" + "--:|" * len(groups)]
+    for i, name in enumerate(controls):
+        cells = values[i * len(groups) : (i + 1) * len(groups)]
+        lines.append(f"| {rows[name][0]['title']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

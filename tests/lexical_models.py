@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tiny_models import tiny_config, tiny_tokenizer
 
-SETTINGS = {"buckets": 512, "average_stems": 6, "average_pieces": 8, "prior_documents": 40}
+SETTINGS = {"b": 0.3, "buckets": 512, "average_stems": 6, "average_pieces": 8, "prior_documents": 40}
 
 
 def make_lexical(folder: Path, **changes: Any) -> Path:

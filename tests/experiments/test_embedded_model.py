@@ -1,83 +1,64 @@
-"""The embedded model's script: the recipe it runs, the folder it stores, the card."""
+"""The embedded model's script: the folder that it stores, its card, and that nothing is made twice."""
 
 from __future__ import annotations
 
 import json
 
 import embedded as module
+import numpy as np
 import pytest
-from experiment_samples import a_record, write_base
+import torch
+from experiment_samples import a_record
+from safetensors.torch import load_file
+from test_lexical_builder import base, data
 from test_publish import SOURCES
 
-from dupmae_ir.finetune.stages import find_recipe, plan
-from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.layout import COMPACT
+from dupmae_ir.models.inference.encoder import TextEncoder
+
+__all__ = ["base", "data"]  # fixtures
+TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "list heap queue tree graph"]
 
 
 @pytest.fixture
-def trained(tmp_path):
-    """What the recipe leaves: two finished steps."""
-    model = write_base(tmp_path / "runs" / "stage1")
-    for name, limit in (("held", 14_400), ("stage1", 9_600)):
-        training = {"settings": {"batch_size": 48, "limit": limit}, "steps": limit // 48, "seconds": 600, "log": []}
-        (model.parent / name).mkdir(exist_ok=True)
-        (model.parent / name / "training.json").write_text(json.dumps(training))
-    (tmp_path / "SOURCES.md").write_text(SOURCES)
-    return tmp_path
+def flags(data, base, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "KEPT", ("layer.1.attention.self.value",))
+    (data / "SOURCES.md").write_text(SOURCES)
+    return ["--data", str(data), "--base", str(base), "--output", str(tmp_path / "runs")]
 
 
-def flags(folder, *more):
-    return [
-        "--pairs",
-        "train.jsonl.gz",
-        "--sources",
-        str(folder / "SOURCES.md"),
-        "--output",
-        str(folder / "runs"),
-        "--records",
-        str(folder / "records"),
-        *more,
-    ]
-
-
-def test_the_recipe_has_the_steps_that_the_card_describes(tmp_path):
-    steps, _ = plan(find_recipe(module.RECIPE), tmp_path, {"pairs": "train.jsonl.gz"})
-    assert tuple(step.name for step in steps) == module.STEPS
-    held, stage = (step.config for step in steps)
-    assert (held.similarity, stage.similarity, stage.model) == ("cls", "sum", str(tmp_path / "held"))
-
-
-def test_the_model_is_stored_in_float16_and_its_card_gets_new_scores(trained, monkeypatch, capsys):
-    import torch
-    from safetensors.torch import load_file
-
-    calls = []
-    monkeypatch.setattr(module, "run_stages", lambda *arguments: calls.append(arguments))
-    assert module.main(flags(trained, "--quiet")) == 0
-    assert calls == [("embedded", str(trained / "runs"), {"pairs": ["train.jsonl.gz"]}, True)]
-    out = trained / "runs" / "model"
+def test_the_model_is_stored_in_8_bits_and_its_card_gets_new_scores(flags, tmp_path, capsys, monkeypatch):
+    records = ["--records", str(tmp_path / "records")]
+    assert module.main([*flags, *records]) == 0
+    out = tmp_path / "runs" / "model"
     assert json.loads(capsys.readouterr().out)["bytes"] == sum(p.stat().st_size for p in out.iterdir())
-    assert {w.dtype for w in load_file(out / "model.safetensors").values()} == {torch.float16}
-    load_model(out)
-    assert set(json.loads((out / "training.json").read_text())) == {"held", "stage1"}
+    weights = load_file(out / COMPACT)
+    assert weights["encoder.layer.0.attention.self.value.weight"].dtype == torch.int8
+    assert weights["encoder.layer.1.attention.self.value.weight"].dtype == torch.float16
+    assert weights["encoder.layer.2.attention.self.value.weight.diagonal"].shape == (24,)  # the closed-form layer
+    assert json.loads((out / "training.json").read_text())["documents"] == 4
     card = (out / "README.md").read_text()
-    for text in (
-        "300 updates of 48 pairs",
-        "200 updates of 48 pairs",
-        "14,400 and 9,600",
-        "`openstax/osbooks-astronomy` @ 0c021fb283a7",
-        "Apache-2.0",
-        "Not measured yet.",
-    ):
+    for text in ("`openstax/osbooks-astronomy` @ 0c021fb283a7", "Apache-2.0", "not** a DupMAE", "Not measured yet."):
         assert text in card, text
-    (trained / "records").mkdir()
-    (trained / "records" / "x.json").write_text(json.dumps(a_record("embedded", table="references", dev=0.625)))
-    assert module.main(flags(trained, "--quiet")) == 0
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "x.json").write_text(json.dumps(a_record("embedded", table="references", dev=0.625)))
+    monkeypatch.setattr(module.lexical, "make", None)  # made once
+    assert module.main([*flags, *records]) == 0
     assert "0.6250" in (out / "README.md").read_text()
+    assert load_file(out / COMPACT).keys() == weights.keys()
 
 
-def test_a_model_that_is_too_large_is_not_stored(trained, monkeypatch, capsys):
-    monkeypatch.setattr("publish.MOST_BYTES", 1000)
-    monkeypatch.setattr(module, "run_stages", lambda *arguments: {})
-    assert module.main(flags(trained)) == 1
+def test_8_bits_change_cls_little_and_ot_not_at_all(flags, tmp_path):
+    assert module.main([*flags, "--records", str(tmp_path / "none")]) == 0
+    exact, stored = (TextEncoder.load(tmp_path / "runs" / name) for name in ("float16", "model"))
+    a, b = exact.encode_documents(TEXTS), stored.encode_documents(TEXTS)
+    assert (a.ot != b.ot).nnz == 0
+    assert np.abs(a.cls - b.cls).max() > 0
+    assert ((a.cls * b.cls).sum(1) > 4.5 * 0.999).all()
+
+
+def test_a_model_that_is_too_large_is_not_stored(flags, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    assert module.main([*flags, "--records", str(tmp_path / "none")]) == 1
     assert "above 0 MB" in capsys.readouterr().err
-    assert not [p for p in (trained / "runs").iterdir() if "model" in p.name]
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["float16"]

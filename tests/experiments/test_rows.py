@@ -71,7 +71,7 @@ def test_every_row_resolves_to_valid_commands(budget, tmp_path):
         if row.of:
             source = rows[row.of]
             assert (source.of, source.best, source.reference) == ("", 0, "")
-            settings = {"index": "i", "topics": "t", "output": "o", "hybrid": True}
+            settings = {"index": ["i"], "topics": "t", "output": "o", "hybrid": True}
             settings |= made.experiment.budget.settings("search") | row.search
             checked(SearchConfig, row.name, **settings)
             continue

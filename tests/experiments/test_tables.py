@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from experiment_samples import a_record
 from pictures import PICTURES, label
-from tables import cells, choice, cost_table, difference_table, main, score_table
+from records import of_shared_seeds, per_query
+from tables import cells, choice, cost_table, difference_table, main, pooled_table, score_table
 
 from dupmae_ir.errors import InputError
 
@@ -207,3 +208,25 @@ def test_titles_of_points_do_not_overlap(pyplot):
         ("c", 0.556),
         ("d", 0.611),
     ]
+
+
+def test_differences_over_the_queries_of_all_sets(records):
+    """DupMAE (first seed) less BM25, over the queries of dev and cacm together, against scipy."""
+    from scipy.stats import ttest_rel
+
+    records = [r for r in records if r["row"] in ("dupmae", "bm25", "none")]
+    table = pooled_table(records, "dupmae", ("bm25", "none")).splitlines()
+    queries = {name: len(records[0]["sets"][name]["queries"]) for name in ("dev", "cacm")}
+    assert table[0].endswith(f"| all ({sum(queries.values())} queries) | without dev ({queries['cacm']} queries) |")
+    assert [line.split("|")[1].strip() for line in table[2:]] == ["BM25", "NONE"]
+    grouped = rows(*records)
+    both = [
+        np.concatenate([per_query(side, name, "hybrid", "nDCG@10") for name in ("dev", "cacm")])
+        for side in of_shared_seeds([grouped["dupmae"], grouped["bm25"]])
+    ]
+    cell = table[2].split("|")[2].strip()
+    assert cell.startswith(f"{(both[0] - both[1]).mean():+.4f} (")
+    p = ttest_rel(*both).pvalue
+    assert p <= float(cell.rpartition("= ")[2]) * 1.06  # Holm's correction never lowers it; one digit is printed
+    with pytest.raises(InputError, match="no record of minilm"):
+        pooled_table(records, "dupmae", ("minilm",))

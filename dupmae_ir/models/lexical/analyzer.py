@@ -4,6 +4,9 @@ Tokens are those of Lucene's ``StandardTokenizer`` (UAX 29 word boundaries) for 
 scripts, digits, Han, Hiragana and pictographs; a test compares them with Anserini's. They differ in scripts with vowel
 signs (Devanagari, Thai), and in sequences of emoji.
 
+:func:`stems_and_parts` adds the parts of compound identifiers (``threading.Thread.join``, ``index_files``,
+``FileNotFoundError``), which ``StandardTokenizer`` keeps whole.
+
 Porter's algorithm: M. F. Porter, An algorithm for suffix stripping, Program 14(3), 1980, with the departures of the
 author's own implementation (``bli``, ``logi``; words of one or two letters are kept), which is the one in Lucene.
 """
@@ -52,6 +55,15 @@ def words(text: str) -> list[str]:
     return [w[i : i + LONGEST_TOKEN] for w in found for i in range(0, len(w), LONGEST_TOKEN)]
 
 
+def word_spans(text: str) -> list[tuple[str, int, int]]:
+    """(token, start, end) of each token of :func:`words`, which a longer one than its limit has several of."""
+    return [
+        (m.group()[i : i + LONGEST_TOKEN], m.start() + i, min(m.start() + i + LONGEST_TOKEN, m.end()))
+        for m in _WORD.finditer(text)
+        for i in range(0, m.end() - m.start(), LONGEST_TOKEN)
+    ]
+
+
 @lru_cache(1 << 18)
 def stem(word: str) -> str:
     """The index term of a token of :func:`words`; empty for a stop word."""
@@ -65,6 +77,34 @@ def stem(word: str) -> str:
 def stems(text: str) -> list[str]:
     """The index terms of a text, in order."""
     return [s for s in map(stem, words(text)) if s]
+
+
+def stems_and_parts(text: str) -> list[str]:
+    """The index terms of a text, in order, each followed by those of the parts of its word."""
+    return [s for word in words(text) for s in _stems_of(word)]
+
+
+@lru_cache(1 << 18)
+def _stems_of(word: str) -> tuple[str, ...]:
+    return tuple(s for s in map(stem, (word, *parts(word))) if s)
+
+
+_BETWEEN_PARTS = re.compile(
+    r"[._:\uff0e\uff1a]+"  # a.b, a_b, a:b
+    r"|(?<=[a-z])(?=[A-Z])"  # fileName
+    r"|(?<=[A-Z]{2})(?=[A-Z][a-z]{2})"  # HTTPServer, but not DNAs
+)
+
+
+def parts(word: str) -> list[str]:
+    """The parts of a compound identifier, split at periods, underscores, colons and changes of case.
+
+    Parts of one character and parts without a letter are left out; none for other words.
+    """
+    if word.isalpha() and (word.islower() or word[1:].islower()):
+        return []
+    found = _BETWEEN_PARTS.split(word)
+    return [p for p in found if len(p) > 1 and p != word and any(map(str.isalpha, p))]
 
 
 def porter(word: str) -> str:

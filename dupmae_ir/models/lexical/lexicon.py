@@ -1,12 +1,15 @@
 """Lexical OT weights: the dimensions, the weights of documents and queries, and ``lexicon.safetensors``.
 
-Dimensions 0 to V - 1 are the tokenizer's word pieces; V + hash(s) mod ``buckets`` is the stem s of a whole word, whose
-index term is ``=`` and the bucket in hexadecimal. With the constants of
+Dimensions 0 to V - 1 are the tokenizer's word pieces; V + hash(s) mod ``buckets`` is the stem s of a word or of a part
+of an identifier, whose index term is ``=`` and the bucket in hexadecimal. With the constants of
 :class:`~dupmae_ir.models.lexical.settings.LexicalSettings`:
 
     document   tf / (tf + k1 (1 - b + b n / average))                   BM25's, without its idf; in steps of 1 / scale
     idf_t      ln(1 + (N' - D_t + 0.5) / (D_t + 0.5)),   N' = N + prior, D_t = df_t + prior * rate_t
     query      w_t / (sum of w)^p  of stems,   pieces_weight * w_t / (sum of w)^p  of pieces,   w_t = qtf_t * idf_t
+
+With ``head_scale`` s above 0 a text's weights are these plus s times those of the masked-LM head (DupMAE Eq. 6-7),
+which are about word pieces alone.
 
 The text alone determines a document's weights: n is its number of stems (title and text, not truncated) or of word
 pieces (as the encoder reads them), the averages are constants, and words of the title count ``title_times``. N and df
@@ -22,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,8 +36,8 @@ from safetensors.numpy import save_file
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.lexical.analyzer import stem, stems, words
-from dupmae_ir.models.lexical.settings import LexicalSettings
+from dupmae_ir.models.lexical.analyzer import parts, stem, stems, stems_and_parts, word_spans, words
+from dupmae_ir.models.lexical.settings import WITH_PARTS, LexicalSettings
 from dupmae_ir.types import CollectionStatistics
 
 _TENSOR = "document_frequency"
@@ -59,6 +62,7 @@ class Lexicon:
         self.rates = rates
         self.collection = collection
         self.pieces = len(rates) - settings.buckets
+        self._stems = stems_of(settings)
 
     @classmethod
     def load(cls, path: Path, settings: LexicalSettings, vocabulary: int) -> Lexicon:
@@ -98,16 +102,31 @@ class Lexicon:
     def names(self, text: str) -> dict[int, str]:
         """Dimension -> the words of ``text`` that it stands for, as they are written, joined by ``/``."""
         found: dict[int, dict[str, None]] = {}
-        for word in words(text):
+        with_parts = self.settings.analyzer == WITH_PARTS
+        for word in (w for whole in words(text) for w in (whole, *(parts(whole) if with_parts else ()))):
             if stemmed := stem(word):
                 found.setdefault(self.dimension(stemmed), {})[word.lower()] = None
         return {dimension: "/".join(spellings) for dimension, spellings in found.items()}
 
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """(dimension, start, end) of each stem of a text, in order; parts of a word follow it."""
+        with_parts = self.settings.analyzer == WITH_PARTS
+        found = []
+        for whole, start, end in word_spans(text):
+            places = [(whole, start, end)]
+            at = 0
+            for part in parts(whole) if with_parts else ():
+                at = whole.find(part, at)
+                places.append((part, start + at, start + at + len(part)))
+                at += len(part)
+            found += [(self.dimension(stemmed), a, b) for word, a, b in places if (stemmed := stem(word))]
+        return found
+
     def document(self, title: str, text: str, pieces: Iterable[int]) -> Weights:
         """The weights of a document: its title, its text, and the word pieces of both as the encoder reads them."""
         s = self.settings
-        of_title = stems(title) if title else []
-        stemmed = of_title + stems(text)
+        of_title = self._stems(title) if title else []
+        stemmed = of_title + self._stems(text)
         counts = Counter(map(self.dimension, stemmed))
         counts.update(Counter(map(self.dimension, of_title * (s.title_times - 1))))
         weights = self._saturated(counts, len(stemmed), s.average_stems)
@@ -117,7 +136,7 @@ class Lexicon:
     def query(self, text: str, pieces: Iterable[int]) -> Weights:
         """The weights of a query: its text and its word pieces as the encoder reads them."""
         s = self.settings
-        weights = self._normalised(Counter(map(self.dimension, stems(text))), 1.0)
+        weights = self._normalised(Counter(map(self.dimension, self._stems(text))), 1.0)
         return weights | self._normalised(Counter(pieces), s.pieces_weight)
 
     def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> Weights:
@@ -142,13 +161,19 @@ class Lexicon:
         df += int(collection.frequencies[dimension]) if collection else 0
         return math.log(1 + (documents - df + 0.5) / (df + 0.5))
 
-    def matrix(self, rows: Sequence[Weights], keep: int) -> sp.csr_matrix:
-        """Weights of n texts as (n, width) float32 CSR: the ``keep`` largest of each; equal ones by dimension."""
+    def matrix(self, rows: Sequence[Weights], keep: int, heads: Sequence[np.ndarray] | None = None) -> sp.csr_matrix:
+        """Weights of n texts as (n, width) float32 CSR: the ``keep`` largest of each; equal ones by dimension.
+
+        ``heads``: for each text the (V,) float32 weights of its word pieces by the head, scaled, which are added.
+        """
         ids, values, ends = [], [], [0]
-        for row in rows:
+        for number, row in enumerate(rows):
             dimensions = np.fromiter(row, np.int32, len(row))
             weights = np.fromiter(row.values(), np.float32, len(row))
-            kept = np.sort(np.lexsort((dimensions, -weights))[:keep]) if len(row) > keep else np.arange(len(row))
+            if heads is not None:
+                dimensions, weights = self._with_head(dimensions, weights, heads[number])
+            found = len(dimensions)
+            kept = np.sort(np.lexsort((dimensions, -weights))[:keep]) if found > keep else np.arange(found)
             order = kept[np.argsort(dimensions[kept])]
             ids.append(dimensions[order])
             values.append(weights[order])
@@ -156,9 +181,26 @@ class Lexicon:
         data, indices = np.concatenate([*values, _NO_WEIGHTS]), np.concatenate([*ids, _NO_IDS])
         return sp.csr_matrix((data, indices, np.array(ends)), shape=(len(rows), self.width))
 
+    def _with_head(
+        self, dimensions: np.ndarray, weights: np.ndarray, head: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Dimensions and weights of one text, those of the head added; weights that are not positive are left out."""
+        whole, of_pieces = head.copy(), dimensions < self.pieces
+        whole[dimensions[of_pieces]] += weights[of_pieces]
+        positive = np.flatnonzero(whole > 0).astype(np.int32)
+        return (
+            np.concatenate([positive, dimensions[~of_pieces]]),
+            np.concatenate([whole[positive], weights[~of_pieces]]),
+        )
+
 
 _NO_IDS = np.zeros(0, np.int32)
 _NO_WEIGHTS = np.zeros(0, np.float32)
+
+
+def stems_of(settings: LexicalSettings) -> Callable[[str], list[str]]:
+    """The analyzer of a model: the stems of a text, in order."""
+    return stems_and_parts if settings.analyzer == WITH_PARTS else stems
 
 
 @lru_cache(1 << 18)
