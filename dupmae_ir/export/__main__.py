@@ -9,22 +9,34 @@ from dupmae_ir.export.config import ExportConfig
 
 PURPOSE = """
 Write one part of a model in the format of sentence-transformers (5.0 or later): cls opens as a SentenceTransformer,
-ot as a SparseEncoder. The export uses only its own modules and gives the same vectors as dupmae-ir. With --to compact,
-write a model folder with weights in 8 bits, about half the size of float16, which every command here reads.
+ot as a SparseEncoder. The export uses only its own modules and gives the same vectors as dupmae-ir. With --to onnx or
+--to openvino, write one graph with both parts for these runtimes. With --to compact, write a model folder with weights
+in 8 bits, about half the size of float16, which every command here reads.
 """
 EXAMPLES = """
 python -m dupmae_ir.export --model checkpoints/mine --output exported/dense
 python -m dupmae_ir.export --model checkpoints/mine --part ot --output exported/sparse
+python -m dupmae_ir.export --model checkpoints/mine --to onnx --int8 --output exported/onnx
 python -m dupmae_ir.export --model checkpoints/mine --to compact --output checkpoints/small
 """
 
 
 def summarize(config: ExportConfig, result: dict[str, Any]) -> str:
-    """``exported/dense: SentenceTransformer of Transformer, Pooling, Dense``, or the size of a compact folder."""
+    """``exported/dense: SentenceTransformer of Transformer, Pooling, Dense``, or sizes and differences."""
     if config.to == "compact":
         return f"{config.output}: {result['bytes'] / 1e6:.1f} MB, {result['matrices']} matrices in 8 bits"
+    if config.to in ("onnx", "openvino"):
+        graphs = (
+            f"{name} {size / 1e6:.1f} MB ({_differences(result['differences'][name])})"
+            for name, size in result["bytes"].items()
+        )
+        return f"{config.output}: {' and '.join(result['parts'])} in {', '.join(graphs)}"
     routed = "for each side " if result["routed"] else ""
     return f"{config.output}: {result['kind']} of {routed}{', '.join(result['modules'])}"
+
+
+def _differences(found: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3g}" for name, value in found.items())
 
 
 main = Command("export", PURPOSE, EXAMPLES, ExportConfig, "dupmae_ir.export.run:run", summarize=summarize)

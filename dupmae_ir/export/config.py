@@ -15,10 +15,20 @@ class ExportConfig(OutputOptions):
     model: str | None = option(None, "model folder or name (default: the embedded model)", metavar="MODEL")
     to: str = option(
         "sentence-transformers",
-        "format: sentence-transformers, or compact: a model folder of this toolkit with weights in 8 bits",
-        choices=("sentence-transformers", "compact"),
+        "format: sentence-transformers; onnx or openvino: one graph with both parts; or compact: a model folder of "
+        "this toolkit with weights in 8 bits",
+        choices=("sentence-transformers", "onnx", "openvino", "compact"),
     )
     part: str = option(
         "cls", "dense vectors (cls) or sparse vectors (ot)", choices=("cls", "ot"), only_with="to=sentence-transformers"
+    )
+    keep: tuple[str, ...] = option(
+        (),
+        "parts of the names of matrices that stay in float16, for example layer.5.attention.self.value",
+        metavar="NAME",
+        only_with="to=compact",
+    )
+    int8: bool = option(
+        False, "also write the graph with weights in 8 bits, and print what that loses", only_with="to=onnx"
     )
     overwrite: bool = option(False, "replace an existing export")

@@ -1,4 +1,4 @@
-"""Exports one part of a model, or the whole model with weights in 8 bits."""
+"""Exports one part of a model for sentence-transformers, or the whole model as a graph or with weights in 8 bits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dupmae_ir.models.checkpoints.compact import write_compact
 from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.models.checkpoints.layout import COMPACT, UNTIED
 from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.onnx_graph import SETTINGS, write_graph
 from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
 
 
@@ -27,16 +28,21 @@ class ExportJob(Job):
 def run(config: ExportConfig) -> dict[str, Any]:
     """Export ``config.model`` to ``config.output``.
 
-    Returns ``kind``, ``modules`` and ``routed`` of
-    :func:`~dupmae_ir.models.checkpoints.sentence_transformers.write_sentence_transformers`, or ``matrices`` and
-    ``bytes`` of :func:`~dupmae_ir.models.checkpoints.compact.write_compact`. Raises
+    Returns what the writer of the format returns:
+    :func:`~dupmae_ir.models.checkpoints.sentence_transformers.write_sentence_transformers`,
+    :func:`~dupmae_ir.models.checkpoints.onnx_graph.write_graph` or
+    :func:`~dupmae_ir.models.checkpoints.compact.write_compact`. Raises
     :class:`CheckpointError` for a model that does not load or lacks the part; see :mod:`dupmae_ir.io.jobs` for an
     output that exists.
     """
     _check_output(Path(config.output), config.overwrite)
     model = model_folder(config.model)
-    compact = config.to == "compact"
-    settings = {"to": config.to, "part": None if compact else config.part}
+    settings: dict[str, Any] = {
+        "to": config.to,
+        "part": config.part if config.to == "sentence-transformers" else None,
+        "keep": list(config.keep),
+    }
+    settings |= {"int8": True} if config.int8 else {}
     with ExportJob(
         config.output,
         "export",
@@ -50,16 +56,24 @@ def run(config: ExportConfig) -> dict[str, Any]:
             return result
         work = job.begin()
         target = work / "export"
-        written: dict[str, Any]
-        written = write_compact(model, target) if compact else write_sentence_transformers(model, target, config.part)
-        return job.publish(target, written)
+        return job.publish(target, _write(config, model, target))
+
+
+def _write(config: ExportConfig, model: Path, target: Path) -> dict[str, Any]:
+    if config.to == "compact":
+        return write_compact(model, target, config.keep)
+    if config.to == "sentence-transformers":
+        return write_sentence_transformers(model, target, config.part)
+    return write_graph(model, target, config.to, config.int8)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
     """Only an export may be replaced, and only with --overwrite."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
-    if not any((output / name).is_file() for name in ("modules.json", COMPACT, f"{UNTIED['query']}/{COMPACT}")):
+    if not any(
+        (output / name).is_file() for name in ("modules.json", SETTINGS, COMPACT, f"{UNTIED['query']}/{COMPACT}")
+    ):
         raise UsageError(f"{output}: exists and is not an exported model; choose another --output")
     if not overwrite and not (output / "made.json").is_file():
         raise UsageError(f"{output}: already exists; add --overwrite to replace it")

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 WEIGHTLESS = "testing:hashing"
 """Name of :class:`~dupmae_ir.testing.HashingEncoder`, which needs no model."""
+SLOW = "testing:slow"
+"""The same with a pause for each call, so that a test finds workers at their work."""
 
 
 def load_encoder(model: str | Path | None = None, **settings: Any) -> Encoder:
@@ -19,10 +21,12 @@ def load_encoder(model: str | Path | None = None, **settings: Any) -> Encoder:
     ``settings`` are those of :meth:`~dupmae_ir.models.inference.encoder.TextEncoder.load`: device, dtype,
     document_length, query_length, top_k, activation, title_separator, normalize and parts; None means the default.
     """
-    if model == WEIGHTLESS:
+    if model in (WEIGHTLESS, SLOW):
         from dupmae_ir.testing import HashingEncoder
 
-        return HashingEncoder.load(**settings)
+        encoder = HashingEncoder.load(**settings)
+        encoder.pause = 0.15 if model == SLOW else 0.0
+        return encoder
     from dupmae_ir.models.inference.encoder import TextEncoder
 
     return TextEncoder.load(model, **{k: v for k, v in settings.items() if v is not None})

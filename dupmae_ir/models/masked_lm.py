@@ -1,7 +1,9 @@
 """The parts of a masked language model: embeddings, encoder, head transform, head projection.
 
 Hugging Face models name them differently for each family; this module is the only one that depends on these names.
-Supported are BERT, DistilBERT and RoBERTa (RetroMAE, MASTER, CoT-MAE and SPLADE checkpoints are BERT or DistilBERT).
+Supported are BERT, DistilBERT, RoBERTa (also XLM-R and CamemBERT), MPNet and ModernBERT. RetroMAE, MASTER, CoT-MAE and
+SPLADE checkpoints are BERT or DistilBERT. ModernBERT has rotary positions, so the decoders of pre-training, which read
+position embeddings, do not fit it; it can be fine-tuned and encoded.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from dupmae_ir.errors import CheckpointError, HeadMissing
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+
+_POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 
 
 @dataclass(frozen=True)
@@ -61,19 +66,24 @@ def position_rows(model: nn.Module, length: int) -> Tensor:
     """(length, d) position embeddings of the first ``length`` positions."""
     first = _first_position(model)
     embeddings: Any = encoder_of(model).embeddings
+    if not hasattr(embeddings, "position_embeddings"):
+        raise CheckpointError(
+            f"{type(model).__name__} has no position embeddings, which the decoders of pre-training read; use a BERT, "
+            "DistilBERT, RoBERTa or MPNet model"
+        )
     return embeddings.position_embeddings.weight[first : first + length]
 
 
 def longest(model: nn.Module) -> int:
     """The longest input in tokens, special tokens included."""
     config: Any = model.config
-    return int(config.max_position_embeddings) - _first_position(model)
+    return int(getattr(config, "max_position_embeddings", 512)) - _first_position(model)
 
 
 def _first_position(model: nn.Module) -> int:
-    # RoBERTa counts positions from its padding id.
+    # RoBERTa and MPNet count positions from the padding id.
     config: Any = model.config
-    return int(config.pad_token_id) + 1 if hasattr(model, "roberta") else 0
+    return int(config.pad_token_id) + 1 if config.model_type in _POSITIONS_AFTER_PADDING else 0
 
 
 @dataclass(frozen=True)
@@ -124,15 +134,21 @@ def _layout(module: nn.Module) -> tuple[nn.Module, Head | None]:
             return model.vocab_layer_norm(model.activation(model.vocab_transform(h)))
 
         return model.distilbert, Head(distil, model.vocab_projector.weight, model.vocab_projector.bias)
-    if hasattr(model, "roberta") and hasattr(model, "lm_head"):
-        h = model.lm_head
-
-        def roberta(x: Tensor) -> Tensor:
-            return h.layer_norm(nn.functional.gelu(h.dense(x)))
-
-        return model.roberta, Head(roberta, h.decoder.weight, h.decoder.bias)
+    for name in ("roberta", "mpnet"):
+        if hasattr(model, name) and hasattr(model, "lm_head"):
+            return getattr(model, name), _roberta_head(model.lm_head)
+    if hasattr(model, "model") and hasattr(model, "head") and hasattr(model, "decoder"):  # ModernBERT
+        return model.model, Head(model.head, model.decoder.weight, model.decoder.bias)
     if hasattr(model, "embeddings") or hasattr(model, "transformer"):
         return model, None
     raise CheckpointError(
-        f"{type(model).__name__} is not a BERT, DistilBERT or RoBERTa model; use a checkpoint of one of these families"
+        f"{type(model).__name__} is not a BERT, DistilBERT, RoBERTa, MPNet or ModernBERT model; use a checkpoint of "
+        "one of these families"
     )
+
+
+def _roberta_head(head: Any) -> Head:
+    def transform(x: Tensor) -> Tensor:
+        return head.layer_norm(nn.functional.gelu(head.dense(x)))
+
+    return Head(transform, head.decoder.weight, head.decoder.bias)

@@ -27,6 +27,7 @@ PACKED_LOGITS = 1 << 20
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "log1p": lambda x: torch.log1p(torch.relu(x)),
+    "log1p-log1p": lambda x: torch.log1p(torch.log1p(torch.relu(x))),
     "none": lambda x: x,
 }
 """Applied after the maximum; all are monotone, so activation(max(x)) = max(activation(x))."""
@@ -118,6 +119,26 @@ def ot_max_plain(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor | No
     """Reference implementation of :func:`ot_max` with all (B, L, V) logits, for tests."""
     logits = torch.nn.functional.linear(hidden, weight, bias)
     return logits.masked_fill(~mask.bool().unsqueeze(-1), -torch.inf).amax(1)
+
+
+def ot_sum(hidden: Tensor, mask: Tensor, head: tuple[Tensor, Tensor | None], activation: str) -> Tensor:
+    """Sum over the pooled tokens of the activation of each vocabulary logit, as in the first SPLADE; differentiable.
+
+    Args:
+        hidden: (B, L, d) outputs of the head's transform.
+        mask: (B, L), True for the tokens to pool.
+        head: (V, d) projection and (V,) bias of the head.
+        activation: a key of :data:`ACTIVATIONS`.
+
+    Returns:
+        (B, V).
+    """
+    weight, bias = head
+    chunk = min(CHUNK, max(256, LOGITS // max(1, mask.numel())))
+    parts = [slice(start, start + chunk) for start in range(0, len(weight), chunk)]
+    logits = (torch.nn.functional.linear(hidden, weight[p], None if bias is None else bias[p]) for p in parts)
+    excluded = ~mask.bool().unsqueeze(-1)
+    return torch.cat([ACTIVATIONS[activation](x).masked_fill(excluded, 0.0).sum(1) for x in logits], 1)
 
 
 def ot_max_packed(

@@ -34,7 +34,10 @@ class Retriever(nn.Module):
         unpooled_tokens: ids of the tokens left out of pooling.
         activation: a key of :data:`~dupmae_ir.models.pooling.ACTIVATIONS`.
         normalize: scale [CLS] vectors to unit length.
-        pooling: what the dense part is made from: ``cls``, the state of [CLS], or ``mean``, the mean over all tokens.
+        pooling: what the dense part is made from: ``cls``, the state of [CLS]; ``mean``, the mean over all tokens; or
+            ``weighted-mean``, where the n-th token has the weight n.
+        head_scale: learned factor of the OT weights, where they are added to lexical ones; None for the paper's form.
+        ot_pooling: how the OT part joins the tokens of a text: ``max`` (Eq. 6-7), or ``sum`` of activated logits.
     """
 
     term_mask: Tensor  #: (V,) bool, True for ids that can have an OT weight
@@ -49,13 +52,17 @@ class Retriever(nn.Module):
         activation: str = "relu",
         normalize: bool = False,
         pooling: str = "cls",
+        head_scale: float | None = None,
+        ot_pooling: str = "max",
     ) -> None:
         super().__init__()
+        self.ot_pooling = ot_pooling
         self.lm = lm
         self.pooling = pooling
         self.projection = projection
         self.activation = activation
         self.normalize = normalize
+        self.head_scale = None if head_scale is None else nn.Parameter(torch.tensor(float(head_scale)))
         self.register_buffer("term_mask", _all_but(excluded_terms, lm.config.vocab_size), persistent=False)
         self.register_buffer("pooled_mask", _all_but(unpooled_tokens, lm.config.vocab_size), persistent=False)
 
@@ -74,13 +81,15 @@ class Retriever(nn.Module):
         return out.last_hidden_state
 
     def cls_part(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(B, L, d) -> (B, d'), Eq. 10. ``attention_mask`` (B, L) is needed for the pooling ``mean``."""
+        """(B, L, d) -> (B, d'), Eq. 10. ``attention_mask`` (B, L) is needed for a mean."""
         if self.pooling == "cls":
             return self.project(hidden[:, 0])
         if attention_mask is None:
             raise ValueError("the mean over tokens needs the attention mask")
-        mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        return self.project((hidden * mask).sum(1) / mask.sum(1).clamp(min=1))
+        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        if self.pooling == "weighted-mean":
+            weights = weights * weights.cumsum(1)
+        return self.project((hidden * weights).sum(1) / weights.sum(1).clamp(min=1))
 
     def project(self, first: Tensor) -> Tensor:
         """(B, d) pooled hidden states -> (B, d'): W_cls if there is one, then unit length if ``normalize``."""
@@ -88,13 +97,24 @@ class Retriever(nn.Module):
         return nn.functional.normalize(part, dim=-1) if self.normalize else part
 
     def ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, L, d) -> (B, V), Eq. 6-7: zero at excluded terms, and all zero for a text without ordinary tokens."""
+        """(B, L, d) -> (B, V), Eq. 6-7: zero at excluded terms, and all zero for a text without ordinary tokens.
+
+        With ``head_scale``, times its absolute value.
+        """
         head = head_of(self.lm)
         mask = attention_mask.bool() & self.pooled_mask[input_ids]
+        if self.ot_pooling == "sum":
+            summed = pooling.ot_sum(head.transform(hidden), mask, (head.weight, head.bias), self.activation)
+            return summed.masked_fill(~self.term_mask, 0.0)
         pooled = pooling.ot_max(head.transform(hidden), mask, head.weight, head.bias)
         # -inf (no token to pool) must not pass through an identity activation.
         pooled = pooled.masked_fill(~(self.term_mask & mask.any(1, keepdim=True)), 0.0)
-        return pooling.ACTIVATIONS[self.activation](pooled)
+        return self.activated(pooled)
+
+    def activated(self, logits: Tensor) -> Tensor:
+        """OT weights from the maxima of logits: the activation, and the learned factor if there is one."""
+        weights = pooling.ACTIVATIONS[self.activation](logits)
+        return weights if self.head_scale is None else weights * self.head_scale.abs()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True) -> Parts:
         """(B, L) ids and mask -> the requested parts, from one encoder pass."""

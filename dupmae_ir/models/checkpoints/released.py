@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModel
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
@@ -101,6 +100,8 @@ def _encoder(path: Path, state: Mapping[str, Tensor]) -> PreTrainedModel:
             f"{path}: config.json and the tokenizer are not beside it; copy those of the model it was trained from "
             "(MASTER's archive, or bert-base-uncased) there"
         )
+    from transformers import AutoConfig, AutoModel  # only here: importing it takes seconds
+
     try:
         model = AutoModel.from_config(AutoConfig.from_pretrained(path.parent, local_files_only=True))
         found = model.load_state_dict(state, strict=False)

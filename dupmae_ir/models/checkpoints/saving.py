@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.models.checkpoints.layout import CONFIG, LEXICON, PROJECTION, SIDES, UNTIED
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, save_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,7 +56,7 @@ def save_model(
     else:
         for side, name in UNTIED.items():
             _write_side(aside / name, model.side(side), tokenizer, config, half)
-        tokenizer.save_pretrained(aside)  # where Tevatron looks for it
+        save_tokenizer(tokenizer, aside)  # where Tevatron looks for it
         write_json(aside / CONFIG, config.record())
     if lexicon is not None:
         shutil.copyfile(lexicon, aside / LEXICON)
@@ -81,7 +81,7 @@ def _write_side(
     lm = copy.deepcopy(model.lm).half() if half else model.lm
     with quiet_transformers():
         lm.save_pretrained(folder, safe_serialization=True)
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
     if model.projection is not None:
         dtype = torch.float16 if half else torch.float32
         state = {k: v.detach().to(dtype).contiguous() for k, v in model.projection.state_dict().items()}

@@ -1,14 +1,17 @@
-"""Reading the dense part of a sentence-transformers folder: ``modules.json``, ``1_Pooling``, ``2_Dense``, Normalize.
+"""Reading sentence-transformers folders: ``modules.json``, the modules' own settings, and the prompts.
 
-Honoured are a Transformer in the folder itself, pooling by [CLS] or by the mean of all tokens, a Dense layer without
-activation, which is W_cls, and Normalize, with one length for queries and documents. Everything else is refused, since
-the vectors would not be those that the model's authors evaluated. A folder with ``dupmae_config.json`` is a model of
-this toolkit, whose settings are in that file; a SparseEncoder folder is read as a masked LM.
+Honoured in the dense part are a Transformer in the folder itself, pooling by [CLS] or by a mean of all tokens, plain or
+weighted by position, a Dense layer without activation, which is W_cls, Normalize, one length for queries and documents,
+and the prompts that ``encode_query`` and ``encode_document`` use. Of a SparseEncoder, the OT part is its masked LM with
+SpladePooling: strategy, activation and ``max_active_dims``. Everything else is refused, since the vectors would not be
+those that the model's authors evaluated. A folder with ``dupmae_config.json`` is a model of this toolkit, whose
+settings are in that file.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,32 +22,89 @@ from safetensors.torch import load_file
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.layout import CONFIG, MODULES
-from dupmae_ir.models.checkpoints.model_config import POOLINGS, ModelConfig
+from dupmae_ir.models.checkpoints.model_config import OT_POOLINGS, POOLINGS, ModelConfig
 from dupmae_ir.models.checkpoints.released import linear
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _LEGACY = "pooling_mode_"
-_MODES = {"cls_token": "cls", "mean_tokens": "mean"}
+_MODES = {
+    "cls_token": "cls",
+    "mean_tokens": "mean",
+    "weightedmean_tokens": "weighted-mean",
+    "weightedmean": "weighted-mean",
+}
 _ORDER = ["Transformer", "Pooling", "Dense", "Normalize"]
+_SPARSE = {"MLMTransformer", "SpladePooling", "SparseAutoEncoder", "SparseStaticEmbedding"}
+_SPARSE_ORDERS = (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"])
+_SPLADE_ACTIVATIONS = {"relu": "log1p", "log1p_relu": "log1p-log1p"}
+"""SpladePooling takes the logarithm of one plus its activation."""
 
 
 @dataclass(frozen=True)
-class SentenceModules:
-    """What the modules of a folder say."""
+class Modules:
+    """What the modules of every folder say."""
 
     folder: Path
+    length: int | None  #: word pieces per text; None = as many as tokenizer and model allow
+    lower_case: bool  #: texts are lower-cased before they are tokenised
+    query_prompt: str
+    document_prompt: str
+
+    def applied(self, config: ModelConfig, longest: int, terms: int) -> ModelConfig:  # noqa: ARG002
+        """``config`` with the modules' settings, for a model of so many word pieces per text and vocabulary entries."""
+        length = min(self.length or longest, longest)
+        return replace(
+            config,
+            document_length=length,
+            query_length=length,
+            query_prompt=self.query_prompt,
+            document_prompt=self.document_prompt,
+        )
+
+    def projection(self, hidden: int) -> torch.nn.Linear | None:  # noqa: ARG002
+        """W_cls for states of width ``hidden``, or None."""
+        return None
+
+    def check_case(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise :class:`CheckpointError` if texts are to be lower-cased and the tokenizer does not do it."""
+        if self.lower_case and tokenizer.tokenize("Text A") != tokenizer.tokenize("text a"):
+            raise CheckpointError(f"{self.folder}: do_lower_case with a tokenizer that keeps case is not supported")
+
+
+@dataclass(frozen=True)
+class SparseModules(Modules):
+    """What the modules of a SparseEncoder say."""
+
+    activation: str
+    strategy: str
+    kept: int | None  #: largest weights kept of each text; None = all
+
+    def applied(self, config: ModelConfig, longest: int, terms: int) -> ModelConfig:
+        """``config`` with the modules' settings."""
+        return replace(
+            super().applied(config, longest, terms),
+            sparse_encoder=True,
+            activation=self.activation,
+            ot_pooling=self.strategy,
+            top_k=self.kept or terms,
+            query_top_k=self.kept,
+        )
+
+
+@dataclass(frozen=True)
+class DenseModules(Modules):
+    """What the modules of a SentenceTransformer say."""
+
     pooling: str
     dense: Path | None  #: folder of the Dense module
     normalize: bool
-    length: int | None  #: word pieces per text
-    lower_case: bool  #: texts are lower-cased before they are tokenised
 
-    def applied(self, config: ModelConfig) -> ModelConfig:
+    def applied(self, config: ModelConfig, longest: int, terms: int) -> ModelConfig:
         """``config`` with the modules' settings."""
-        config = replace(config, pooling=self.pooling, normalize=self.normalize)
-        return replace(config, document_length=self.length, query_length=self.length) if self.length else config
+        config = super().applied(config, longest, terms)
+        return replace(config, pooling=self.pooling, normalize=self.normalize)
 
     def projection(self, hidden: int) -> torch.nn.Linear | None:
         """The Dense module for states of width ``hidden``, or None. Raises :class:`CheckpointError` if damaged."""
@@ -57,14 +117,9 @@ class SentenceModules:
             raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
         return linear({name.removeprefix("linear."): value for name, value in state.items()}, hidden, str(path))
 
-    def check_case(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise :class:`CheckpointError` if texts are to be lower-cased and the tokenizer does not do it."""
-        if self.lower_case and tokenizer.tokenize("Text A") != tokenizer.tokenize("text a"):
-            raise CheckpointError(f"{self.folder}: do_lower_case with a tokenizer that keeps case is not supported")
-
 
 def module_folders(folder: Path) -> list[Path]:
-    """The existing subfolders of a dense sentence-transformers folder's modules; none for any other folder."""
+    """The existing subfolders of a sentence-transformers folder's modules; none for any other folder."""
     try:
         listed = _listed(folder)
     except CheckpointError:
@@ -72,40 +127,63 @@ def module_folders(folder: Path) -> list[Path]:
     return [folder / path for _, path in listed if path and (folder / path).is_dir()]
 
 
-def read_modules(folder: Path) -> SentenceModules | None:
-    """The modules of a dense sentence-transformers folder; None for any other folder.
+def read_modules(folder: Path) -> Modules | None:
+    """The modules of a sentence-transformers folder; None for any other folder.
 
     Raises :class:`CheckpointError` for modules that cannot be honoured.
     """
     listed = _listed(folder)
     if not listed:
         return None
-    names = [name for name, _ in listed]
-    if names[0] != "Transformer" or names.count("Pooling") != 1 or names != [n for n in _ORDER if n in names]:
-        raise CheckpointError(
-            f"{folder / MODULES}: modules {', '.join(names)} are not supported; expected {', '.join(_ORDER[:2])}, "
-            "optionally Dense and Normalize"
-        )
-    paths = dict(listed)
-    if paths["Transformer"]:
+    sparse = not _SPARSE.isdisjoint(name for name, _ in listed)
+    _check_order(folder / MODULES, [name for name, _ in listed], sparse)
+    if listed[0][1]:
         raise CheckpointError(f"{folder / MODULES}: the Transformer must be in the folder itself, not in a subfolder")
-    _refuse_prompts(folder / "config_sentence_transformers.json")
+    settings = _read(folder / "config_sentence_transformers.json")
     transformer = _read(folder / "sentence_bert_config.json")
-    dense = folder / paths["Dense"] if "Dense" in paths else None
+    common = (folder, transformer.get("max_seq_length"), bool(transformer.get("do_lower_case")), *_prompts(settings))
+    paths = {name: folder / path for name, path in listed}
+    if sparse:
+        if "Transformer" in paths and transformer.get("transformer_task") != "fill-mask":
+            raise CheckpointError(f"{folder / MODULES}: SpladePooling after a Transformer without a masked-LM head")
+        kept = settings.get("max_active_dims")
+        if kept is not None and (type(kept) is not int or kept < 1):
+            raise CheckpointError(f"{folder}: max_active_dims must be a positive number, got {kept!r}")
+        return SparseModules(*common, *_splade(paths["SpladePooling"] / "config.json"), kept)
+    dense = paths.get("Dense")
     if dense is not None:
         _check_dense(dense / "config.json")
-    return SentenceModules(
-        folder=folder,
-        pooling=_pooling(folder / paths["Pooling"] / "config.json"),
-        dense=dense,
-        normalize="Normalize" in names,
-        length=transformer.get("max_seq_length"),
-        lower_case=bool(transformer.get("do_lower_case")),
-    )
+    return DenseModules(*common, _pooling(paths["Pooling"] / "config.json"), dense, "Normalize" in paths)
+
+
+def _check_order(path: Path, names: list[str], sparse: bool) -> None:
+    if sparse and names not in _SPARSE_ORDERS:
+        raise CheckpointError(
+            f"{path}: modules {', '.join(names)} are not supported; expected a Transformer with masked-LM head and "
+            "SpladePooling (in place of an export of dupmae-ir, use the model it was made from)"
+        )
+    dense = names[0] == "Transformer" and names.count("Pooling") == 1 and names == [n for n in _ORDER if n in names]
+    if not sparse and not dense:
+        raise CheckpointError(
+            f"{path}: modules {', '.join(names)} are not supported; expected {', '.join(_ORDER[:2])}, optionally Dense "
+            "and Normalize"
+        )
+
+
+def _splade(path: Path) -> tuple[str, str]:
+    """Activation and strategy of a SpladePooling module, by the names of this toolkit."""
+    config = _read(path)
+    activation, strategy = config.get("activation_function", "relu"), config.get("pooling_strategy", "max")
+    if activation not in _SPLADE_ACTIVATIONS or strategy not in OT_POOLINGS:
+        raise CheckpointError(
+            f"{path}: SpladePooling with activation {activation} and strategy {strategy} is not supported; expected "
+            f"{' or '.join(_SPLADE_ACTIVATIONS)}, and {' or '.join(OT_POOLINGS)}"
+        )
+    return _SPLADE_ACTIVATIONS[activation], strategy
 
 
 def _listed(folder: Path) -> list[tuple[str, str]]:
-    """Class name and subfolder of each module; empty for anything but a dense model of sentence-transformers."""
+    """Class name and subfolder of each module; empty for anything but a model of sentence-transformers."""
     path = folder / MODULES
     if not path.is_file() or (folder / CONFIG).is_file():
         return []
@@ -114,23 +192,23 @@ def _listed(folder: Path) -> list[tuple[str, str]]:
         listed = [(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in modules]
     except (ValueError, KeyError, TypeError) as e:
         raise CheckpointError(f"{path}: not a list of modules: {one_line(e, 300)}") from None
-    sparse = {"MLMTransformer", "SpladePooling"} & {name for name, _ in listed}
-    return [] if sparse else listed
+    return listed
 
 
 def _pooling(path: Path) -> str:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file, so the pooling is unknown")
     config = _read(path)
+    if config.get("include_prompt") is False:
+        raise CheckpointError(f"{path}: pooling without the tokens of the prompt (include_prompt) is not supported")
     mode = config.get("pooling_mode")
     if mode is None:
         active = [key.removeprefix(_LEGACY) for key, on in config.items() if key.startswith(_LEGACY) and on]
         mode = [_MODES.get(name, name) for name in active] or "mean"
-    modes = [mode] if isinstance(mode, str) else list(mode)
+    modes = [_MODES.get(name, name) for name in ([mode] if isinstance(mode, str) else mode)]
     if len(modes) != 1 or modes[0] not in POOLINGS:
-        raise CheckpointError(
-            f"{path}: pooling {' and '.join(map(str, modes))} is not supported; use {' or '.join(POOLINGS)}"
-        )
+        known = f"{', '.join(POOLINGS[:-1])} or {POOLINGS[-1]}"
+        raise CheckpointError(f"{path}: pooling {' and '.join(map(str, modes))} is not supported; use {known}")
     return str(modes[0])
 
 
@@ -140,12 +218,15 @@ def _check_dense(path: Path) -> None:
         raise CheckpointError(f"{path}: a Dense module with {activation} is not supported, only one without activation")
 
 
-def _refuse_prompts(path: Path) -> None:
-    prompts = _read(path).get("prompts") or {}
-    if used := sorted(name for name, text in prompts.items() if text):
-        raise CheckpointError(
-            f"{path}: prompts ({', '.join(used)}) are not supported; add them to the texts and remove them"
-        )
+def _prompts(settings: Mapping[str, object]) -> tuple[str, str]:
+    """The prompts of queries and documents, as ``encode_query`` and ``encode_document`` use them.
+
+    sentence-transformers has empty prompts of these two names by default, so it never uses the default prompt of the
+    folder there, nor prompts named ``passage`` or ``corpus``.
+    """
+    found = settings.get("prompts")
+    prompts = found if isinstance(found, dict) else {}
+    return str(prompts.get("query") or ""), str(prompts.get("document") or "")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.io.publishing import write_json
 from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import make_readable
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, save_tokenizer
 from dupmae_ir.models.inference.encoder import vocabulary
 from dupmae_ir.models.masked_lm import encoder_of, head_of
 from dupmae_ir.models.special_tokens import excluded_ids
@@ -66,14 +66,23 @@ def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> d
     have different modules). Raises :class:`CheckpointError` for a model that does not load or lacks the part, and
     :class:`UsageError` for one without an equivalent in sentence-transformers.
     """
+    if part == "ot" and Path(model).is_dir() and read_config(Path(model)).ot == "lexical":
+        raise UsageError(
+            f"{model}: its OT part is lexical, without an equivalent in sentence-transformers; use --part cls"
+        )
     retriever, tokenizer, config = load_model(model, need_ot=part == "ot", published=True)
+    if config.sparse_encoder:
+        raise UsageError(f"{model}: is a SparseEncoder, which sentence-transformers opens without an export")
     # A retriever reads single segments, and DistilBERT does not accept token type ids.
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids", "attention_mask"]
     sides = {side: _modules(retriever.side(side), tokenizer, config, part, side) for side in SIDES}
     folder.mkdir(parents=True)
     tied = retriever.side("query") is retriever.side("document")
     names = _write_chain(folder, sides["document"]) if tied else _write_router(folder, sides)
-    settings: dict[str, Any] = {"model_type": _KIND[part], "prompts": {}, "default_prompt_name": None}
+    prompts = {
+        side: text for side, text in zip(SIDES, (config.query_prompt, config.document_prompt), strict=True) if text
+    }
+    settings: dict[str, Any] = {"model_type": _KIND[part], "prompts": prompts, "default_prompt_name": None}
     settings["similarity_fn_name"] = "dot"
     if part == "ot":
         settings["max_active_dims"] = config.top_k
@@ -97,6 +106,7 @@ def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) ->
         "word_embedding_dimension": width,
         "pooling_mode_cls_token": model.pooling == "cls",
         "pooling_mode_mean_tokens": model.pooling == "mean",
+        "pooling_mode_weightedmean_tokens": model.pooling == "weighted-mean",
     }
     modules = [("Transformer", _transformer(encoder_of(model.lm), tokenizer, length)), ("Pooling", _settings(pooling))]
     if model.projection is not None:
@@ -160,15 +170,24 @@ def _transformer(model: Any, tokenizer: PreTrainedTokenizerBase, length: int) ->
     def write(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         with quiet_transformers():
-            model.save_pretrained(folder, safe_serialization=True)
-            tokenizer.save_pretrained(folder)
-        settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
-        if "add_pooling_layer" in inspect.signature(type(model)).parameters:
-            # Otherwise transformers warns at every loading about an untrained pooler, which is not used.
-            settings["model_args"] = {"add_pooling_layer": False}
-        write_json(folder / "sentence_bert_config.json", settings)
+            model.save_pretrained(folder, state_dict=_with_pooler(model), safe_serialization=True)
+            save_tokenizer(tokenizer, folder)
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
 
     return write
+
+
+def _with_pooler(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights of ``model``, and zeros for the pooler that transformers adds to some encoders.
+
+    No module reads the pooler's output. Without its weights transformers warns at every loading, and the argument that
+    leaves it out (``add_pooling_layer``) is refused by the ONNX backend.
+    """
+    state = dict(model.state_dict())
+    if "add_pooling_layer" in inspect.signature(type(model)).parameters and "pooler.dense.weight" not in state:
+        width = int(model.config.hidden_size)
+        state |= {"pooler.dense.weight": torch.zeros(width, width), "pooler.dense.bias": torch.zeros(width)}
+    return state
 
 
 def _settings(settings: dict[str, Any], state: dict[str, Tensor] | None = None) -> Write:

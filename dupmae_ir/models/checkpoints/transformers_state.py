@@ -1,4 +1,4 @@
-"""Guards the process-wide state that transformers changes while it loads a model."""
+"""Guards the state that transformers keeps: process-wide while it loads a model, and in a tokenizer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-_loading = threading.RLock()
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+LOADING = threading.RLock()
+"""Held while a model is loaded."""
 
 
 @contextmanager
@@ -19,7 +25,7 @@ def quiet_transformers() -> Iterator[None]:
     verbosity and the progress bars are process-wide settings too. What transformers would warn about, missing and
     unexpected weights, is checked by the callers.
     """
-    with _loading:
+    with LOADING:
         import transformers
 
         bars = transformers.utils.logging.is_progress_bar_enabled()
@@ -32,3 +38,23 @@ def quiet_transformers() -> Iterator[None]:
             transformers.utils.logging.set_verbosity(level)
             if bars:
                 transformers.utils.logging.enable_progress_bar()
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the files of ``tokenizer``, without the truncation and padding of its last call.
+
+    A fast tokenizer keeps both and would write them to ``tokenizer.json``: the file would depend on what was
+    tokenized last, and so on whether a training run was resumed.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    tokenizer.save_pretrained(folder)
+
+
+def recompute_activations(model: PreTrainedModel) -> None:
+    """Turn on activation checkpointing: the layers keep their inputs only and are computed again for the gradient."""
+    # Transformers 5 renamed gradient_checkpointing_enable.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})

@@ -23,6 +23,9 @@ RowBlocks = Sequence[tuple[slice, Linear]]
 BLOCK_ROWS = 1024
 """Vocabulary rows of a block."""
 
+ROW_MULTIPLES = ((256, 8), (1024, 64))
+"""(rows, multiple): a batch of at most so many rows is padded to this multiple; larger ones to :data:`ROW_MULTIPLE`."""
+
 ROW_MULTIPLE = 256
 """The number of rows of a large batch is padded to a multiple of this."""
 
@@ -65,7 +68,7 @@ def pad_rows(x: Tensor) -> Tensor:
 
     oneDNN compiles a kernel for every size it encounters and keeps a thousand of them: hundreds of megabytes otherwise.
     """
-    step = ROW_MULTIPLE if len(x) > ROW_MULTIPLE else 8
+    step = next((multiple for rows, multiple in ROW_MULTIPLES if len(x) <= rows), ROW_MULTIPLE)
     return F.pad(x, (0, 0, 0, -len(x) % step))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick_dtype
@@ -24,11 +25,12 @@ from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
 from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES
-from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.names import model_folder, model_name
 from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
-from dupmae_ir.models.lexical.lexicon import Lexicon
+from dupmae_ir.models.lexical.lexicon import Lexicon, Weights
+from dupmae_ir.models.masked_lm import longest as longest_input
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.types import CollectionStatistics, Document, EncoderSettings, Representation
 
@@ -58,6 +60,8 @@ class TextEncoder:
         device: torch.device,
         dtype: torch.dtype,
         lexicon: Lexicon | None = None,
+        prompts: tuple[str, str] = ("", ""),
+        query_top_k: int | None = None,
     ) -> None:
         self.name = name
         self.digest = digest
@@ -69,12 +73,15 @@ class TextEncoder:
         sides = {name: model.side(name) for name in SIDES}
         self._width = int(sides["document"].lm.config.vocab_size)
         self._lexicon = lexicon if "ot" in parts else None
-        self._pools = "ot" in parts and lexicon is None  #: whether the OT part is that of the masked-LM head
+        mixed = lexicon is not None and lexicon.settings.head_scale > 0
+        self._pools = "ot" in parts and (lexicon is None or mixed)  #: whether the masked-LM head computes OT weights
+        self._query_prompt, self._document_prompt = prompts
+        self._query_top_k = query_top_k
         self._special = frozenset(tokenizer.all_special_ids)
         self._device = device
         # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
-        packed = {id(s): PackedRetriever(s) for s in sides.values()} if pack else {}
+        packed = {number: PackedRetriever(s) for number, s in {id(s): s for s in sides.values()}.items() if pack}
         self._packed = {name: packed[id(s)] for name, s in sides.items()} if pack else None
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
 
@@ -102,26 +109,26 @@ class TextEncoder:
         """
         _check(parts, activation)
         folder = model_folder(model)
-        # A lexical OT part needs no masked-LM head.
-        lexical = Path(folder).is_dir() and read_config(folder).ot == "lexical"
-        module, tokenizer, config = load_model(folder, "ot" in parts and not lexical, activation, normalize, True)
-        lexicon = _lexicon(folder, config, module) if lexical and "ot" in parts else None
-        where = pick_device(device)[0]
-        kind = pick_dtype(dtype, where)[0]
-        document_length, query_length = _lengths(module, config, document_length, query_length)
+        where, need_ot = pick_device(device)[0], "ot" in parts and _has_head(folder)
+        module, tokenizer, config = load_model(folder, need_ot, activation, normalize, True, where.type == "cpu")
+        check_dense(folder, config, "cls" in parts)
+        lexicon = _lexicon(folder, config, module) if config.ot == "lexical" and "ot" in parts else None
+        mixed, kind = config.has_head, pick_dtype(dtype, where)[0]
         settings = EncoderSettings(
-            document_length=document_length,
-            query_length=query_length,
+            *_lengths(module, config, document_length, query_length),
             top_k=_positive("top_k", top_k or config.top_k),
             activation=config.activation,
             dtype=str(kind).removeprefix("torch."),
             device=str(where),
             title_separator=config.title_separator if title_separator is None else title_separator,
-            impact_scale=config.impact_scale if lexicon is None else float(lexicon.settings.document_scale),
+            impact_scale=config.impact_scale if lexicon is None or mixed else float(lexicon.settings.document_scale),
             normalize=config.normalize,
             ot=config.ot,
+            head_scale=config.lexical.head_scale if config.lexical else 0.0,
         )
-        return cls(model_name(model), folder_digest(folder), module, tokenizer, settings, parts, where, kind, lexicon)
+        named = (model_name(model), folder_digest(folder))
+        prompts, last = (config.query_prompt, config.document_prompt), config.query_top_k
+        return cls(*named, module, tokenizer, settings, parts, where, kind, lexicon, prompts, last)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).
@@ -130,6 +137,7 @@ class TextEncoder:
         """
         if self._lexicon is not None:
             return self.encode_collection([Document("", text) for text in texts])
+        texts = _after(self._document_prompt, texts)
         return self._encode(self._tokenise(texts, self.settings.document_length), "document", self.settings.top_k)
 
     def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
@@ -139,23 +147,24 @@ class TextEncoder:
         if self._lexicon is None:
             return self.encode_documents(texts)
         pieces = self._tokenise(texts, self.settings.document_length)
-        cls = self._encode(pieces, "document", 0).cls
         rows = [
             self._lexicon.document(document.title, document.text, self._ordinary(p))
             for document, p in zip(documents, pieces, strict=True)
         ]
-        return Representation(cls, self._lexicon.matrix(rows, self.settings.top_k))
+        return self._encode_lexical(pieces, "document", rows, self.settings.top_k)
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``cap`` largest OT weights of each text.
 
-        DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query.
+        DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query. Of a
+        SparseEncoder with ``max_active_dims``, no more than these are kept.
         """
-        keep, pieces = _positive("cap", cap), self._tokenise(texts, self.settings.query_length)
+        keep = min(_positive("cap", cap), self._query_top_k or cap)
+        pieces = self._tokenise(_after(self._query_prompt, texts), self.settings.query_length)
         if self._lexicon is None:
             return self._encode(pieces, "query", keep)
         rows = [self._lexicon.query(text, self._ordinary(p)) for text, p in zip(texts, pieces, strict=True)]
-        return Representation(self._encode(pieces, "query", 0).cls, self._lexicon.matrix(rows, keep))
+        return self._encode_lexical(pieces, "query", rows, keep)
 
     def for_collection(self, collection: CollectionStatistics) -> TextEncoder:
         """The encoder with query weights for a collection; itself unless the OT part is lexical."""
@@ -170,6 +179,27 @@ class TextEncoder:
         if self._lexicon is None or self.terms is None:
             return {}
         return {self.terms[dimension]: name for dimension, name in self._lexicon.names(text).items()}
+
+    def term_spans(self, text: str) -> list[tuple[str, int, int]]:
+        """(index term, start, end) of each place of ``text`` that gives a term: stems, then word pieces."""
+        if (terms := self.terms) is None:
+            return []
+        found = [] if self._lexicon is None else [(terms[d], a, b) for d, a, b in self._lexicon.spans(text)]
+        if (splitter := self._splitter) is not None:
+            pieces = splitter.encode(text, add_special_tokens=False)
+            found += [(terms[i], a, b) for i, (a, b) in zip(pieces.ids, pieces.offsets, strict=True) if a < b]
+        return found
+
+    @cached_property
+    def _splitter(self) -> Tokenizer | None:
+        """The tokenizer without truncation, with offsets; None for one written in Python."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            return None
+        own = Tokenizer.from_str(backend.to_str())
+        own.no_truncation()
+        own.no_padding()
+        return own
 
     @cached_property
     def terms(self) -> list[str] | None:
@@ -201,6 +231,23 @@ class TextEncoder:
     def _ordinary(self, pieces: Sequence[int]) -> list[int]:
         """Word pieces without special tokens."""
         return [piece for piece in pieces if piece not in self._special]
+
+    def _encode_lexical(self, pieces: list[list[int]], side: str, rows: Sequence[Weights], keep: int) -> Representation:
+        """[CLS] vectors, and the ``keep`` largest of the lexical weights ``rows`` with those of the head added."""
+        assert self._lexicon is not None
+        if not self._pools:
+            return Representation(self._encode(pieces, side, 0).cls, self._lexicon.matrix(rows, keep))
+        cls = np.zeros((len(rows), self.dim), np.float32) if self.dim else None
+        found: list[sp.csr_matrix] = [sp.csr_matrix((1, self._lexicon.width), dtype=np.float32)] * len(rows)
+        for batch, (dense, _, head) in self._batches(pieces, side, WHOLE):
+            if cls is not None and dense is not None:
+                cls[batch] = dense.float().cpu().numpy()
+            assert head is not None
+            heads = head.float().cpu().numpy()
+            for row, one in zip(batch, heads, strict=True):
+                found[row] = self._lexicon.matrix([rows[row]], keep, [one])
+        width = (0, self._lexicon.width)
+        return Representation(cls, sp.vstack(found, format="csr") if found else sp.csr_matrix(width, dtype=np.float32))
 
     def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:
         """The parts that a forward pass computes."""
@@ -271,6 +318,10 @@ class TextEncoder:
 
     def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
         cls, ot = self.dim is not None, self._pools
+        if keep == WHOLE:
+            packed = self._packed[side](pieces, cls) if self._packed is not None else None
+            dense, weights = packed or self.model.side(side)(*self._pad(pieces), cls=cls)
+            return dense, None, weights
         if self._packed is not None:
             dense, top = self._packed[side].top(pieces, cls, keep if ot else 0)
         else:
@@ -288,6 +339,8 @@ class TextEncoder:
         return ids.to(self._device), mask.to(self._device)
 
 
+WHOLE = -1
+"""In place of a number of weights: the whole OT part, as (b, V) weights without ids."""
 _NO_IDS = np.zeros(0, np.int64)
 _NO_WEIGHTS = np.zeros(0, np.float32)
 
@@ -302,12 +355,26 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> Iterator[list[int]
         start += size
 
 
+def _after(prompt: str, texts: Sequence[str]) -> Sequence[str]:
+    return [prompt + text for text in texts] if prompt else texts
+
+
 def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """The index term of each vocabulary id; ids without a token get a name that cannot occur in a text."""
+    """The index term of each vocabulary id.
+
+    Ids without a token, and tokens with white space (ModernBERT's runs of blanks), which Lucene would split, get a name
+    that cannot occur in a text.
+    """
     terms = [f"[unnamed{i}]" for i in range(size)]
     for token, i in tokenizer.get_vocab().items():
-        terms[i] = token
+        if token and not any(map(str.isspace, token)):
+            terms[i] = token
     return terms
+
+
+def _has_head(folder: Path) -> bool:
+    """Whether the OT part needs the masked-LM head; a lexical one does not, unless the head's weights are added."""
+    return not folder.is_dir() or read_config(folder).has_head
 
 
 def _lexicon(folder: Path, config: ModelConfig, model: Retriever | UntiedRetriever) -> Lexicon:
@@ -326,8 +393,7 @@ def _lengths(
     model: Retriever | UntiedRetriever, config: ModelConfig, document_length: int | None, query_length: int | None
 ) -> tuple[int, int]:
     """Lengths of documents and queries, those of ``config`` by default, within the model's limit."""
-    limits = (getattr(model.side(s).lm.config, "max_position_embeddings", 512) for s in SIDES)
-    longest = min(map(int, limits))
+    longest = min(longest_input(model.side(s).lm) for s in SIDES)
     return (
         _length("document", document_length or min(config.document_length, longest), longest),
         _length("query", query_length or min(config.query_length, longest), longest),

@@ -43,10 +43,11 @@ Top = tuple[Tensor, Tensor]
 
 
 def can_pack(model: Retriever) -> bool:
-    """True for BERT models with GELU and absolute positions; other families use padded batches."""
+    """True for BERT models with GELU, absolute positions and max pooling; others use padded batches."""
     config = model.lm.config
     return (
-        type(model.lm).__name__ in {"BertForMaskedLM", "BertModel"}
+        model.ot_pooling == "max"
+        and type(model.lm).__name__ in {"BertForMaskedLM", "BertModel", "PlainBert", "PlainEncoder"}
         and config.hidden_act == "gelu"
         and getattr(config, "position_embedding_type", "absolute") == "absolute"
     )
@@ -132,13 +133,14 @@ class PackedRetriever:
         return ids, lengths, self.hidden(ids, lengths)
 
     def _cls(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        if self.model.pooling == "mean":
-            return self.model.project(torch.stack([states.mean(0) for states in hidden.split(list(lengths))]))
+        if self.model.pooling != "cls":
+            texts = hidden.split(list(lengths))
+            return self.model.project(torch.stack([_mean(states, self.model.pooling) for states in texts]))
         return self.model.project(hidden[_starts(lengths)])
 
     def _first_cls(self, texts: Sequence[Sequence[int]]) -> Tensor:
         """[CLS] vectors of texts whose token states nothing else needs."""
-        if self.model.pooling == "mean":
+        if self.model.pooling != "cls":
             _, sizes, hidden = self._forward(texts)
             return self._cls(hidden, sizes)
         ids, lengths = torch.tensor([i for t in texts for i in t]), [len(t) for t in texts]
@@ -168,11 +170,11 @@ class PackedRetriever:
         model, head = self.model, head_of(self.model.lm)
         pooled = pooling.ot_max_packed(states, counts, self._words, head.bias)
         excluded = ~(model.term_mask & (torch.tensor(counts) > 0).unsqueeze(1))
-        return pooling.ACTIVATIONS[model.activation](pooled.masked_fill_(excluded, 0.0))
+        return model.activated(pooled.masked_fill_(excluded, 0.0))
 
     def _top(self, hidden: Tensor, ids: Tensor, lengths: Sequence[int], keep: int) -> Top:
         states, counts = self._pooled_states(hidden, ids, lengths)
-        if self._screens and (top := self._screened_top(states, counts, keep)):
+        if self._screens and keep < len(self.model.term_mask) and (top := self._screened_top(states, counts, keep)):
             self.screened += len(counts)
             return top
         self.unscreened += len(counts)
@@ -185,7 +187,7 @@ class PackedRetriever:
         if int(chosen.sum()) > MOST_CANDIDATES * keep * len(counts):
             return None
         words, values = refine(self._screen, states, counts, chosen)
-        weights = pooling.ACTIVATIONS[model.activation](values)
+        weights = model.activated(values)
         places, weights = pooling.strongest(weights, keep)
         return words.gather(1, places.clamp_min(0)).masked_fill_(places < 0, -1), weights
 
@@ -260,6 +262,14 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.reshape(n * heads, x.shape[2], width) for x in (q, k, v))
     shares = torch.softmax(torch.bmm(q, k.transpose(1, 2)).float().mul_(width**-0.5), -1)
     return torch.bmm(shares.to(v.dtype), v).view(n, heads, queries, width).transpose(1, 2)
+
+
+def _mean(states: Tensor, pooling: str) -> Tensor:
+    """(L, d) states of a text -> (d,): their mean, or with ``weighted-mean`` the n-th state n times as heavy."""
+    if pooling == "mean":
+        return states.mean(0)
+    weights = torch.arange(1, len(states) + 1, dtype=states.dtype).unsqueeze(1)
+    return (states * weights).sum(0) / weights.sum()
 
 
 def _starts(lengths: Sequence[int]) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.masked_lm import embed, encoder_of, head_of, shape_of
+from dupmae_ir.models.objectives.anchor import Anchor, Masked
 from dupmae_ir.models.objectives.decoders import DecoderLayer
 from dupmae_ir.models.objectives.token_loss import IGNORED, token_cross_entropy
 
@@ -24,6 +25,8 @@ class Bottleneck(nn.Module):
 
     The decoders that a subclass adds are the only new parameters.
     """
+
+    anchor: Anchor | None = None  #: what [CLS] is held to, if anything
 
     def __init__(self, lm: PreTrainedModel) -> None:
         super().__init__()
@@ -46,6 +49,16 @@ class Bottleneck(nn.Module):
         labelled = labels != IGNORED
         # Only labelled tokens pass through the head.
         return token_cross_entropy(head.transform(hidden[labelled]), labels[labelled], head.weight, head.bias)
+
+    def anchored(self, loss: Tensor, terms: Terms, *texts: Masked) -> tuple[Tensor, Terms]:
+        """``loss`` and ``terms`` with the distance of [CLS] from the anchor; unchanged without one.
+
+        ``texts``: the masked texts that the decoders' [CLS] vectors come from.
+        """
+        if self.anchor is None:
+            return loss, terms
+        distance = torch.stack([self.anchor.distance(t) for t in texts]).mean()
+        return loss + self.anchor.weight * distance, {**terms, "anchor": distance}
 
     def decoder_input(self, cls: Tensor, ids: Tensor) -> Tensor:
         """[h_cls, embeddings of the other tokens]: (B, L, d). h_cls has no position embedding."""

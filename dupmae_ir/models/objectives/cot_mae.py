@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dupmae_ir.models.masked_lm import shape_of
+from dupmae_ir.models.objectives.anchor import Masked
 from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms, decoder_layers
 from dupmae_ir.models.objectives.decoders import CausalBlock, causal
 from dupmae_ir.models.objectives.token_loss import IGNORED
@@ -79,4 +80,5 @@ class CoTMAE(LeftToRight):
         if len(self.d_head):
             context = batch["dec_head_input_ids"], batch["dec_head_attention_mask"]
             terms["causal_decoder"] = self.left_to_right(cls, *context)
-        return torch.stack(list(terms.values())).sum(), terms
+        texts = Masked(hidden, batch["input_ids"], batch["attention_mask"], batch["labels"])
+        return self.anchored(torch.stack(list(terms.values())).sum(), terms, texts)

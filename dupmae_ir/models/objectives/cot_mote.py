@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from dupmae_ir.errors import UsageError
 from dupmae_ir.models.experts import Experts, TextType, separate, siamese, with_experts
 from dupmae_ir.models.masked_lm import head_of, shape_of
+from dupmae_ir.models.objectives.anchor import Masked
 from dupmae_ir.models.objectives.bottleneck import Terms
 from dupmae_ir.models.objectives.cot_mae import LeftToRight
 from dupmae_ir.models.pooling import ACTIVATIONS, ot_max
@@ -88,7 +89,9 @@ class CoTMoTE(LeftToRight):
             terms["causal_den"] = self.left_to_right(passage[:, :1], *context)
         if self.decode_from in ("spr", "both"):
             terms["causal_spr"] = self.left_to_right(self.spr_as_hidden(self.spr(passage, mask)), *context)
-        return torch.stack(list(terms.values())).sum(), terms
+        read = Masked(passage, batch["input_ids"], mask, batch["labels"])
+        asked = Masked(query, batch["query_input_ids"], batch["query_attention_mask"], batch["query_labels"])
+        return self.anchored(torch.stack(list(terms.values())).sum(), terms, read, asked)
 
     @property
     def word_embeddings(self) -> Tensor:

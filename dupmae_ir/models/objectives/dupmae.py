@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.masked_lm import head_of, shape_of
+from dupmae_ir.models.objectives.anchor import Masked
 from dupmae_ir.models.objectives.bottleneck import Terms
 from dupmae_ir.models.objectives.retromae import RetroMAE
 from dupmae_ir.models.pooling import ot_max
@@ -58,7 +59,9 @@ class DupMAE(RetroMAE):
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         terms = self.terms(hidden, batch)
         terms["bow"] = self.bag_of_words(hidden, batch)
-        return terms["mlm"] + self.decoder_weight * terms["decoder"] + self.bow_weight * terms["bow"], terms
+        loss = terms["mlm"] + self.decoder_weight * terms["decoder"] + self.bow_weight * terms["bow"]
+        texts = Masked(hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"])
+        return self.anchored(loss, terms, texts)
 
     def bag_of_words(self, hidden: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Mean over the texts of -sum_v w_v log softmax(mu_X)_v (Eq. 6-8)."""

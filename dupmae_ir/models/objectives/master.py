@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dupmae_ir.models.objectives.anchor import Masked
 from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms, decoder_layers
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ class MASTER(Bottleneck):
         """
         terms: Terms = {}
         passage = self._encode_masked(batch, "input_ids", "attention_mask", "labels", terms, "mlm_passage")
-        cls_for = dict.fromkeys(self.tasks, passage)
+        read_for = dict.fromkeys(self.tasks, passage)
         if "npr" in self.tasks:
-            cls_for["npr"] = self._encode_masked(
+            read_for["npr"] = self._encode_masked(
                 batch,
                 "next_encoder_input_ids",
                 "next_encoder_attention_mask",
@@ -76,7 +77,7 @@ class MASTER(Bottleneck):
                 "mlm_neighbour",
             )
         if "cmp" in self.tasks:
-            cls_for["cmp"] = self._encode_masked(
+            read_for["cmp"] = self._encode_masked(
                 batch,
                 "overlap_encoder_input_ids",
                 "attention_mask",
@@ -86,15 +87,16 @@ class MASTER(Bottleneck):
             )
         for task in self.tasks:
             prefix, mask = _INPUTS[task]
-            ids, labels = batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"]
-            terms[task] = self.decode(getattr(self, self.decoder_of[task]), cls_for[task], ids, batch[mask], labels)
-        return torch.stack(list(terms.values())).sum(), terms
+            ids, labels, cls = batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"], read_for[task][:, :1]
+            terms[task] = self.decode(getattr(self, self.decoder_of[task]), cls, ids, batch[mask], labels)
+        texts = Masked(passage, batch["input_ids"], batch["attention_mask"], batch["labels"])
+        return self.anchored(torch.stack(list(terms.values())).sum(), terms, texts)
 
     def _encode_masked(
         self, batch: dict[str, Tensor], ids: str, mask: str, labels: str, terms: Terms, name: str
     ) -> Tensor:
-        """[CLS] vector (B, 1, d) of a masked text; its masked-LM loss joins ``terms`` if it is part of the sum."""
+        """Hidden states (B, L, d) of a masked text; its masked-LM loss joins ``terms`` if it is part of the sum."""
         hidden = self.encode(batch[ids], batch[mask])
         if self.encoder_losses == "all" or name == "mlm_passage":
             terms[name] = self.predict(hidden, batch[labels])
-        return hidden[:, :1]
+        return hidden

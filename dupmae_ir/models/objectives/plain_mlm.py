@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from dupmae_ir.models.objectives.anchor import Masked
 from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms
 
 
@@ -14,4 +15,5 @@ class PlainMLM(Bottleneck):
         """The loss and its terms. ``batch``: ``encoder_ids, attention_mask, encoder_labels``, each (B, L)."""
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         loss = self.predict(hidden, batch["encoder_labels"])
-        return loss, {"mlm": loss}
+        texts = Masked(hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"])
+        return self.anchored(loss, {"mlm": loss}, texts)

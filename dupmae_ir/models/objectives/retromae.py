@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.masked_lm import position_rows
+from dupmae_ir.models.objectives.anchor import Masked
 from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms, decoder_layers
 from dupmae_ir.models.objectives.decoders import unpack
 
@@ -49,7 +50,8 @@ class RetroMAE(Bottleneck):
         """
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         terms = self.terms(hidden, batch)
-        return torch.stack(list(terms.values())).sum(), terms
+        texts = Masked(hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"])
+        return self.anchored(torch.stack(list(terms.values())).sum(), terms, texts)
 
     def terms(self, hidden: Tensor, batch: dict[str, Tensor]) -> Terms:
         """Losses of encoder and decoder from the (B, L, d) hidden states of the masked text."""

@@ -1,9 +1,9 @@
 """Cross-entropy over the vocabulary without materialising the (N, V) logits of all tokens.
 
 The gradient is computed chunk by chunk during the forward pass, while a chunk's logits exist, and the backward pass
-only scales it. Memory is therefore three tensors of a chunk's logits plus the gradients, independent of batch and
-length. The (V, d) gradient, which any implementation has to return, exists from the forward pass on, and twice while it
-is scaled. benchmarks/heads_memory.py measures the memory above the parameters' gradients.
+only scales it. Memory is therefore at most three tensors of a chunk's logits, shared by the chunks, plus the gradients,
+independent of batch and length. The (V, d) gradient, which any implementation has to return, exists from the forward
+pass on, and twice while it is scaled. benchmarks/heads_memory.py measures the memory above the parameters' gradients.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ def token_cross_entropy(
 
 
 class _TokenLoss(torch.autograd.Function):
-    """Loss and its gradients for unit upstream gradient, computed together."""
+    """Loss and its gradients for unit upstream gradient, computed together.
+
+    The gradients of weight and bias are kept as sums over the tokens, which the backward pass divides by their number.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, chunk: int) -> Tensor:
         exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         needs = ctx.needs_input_grad
-        count = max(1, len(labels))
+        ctx.share = 1 / max(1, len(labels))
         loss = hidden.new_zeros((), dtype=exact)
         grad_hidden = torch.empty_like(hidden) if needs[0] else None
         grad_weight = torch.zeros_like(weight, dtype=exact) if needs[2] else None
@@ -49,23 +52,23 @@ class _TokenLoss(torch.autograd.Function):
         kind = hidden.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
         table = weight.to(dtype)
+        room = _Room(min(chunk, len(labels)), weight, dtype, exact)
         for start in range(0, len(labels), chunk):
             part = slice(start, start + chunk)
             tokens, targets = hidden[part].to(dtype), labels[part].unsqueeze(1)
-            logits = torch.mm(tokens, table.t()).to(exact)
-            if bias is not None:
-                logits += bias
-            loss += (torch.logsumexp(logits, 1) - logits.gather(1, targets).squeeze(1)).sum() / count
+            logs = room.log_softmax(tokens, table, bias)
+            loss -= logs.gather(1, targets).sum() * ctx.share
             if not any(needs):
                 continue
-            # d loss / d logits = (softmax - one hot) / count
-            slope = logits.softmax(1).scatter_add_(1, targets, logits.new_full(targets.shape, -1.0)).div_(count)
-            if grad_hidden is not None:
-                grad_hidden[part] = torch.mm(slope.to(dtype), table).to(hidden.dtype)
-            if grad_weight is not None:
-                _add_product(grad_weight, slope.to(dtype).t(), tokens)
+            # d loss / d logits = (softmax - one hot) / tokens
+            slope = logs.exp_().scatter_add_(1, targets, logs.new_full(targets.shape, -1.0))
             if grad_bias is not None:
                 grad_bias += slope.sum(0)
+            slope = room.rounded(slope)
+            if grad_hidden is not None:
+                grad_hidden[part] = torch.mm(slope, table).to(hidden.dtype).mul_(ctx.share)
+            if grad_weight is not None:
+                room.add_product(grad_weight, slope.t(), tokens)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return loss
@@ -77,15 +80,42 @@ class _TokenLoss(torch.autograd.Function):
         return (
             None if grad_hidden is None else grad_hidden * up.to(grad_hidden.dtype),
             None,
-            None if grad_weight is None else (grad_weight * up).to(ctx.dtypes[0]),
-            None if grad_bias is None else (grad_bias * up).to(ctx.dtypes[1]),
+            None if grad_weight is None else (grad_weight * (up * ctx.share)).to(ctx.dtypes[0]),
+            None if grad_bias is None else (grad_bias * (up * ctx.share)).to(ctx.dtypes[1]),
             None,
         )
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add the product a b to ``total`` in place, without a temporary of its size where the dtypes match."""
-    if a.dtype == total.dtype:
-        total.addmm_(a, b)
-    else:
-        total += torch.mm(a, b)
+class _Room:
+    """Memory that the chunks of one loss share.
+
+    Allocated for each chunk, tensors of this size cost a fifth of the loss on a CPU: the system clears their pages.
+    """
+
+    def __init__(self, rows: int, weight: Tensor, dtype: torch.dtype, exact: torch.dtype) -> None:
+        shape = (rows, len(weight))
+        self.products = weight.new_empty(shape, dtype=dtype)
+        self.logits, self.logs = (weight.new_empty(shape, dtype=exact) for _ in range(2))
+        self._sums: tuple[Tensor, Tensor] | None = None
+
+    def log_softmax(self, tokens: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
+        """(n, V) log-probabilities of (n, d) tokens; overwritten by the next call."""
+        rows = slice(0, len(tokens))
+        logits = self.logits[rows].copy_(torch.mm(tokens, table.t(), out=self.products[rows]))
+        if bias is not None:
+            logits += bias
+        return torch.log_softmax(logits, 1, out=self.logs[rows])
+
+    def rounded(self, slope: Tensor) -> Tensor:
+        """(n, V) ``slope`` in the dtype of the products."""
+        return self.products[: len(slope)].copy_(slope)
+
+    def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
+        """Add the product a b to ``total`` in place."""
+        if a.dtype == total.dtype:
+            total.addmm_(a, b)
+            return
+        if self._sums is None:
+            self._sums = torch.empty_like(total, dtype=a.dtype), torch.empty_like(total)
+        product, exact = self._sums
+        total += exact.copy_(torch.mm(a, b, out=product))

@@ -15,10 +15,11 @@ from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.export.__main__ import main
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.compact import (
+    GROUP,
     METADATA,
     VERSION,
-    dequantise_rows,
-    quantise_rows,
+    dequantise,
+    quantise,
     read_compact,
     save_compact,
     write_compact,
@@ -39,47 +40,66 @@ def compact(tiny_folder, tmp_path):
     return tmp_path / "compact"
 
 
-def test_the_error_of_a_weight_is_at_most_half_its_rows_factor():
+def test_the_error_of_a_weight_is_at_most_half_the_factor_of_its_group():
     torch.manual_seed(0)
-    matrix = torch.randn(50, 33) * torch.logspace(-6, 3, 50).unsqueeze(1)
+    matrix = torch.randn(50, 2 * GROUP + 33) * torch.logspace(-6, 3, 50).unsqueeze(1)
+    matrix[:, GROUP : 2 * GROUP] *= 1e-4
     matrix[7] = 0
-    codes, scale = quantise_rows(matrix)
-    error = (dequantise_rows(codes, scale) - matrix).abs().amax(1)
+    codes, scale = quantise(matrix)
     assert codes.dtype == torch.int8
-    assert torch.equal(scale, matrix.abs().amax(1) / 127)
-    assert bool((error <= scale * 0.5001).all())
-    assert bool((error[scale > 0] > 0).all())
-    assert error[7] == 0
+    assert codes.shape == matrix.shape
+    assert (scale.dtype, scale.shape) == (torch.bfloat16, (50, 3))
+    read = dequantise(codes, scale)
+    for group, columns in enumerate((slice(0, GROUP), slice(GROUP, 2 * GROUP), slice(2 * GROUP, None))):
+        largest = matrix[:, columns].abs().amax(1)
+        factor = scale[:, group].float()
+        assert bool((factor >= largest / 127).all())  # rounded up: no weight is clipped
+        assert bool((factor <= largest / 127 * 1.008).all())  # 8 bits of precision
+        error = (read - matrix)[:, columns].abs().amax(1)
+        assert bool((error <= factor * 0.5001).all())
+        assert bool((error[factor > 0] > 0).all())
+        assert error[7] == 0
 
 
 def test_a_matrix_of_zeros_has_no_codes():
-    codes, scale = quantise_rows(torch.zeros(5, 3))
+    codes, scale = quantise(torch.zeros(5, 3))
     assert codes.shape == (0, 3)
-    assert torch.equal(dequantise_rows(codes, scale), torch.zeros(5, 3))
+    assert torch.equal(dequantise(codes, scale), torch.zeros(5, 3))
 
 
 def test_a_file_contains_codes_factors_and_the_other_tensors_unchanged(tmp_path):
     state = {
-        "matrix": torch.randn(4, 6).half(),
+        "matrix": torch.randn(4, 70).half(),
+        "value.weight": torch.randn(4, 70),
+        "position_embeddings": torch.randn(3, 70).half(),
+        "diagonal": torch.randn(6).diag(),
         "bias": torch.randn(6).half(),
-        "zeros": torch.zeros(3, 5),
+        "zeros": torch.zeros(5, 5),
         "ids": torch.arange(6).view(1, 6),
     }
-    assert save_compact(state, tmp_path / "w") == 2
+    assert save_compact(state, tmp_path / "w", keep=["value"]) == 2
     stored = load_file(tmp_path / "w")
-    assert {n: t.dtype for n, t in stored.items()} == {
-        "matrix": torch.int8,
-        "matrix.scale": torch.float32,
-        "bias": torch.float16,
-        "zeros": torch.int8,
-        "zeros.scale": torch.float32,
-        "ids": torch.int64,
+    assert {n: (t.dtype, tuple(t.shape)) for n, t in stored.items()} == {
+        "matrix": (torch.int8, (4, 70)),
+        "matrix.scale": (torch.bfloat16, (4, 2)),
+        "value.weight": (torch.float16, (4, 70)),
+        "position_embeddings": (torch.float16, (3, 70)),
+        "diagonal.diagonal": (torch.float32, (6,)),
+        "bias": (torch.float16, (6,)),
+        "zeros": (torch.int8, (0, 5)),
+        "zeros.scale": (torch.bfloat16, (5, 1)),
+        "ids": (torch.int64, (1, 6)),
     }
     read = read_compact(tmp_path / "w")
-    assert torch.equal(read["matrix"], stored["matrix"].float() * stored["matrix.scale"][:, None])
-    assert torch.equal(read["bias"], state["bias"].float())
-    assert torch.equal(read["zeros"], state["zeros"])
-    assert torch.equal(read["ids"], state["ids"])
+    assert set(read) == set(state)
+    factors = stored["matrix.scale"].float()
+    assert torch.equal(read["matrix"][:, :64], stored["matrix"][:, :64].float() * factors[:, :1])
+    assert torch.equal(read["matrix"][:, 64:], stored["matrix"][:, 64:].float() * factors[:, 1:])
+    assert torch.equal(read["value.weight"], state["value.weight"].half().float())
+    for name in ("position_embeddings", "diagonal", "bias", "zeros", "ids"):
+        assert torch.equal(read[name], state[name].float() if state[name].is_floating_point() else state[name]), name
+    with pytest.raises(CheckpointError, match="no matrix has 'bia' in its name"):
+        save_compact(state, tmp_path / "w", keep=["bia"])
 
 
 def test_a_loaded_model_has_the_dequantised_weights(tiny_retriever, compact, tiny_folder):
@@ -171,7 +191,7 @@ def damage_metadata(folder):
 
 
 def damage_version(folder):
-    rewritten(folder, lambda _: None, {METADATA: "2"})
+    rewritten(folder, lambda _: None, {METADATA: "1"})
 
 
 def damage_lost_scale(folder):
@@ -183,11 +203,15 @@ def damage_lost_codes(folder):
 
 
 def damage_scale_rows(folder):
-    rewritten(folder, lambda s: s.update({f"{FIRST}.scale": torch.ones(3)}))
+    rewritten(folder, lambda s: s.update({f"{FIRST}.scale": torch.ones(3, 1).bfloat16()}))
 
 
 def damage_scale_values(folder):
     rewritten(folder, lambda s: s[f"{FIRST}.scale"].fill_(float("nan")))
+
+
+def damage_diagonal(folder):
+    rewritten(folder, lambda s: s.update({f"{FIRST}.diagonal": torch.ones(2, 2)}))
 
 
 def damage_codes_type(folder):

@@ -52,6 +52,7 @@ def write(folder, pooling="mean", dense=None, normalize=True, length=16, old=Tru
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 CASES = [("mean", None, True), ("cls", None, False), ("mean", IDENTITY, True), ("mean", IDENTITY, False)]
+CASES += [("weightedmean", None, True)]
 
 
 @pytest.mark.parametrize(("pooling", "dense", "normalize"), CASES)
@@ -68,6 +69,27 @@ def test_vectors_equal_those_of_sentence_transformers(tmp_path, pooling, dense, 
     if pooling == "mean":
         plain, _, _ = load_model(folder, need_ot=False)
         assert plain.pooling == "cls"  # training starts from [CLS]
+
+
+PROMPTS = [
+    ({"query": "query: ", "document": "passage: ", "sts": "x"}, None),
+    ({"query": "query: ", "passage": "passage: ", "all": "every: "}, "all"),
+]
+
+
+@pytest.mark.parametrize(("prompts", "default"), PROMPTS)
+def test_prompts_are_those_of_queries_and_documents(tmp_path, prompts, default):
+    st = pytest.importorskip("sentence_transformers")
+    folder = write(tmp_path / "m")
+    settings = {"prompts": prompts, "default_prompt_name": default}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    model = st.SentenceTransformer(str(folder), device="cpu")
+    encoder = load_encoder(str(folder), parts=("cls",))
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS).cls, model.encode_query(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS).cls, model.encode_document(TEXTS), atol=1e-5)
+    write_sentence_transformers(folder, tmp_path / "out", "cls")
+    out = st.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    np.testing.assert_allclose(out.encode_query(TEXTS), model.encode_query(TEXTS), atol=1e-5)
 
 
 def test_the_package_of_minilm_equals_sentence_transformers():
@@ -98,6 +120,17 @@ def test_the_modules_are_part_of_the_digest(tmp_path):
     assert folder_digest(folder) != before
 
 
+def test_without_a_length_of_its_own_a_folder_has_the_tokenizers(tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    folder = write(tmp_path / "m")
+    (folder / "sentence_bert_config.json").write_text("{}")  # version 6 stores the length in the tokenizer
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 20}))
+    theirs, ours = st.SentenceTransformer(str(folder), device="cpu"), load_encoder(str(folder), parts=("cls",))
+    assert (ours.settings.query_length, ours.settings.document_length) == (20, 20)
+    np.testing.assert_allclose(ours.encode_queries(TEXTS).cls, theirs.encode_query(TEXTS), atol=1e-5)
+
+
 def test_pooling_as_version_6_writes_it(tmp_path):
     folder = write(tmp_path / "m", "mean", old=False)
     assert load_model(folder, need_ot=False, published=True)[2].pooling == "mean"
@@ -124,10 +157,8 @@ def listed(*types):
 REFUSED = {
     "pooling max is": changed("1_Pooling/config.json", pooling_mode="max"),
     "pooling cls and mean is": changed("1_Pooling/config.json", pooling_mode=["cls", "mean"]),
-    "pooling weightedmean_tokens is": lambda f: (f / "1_Pooling" / "config.json").write_text(
-        json.dumps({"pooling_mode_weightedmean_tokens": True})
-    ),
-    r"prompts \(query\) are not": changed("config_sentence_transformers.json", prompts={"query": "query: "}),
+    "pooling lasttoken is": changed("1_Pooling/config.json", pooling_mode="lasttoken"),
+    "without the tokens of the prompt": changed("1_Pooling/config.json", include_prompt=False),
     "modules Transformer, Pooling, LayerNorm are": listed("Transformer", "Pooling", "LayerNorm"),
     "modules Transformer, Normalize, Pooling are": listed("Transformer", "Normalize", "Pooling"),
     "modules Router are": listed("Router"),

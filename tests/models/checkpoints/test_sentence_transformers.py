@@ -173,6 +173,36 @@ def test_two_encoders_become_a_router(tmp_path, part):
     np.testing.assert_allclose(got, documents.ot.toarray(), atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+def test_an_export_has_all_weights_and_needs_no_arguments(tmp_path, family):
+    """The ONNX backend refuses arguments of the model's class, and transformers reports weights that are missing."""
+    from transformers import AutoModel
+
+    export(saved(tmp_path / "model", retriever(family=family)), tmp_path / "dense", "cls")
+    assert "model_args" not in json.loads((tmp_path / "dense" / "sentence_bert_config.json").read_text())
+    _, info = AutoModel.from_pretrained(tmp_path / "dense", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+@pytest.mark.parametrize(("backend", "package"), [("onnx", "onnxruntime"), ("openvino", "intel.openvino")])
+@pytest.mark.filterwarnings("ignore")  # of optimum and the tracer
+def test_vectors_are_equal_under_the_other_backends(tmp_path, backend, package, family):
+    """optimum requires an older transformers than the pinned one, so this runs in an environment of its own."""
+    pytest.importorskip(f"optimum.{package}")
+    folder = saved(tmp_path / "model", retriever(family=family, activation="log1p"))
+    want = load_encoder(folder).encode_documents(TEXTS)
+    for part in ("cls", "ot"):
+        export(folder, tmp_path / part, part)
+    exact = {"model_kwargs": {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}} if backend == "openvino" else {}
+    one = st.SentenceTransformer(str(tmp_path / "cls"), device="cpu", backend=backend, **exact)
+    np.testing.assert_allclose(one.encode_document(TEXTS), want.cls, atol=1e-5)
+    other = st.SparseEncoder(str(tmp_path / "ot"), device="cpu", backend=backend, **exact)
+    np.testing.assert_allclose(rows(other.encode_document(TEXTS, max_active_dims=6)), want.ot.toarray(), atol=1e-5)
+
+
 def test_the_model_is_not_modified(tmp_path):
     folder = saved(tmp_path / "model", retriever())
     before = load_encoder(folder).digest
@@ -245,10 +275,10 @@ def test_the_default_model(tmp_path):
         "what is a decorator",
     ]
     ours = load_encoder()
-    for part in ("cls", "ot"):
-        export(default_model_path(), tmp_path / part, part)
+    export(default_model_path(), tmp_path / "cls", "cls")
     np.testing.assert_allclose(
         dense(tmp_path / "cls").encode_document(passages), ours.encode_documents(passages).cls, atol=1e-5
     )
-    want = ours.encode_documents(passages).ot.toarray()
-    np.testing.assert_allclose(rows(sparse(tmp_path / "ot").encode_document(passages)), want, atol=1e-4)
+    with pytest.raises(UsageError, match="its OT part is lexical, without an equivalent"):
+        export(default_model_path(), tmp_path / "ot", "ot")
+    assert not (tmp_path / "ot").exists()

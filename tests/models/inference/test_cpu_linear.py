@@ -58,3 +58,12 @@ def test_wrong_onednn_results_are_detected(monkeypatch):
 
 def test_other_dtypes_use_torch():
     assert cpu_linear.pick_linear(torch.float64)[0] is cpu_linear.torch_linear
+
+
+def test_batches_have_few_sizes_and_little_padding():
+    rows = range(1, 4097)
+    padded = [len(cpu_linear.pad_rows(torch.ones(n, 1))) for n in rows]
+    assert all(n <= p for n, p in zip(rows, padded, strict=True))
+    assert len(set(padded)) < 100  # oneDNN keeps a thousand kernels, for about five layers of each size
+    assert max(p / n for n, p in zip(rows, padded, strict=True) if n > 64) < 1.25
+    assert cpu_linear.pad_rows(torch.ones(5, 2))[5:].tolist() == [[0, 0]] * 3

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dupmae_ir.models.lexical.analyzer import LONGEST_TOKEN, porter, stems
+from dupmae_ir.models.lexical.analyzer import LONGEST_TOKEN, parts, porter, stems, stems_and_parts
 
 # Examples of the steps in Porter's paper, and what his implementation makes of them.
 STEMS = {
@@ -48,6 +48,35 @@ def test_porter(word, expected):
 def test_words_of_a_sentence():
     text = "The U.S.A's 3,000 Searchers' index_files aren't in Paris's cafés"
     assert stems(text) == ["u.s.a", "3,000", "searcher", "index_fil", "aren't", "pari", "café"]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("threading.Thread.join", ["threading", "Thread", "join"]),
+        ("index_files", ["index", "files"]),
+        ("__init__", ["init"]),
+        ("std:vector", ["std", "vector"]),
+        ("FileNotFoundError", ["File", "Not", "Found", "Error"]),
+        ("HTTPServer", ["HTTP", "Server"]),
+        ("mRNA", ["RNA"]),
+        ("v1.2", ["v1"]),
+        *((word, []) for word in ("DNAs", "DNA", "U.S.A", "3,000.5", "Word", "words", "don't", "日", "x_y", "")),
+    ],
+)
+def test_parts_of_identifiers(word, expected):
+    assert parts(word) == expected
+
+
+def test_parts_follow_their_word():
+    text = "Why does threading.Thread's join_all of the HTTPError hang?"
+    assert stems_and_parts(text) == [
+        *("why", "doe", "threading.thread", "thread", "thread", "join_al", "join"),
+        *("all", "httperror", "http", "error", "hang"),
+    ]
+    assert set(stems(text)) <= set(stems_and_parts(text))
+    plain = "Words without parts aren't changed, 3,000 times in the U.S.A"
+    assert stems_and_parts(plain) == stems(plain)
 
 
 def test_a_long_token_is_cut():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import read_config
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.lexical.analyzer import stems
-from dupmae_ir.models.lexical.lexicon import bucket_of, decoded, encoded
+from dupmae_ir.models.lexical.lexicon import Lexicon, bucket_of, decoded, encoded
+from dupmae_ir.models.lexical.settings import WHOLE_WORDS, WITH_PARTS, LexicalSettings
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 
 RNG = random.Random(5)
@@ -73,6 +75,35 @@ def test_queries_equal_the_definition_with_and_without_a_collection(encoder, fol
         assert rows(impacts) == [query_impacts(stems(q), pieces(encoder, q, 12), rates, documents, df) for q in queries]
     assert impacts.data.max() > 255  # a query's impacts are not those of a document
     assert isinstance(encoder, LexicalEncoder)
+
+
+@pytest.mark.parametrize("analyzer", [WHOLE_WORDS, WITH_PARTS])
+def test_identifiers_match_by_their_parts_if_the_model_says_so(analyzer):
+    settings = LexicalSettings(buckets=1 << 12, analyzer=analyzer)
+    lexicon = Lexicon(settings, np.full(1 << 12, 0.1))
+    document = lexicon.document("threading.Thread.join", "waits until it ends", [])
+    whole, part = (lexicon.dimension(stem) for stem in ("threading.thread.join", "join"))
+    assert whole in lexicon.query("threading.Thread.join", [])
+    assert whole in document
+    for text in ("Thread.join", "joining"):  # the part of an identifier, and a plain word
+        shared = lexicon.query(text, []).keys() & document.keys()
+        assert (part in shared) == (analyzer == WITH_PARTS)
+    terms = (
+        ["threading.thread.join", "thread", "thread", "join"] if analyzer == WITH_PARTS else ["threading.thread.join"]
+    )
+    title = document_impacts_of(settings, lexicon, terms, stems("waits until it ends"))
+    assert {d: round(255 * w) for d, w in document.items()} == title
+    names = lexicon.names("threading.Thread.join()")
+    assert names[whole] == "threading.thread.join"
+    assert names.get(part) == ("join" if analyzer == WITH_PARTS else None)
+
+
+def document_impacts_of(settings, lexicon, title, text):
+    """The impacts of a document from the definition, for any settings, without word pieces."""
+    counts = Counter(map(lexicon.dimension, title * 2 + text))
+    n = len(title + text)
+    norm = settings.k1 * (1 - settings.b + settings.b * n / settings.average_stems)
+    return {d: round(255 * tf / (tf + norm)) for d, tf in counts.items()}
 
 
 def test_the_strongest_terms_of_a_query_are_kept(encoder):

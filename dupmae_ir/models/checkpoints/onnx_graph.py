@@ -1,0 +1,220 @@
+"""Converting a model to ONNX or OpenVINO: one graph with both representations.
+
+Inputs are ``input_ids`` and ``attention_mask``, (B, L) int64. Outputs are ``cls``, (B, d') float32 (DupMAE Eq. 10),
+and, for a masked-LM OT part, ``ot_terms`` (B, k) int64 and ``ot_weights`` (B, k) float32, the largest weights of each
+text in descending order (Eq. 6-7), where k is 1,024, Lucene's limit for queries; of a document the first
+``document_terms`` are kept (Eq. 11). Entries of weight 0 belong to no term. A lexical OT part is word counts, not a
+graph, and is left out. The model must be tied: both sides share one graph.
+
+``graph.json`` beside the graph has the lengths, k of documents and queries, and the title separator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dupmae_ir.errors import EnvironmentProblem, UsageError
+from dupmae_ir.io.publishing import write_json
+from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.masked_lm import has_head, head_of
+from dupmae_ir.models.pooling import ACTIVATIONS
+from dupmae_ir.models.retriever import Retriever
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+GRAPH, INT8, OPENVINO, SETTINGS = "model.onnx", "model.int8.onnx", "model.xml", "graph.json"
+QUERY_TERMS = 1024  #: OT weights kept of a query: Lucene's limit
+_OPSET = 18
+_SAMPLE = (
+    "how do I rotate the log files every night?",
+    "Masked auto-encoding trains one vector per text.",
+    "time zones",
+    "The impact of a term is its largest logit over all tokens of the text, after a ReLU.",
+)
+"""Texts on which the graphs are compared with the model."""
+
+
+class Graph(nn.Module):
+    """The computation that is exported: ids and mask to both representations of a batch."""
+
+    def __init__(self, retriever: Retriever, k: int, ot: bool) -> None:
+        super().__init__()
+        self.retriever, self.k, self.ot = retriever, k, ot
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """``(cls,)`` or ``(cls, ot_terms, ot_weights)``."""
+        hidden = self.retriever.hidden(input_ids, attention_mask)
+        cls = self.retriever.cls_part(hidden, attention_mask)
+        if not self.ot:
+            return (cls,)
+        weights, terms = self._ot_part(hidden, input_ids, attention_mask).topk(self.k, dim=1)
+        return cls, terms, weights
+
+    def _ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        # Retriever.ot_part in operations of ONNX: the chunked maximum is a function of our own.
+        model, head = self.retriever, head_of(self.retriever.lm)
+        mask = attention_mask.bool() & model.pooled_mask[input_ids]
+        logits = head.transform(hidden) @ head.weight.t()
+        pooled = logits.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
+        pooled = pooled if head.bias is None else pooled + head.bias
+        pooled = pooled.masked_fill(~(model.term_mask & mask.any(1, keepdim=True)), 0.0)
+        return ACTIVATIONS[model.activation](pooled)
+
+
+def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> dict[str, Any]:
+    """Write a model's graph, tokenizer and ``graph.json`` to the new ``folder``.
+
+    Args:
+        model: model folder.
+        folder: folder to create.
+        to: ``onnx`` or ``openvino``.
+        int8: also store the weights in 8 bits, in ``model.int8.onnx`` (ONNX only).
+
+    Returns:
+        ``parts``, ``bytes`` of each graph, and ``differences`` from the model on a few texts: the largest absolute
+        difference of a [CLS] component and of an OT weight, for 8 bits the smallest cosine and the smallest share of
+        common terms.
+
+    Raises :class:`UsageError` for an untied model and :class:`EnvironmentProblem` without the extra ``onnx``.
+    """
+    retriever, tokenizer, config = load_model(model, need_ot=False, published=True)
+    if not isinstance(retriever, Retriever):
+        raise UsageError(f"{model}: has different encoders for queries and documents; export each side's subfolder")
+    if config.sparse_encoder:
+        raise UsageError(f"{model}: is a SparseEncoder, which sentence-transformers itself runs with backend='onnx'")
+    ot = has_head(retriever.lm) and config.ot == "mlm"
+    graph = Graph(retriever.eval(), min(QUERY_TERMS, int(retriever.lm.config.vocab_size)), ot).eval()
+    folder.mkdir(parents=True)
+    inputs = _inputs(tokenizer, config.document_length)
+    _export(graph, inputs, folder / GRAPH)
+    with torch.inference_mode():
+        expected = [value.numpy() for value in graph(*map(torch.from_numpy, inputs.values()))]
+    differences = {GRAPH: _difference(expected, _run_onnx(folder / GRAPH, inputs))}
+    if int8:
+        _quantise(folder / GRAPH, folder / INT8)
+        differences[INT8] = _loss(expected, _run_onnx(folder / INT8, inputs))
+    if to == "openvino":
+        differences = {OPENVINO: _difference(expected, _to_openvino(folder, inputs))}
+    tokenizer.save_pretrained(str(folder))
+    write_json(folder / SETTINGS, _settings(config, ot))
+    sizes = {name: (folder / name).stat().st_size for name in differences}
+    return {"parts": ["cls", "ot"] if ot else ["cls"], "bytes": sizes, "differences": differences}
+
+
+def _inputs(tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, np.ndarray]:
+    batch = tokenizer(list(_SAMPLE), padding=True, truncation=True, max_length=length, return_tensors="np")
+    return {name: batch[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+
+
+def _export(graph: Graph, inputs: Mapping[str, np.ndarray], path: Path) -> None:
+    names = ["cls", "ot_terms", "ot_weights"] if graph.ot else ["cls"]
+    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=3)
+    with _quiet(), quiet_transformers(), _packages():
+        torch.onnx.export(
+            graph,
+            tuple(map(torch.from_numpy, inputs.values())),
+            str(path),
+            input_names=list(inputs),
+            output_names=names,
+            dynamic_shapes={name: {0: batch, 1: length} for name in inputs},
+            opset_version=_OPSET,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _run_onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    with _packages():
+        import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(inputs)))
+
+
+def _quantise(path: Path, output: Path) -> None:
+    with _packages(), _quiet():
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        quantize_dynamic(str(path), str(output), weight_type=QuantType.QInt8, per_channel=True)
+
+
+def _to_openvino(folder: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Convert the ONNX graph of ``folder``, remove it, and return what the converted graph computes."""
+    with _packages(), _quiet():
+        import openvino
+
+        converted = openvino.convert_model(str(folder / GRAPH))
+        openvino.save_model(converted, str(folder / OPENVINO), compress_to_fp16=False)
+        # float32 in the comparison too: the default of a processor with bfloat16 is bfloat16.
+        compiled = openvino.compile_model(converted, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        results = compiled(dict(inputs))
+    (folder / GRAPH).unlink()
+    return [results[output] for output in compiled.outputs]
+
+
+def _difference(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> dict[str, float]:
+    """The largest absolute difference of each output, terms compared through their weights."""
+    found = {"cls": float(np.abs(expected[0] - got[0]).max())}
+    if len(expected) > 1:
+        pairs = zip(_by_term(expected), _by_term(got), strict=True)
+        found["ot"] = max(abs(one.get(t, 0.0) - two.get(t, 0.0)) for one, two in pairs for t in one.keys() | two.keys())
+    return found
+
+
+def _loss(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> dict[str, float]:
+    """The smallest cosine of a [CLS] vector, and the smallest share of terms that are kept."""
+    dot = (expected[0] * got[0]).sum(1)
+    found = {"cls_cosine": float((dot / np.linalg.norm(expected[0], axis=1) / np.linalg.norm(got[0], axis=1)).min())}
+    if len(expected) > 1:
+        pairs = zip(_by_term(expected), _by_term(got), strict=True)
+        found["ot_common"] = min(len(one.keys() & two.keys()) / max(1, len(one)) for one, two in pairs)
+    return found
+
+
+def _by_term(outputs: Sequence[np.ndarray]) -> list[dict[int, float]]:
+    """Term -> weight of each text, without weights of 0."""
+    rows = zip(outputs[1], outputs[2], strict=True)
+    return [{int(t): float(w) for t, w in zip(terms, weights, strict=True) if w > 0} for terms, weights in rows]
+
+
+def _settings(config: ModelConfig, ot: bool) -> dict[str, Any]:
+    kept = ("document_length", "query_length", "title_separator", "activation", "normalize", "impact_scale")
+    values = {name: value for name, value in dataclasses.asdict(config).items() if name in kept}
+    terms = {"document_terms": config.top_k, "query_terms": QUERY_TERMS} if ot else {}
+    return {"outputs": ["cls", "ot_terms", "ot_weights"] if ot else ["cls"], **values, **terms}
+
+
+@contextmanager
+def _packages() -> Iterator[None]:
+    """Turn a missing package into the extra to install."""
+    try:
+        yield
+    except ImportError as e:
+        raise EnvironmentProblem(f"{e.name or e} is not installed; run: pip install 'dupmae-ir[onnx]'") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide warnings and logs of the exporters."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,144 @@
+"""A plain BERT folder, read without transformers, encodes bit for bit as with it; others are left to transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from dupmae_ir.models.checkpoints import loading, plain
+from dupmae_ir.models.checkpoints.compact import write_compact
+from dupmae_ir.models.checkpoints.names import default_model_path
+from dupmae_ir.models.checkpoints.plain import read_plain
+from dupmae_ir.models.inference.encoder import TextEncoder
+from dupmae_ir.models.plain_bert import PlainBert, PlainEncoder
+
+TEXTS = [
+    "how do I wait for a thread to end",
+    "",
+    "  \t ",
+    "na\u00efve \u00dcn\u00efcode \u6f22\u5b57 \U0001f600 don't [MASK] [SEP] ##x [unused1] e\u0301",
+    "x" * 300,
+    "\x01 a\u200bb\u00a0c",
+    "word " * 400,
+]
+
+
+@pytest.fixture(scope="module", params=["file", "8 bits"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model, with its weights in float16 and in 8 bits."""
+    if request.param == "file":
+        return default_model_path()
+    if (default_model_path() / "model.compact.safetensors").is_file():
+        pytest.skip("the embedded model is in 8 bits itself")
+    made = tmp_path_factory.mktemp("compact") / "model"
+    write_compact(default_model_path(), made)
+    return made
+
+
+def test_encodings_are_bit_identical(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = TextEncoder.load(folder)
+    assert isinstance(ours.model.side("query").lm, PlainBert | PlainEncoder)
+    monkeypatch.setattr(loading, "read_plain", lambda *_: None)
+    theirs = TextEncoder.load(folder)
+    assert not isinstance(theirs.model.side("query").lm, PlainBert | PlainEncoder)
+    for one, two in ((ours.encode_documents(TEXTS), theirs.encode_documents(TEXTS)),
+                     (ours.encode_queries(TEXTS), theirs.encode_queries(TEXTS)),
+                     (ours.encode_queries(TEXTS[:1]), theirs.encode_queries(TEXTS[:1]))):  # fmt: skip
+        assert one.cls is not None
+        assert one.ot is not None
+        np.testing.assert_array_equal(one.cls, two.cls)
+        for name in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(one.ot, name), getattr(two.ot, name))
+    assert ours.terms == theirs.terms
+    assert (ours.settings, ours.digest, ours.running) == (theirs.settings, theirs.digest, theirs.running)
+
+
+def test_transformers_is_not_imported() -> None:
+    code = (
+        "import sys\nfrom dupmae_ir.models import load_encoder\n"
+        "load_encoder(None).encode_queries(['a thread'])\n"
+        "print([name for name in ('transformers', 'torch._dynamo', 'numba', 'jnius') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "[]\n"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(default_model_path(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def changed(name: str, **values: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        found = json.loads((folder / name).read_text(encoding="utf-8"))
+        (folder / name).write_text(json.dumps({**found, **values}), encoding="utf-8")
+
+    return change
+
+
+def lost(folder: Path) -> None:
+    weights = next(folder.glob("model*.safetensors"))
+    state = load_file(weights)
+    del state[next(name for name in state if "layer.3" in name and name.endswith("bias"))]
+    save_file(state, weights)
+
+
+def normalizer(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    found["normalizer"]["lowercase"] = False
+    path.write_text(json.dumps(found), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed("config.json", hidden_act="relu"),
+        changed("config.json", model_type="roberta"),
+        changed("config.json", architectures=["BertForSequenceClassification"]),
+        changed("config.json", position_embedding_type="relative_key"),
+        changed("config.json", vocab_size=30_000),
+        changed("tokenizer_config.json", tokenizer_class="DistilBertTokenizer"),
+        changed("tokenizer_config.json", do_lower_case=False),
+        changed("tokenizer_config.json", additional_special_tokens=["[X]"]),
+        changed("tokenizer_config.json", truncation_side="left"),
+        normalizer,
+        lost,
+        lambda folder: (folder / "modules.json").write_text("[]"),
+        lambda folder: (folder / "pooler.pt").write_bytes(b""),
+        lambda folder: next(folder.glob("model*.safetensors")).write_bytes(b"damaged"),
+        lambda folder: (folder / "tokenizer.json").write_text("{"),
+        lambda folder: (folder / "config.json").unlink(),
+    ],
+)
+def test_everything_else_is_left_to_transformers(copy: Path, change: Callable[[Path], None]) -> None:
+    assert read_plain(copy, False) is not None
+    change(copy)
+    assert read_plain(copy, False) is None
+
+
+def test_a_bare_encoder_has_no_ot_part(copy: Path) -> None:
+    weights = next(copy.glob("model*.safetensors"))
+    state = {name: value for name, value in load_file(weights).items() if not name.startswith("cls.")}
+    if weights.name == "model.safetensors":
+        save_file(state, weights, metadata={"format": "pt"})
+        assert read_plain(copy, True) is None
+        assert read_plain(copy, False) is not None
+
+
+def test_a_tokenizer_serves_two_lengths() -> None:
+    tokenizer = plain.PlainTokenizer.read(default_model_path())
+    assert tokenizer is not None
+    for length in (8, 5, 8):
+        (ids,) = tokenizer(["a b c d e f g h i"], length)["input_ids"]
+        assert len(ids) == length
+        assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
