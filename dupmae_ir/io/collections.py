@@ -3,9 +3,10 @@
 Formats, and how they are recognised:
 
 * JSON lines, from names ending in ``.jsonl``, ``.json`` or ``.ndjson``: BEIR (``_id``, ``title``, ``text``) and
-  Pyserini (``id`` or ``docid``, ``contents``);
+  Pyserini (``id`` or ``docid``, ``contents``); what ``metadata`` and other keys contain (strings, numbers, true and
+  false, lists of these, of at most 1,000 characters) becomes the metadata of the document;
 * tab-separated lines, from names ending in ``.tsv``: MS MARCO passages (id, text), MS MARCO documents (id, url,
-  title, body), or any columns that a header line or ``fields`` names;
+  title, body), or any columns that a header line or ``fields`` names; the URL becomes metadata;
 * any other name and standard input: JSON lines when the first line starts with ``{``, else tab-separated;
 * gzip of all these, recognised by its first two bytes and not by its name;
 * a folder: its ``corpus.jsonl`` when it has one (BEIR), else every file with one of the endings above, in natural
@@ -34,9 +35,8 @@ from pathlib import Path
 from typing import IO, Any
 from unicodedata import category
 
-from dupmae_ir.config import Config, option
 from dupmae_ir.errors import InputError
-from dupmae_ir.types import Document
+from dupmae_ir.types import LONGEST_METADATA, Document, MetadataValue, is_metadata_value
 
 STDIN = "-"
 LONGEST_LINE = 64 << 20  #: bytes; a longer line means a binary file, not a collection
@@ -46,6 +46,7 @@ _TSV_ENDINGS = (".tsv",)
 LONGEST_ID = 32766
 """Lucene's limit on an id, in UTF-8 bytes."""
 _DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
+_CONTENTS = ("title", "text", "contents", "vector", "metadata")  #: keys with a meaning of their own
 _UNUSABLE = ("Cc", "Cs")  #: Unicode's control characters and surrogates; joiners and the like are valid in titles
 _IGNORED = "_"  #: in ``fields``: a column to skip
 _TSV_LAYOUTS = {2: ("text",), 4: (_IGNORED, "title", "text")}
@@ -59,43 +60,6 @@ _HEADER_NAMES = {
 }
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusOptions(Config):
-    """Which collection to read, and how; shared by all commands that read one."""
-
-    corpus: str = option(
-        help="collection: BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, a folder of them, or - for "
-        "standard input",
-        group="input",
-        metavar="PATH",
-    )
-    fields: tuple[str, ...] = option(
-        (),
-        "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
-        "'title' becomes the title, '_' is ignored, the rest is the text",
-        group="input",
-        metavar="NAME",
-    )
-    docid_field: str | None = option(None, "JSON key of the id, if not id, _id or docid", group="input", metavar="NAME")
-    delimiter: str = option(
-        "\\n", "separates the --fields of 'contents' (\\n and \\t are understood)", group="input", metavar="TEXT"
-    )
-
-    def collection(self) -> Collection:
-        """The collection, opened. Raises :class:`InputError` for a missing one and for a closed standard input."""
-        if self.corpus == STDIN and sys.stdin is None:
-            raise InputError("<standard input>: is closed; name a --corpus")
-        return Collection(self.corpus, self.fields, self.docid_field, self.unescaped_delimiter())
-
-    def unescaped_delimiter(self) -> str:
-        """``delimiter`` with its ``\\n`` and ``\\t`` replaced by the characters."""
-        return self.delimiter.replace("\\n", "\n").replace("\\t", "\t")
-
-    def digests(self) -> dict[str, str]:
-        """The digest of the collection's bytes under the field's name; reads all of it."""
-        return {"corpus": combined_digest([digest for _, digest in count_and_digest(self.corpus)])}
 
 
 def read_collection(
@@ -123,18 +87,22 @@ class Collection:
     Missing files are reported here, malformed content while iterating. Iterate once; then ``inputs`` is complete.
     """
 
+    report: dict[str, object] | None = None  #: what became of the files, for collections that may leave some out
+
     def __init__(
         self,
-        source: str | Path,
+        source: str | Path | Sequence[str | Path],
         fields: Sequence[str] | None = None,
         docid_field: str | None = None,
         delimiter: str = "\n",
     ) -> None:
-        self.source = str(source)
+        sources = [source] if isinstance(source, str | Path) else list(source)
+        self.source = " ".join(map(str, sources))
         self.fields = tuple(fields or ())
         self.docid_field = docid_field
         self.delimiter = delimiter
-        self.paths = [] if self.source == STDIN else list_files(self.source)
+        self.settings: dict[str, object] = {}
+        self.paths = [] if self.source == STDIN else [path for one in sources for path in list_files(one)]
         self.total_bytes = _total_bytes(self.paths)  #: None when unknown (standard input, a pipe)
         self.bytes_read = 0
         self.documents = 0
@@ -163,12 +131,28 @@ class Collection:
             where = "<standard input>" if self.source == STDIN else self.source
             raise InputError(f"{where}: no documents in it ({self.bytes_read} bytes read)")
 
+    def check(self) -> None:
+        """Parse the first document of each file. Raises :class:`InputError`; pipes are not touched."""
+        for path in self.paths:
+            if path.is_file():
+                with _opened(path, str(path)) as raw:
+                    next(self._parsed(_Tap(raw), str(path)), None)
+
+    def may_have(self, docid: str) -> bool:  # noqa: ARG002 (see io.sources.Source)
+        """False: every document is read, or an error is raised."""
+        return False
+
     def digests(self) -> dict[str, str]:
         """The digest of all bytes read, under the name of the flag; complete after iteration."""
         return {"corpus": combined_digest([i.sha256 for i in self.inputs])}
 
+    def read_digests(self) -> dict[str, str]:
+        """The same without parsing: reads all files; standard input is read to its end."""
+        paths: Sequence[Path | None] = self.paths or [None]
+        return {"corpus": combined_digest([_digest(path, STDIN if path is None else str(path)) for path in paths])}
+
     def _parsed(self, tap: _Tap, name: str) -> Iterator[tuple[Document, int]]:
-        parser: _Json | _Tsv | None = None
+        parser: RecordReader | _Tsv | None = None
         for number, line in _lines(tap, name):
             where = f"{name}:{number}"
             if parser is None:
@@ -177,13 +161,16 @@ class Collection:
                     continue
             yield parser(line, where), number
 
-    def _parser(self, name: str, first: str, where: str) -> _Json | _Tsv:
+    def _parser(self, name: str, first: str, where: str) -> RecordReader | _Tsv:
         plain = name.lower().removesuffix(".gz")
         as_json = plain.endswith(_JSON_ENDINGS) or (not plain.endswith(_TSV_ENDINGS) and first.lstrip()[:1] in "{[")
         if as_json and first.lstrip().startswith("["):
-            raise InputError(f"{where}: a JSON array; expected one JSON object per line (convert it with: jq -c '.[]')")
+            raise InputError(
+                f"{where}: a JSON array; expected one JSON object per line (convert it with: jq -c '.[]', or read it "
+                "as a document with --read-as documents)"
+            )
         if as_json:
-            return _Json(self.fields, self.docid_field, self.delimiter)
+            return RecordReader(self.fields, self.docid_field, self.delimiter)
         if "\t" not in first:
             raise InputError(f"{where}: neither a JSON object nor tab-separated columns: {_short(first)}")
         return _Tsv(first, self.fields, where)
@@ -194,7 +181,7 @@ def list_files(source: str | Path) -> list[Path]:
     path = Path(source)
     if path.is_dir():
         beir = [p for p in (path / "corpus.jsonl", path / "corpus.jsonl.gz") if p.is_file()]
-        found = beir[:1] or sorted((p for p in _entries(path) if _is_collection(p)), key=lambda p: natural_key(p.name))
+        found = beir[:1] or sorted((p for p in _entries(path) if is_lines_file(p)), key=lambda p: natural_key(p.name))
         if not found:
             raise InputError(f"{path}: no collection in this folder (no .jsonl, .json or .tsv file, gzipped or not)")
         return found
@@ -221,8 +208,10 @@ def combined_digest(digests: Sequence[str]) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-class _Json:
-    """Parses one line of JSON into one document."""
+class RecordReader:
+    """Makes a document of a record: of one line of JSON, or of named values."""
+
+    id_names = _DOCID_FIELDS
 
     def __init__(self, fields: tuple[str, ...], docid_field: str | None, delimiter: str) -> None:
         self.fields, self.docid_field, self.delimiter = fields, docid_field, delimiter
@@ -238,8 +227,23 @@ class _Json:
             kinds: dict[type, str] = {list: "an array", str: "a string"}
             kind = kinds.get(type(record), "a single value")
             raise InputError(f"{where}: {kind}; expected one JSON object per line")
-        docid = _checked_docid(self._docid(record, where), where)
-        return Document(docid, *self._title_last(record, where))
+        return self.document(record, where)
+
+    def document(self, record: dict[str, Any], where: str) -> Document:
+        """The document of a record. Raises :class:`InputError`, naming ``where``."""
+        docid = checked_docid(self._docid(record, where), where)
+        text, title = self._title_last(record, where)
+        return Document(docid, text, title, self._metadata(record))
+
+    def _metadata(self, record: dict[str, Any]) -> dict[str, MetadataValue] | None:
+        """The values under ``metadata`` and under all other keys that can be metadata; None without any."""
+        if len(record) <= 2:
+            return None
+        inner = record.get("metadata")
+        used = (*_DOCID_FIELDS, self.docid_field, *_CONTENTS, *self.fields)
+        values = {key: value for key, value in record.items() if key not in used}
+        values |= inner if isinstance(inner, dict) else {}
+        return metadata_of(values)
 
     def _docid(self, record: dict[str, Any], where: str) -> str:
         names = (self.docid_field,) if self.docid_field else _DOCID_FIELDS
@@ -294,6 +298,7 @@ class _Tsv:
         cells = [c.strip().lower() for c in first.split("\t")]
         self.header = cells[0] in (*_DOCID_FIELDS, "pid") and all(c in _HEADER_NAMES for c in cells[1:])
         width = len(cells)
+        self.url = cells.index("url") if self.header and "url" in cells else 0  #: column of a URL; 0 without one
         if self.header:
             self.columns: tuple[str, ...] = tuple(_HEADER_NAMES[c] for c in cells[1:])
         elif fields:
@@ -301,6 +306,7 @@ class _Tsv:
             width = len(fields) + 1
         elif width in _TSV_LAYOUTS:
             self.columns = _TSV_LAYOUTS[width]
+            self.url = 1 if width == 4 else 0
         else:
             raise InputError(
                 f"{where}: {width} columns; expected 2 (id, text) or 4 (id, url, title, body), "
@@ -313,7 +319,10 @@ class _Tsv:
         if len(cells) != self.width:
             tip = "; a tab is missing" if len(cells) < self.width else "; a text contains a tab"
             raise InputError(f"{where}: {len(cells)} column(s), expected {self.width}{tip}")
-        return Document(_checked_docid(cells[0], where), *_composed(self.columns, [c.strip() for c in cells[1:]]))
+        text, title = _composed(self.columns, [c.strip() for c in cells[1:]])
+        url = cells[self.url].strip() if self.url else ""
+        metadata = {"url": url} if url and can_be_metadata(url) else None
+        return Document(checked_docid(cells[0], where), text, title, metadata)
 
 
 class _Tap(io.RawIOBase):
@@ -420,7 +429,8 @@ def _decoded(line: bytes, where: str) -> str:
         raise InputError(f"{where}: not UTF-8 text: byte 0x{line[e.start]:02x} at position {e.start + 1}") from None
 
 
-def _checked_docid(docid: str, where: str) -> str:
+def checked_docid(docid: str, where: str) -> str:
+    """The id. Raises :class:`InputError`, naming ``where``, for one that run files or Lucene cannot represent."""
     if not docid:
         raise InputError(f"{where}: empty id")
     if (" " in docid or not docid.isprintable()) and any(c.isspace() or category(c) in _UNUSABLE for c in docid):
@@ -441,6 +451,18 @@ def _text(value: Any, name: str, where: str, strip: bool = True) -> str:
     # JSON can contain half of a surrogate pair, which UTF-8 cannot encode.
     text = value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
     return text.strip() if strip else text
+
+
+def metadata_of(values: dict[str, Any]) -> dict[str, MetadataValue] | None:
+    """The values that can be metadata, by name; None without any."""
+    return {name: value for name, value in values.items() if name and can_be_metadata(value)} or None
+
+
+def can_be_metadata(value: object) -> bool:
+    """Whether a value can be metadata: a string, a finite number, true or false, or a list of these, not too long."""
+    if not is_metadata_value(value):
+        return False
+    return not isinstance(value, str | list) or len(json.dumps(value, ensure_ascii=False)) <= LONGEST_METADATA
 
 
 def _composed(names: Sequence[str], values: Sequence[str]) -> tuple[str, str]:
@@ -481,10 +503,15 @@ def _entries(folder: Path) -> list[Path]:
         raise InputError(f"{folder}: cannot be read: {e.strerror or e}") from None
 
 
-def _is_collection(path: Path) -> bool:
-    plain = path.name.lower().removesuffix(".gz")
-    named = plain.endswith(_JSON_ENDINGS + _TSV_ENDINGS) and not plain.endswith(".meta.json")
-    return named and not path.name.startswith(".") and path.is_file()
+def is_lines_name(name: str) -> bool:
+    """Whether a name says that each line is a document: ``.jsonl``, ``.json``, ``.ndjson``, ``.tsv``, or ``.gz``."""
+    return name.lower().removesuffix(".gz").endswith(_JSON_ENDINGS + _TSV_ENDINGS)
+
+
+def is_lines_file(path: Path) -> bool:
+    """Whether a file of a folder is one of its files of lines; records (``.meta.json``) and hidden files are none."""
+    record = path.name.lower().removesuffix(".gz").endswith(".meta.json")
+    return is_lines_name(path.name) and not record and not path.name.startswith(".") and path.is_file()
 
 
 def _total_bytes(paths: Sequence[Path]) -> int | None:

@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 from dupmae_ir import __version__
 from dupmae_ir.config import differences
 from dupmae_ir.console import say
-from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError, UsageError
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import disk_full, move_into_place, recover, sweep, write_json
 
@@ -106,7 +106,8 @@ class Job:
         if not self._resumable or {p.name for p in _entries(self.work)} <= {STATE}:
             self.discard()  # nothing was done that a resumption could use
         self._stack.close()
-        if isinstance(error, Exception) and (full := disk_full(error, self.target.parent)):
+        ours = isinstance(error, DupmaeError)  # one that says more of the full disk
+        if isinstance(error, Exception) and not ours and (full := disk_full(error, self.target.parent)):
             raise full from error
 
     def finished(self) -> dict[str, Any] | None:

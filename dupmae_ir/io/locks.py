@@ -1,15 +1,22 @@
-"""Exclusive locks on outputs. The kernel releases a lock when its process ends, however that happens."""
+"""Exclusive locks on outputs. The kernel releases a lock when its process ends, however that happens.
+
+Without ``fcntl``, on Windows, the package filelock takes its place, and errors do not name the process.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import UsageError
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -21,6 +28,10 @@ def exclusive(path: str | Path, what: str, *, wait: bool = False, quiet: bool = 
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        with _portable(path, what, wait, quiet):
+            yield
+        return
     try:
         fd = _acquire(path, what, wait=False)
     except UsageError as busy:
@@ -42,9 +53,48 @@ def lock_path(target: str | Path) -> Path:
     return Path(target).with_name(f".{Path(target).name}.lock")
 
 
+def remove_stale(path: str | Path) -> None:
+    """Remove the lock file that a killed process left behind; one that a process holds stays."""
+    path = Path(path)
+    if not path.exists():
+        return
+    if fcntl is None:
+        with suppress(UsageError), _portable(path, "", wait=False, quiet=True):
+            pass
+        return
+    try:
+        fd = _acquire(path, "", wait=False)
+    except UsageError:
+        return
+    path.unlink(missing_ok=True)
+    os.close(fd)
+
+
+@contextmanager
+def _portable(path: Path, what: str, wait: bool, quiet: bool) -> Iterator[None]:
+    """:func:`exclusive` by filelock."""
+    from filelock import FileLock, Timeout  # only here: it imports asyncio
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        busy = UsageError(f"another process is {what}; wait until it is done, or stop it")
+        if not wait:
+            raise busy from None
+        say(f"{busy}; waiting", quiet)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+        with suppress(OSError):  # Windows keeps a file that is open, also in the next process
+            path.unlink(missing_ok=True)
+
+
 def _acquire(path: Path, what: str, wait: bool) -> int:
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

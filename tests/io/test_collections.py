@@ -18,6 +18,7 @@ from dupmae_ir.io.collections import Collection, Seen, count_and_digest, list_fi
 from dupmae_ir.types import Document
 
 BEIR = '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": "d2", "title": "", "text": "second"}\n'
+BOTH_HALVES = gzip.compress(BEIR[:47].encode()) + gzip.compress(BEIR[47:].encode())
 EXPECTED = [Document("d1", "first", "One"), Document("d2", "second", "")]
 
 SPLIT = {"fields": ["title", "text"]}
@@ -50,7 +51,7 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
             "c.jsonl",
             '{"id": "1", "body": "b", "url": "u", "title": "T"}',
             {"fields": ["title", "body"]},
-            [Document("1", "b", "T")],
+            [Document("1", "b", "T", {"url": "u"})],
         ),
         (
             "c.jsonl",
@@ -63,15 +64,28 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
         # Titles that serve as ids (FEVER, DBpedia): a joiner is no white space, C's isspace agrees.
         ("c.jsonl", '{"id": "<a:b_(c)>\u200cd\u0301", "text": "x"}', {}, [Document("<a:b_(c)>\u200cd\u0301", "x")]),
         ("c.tsv", "0\tfirst text\n1\t\n", {}, [Document("0", "first text"), Document("1", "")]),
-        ("c.tsv", "D1\thttp://x\tTitle\tBody\n", {}, [Document("D1", "Body", "Title")]),
+        ("c.tsv", "D1\thttp://x\tTitle\tBody\n", {}, [Document("D1", "Body", "Title", {"url": "http://x"})]),
+        (
+            "c.tsv",
+            "id\turl\ttext\n1\tu\tbody\n2\t\tmore\n",
+            {},
+            [Document("1", "body", "", {"url": "u"}), Document("2", "more")],
+        ),
+        (
+            "c.jsonl",
+            '{"_id": "1", "text": "x", "year": 2020, "tags": ["a", "b"], "none": null, "": 1, "deep": {"a": 1}, '
+            '"metadata": {"lang": "en", "x": NaN, "ok": true}, "long": "' + 1001 * "x" + '", "vector": [1, 2]}',
+            {},
+            [Document("1", "x", "", {"year": 2020, "tags": ["a", "b"], "lang": "en", "ok": True})],
+        ),
         ("c.tsv", "id\ttext\ttitle\n1\tbody\tT\n", {}, [Document("1", "body", "T")]),
         ("c.tsv", "1\tT\tbody\tx\n", {"fields": ["title", "text", "_"]}, [Document("1", "body", "T")]),
         ("no-ending", BEIR, {}, EXPECTED),
         ("no-ending", "1\ttext\n", {}, [Document("1", "text")]),
         ("c.jsonl", b"\xef\xbb\xbf" + BEIR.replace("\n", "\r\n\r\n").encode(), {}, EXPECTED),
         ("c.tsv", "\n\n1\ttext\r\n  \n2\tmore", {}, [Document("1", "text"), Document("2", "more")]),
-        ("c.jsonl.gz", gzip.compress(BEIR.encode()), {}, EXPECTED),
-        ("gzip-without-ending", gzip.compress(BEIR[:47].encode()) + gzip.compress(BEIR[47:].encode()), {}, EXPECTED),
+        ("c.jsonl.gz", gzip.compress(BEIR.encode(), mtime=0), {}, EXPECTED),
+        ("gzip-without-ending", BOTH_HALVES, {}, EXPECTED),
         ("plain-in-spite-of.jsonl.gz", BEIR, {}, EXPECTED),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.locks import exclusive
+from dupmae_ir.io.locks import exclusive, remove_stale
 
 _HOLDER = """
 import sys, time
@@ -54,6 +54,16 @@ def test_a_kill_releases_it(tmp_path, holder):
     with exclusive(tmp_path / "lock", "writing"):
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
     assert not (tmp_path / "lock").exists()
+
+
+def test_what_a_killed_process_left_is_removed_and_a_held_lock_is_not(tmp_path, holder):
+    remove_stale(tmp_path / "lock")
+    assert (tmp_path / "lock").exists()
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    remove_stale(tmp_path / "lock")
+    assert not (tmp_path / "lock").exists()
+    remove_stale(tmp_path / "lock")
 
 
 def test_an_error_releases_it_too(tmp_path):

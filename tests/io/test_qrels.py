@@ -21,8 +21,8 @@ WANTED = {"1": {"a": 2, "b": -1}, "007": {"a": 0}}
         BEIR.encode(),
         BEIR.split("\n", 1)[1].encode(),
         b"\xef\xbb\xbf" + BEIR.replace("\n", "\r\n").encode(),
-        gzip.compress(TREC.encode()),
-        gzip.compress(BEIR.encode()),
+        gzip.compress(TREC.encode(), mtime=0),
+        gzip.compress(BEIR.encode(), mtime=0),
         (TREC + "1 0 a 2\n\n").encode(),
     ],
 )

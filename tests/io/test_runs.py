@@ -120,7 +120,7 @@ def test_warns_where_ranks_and_trec_eval_disagree(tmp_path):
         (b"\n \n", r"run is empty"),
         (b"q Q0 \xff\xfe 1 1 t\n", r"run:1: not UTF-8"),
         (b"a\0b\n", r"run:1: a binary file"),
-        (gzip.compress(b"q Q0 d 1 1 t\n")[:-6], r"run: damaged gzip file"),
+        (gzip.compress(b"q Q0 d 1 1 t\n", mtime=0)[:-6], r"run: damaged gzip file"),
     ],
 )
 def test_bad_runs_name_file_and_line(tmp_path, content, message):

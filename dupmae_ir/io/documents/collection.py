@@ -1,0 +1,205 @@
+"""Folders and files of documents as a collection of passages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.io.collections import Input
+from dupmae_ir.io.documents.extracted import Extracted, Unreadable
+from dupmae_ir.io.documents.files import FoundFile, ending_of, extract, find_files, kind_of, need_extra, read_file
+from dupmae_ir.io.documents.passages import passages
+from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
+
+LENGTH, OVERLAP = 200, 40
+"""Tokens of a passage, and of what two passages share."""
+MOST_NAMED = 1000
+"""Unreadable files that a record names; their number is always recorded."""
+_LONGEST_TITLE = 300
+_UNSAFE = re.compile(rf"[\s%{PASSAGE_DELIMITER}\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class DocumentCollection:
+    """The passages of all documents below some folders and files, in a fixed order.
+
+    A passage's id is its file's path, ``#`` and a number from 0; blanks, ``%``, ``#`` and control characters are
+    written as in URLs. Its title is the document's, with the nearest heading. Metadata: ``path``, ``type``,
+    ``title``, ``heading``, ``start`` and ``end`` (places in the document's text), ``page`` (PDF), ``modified`` (UTC).
+
+    Files that cannot be read are collected in ``unreadable`` (name -> reason) and stop nothing. Iterate once; then
+    ``inputs`` and ``report`` are complete.
+    """
+
+    def __init__(
+        self, sources: Sequence[str], length: int = LENGTH, overlap: int = OVERLAP, exclude: Sequence[str] = ()
+    ) -> None:
+        if overlap * 2 > length:
+            raise UsageError(f"--passage-overlap {overlap} must be at most half of --passage-length {length}")
+        self.source = " ".join(sources)
+        self.length, self.overlap, self.exclude = length, overlap, tuple(exclude)
+        walk = find_files([Path(source) for source in sources], exclude)
+        self.files = walk.files
+        self.total_bytes: int | None = sum(_size(file.path) for file in self.files)
+        self.bytes_read = 0
+        self.documents = 0
+        self.inputs: list[Input] = []
+        self.unreadable = dict(walk.unreadable)
+        self._unread = {f"{path_id(folder)}/" for folder in walk.unreadable}  #: beginnings of ids
+        self.skipped: Counter[str] = Counter()
+        self.read = 0
+        self._digests: list[str] = []
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What decides the passages, by the flags' names."""
+        return {
+            "read_as": "documents",
+            "passage_length": self.length,
+            "passage_overlap": self.overlap,
+            "exclude": list(self.exclude) or None,
+        }
+
+    @property
+    def report(self) -> dict[str, object] | None:
+        """What became of the files, for the record of an index."""
+        return {
+            "files": self.read,
+            "skipped": dict(sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))),
+            "unreadable": dict(list(self.unreadable.items())[:MOST_NAMED]),
+            "unreadable_files": len(self.unreadable),
+        }
+
+    def check(self) -> None:
+        """Raise unless there is a document that can be read, and every package that some file needs is installed."""
+        need_extra(self.files, self.source)
+        for file in self.files:
+            try:
+                if (found := extract(file.name, read_file(file.path))) and found[1].text.strip():
+                    return
+            except Unreadable as e:
+                self.unreadable[shown_name(file.name)] = str(e)
+        raise self._nothing()
+
+    def __iter__(self) -> Iterator[Document]:
+        need_extra(self.files, self.source)
+        for file in self.files:
+            yield from self._passages(file)
+            self.bytes_read += _size(file.path)
+        if not self.documents:
+            raise self._nothing()
+        self.inputs.append(Input(self.source, self._digest(), self.documents))
+
+    def may_have(self, docid: str) -> bool:
+        """Whether a document is of a file, or below a folder, that could not be read."""
+        return any(docid.startswith(beginning) for beginning in self._unread)
+
+    def digests(self) -> dict[str, str]:
+        """The digest of all files' names and bytes, under the name of the flag; complete after iteration."""
+        return {"corpus": self._digest()}
+
+    def read_digests(self) -> dict[str, str]:
+        """The same without the passages: reads all files."""
+        self._digests = []
+        for file in self.files:
+            try:
+                data: bytes | None = read_file(file.path)
+            except Unreadable:
+                data = None
+            self._add_digest(file, data)
+        return self.digests()
+
+    def _digest(self) -> str:
+        return hashlib.sha256("\n".join(self._digests).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def _add_digest(self, file: FoundFile, data: bytes | None) -> None:
+        if kind_of(file.name) is not None:
+            digest = "unreadable" if data is None else hashlib.sha256(data).hexdigest()
+            self._digests.append(f"{file.name}\0{digest}")
+
+    def _passages(self, file: FoundFile) -> Iterator[Document]:
+        data = None
+        try:
+            if kind_of(file.name) is not None:
+                data = read_file(file.path)
+            found = None if data is None else extract(file.name, data)
+        except Unreadable as e:
+            self.unreadable[shown_name(file.name)] = str(e)
+            self._unread.add(f"{path_id(file.name)}{PASSAGE_DELIMITER}")
+            found = None
+        else:
+            if found is None:
+                self.skipped[ending_of(file.name)] += 1
+        self._add_digest(file, data)
+        if found is None:
+            return
+        kind, extracted = found
+        self.read += 1
+        if extracted.problems:
+            self.unreadable[shown_name(file.name)] = f"read in part: {'; '.join(extracted.problems[:3])}"
+        for passage in self._documents(file, kind, extracted):
+            self.documents += 1
+            yield passage
+
+    def _documents(self, file: FoundFile, kind: str, extracted: Extracted) -> Iterator[Document]:
+        name = shown_name(file.name)
+        prefix = path_id(file.name)
+        title = extracted.title[:_LONGEST_TITLE] or _title_of(name)
+        modified = _modified(file.path)
+        for number, (start, end, heading) in enumerate(passages(extracted, self.length, self.overlap)):
+            nearest = heading.rpartition(" > ")[2]
+            metadata: dict[str, MetadataValue] = {"path": name, "type": kind, "title": title}
+            if heading:
+                metadata["heading"] = heading
+            metadata |= {"start": start, "end": end}
+            if (page := extracted.page(start)) is not None:
+                metadata["page"] = page
+            metadata["modified"] = modified
+            full = title if not nearest or nearest == title else f"{title}: {nearest}"
+            yield Document(f"{prefix}{PASSAGE_DELIMITER}{number}", extracted.text[start:end], full, metadata)
+
+    def _nothing(self) -> InputError:
+        if not self.files:
+            return InputError(f"{self.source}: no files in it (hidden ones are left out)")
+        if len(self.files) == len(self.unreadable) == 1 and self.files[0].path == Path(self.source):
+            return InputError(f"{self.source}: cannot be read: {next(iter(self.unreadable.values()))}")
+        reasons = [f"{name}: {reason}" for name, reason in list(self.unreadable.items())[:3]]
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        return InputError(f"{self.source}: no text in any of its {len(self.files):,} files{why}")
+
+
+def path_id(name: str) -> str:
+    """The id of a file: its path, with ``%XX`` for white space, ``%``, ``#``, control characters and bytes that are not
+    UTF-8."""
+    return _UNSAFE.sub(lambda m: "".join(f"%{byte:02X}" for byte in os.fsencode(m.group())), name)
+
+
+def shown_name(name: str) -> str:
+    """A path as text, with ``?`` for undecodable bytes."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _title_of(name: str) -> str:
+    """The last folder and the name, without endings, for a document that has no title."""
+    path = Path(name)
+    return "/".join([*path.parent.parts[-1:], path.name.partition(".")[0] or path.name])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _modified(path: Path) -> str:
+    try:
+        seconds = path.stat().st_mtime
+    except OSError:
+        seconds = 0.0
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,221 @@
+"""Which files of some folders are documents, and how each kind is turned into text."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from dupmae_ir.device import need_packages
+from dupmae_ir.errors import InputError
+from dupmae_ir.io.collections import natural_key
+from dupmae_ir.io.documents import html, office, pdf, plain
+from dupmae_ir.io.documents.extracted import LARGEST, Extracted, Unreadable
+
+EXTRA = "documents"
+PACKAGES = {"lxml": ("html", "epub", "docx"), "docx": ("docx",), "pypdf": ("pdf",)}
+"""Package of the extra -> the kinds of files that need it."""
+
+EXTRACTORS: dict[str, Callable[[bytes], Extracted]] = {
+    "text": plain.text,
+    "md": plain.markdown,
+    "html": html.html,
+    "pdf": pdf.pdf,
+    "docx": office.docx,
+    "epub": office.epub,
+    "csv": plain.table,
+    "json": plain.json_values,
+    "ipynb": plain.notebook,
+    "code": plain.code,
+}
+"""Kind of a file -> its text."""
+
+_CODE = (
+    "py pyi pyx js mjs cjs ts jsx tsx java c h cc cpp cxx hpp hh cs go rs rb php pl pm swift kt kts scala sh bash zsh "
+    "fish lua r jl sql m mm hs ml erl ex exs clj el lisp vim awk sed cmake mk tcl css scss less xml yaml yml toml ini "
+    "cfg conf properties proto graphql tex bib diff patch"
+)
+KINDS = {
+    **dict.fromkeys(("txt", "text", "rst", "log", "me", "asc", "adoc"), "text"),
+    **dict.fromkeys(("md", "markdown", "mdx"), "md"),
+    **dict.fromkeys(("html", "htm", "xhtml"), "html"),
+    **{kind: kind for kind in ("pdf", "docx", "epub", "ipynb")},
+    **dict.fromkeys(("csv", "tsv"), "csv"),
+    **dict.fromkeys(("json", "jsonl", "ndjson"), "json"),
+    **dict.fromkeys(_CODE.split(), "code"),
+}
+"""Ending of a name -> kind. Any other file is text if its beginning is."""
+
+_OTHER_ENDINGS = """
+    png jpg jpeg gif bmp ico svg webp tif tiff mp3 mp4 wav ogg avi mov webm zip tar bz2 xz zst 7z rar jar whl so o a pyc
+    pyo class exe dll bin dat db sqlite pickle pkl npy npz pt safetensors parquet arrow woff woff2 ttf otf eot doc xls
+    xlsx ppt pptx odt ods odp ps eps dvi mo gmo lock
+"""
+_OTHERS = frozenset(_OTHER_ENDINGS.split())
+_SKIPPED_FOLDERS = frozenset({"CVS", "_darcs", "node_modules", "__pycache__"})
+_SNIFFED = 8192
+
+
+class FoundFile(NamedTuple):
+    """A file: where it is, and its name among the collection's files, with ``/`` between folders."""
+
+    path: Path
+    name: str
+
+
+@dataclass
+class Walk:
+    """The files below some roots, and what is no file of a collection."""
+
+    files: list[FoundFile] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)  #: name -> reason
+    links: int = 0  #: symbolic links to folders, and to files that are read anyway
+
+
+def find_files(roots: Sequence[Path], exclude: Sequence[str] = ()) -> Walk:
+    """All regular files of some folders and files, in natural order of their names.
+
+    Names are relative to the folder, or, with several roots, to the folder that contains them all. Hidden files,
+    version control, caches, indexes of this package, temporary files of editors and what matches ``exclude`` are left
+    out. Links to folders are not followed, links to files only where they lead out of the roots, so no loop is possible
+    and no file is read twice. Raises :class:`InputError` for a root that does not exist.
+    """
+    walk, seen = Walk(), set[str]()
+    base = _base(roots)
+    real_roots = [os.path.realpath(root) for root in roots]
+    for root in roots:
+        if not root.exists():
+            raise InputError(f"{root}: no such file or folder")
+        entries = _entries(root, walk, base) if root.is_dir() else iter([str(root)])
+        for path in entries:
+            name = os.path.relpath(path, base).replace(os.sep, "/")
+            if path in seen or any(fnmatch.fnmatch(name, pattern) for pattern in exclude):
+                continue
+            seen.add(path)
+            if path != str(root) and os.path.islink(path) and _within(os.path.realpath(path), real_roots):  # noqa: PTH114
+                walk.links += 1
+            elif _is_regular(path):
+                walk.files.append(FoundFile(Path(path), name))
+    walk.files.sort(key=lambda found: [natural_key(part) for part in found.name.split("/")])
+    return walk
+
+
+def _base(roots: Sequence[Path]) -> str:
+    """The folder that names are relative to."""
+    if len(roots) == 1 and roots[0].is_dir():
+        return str(roots[0])
+    return os.path.commonpath([os.path.abspath(root.parent) for root in roots])  # noqa: PTH100 (links stay)
+
+
+def _entries(root: Path, walk: Walk, base: str) -> Iterator[str]:
+    def failed(error: OSError) -> None:
+        name = os.path.relpath(error.filename, base)
+        walk.unreadable[name] = error.strerror or str(error)
+
+    for folder, folders, names in os.walk(root, onerror=failed):
+        if "meta.json" in names and ("docid" in names or "segments" in folders):
+            folders.clear()  # an index of this package
+            continue
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
+        walk.links += len([name for name in links if not _is_skipped(name)])
+        folders[:] = [name for name in folders if not _is_skipped(name) and name not in links]
+        for name in names:
+            if not (name.startswith((".", "~$")) or name.endswith("~")):
+                yield os.path.join(folder, name)  # noqa: PTH118
+
+
+def _is_skipped(folder: str) -> bool:
+    return folder.startswith(".") or folder in _SKIPPED_FOLDERS
+
+
+def _is_regular(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+    except OSError as e:
+        return e.errno == errno.EACCES  # reported when it is read
+
+
+def _within(path: str, roots: Sequence[str]) -> bool:
+    return any(path == root or path.startswith(root + os.sep) for root in roots)
+
+
+def kind_of(name: str) -> str | None:
+    """The kind of a file by its name; empty for one whose contents decide, None for no document.
+
+    ``.gz`` is ignored: ``guide.html.gz`` is HTML.
+    """
+    plain_name = name.lower().removesuffix(".gz").rpartition("/")[2]
+    ending = plain_name.rpartition(".")[2] if "." in plain_name else ""
+    return None if ending in _OTHERS else KINDS.get(ending, "")
+
+
+def ending_of(name: str) -> str:
+    """The ending of a name for counts: ``.png``, or ``no ending``."""
+    return Path(name).suffix.lower() or "no ending"
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file as they are on the disk. Raises :class:`Unreadable`."""
+    try:
+        with open(path, "rb") as f:
+            if (size := os.fstat(f.fileno()).st_size) > LARGEST:
+                raise Unreadable(f"{size >> 20:,} MiB; the limit is {LARGEST >> 20} MiB")
+            return f.read(LARGEST + 1)
+    except OSError as e:
+        raise Unreadable(e.strerror or str(e)) from None
+
+
+def extract(name: str, data: bytes) -> tuple[str, Extracted] | None:
+    """The kind and the text of a file; None for one that is no document. Raises :class:`Unreadable`."""
+    kind = kind_of(name)
+    if kind is None:
+        return None
+    data = _unzipped(data)
+    if not kind:
+        if not _looks_like_text(data):
+            return None
+        kind = "text"
+    try:
+        return kind, EXTRACTORS[kind](data)
+    except Unreadable:
+        raise
+    except Exception as e:  # what the libraries raise for damaged files is not documented
+        raise Unreadable(f"damaged: {' '.join(str(e).split())[:150] or type(e).__name__}") from None
+
+
+def need_extra(files: Sequence[FoundFile], source: str) -> None:
+    """Raise :class:`EnvironmentProblem` where some files need a package of the extra that is not installed."""
+    counts = Counter(kind for file in files if (kind := kind_of(file.name)))
+    for package, kinds in PACKAGES.items():
+        if needed := [f"{counts[kind]:,} {kind}" for kind in kinds if counts[kind]]:
+            need_packages(f"{source}: reading {' and '.join(needed)} files", [package], EXTRA)
+
+
+def _unzipped(data: bytes) -> bytes:
+    if data[:2] != b"\x1f\x8b":
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as f:
+            found = f.read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as e:
+        raise Unreadable(f"damaged gzip data: {e}") from None
+    if len(found) > LARGEST:
+        raise Unreadable(f"unpacks to more than {LARGEST >> 20} MiB, the limit")
+    return found
+
+
+def _looks_like_text(data: bytes) -> bool:
+    start = data[:_SNIFFED]
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    controls = sum(start.count(bytes([code])) for code in range(32) if code not in (9, 10, 12, 13, 27))
+    return b"\0" not in start and controls * 20 <= len(start)

@@ -1,0 +1,257 @@
+"""What ``--corpus`` names: lines of documents, files of many formats, or a collection of another library.
+
+* ``-`` is standard input, ``irds:ID`` a data set of ir_datasets, a folder that ``datasets`` saved a Hugging Face
+  dataset (:mod:`dupmae_ir.io.datasets`);
+* JSON lines and tab-separated files, and folders of them, are collections of lines, one document each
+  (:mod:`dupmae_ir.io.collections`);
+* everything else is files of documents, which are split into passages (:mod:`dupmae_ir.io.documents`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from dupmae_ir.config import Config, option
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.io.collections import STDIN, Collection, Input, RecordReader, is_lines_file, is_lines_name
+from dupmae_ir.io.datasets import IRDS, HfDataset, IrDataset, is_dataset_folder
+from dupmae_ir.io.documents.collection import LENGTH, OVERLAP, DocumentCollection
+from dupmae_ir.io.documents.files import kind_of
+from dupmae_ir.types import Document
+
+READING = ("fields", "docid_field", "delimiter", "read_as", "passage_length", "passage_overlap", "exclude")
+"""The options that decide the documents of a collection, as indexes record them."""
+READ_AS = ("auto", "lines", "documents")
+_SNIFFED_LINES, _SNIFFED_BYTES = 5, 1 << 16
+_BESIDE = ("readme", "license", "licence", "notice", "changelog", "md5", "sha256")
+"""Beginnings and endings of files that lie beside collections of lines and belong to no document."""
+
+
+class Source(Protocol):
+    """A collection. Iterate once; then ``inputs``, ``digests`` and ``report`` are complete."""
+
+    source: str  #: its name, for messages
+    total_bytes: int | None  #: None where it is not known
+    bytes_read: int
+    documents: int
+    inputs: list[Input]
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What decides the documents beyond the common flags, by the flags' names."""
+
+    @property
+    def report(self) -> dict[str, object] | None:
+        """What became of the files, where some may be left out."""
+
+    def __iter__(self) -> Iterator[Document]:
+        """The documents in a fixed order."""
+
+    def check(self) -> None:
+        """Raise what reading the first documents raises, without using them up."""
+
+    def may_have(self, docid: str) -> bool:
+        """Whether a document that was not read may be there, in a file that cannot be read now."""
+
+    def digests(self) -> dict[str, str]:
+        """The digest of everything read."""
+
+    def read_digests(self) -> dict[str, str]:
+        """The same without the documents."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions(Config):
+    """Which collection to read, and how; shared by all commands that read one."""
+
+    corpus: str | tuple[str, ...] = option(
+        help="collection: a folder or files of documents (txt, md, html, pdf, docx, epub, csv, json, ipynb, source "
+        "code), BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, irds:ID, a Hugging Face dataset on "
+        "disk, or - for standard input",
+        group="input",
+        metavar="PATH",
+    )
+    read_as: str = option(
+        "auto",
+        "lines: each line of JSON or tab-separated text is a document; documents: files are split into passages; auto: "
+        "by the names and first lines of the files",
+        group="input",
+        choices=READ_AS,
+    )
+    passage_length: int = option(
+        LENGTH,
+        "documents: longest passage, in tokens: words of up to six letters, punctuation marks",
+        group="input",
+        at_least=8,
+    )
+    passage_overlap: int = option(
+        OVERLAP,
+        "documents: tokens at the end of a passage that the next one repeats, in whole sentences",
+        group="input",
+        at_least=0,
+    )
+    exclude: tuple[str, ...] = option(
+        (),
+        "documents: files to leave out, as patterns of their paths: 'build/*' '*.min.js'",
+        group="input",
+        metavar="GLOB",
+    )
+    fields: tuple[str, ...] = option(
+        (),
+        "parts of a document, in order: JSON keys, else pieces of 'contents', else tsv columns after the id; "
+        "'title' becomes the title, '_' is ignored, the rest is the text",
+        group="input",
+        metavar="NAME",
+    )
+    docid_field: str | None = option(None, "JSON key of the id, if not id, _id or docid", group="input", metavar="NAME")
+    delimiter: str = option(
+        "\\n", "separates the --fields of 'contents' (\\n and \\t are understood)", group="input", metavar="TEXT"
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.corpus, tuple) and len(self.corpus) == 1:
+            object.__setattr__(self, "corpus", self.corpus[0])  # recorded alike, however it was given
+        super().__post_init__()
+        if self.passage_overlap * 2 > self.passage_length:
+            raise UsageError(
+                f"--passage-overlap {self.passage_overlap} must be at most half of --passage-length "
+                f"{self.passage_length}"
+            )
+
+    def collection(self) -> Source:
+        """The collection, opened. Raises :class:`InputError` for a missing one and for a closed standard input."""
+        sources = self.sources()
+        if STDIN in sources and sys.stdin is None:
+            raise InputError("<standard input>: is closed; name a --corpus")
+        if special := [s for s in sources if s == STDIN or s.startswith(IRDS) or is_dataset_folder(Path(s))]:
+            if len(sources) > 1:
+                raise UsageError(f"--corpus {special[0]}: cannot be combined with other collections")
+            if special[0].startswith(IRDS):
+                return IrDataset(special[0], self.fields)
+            if special[0] != STDIN:
+                return HfDataset(special[0], RecordReader(self.fields, self.docid_field, self.unescaped_delimiter()))
+        if _are_lines(sources, self.read_as):
+            return Collection(sources, self.fields, self.docid_field, self.unescaped_delimiter())
+        return DocumentCollection(sources, self.passage_length, self.passage_overlap, self.exclude)
+
+    def sources(self) -> tuple[str, ...]:
+        """The names given, one or more."""
+        return (self.corpus,) if isinstance(self.corpus, str) else self.corpus
+
+    def unescaped_delimiter(self) -> str:
+        """``delimiter`` with its ``\\n`` and ``\\t`` replaced by the characters."""
+        return self.delimiter.replace("\\n", "\n").replace("\\t", "\t")
+
+    def digests(self) -> dict[str, str]:
+        """The digest of the collection's bytes under the field's name; reads all of it."""
+        return self.collection().read_digests()
+
+
+def left_out(sources: dict[str, Any] | None, most: int = 20) -> str:
+    """How many files the documents are from, and which could not be read; empty for other collections."""
+    if not sources:
+        return ""
+    lines = [f"  from {sources['files']:,} files"]
+    if skipped := sources["skipped"]:
+        kinds = ", ".join(f"{ending} {count:,}" for ending, count in list(skipped.items())[:5])
+        lines[0] += (
+            f"; {sum(skipped.values()):,} others are no documents ({kinds}{', ...' if len(skipped) > 5 else ''})"
+        )
+    if count := sources["unreadable_files"]:
+        lines.append(f"  {count:,} could not be read{'' if count <= most else f'; the first {most}'}:")
+        lines += [f"    {name}: {reason}" for name, reason in list(sources["unreadable"].items())[:most]]
+    return "\n".join(["", *lines])
+
+
+def _are_lines(sources: Sequence[str], read_as: str) -> bool:
+    """Whether the files hold a document on each line. Raises :class:`InputError` where both kinds are mixed."""
+    if read_as != "auto":
+        return read_as == "lines"
+    found = {source: source == STDIN or _is_lines(Path(source)) for source in sources}
+    if len(set(found.values())) == 2:
+        lines = next(source for source, is_lines in found.items() if is_lines)
+        raise InputError(f"--corpus: {lines} has a document on each line, the others do not; {_CHOOSE}")
+    return all(found.values())
+
+
+_CHOOSE = "choose with --read-as lines or --read-as documents"
+
+
+def _is_lines(path: Path) -> bool:
+    if path.is_dir():
+        return _folder_is_lines(path)
+    if is_lines_name(path.name):
+        return True
+    if path.exists() and not path.is_file():
+        return True  # a pipe
+    return kind_of(path.name) in ("", "text") and _begins_with_lines(path)
+
+
+def _folder_is_lines(folder: Path) -> bool:
+    """BEIR's layout, or files of lines without documents beside them."""
+    if any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz")):
+        return True
+    try:
+        files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    except OSError as e:
+        raise InputError(f"{folder}: cannot be read: {e.strerror or e}") from None
+    lines = [path for path in files if is_lines_file(path) and not _is_whole_json(path)]
+    others = [path for path in files if path not in lines and not _is_beside(path) and kind_of(path.name) is not None]
+    if lines and others:
+        raise InputError(
+            f"{folder}: {lines[0].name} has a document on each line, {others[0].name} is a document; {_CHOOSE}"
+        )
+    return bool(lines)
+
+
+def _is_beside(path: Path) -> bool:
+    name = path.name.lower()
+    return name.startswith(_BESIDE) or name.endswith((*_BESIDE, ".meta.json"))
+
+
+def _is_whole_json(path: Path) -> bool:
+    """Whether a ``.json`` file is one value over several lines, or an array, instead of lines of objects."""
+    if path.suffix != ".json":
+        return False
+    first = next(iter(_first_lines(path)), "")
+    try:
+        return not isinstance(json.loads(first), dict)
+    except ValueError:
+        return True
+
+
+def _begins_with_lines(path: Path) -> bool:
+    """Whether the first lines of a file are JSON objects, or have the same number of tabs after an id."""
+    lines = _first_lines(path)
+    if not lines:
+        return False
+    if lines[0].lstrip().startswith("{"):
+        return not _is_broken(lines[0])
+    cells = [line.split("\t") for line in lines]
+    ids = all(len(row) == len(cells[0]) and row[0].split() == [row[0]] for row in cells)
+    return len(cells[0]) > 1 and ids
+
+
+def _is_broken(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _first_lines(path: Path) -> list[str]:
+    """The first lines of a regular file that are not blank, as far as they are complete."""
+    try:
+        with open(path, "rb") as f:
+            start = f.read(_SNIFFED_BYTES)
+    except OSError:
+        return []
+    lines = start.decode("utf-8-sig", "replace").split("\n")
+    whole = lines if len(start) < _SNIFFED_BYTES or len(lines) == 1 else lines[:-1]
+    return [line.rstrip("\r") for line in whole if line.strip()][:_SNIFFED_LINES]
