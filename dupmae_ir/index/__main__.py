@@ -1,4 +1,4 @@
-"""``python -m dupmae_ir.index bm25|dense|postings|show|verify|seal``: see ``--help``."""
+"""``python -m dupmae_ir.index VERB``: see ``--help``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from typing import Any
 
 from dupmae_ir.command import Command, load
 from dupmae_ir.console import dispatch, megabytes
-from dupmae_ir.index.config import Bm25Config, DenseConfig, PostingsConfig, SealConfig, ShowConfig, VerifyConfig
+from dupmae_ir.index.config import (
+    AddConfig,
+    Bm25Config,
+    ChangeOptions,
+    CompactConfig,
+    DeleteConfig,
+    DenseConfig,
+    PostingsConfig,
+    SealConfig,
+    ShowConfig,
+    SyncConfig,
+    UpdateConfig,
+    VerifyConfig,
+)
 
 BM25_PURPOSE = """
 Index a collection for BM25 with Anserini's defaults (Porter stemming, k1 0.9, b 0.4, title and text in one field), the
@@ -46,7 +59,44 @@ Verify an index that an earlier version made, then record the sizes and digests 
 sealed index is checked each time it is opened, and its lists are called certified. Does nothing to a sealed index.
 """
 SEAL_EXAMPLE = "python -m dupmae_ir.index seal indexes/mine"
-EXAMPLES = "\n".join((BM25_EXAMPLE, DENSE_EXAMPLES.split("\n")[1], POSTINGS_EXAMPLE, SHOW_EXAMPLE, VERIFY_EXAMPLE))
+_CHANGES = """
+Documents are compared by a digest of id, title, text and metadata; what is new or changed becomes a new segment.
+Searches give exactly what an index of the same documents made at once would give. Interrupted or killed, the index is
+what it was, and the same command continues.
+"""
+ADD_PURPOSE = f"""
+Add documents to an index. Their ids must be new; documents that the index has already, unchanged, are skipped.
+{_CHANGES.strip()}
+"""
+ADD_EXAMPLE = "python -m dupmae_ir.index add --index indexes/mine --corpus more.jsonl"
+UPDATE_PURPOSE = f"""
+Add documents to an index, or replace those with the same ids. Only what is new or changed is encoded; the other
+documents of the index stay.
+{_CHANGES.strip()}
+"""
+UPDATE_EXAMPLE = "python -m dupmae_ir.index update --index indexes/mine --corpus changed.jsonl"
+SYNC_PURPOSE = f"""
+Make an index that of a collection: add what is new, encode again what changed, delete what is gone. Takes the time of
+reading the collection and of encoding the difference.
+{_CHANGES.strip()}
+"""
+SYNC_EXAMPLE = "python -m dupmae_ir.index sync --index indexes/mine --corpus corpus.jsonl"
+DELETE_PURPOSE = """
+Delete documents from an index. Nothing is rewritten: their rows are marked, and index compact frees the space.
+"""
+DELETE_EXAMPLE = """
+python -m dupmae_ir.index delete --index indexes/mine --ids doc17 doc23
+python -m dupmae_ir.index delete --index indexes/mine --ids-file gone.txt
+"""
+COMPACT_PURPOSE = """
+Rewrite an index of several segments as one, without the deleted documents and without encoding anything. Its postings
+and smaller dense indexes are built again. Searches in progress keep the old files until they are done. Stock Pyserini
+commands read the result; before, they read the first segment only.
+"""
+COMPACT_EXAMPLE = "python -m dupmae_ir.index compact indexes/mine"
+EXAMPLES = "\n".join(
+    (BM25_EXAMPLE, DENSE_EXAMPLES.split("\n")[1], POSTINGS_EXAMPLE, SYNC_EXAMPLE, SHOW_EXAMPLE, VERIFY_EXAMPLE)
+)
 
 
 def summarize_bm25(config: Bm25Config, result: dict[str, Any]) -> str:
@@ -80,6 +130,27 @@ def summarize_sealed(config: SealConfig, result: dict[str, Any]) -> str:
     return f"{config.index}: verified and sealed, {result['files']} files"
 
 
+def summarize_change(config: ChangeOptions, result: dict[str, Any]) -> str:
+    """How many documents were added, updated, deleted and unchanged, and what the index is now."""
+    words = ("added", "updated", "deleted", "unchanged")
+    counts = [f"{result[f'{word}_now']:,} {word}" for word in words if result[f"{word}_now"]]
+    return f"{config.index}: {', '.join(counts)}; {_state(result)}, {result['seconds']:.1f} s"
+
+
+def summarize_deleted(config: DeleteConfig, result: dict[str, Any]) -> str:
+    """How many documents were deleted, and what the index is now."""
+    return f"{config.index}: {result['deleted_now']:,} deleted; {_state(result)}"
+
+
+def summarize_compacted(config: CompactConfig, result: dict[str, Any]) -> str:
+    """How many deleted rows were removed, and what the index is now."""
+    return f"{config.index}: {result['removed_now']:,} deleted rows removed; {_state(result)}"
+
+
+def _state(result: dict[str, Any]) -> str:
+    return f"{result['documents']:,} documents in {result['segments']} segment(s), generation {result['generation']}"
+
+
 def show(config: ShowConfig, meta: dict[str, Any]) -> str:
     """The index in words: its parts, what made it, its digest, and the parts built on demand."""
     if config.quiet:
@@ -92,10 +163,18 @@ def show(config: ShowConfig, meta: dict[str, Any]) -> str:
 def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
     encoder, versions = meta.get("encoder") or {}, meta.get("versions") or {}
     yield "documents", f"{meta['documents']:,} ({meta['empty_documents']:,} without impacts)"
+    if segments := meta.get("segments"):
+        yield "segments", f"{len(segments)} of {', '.join(f'{rows:,}' for rows in segments)} rows"
+        yield "deleted", f"{meta['deleted_documents']:,} documents, until index compact"
+        yield "stock Pyserini", "reads the first segment only, deleted documents included, until index compact"
+    if generation := meta.get("generation"):
+        yield "generation", f"{generation['number']}, by {generation['made_by']}"
     if meta["dim"] is not None:
         yield "vectors", f"{meta['dim']} wide, float32, inner product"
     if meta["scale"] is not None:
         yield "impacts", f"{meta['postings']:,}, scale {meta['scale']:g}, {meta['clipped']:,} clipped at 255"
+    if texts := [f["bytes"] for name, f in (meta.get("files") or {}).items() if name.startswith("texts/")]:
+        yield "texts", f"stored, {megabytes(sum(texts))}"
     if encoder:
         yield "encoder", f"{encoder.get('name')} ({str(encoder.get('digest'))[:12]})"
         lengths = f"{encoder.get('document_length')} / {encoder.get('query_length')} word pieces"
@@ -126,11 +205,54 @@ verify = Command(
     "index verify", VERIFY_PURPOSE, VERIFY_EXAMPLE, VerifyConfig, f"{RUN}:verify", summarize=summarize_verified
 )
 seal = Command("index seal", SEAL_PURPOSE, SEAL_EXAMPLE, SealConfig, f"{RUN}:seal", summarize=summarize_sealed)
+CHANGES = "dupmae_ir.encode.changes"
+add = Command(
+    "index add", ADD_PURPOSE, ADD_EXAMPLE, AddConfig, f"{CHANGES}:run_add", summarize=summarize_change, resumes=True
+)
+update = Command(
+    "index update",
+    UPDATE_PURPOSE,
+    UPDATE_EXAMPLE,
+    UpdateConfig,
+    f"{CHANGES}:run_update",
+    summarize=summarize_change,
+    resumes=True,
+)
+sync = Command(
+    "index sync",
+    SYNC_PURPOSE,
+    SYNC_EXAMPLE,
+    SyncConfig,
+    f"{CHANGES}:run_sync",
+    summarize=summarize_change,
+    resumes=True,
+)
+delete = Command(
+    "index delete",
+    DELETE_PURPOSE,
+    DELETE_EXAMPLE,
+    DeleteConfig,
+    "dupmae_ir.index.deletion:run",
+    summarize=summarize_deleted,
+)
+compact = Command(
+    "index compact",
+    COMPACT_PURPOSE,
+    COMPACT_EXAMPLE,
+    CompactConfig,
+    "dupmae_ir.index.compaction:run",
+    summarize=summarize_compacted,
+)
 
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index with Anserini's defaults: the baseline", bm25),
     "dense": ("a smaller dense index beside the flat one: sq8, ivf-sq8 or hnsw-sq8", dense),
     "postings": ("impacts by term, for fast search of whole topic sets without Java", postings),
+    "add": ("add documents to an index", add),
+    "update": ("add documents, or replace those that changed", update),
+    "sync": ("make an index that of a collection; only the difference is encoded", sync),
+    "delete": ("delete documents from an index", delete),
+    "compact": ("several segments to one, without deleted documents", compact),
     "verify": ("every byte of an index, and its parts against each other", verify),
     "seal": ("record the files of an index of an earlier version", seal),
     "show": ("what an index folder contains, and whether it is whole", show_command),

@@ -1,7 +1,9 @@
 """BM25 with Anserini's defaults, the baseline of every comparison.
 
-Anserini's analyzer (Porter stemming, Lucene's stop words), k1 = 0.9, b = 0.4, and one field with title and text joined.
-The index is an ordinary Lucene index: stock ``pyserini.search.lucene --bm25`` reads it and returns the same hits.
+Anserini's analyzer (Porter stemming, Lucene's stop words), k1 = 0.9, b = 0.4, and one field with title and text joined,
+or one field each, whose scores are added (Anserini's "flat" and "multifield" indexes of BEIR). The index is an ordinary
+Lucene index: stock ``pyserini.search.lucene --bm25`` reads it and returns the same hits, with
+``--fields contents=1.0 title=1.0`` for two fields.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import numpy as np
 from dupmae_ir import pyserini
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.builder import make_empty
-from dupmae_ir.index.lucene import LuceneReader, LuceneWriter
+from dupmae_ir.index.lucene import LuceneReader, LuceneWriter, restricted
+from dupmae_ir.index.row_set import RowSet
 from dupmae_ir.types import Document, Hit, Query
 
 K1 = 0.9
@@ -25,9 +28,10 @@ B = 0.4
 class BM25Writer(LuceneWriter):
     """Writes documents into a new BM25 index, one at a time."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, title_field: bool = False) -> None:
         pyserini.start_jvm()
         super().__init__(folder, _analyzer(), _similarity(K1, B), norms=True)
+        self._title_field = title_field
 
     def __enter__(self) -> BM25Writer:
         return self
@@ -35,14 +39,20 @@ class BM25Writer(LuceneWriter):
     def add(self, document: Document) -> None:
         """Add a document; one without words has an id and never matches."""
         with pyserini.java_errors(self.folder):
-            self._add(document.docid, document.joined())
+            if self._title_field:
+                self._add(document.docid, document.text, document.title)
+            else:
+                self._add(document.docid, document.joined())
 
 
-def build_bm25(documents: Iterable[Document], folder: str | Path) -> int:
-    """Write a BM25 index of ``documents`` into ``folder`` (new or empty). Returns their number."""
+def build_bm25(documents: Iterable[Document], folder: str | Path, title_field: bool = False) -> int:
+    """Write a BM25 index of ``documents`` into ``folder`` (new or empty), titles in a field of their own or not.
+
+    Returns the number of documents.
+    """
     folder = Path(folder)
     make_empty(folder)
-    with BM25Writer(folder) as writer:
+    with BM25Writer(folder, title_field) as writer:
         for document in documents:
             writer.add(document)
     return writer.documents
@@ -56,21 +66,29 @@ class BM25Searcher(LuceneReader):
             raise UsageError(f"BM25 needs k1 >= 0 and b between 0 and 1, got k1={k1} and b={b}")
         super().__init__(folder, lambda: _similarity(k1, b))
         self._analyzer = _analyzer()
+        with pyserini.java_errors(self.folder):
+            titled = bool(self.documents and self._reader.getSumDocFreq("title") > 0)
+            self._fields = _weights("contents", "title") if titled else None
 
-    def search(self, queries: Sequence[Query], k: int = 1000, threads: int = 1) -> dict[str, list[Hit]]:
-        """The ``k`` best documents of each query, score descending, equal scores in docid order."""
-        found = self._hits(queries, self._build, k, threads, by_docid=True)
+    def search(
+        self, queries: Sequence[Query], k: int = 1000, threads: int = 1, allowed: RowSet | None = None
+    ) -> dict[str, list[Hit]]:
+        """The ``k`` best (allowed) documents of each query, score descending, equal scores in docid order."""
+        found = self._hits(queries, self._build, k, threads, by_docid=True, allowed=allowed)
         return {
             query.qid: [Hit(docid, float(score)) for docid, score in zip(hits.docids or (), hits.scores, strict=True)]
             for query, hits in zip(queries, found, strict=True)
         }
 
-    def top(self, texts: Sequence[str], k: int, threads: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+    def top(
+        self, texts: Sequence[str], k: int, threads: int = 1, allowed: RowSet | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """The ``k`` best document numbers of each text and their scores: (m,) int64 and (m,) float64, best first.
 
-        Documents without a word of the text are not listed; equal scores are in the order of document numbers.
+        Documents without a word of the text are not listed; equal scores are in the order of document numbers. Lucene
+        filters by ``allowed`` document numbers; scores do not depend on them.
         """
-        found = self._hits([Query("", text) for text in texts], self._build, k, threads, by_docid=False)
+        found = self._hits([Query("", text) for text in texts], self._build, k, threads, False, allowed)
         return [(hits.rows, hits.scores) for hits in found]
 
     def docids(self) -> tuple[np.ndarray, list[str]]:
@@ -87,27 +105,31 @@ class BM25Searcher(LuceneReader):
         return list(zip(found.rows.tolist(), found.scores.tolist(), strict=True))
 
     def _build(self, query: Query) -> Any:
-        return self._generator.buildQuery("contents", self._analyzer, query.text)
+        # One call on one object: pyjnius binds an overloaded method, such as a builder's add, for all threads at once.
+        return self._generator.buildQuery(self._fields or "contents", self._analyzer, query.text)
 
     def _among(self, text: str, docids: Sequence[str]) -> Any:
         """The query of ``text``, restricted to documents with these ids; the restriction does not change scores."""
-        lucene = "org.apache.lucene.search."
-        ids, as_bytes = (
-            pyserini.autoclass("java.util.ArrayList")(),
-            pyserini.autoclass("org.apache.lucene.util.BytesRef"),
-        )
+        ids = pyserini.autoclass("java.util.ArrayList")()
+        as_bytes = pyserini.autoclass("org.apache.lucene.util.BytesRef")
         for docid in docids:
-            ids.add(as_bytes(pyserini.char_sequence(docid)))
-        chosen = pyserini.autoclass(lucene + "TermInSetQuery")("id", pyserini.cast("java.util.Collection", ids))
-        occur = pyserini.autoclass(lucene + "BooleanClause$Occur")
-        both = pyserini.autoclass(lucene + "BooleanQuery$Builder")()
-        both.add(pyserini.cast(lucene + "Query", self._build(Query("", text))), occur.MUST)
-        both.add(pyserini.cast(lucene + "Query", chosen), occur.FILTER)
-        return both.build()
+            one = as_bytes(pyserini.char_sequence(docid))  # before add is bound
+            ids.add(one)
+        terms = pyserini.cast("java.util.Collection", ids)
+        chosen = pyserini.autoclass("org.apache.lucene.search.TermInSetQuery")("id", terms)
+        return restricted(self._build(Query("", text)), chosen)
 
 
 def _analyzer() -> Any:
     return pyserini.autoclass("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+
+
+def _weights(*fields: str) -> Any:
+    """A Java map of fields with weight 1, as Anserini's query generator takes them."""
+    weights, one = pyserini.autoclass("java.util.HashMap")(), pyserini.autoclass("java.lang.Float")(1.0)
+    for field in fields:
+        weights.put(field, one)
+    return weights
 
 
 def _similarity(k1: float, b: float) -> Any:

@@ -14,13 +14,16 @@ from typing import IO
 import numpy as np
 import scipy.sparse as sp
 
+from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.faiss import FlatWriter
-from dupmae_ir.index.forward import ForwardWriter
-from dupmae_ir.index.integrity import describe_parts, mark_parts
+from dupmae_ir.index.forward import Forward, ForwardWriter
+from dupmae_ir.index.integrity import DIGEST_BYTES, DIGESTS, TEXTS, describe, describe_parts, mark_parts, names_of
 from dupmae_ir.index.lucene import ImpactWriter
 from dupmae_ir.index.manifest import FORMAT, Meta, content_digest, sealed, versions, write_lines, write_meta
+from dupmae_ir.index.postings import folder_of, write_postings
 from dupmae_ir.index.quantisation import check_scale, dropped, quantise
+from dupmae_ir.index.texts import StoredDocument, TextWriter
 from dupmae_ir.io.collections import LONGEST_ID
 
 
@@ -28,12 +31,21 @@ class IndexBuilder:
     """Write an index into ``folder``, which is new or empty. The caller moves the finished folder into place.
 
     ``dim`` is the width of the [CLS] vectors and ``terms`` the index term of each vocabulary id; None leaves that
-    part out. ``scale`` turns OT weights into impacts. Everything is streamed: memory does not grow with the
-    collection. Leaving the context manager closes all files; only :meth:`finish` makes the folder an index.
+    part out. ``scale`` turns OT weights into impacts. With ``texts``, the documents themselves are stored too (see
+    :mod:`dupmae_ir.index.texts`). Everything is streamed: memory does not grow with the collection, but for the
+    distinct values of metadata. Without Pyserini the index gets postings (:mod:`dupmae_ir.index.postings`), and the
+    folder of its Lucene part has an index id only. Leaving the context manager closes all files; only :meth:`finish`
+    makes the folder an index.
     """
 
     def __init__(
-        self, folder: str | Path, *, dim: int | None, terms: Sequence[str] | None, scale: float | None
+        self,
+        folder: str | Path,
+        *,
+        dim: int | None,
+        terms: Sequence[str] | None,
+        scale: float | None,
+        texts: bool = False,
     ) -> None:
         if dim is None and terms is None:
             raise UsageError("an index needs vectors, terms, or both")
@@ -43,6 +55,8 @@ class IndexBuilder:
         self.dim = dim
         self.terms = None if terms is None else list(terms)
         self.scale = scale
+        self.texts = texts
+        self.lucene = pyserini.installed()
         self.documents = 0
         self._counts: Counter[str] = Counter()
         self._open_files = contextlib.ExitStack()
@@ -57,27 +71,36 @@ class IndexBuilder:
         enter = self._open_files.enter_context
         docids = open(self.folder / "docid", "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by the stack)
         self._docids: IO[str] = enter(docids)
+        self._digests: IO[bytes] = enter(open(self.folder / DIGESTS, "wb"))  # noqa: SIM115
         self._cls: FlatWriter | None = None
         if self.dim is not None:
             (self.folder / "cls").mkdir()
             self._cls = enter(FlatWriter(self.folder / "cls" / "index", self.dim))
+        self._texts: TextWriter | None = enter(TextWriter(self.folder / TEXTS)) if self.texts else None
         if self.terms is not None:
             (self.folder / "ot").mkdir()
             (self.folder / "forward").mkdir()
-            self._ot = enter(ImpactWriter(self.folder / "ot", self.terms))
+            self._ot = enter(ImpactWriter(self.folder / "ot", self.terms)) if self.lucene else None
             self._forward = enter(ForwardWriter(self.folder / "forward", len(self.terms)))
 
-    def add(self, docids: Sequence[str], cls: np.ndarray | None, ot: sp.csr_matrix | None) -> None:
-        """Append documents: ``cls`` (n, dim) float, ``ot`` (n, V) float CSR; each where the index has that part.
+    def add(
+        self,
+        docids: Sequence[str],
+        cls: np.ndarray | None,
+        ot: sp.csr_matrix | None,
+        documents: Sequence[StoredDocument] | None = None,
+    ) -> None:
+        """Append documents: ``cls`` (n, dim) float, ``ot`` (n, V) float CSR, the documents themselves; each where the
+        index has that part.
 
         Raises :class:`UsageError` for an id that run files cannot represent, :class:`IndexMismatch` for parts of
         another shape.
         """
         if ot is None or self.scale is None:
-            self.add_impacts(docids, cls, ot)
+            self.add_impacts(docids, cls, ot, documents=documents)
             return
         impacts, clipped = quantise(ot, self.scale)
-        self.add_impacts(docids, cls, impacts, clipped, dropped(ot, impacts))
+        self.add_impacts(docids, cls, impacts, clipped, dropped(ot, impacts), documents)
 
     def add_impacts(
         self,
@@ -86,16 +109,21 @@ class IndexBuilder:
         impacts: sp.csr_matrix | None,
         clipped: int = 0,
         dropped: int = 0,
+        documents: Sequence[StoredDocument] | None = None,
+        digests: Sequence[bytes] | None = None,
     ) -> None:
         """As :meth:`add`, for weights already quantised: (n, V) uint8 CSR, ascending columns.
 
-        ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0.
+        ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0. ``digests``: 16 bytes
+        for each document, by which ``index update`` and ``index sync`` see that it changed.
         """
         check_docids(docids)
         _check_part("[CLS] vectors", self.dim, None if cls is None else cls.shape, len(docids))
         vocabulary = None if self.terms is None else len(self.terms)
         _check_part("OT weights", vocabulary, None if impacts is None else impacts.shape, len(docids))
+        self._add_texts(docids, documents)
         self._docids.writelines(f"{docid}\n" for docid in docids)
+        self._digests.writelines(digests or ())
         if self._cls is not None and cls is not None:
             self._cls.add(cls)
         if impacts is not None:
@@ -103,8 +131,17 @@ class IndexBuilder:
             self._counts.update(clipped=clipped, dropped=dropped)
         self.documents += len(docids)
 
+    def _add_texts(self, docids: Sequence[str], documents: Sequence[StoredDocument] | None) -> None:
+        if (self._texts is None) != (documents is None):
+            raise IndexMismatch(f"the index {'takes no' if self._texts is None else 'needs'} texts")
+        if self._texts is not None and documents is not None:
+            if [document.docid for document in documents] != list(docids):
+                raise IndexMismatch("the texts are not those of the documents: their ids differ")
+            self._texts.add(documents)
+
     def _add_postings(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
-        self._ot.add_batch(docids, impacts)
+        if self._ot is not None:
+            self._ot.add_batch(docids, impacts)
         self._forward.add(impacts.indptr, impacts.indices, impacts.data)
         self._counts.update(
             postings=impacts.nnz,
@@ -120,19 +157,29 @@ class IndexBuilder:
         self._docids.flush()
         _check_unique(self.folder / "docid")
         self._open_files.close()
+        if (self.folder / DIGESTS).stat().st_size != DIGEST_BYTES * self.documents:
+            (self.folder / DIGESTS).unlink()  # not known of every document
         if self.dim is not None:
             shutil.copyfile(self.folder / "docid", self.folder / "cls" / "docid")
         if self.terms is not None:
             write_lines(self.folder / "terms.txt", self.terms)
         counted = self._counted()
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        made = {"versions": versions(java=self.terms is not None), "created": now}
+        made = {"versions": versions(java=self.terms is not None and self.lucene), "created": now}
         record: Meta = {**counted, **meta, **counted}  # the caller's keys come after ours and cannot change them
         record = {**record, **{key: value for key, value in made.items() if key not in record}}
         mark_parts(self.folder, record["parts"], record["digest"])
-        record = sealed(record, describe_parts(self.folder, record["parts"]))
+        record = sealed(record, {**describe_parts(self.folder, record["parts"]), **self._write_postings(record)})
         write_meta(self.folder, record)
         return record
+
+    def _write_postings(self, record: Meta) -> dict[str, object]:
+        """Write the postings of an index without a Lucene part, and describe their files."""
+        if self.terms is None or self.lucene:
+            return {}
+        folder_of(self.folder).mkdir()
+        write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), record["digest"])
+        return {**describe(self.folder, names_of(self.folder, "postings"))}
 
     def _counted(self) -> Meta:
         return {
@@ -144,6 +191,7 @@ class IndexBuilder:
             "scale": self.scale if self.terms is not None else None,
             **{name: self._counts[name] for name in ("postings", "sum_of_impacts", "clipped", "dropped")},
             "digest": content_digest(self.folder, self.dim),
+            **({} if self.lucene or self.terms is None else {"lucene": False}),
         }
 
     def __enter__(self) -> IndexBuilder:

@@ -1,11 +1,12 @@
-"""Options of ``dupmae-ir index bm25``, ``index dense``, ``index postings`` and ``index show``."""
+"""Options of the verbs of ``dupmae-ir index``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from dupmae_ir.config import OutputOptions, ThreadOptions, option
-from dupmae_ir.io.collections import CorpusOptions
+from dupmae_ir.config import OneOf, OutputOptions, Requires, ThreadOptions, option
+from dupmae_ir.io.sources import CorpusOptions
 
 FLAT = "flat"
 """The dense index that every index folder with vectors has."""
@@ -21,6 +22,12 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 class Bm25Config(CorpusOptions, OutputOptions):
     """Options of ``dupmae-ir index bm25``."""
 
+    title_field: bool = option(
+        False,
+        "index titles as a field of their own; BM25 scores of title and text are added, as with Anserini's multifield "
+        "indexes",
+        group="input",
+    )
     index: str = option(help="index folder to make", group="output", metavar="FOLDER")
     heap: str | None = option(
         None, "memory for Java, as 4g; a quarter of the machine's if not given", group="compute", metavar="SIZE"
@@ -83,3 +90,63 @@ class DenseConfig(Parameters, OutputOptions):
     overwrite: bool = option(
         False, "replace an index of this kind with other settings, once the new one is complete", group="output"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeOptions(CorpusOptions, ThreadOptions, OutputOptions):
+    """Options of ``dupmae-ir index add``, ``index update`` and ``index sync``.
+
+    The encoder's settings are those of the index. Without ``fields``, ``docid_field`` and ``delimiter``, so are these.
+    """
+
+    index: str = option(help="index folder to change", group="output", metavar="FOLDER")
+    model: str | None = option(
+        None,
+        "model folder, if it is no longer where the index was made; another model is refused",
+        group="encoding",
+        metavar="FOLDER",
+    )
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
+    restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddConfig(ChangeOptions):
+    """Options of ``dupmae-ir index add``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateConfig(ChangeOptions):
+    """Options of ``dupmae-ir index update``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncConfig(ChangeOptions):
+    """Options of ``dupmae-ir index sync``."""
+
+    replace_all: bool = option(
+        False,
+        "accept a collection that shares no document with the index, so that all of those are deleted",
+        group="input",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteConfig(OutputOptions):
+    """Options of ``dupmae-ir index delete``."""
+
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (OneOf(("ids", "ids_file"), "which documents to delete"),)
+
+    index: str = option(help="index folder to change", group="output", metavar="FOLDER")
+    ids: tuple[str, ...] = option((), "ids of documents", group="input", metavar="ID")
+    ids_file: str | None = option(
+        None, "file with one id on each line; - for standard input", group="input", metavar="FILE"
+    )
+    ignore_unknown: bool = option(False, "ignore ids that the index does not contain", group="input")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactConfig(OutputOptions):
+    """Options of ``dupmae-ir index compact``."""
+
+    index: str = option(help="index folder to rewrite in one piece", group="output", metavar="FOLDER", positional=True)

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 import faiss
 import numpy as np
@@ -26,6 +26,7 @@ from dupmae_ir.device import faiss_threads, processors
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.config import KINDS, Parameters
 from dupmae_ir.index.faiss import read_flat
+from dupmae_ir.index.manifest import sweep_lock
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import write_json
 from dupmae_ir.registry import lookup
@@ -125,6 +126,12 @@ class KindJob(Job):
             quiet=quiet,
         )
         self.description: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        """As :meth:`Job.__enter__`; a killed run may also have left the lock of the index's record."""
+        super().__enter__()
+        sweep_lock(self.folder.path)
+        return self
 
     def build(self) -> dict[str, Any]:
         """Build and publish the kind; returns its description with the job's ``output`` and ``status``."""

@@ -4,11 +4,16 @@
     I/cls/KIND.{faiss,json}           smaller dense indexes, when built (see :mod:`dupmae_ir.index.dense_kinds`)
     I/ot/                             impact postings, as stock LuceneImpactSearcher reads them
     I/forward/{indptr,terms,impacts}.npy   the same impacts by document (see :mod:`dupmae_ir.index.forward`)
+    I/texts/                          when stored: titles, texts and metadata (see :mod:`dupmae_ir.index.texts`)
     I/postings/                       when built: the same impacts by term (see :mod:`dupmae_ir.index.postings`)
     I/docid, I/terms.txt              document ids by row, index terms by vocabulary id, one a line
+    I/digests.bin                     16 bytes by row: what ``index update`` compares documents with
     I/meta.json                       the manifest, written last (see :mod:`dupmae_ir.index.manifest`)
 
-    I/{cls,ot,forward}/part.json      the index id (see :mod:`dupmae_ir.index.integrity`)
+    I/segments/                       after a change: further segments and deleted rows
+                                      (see :mod:`dupmae_ir.index.generations`)
+
+    I/{cls,ot,forward,texts}/part.json      the index id (see :mod:`dupmae_ir.index.integrity`)
 
 Row r of every part is line r of ``docid`` and Lucene document number r. :mod:`dupmae_ir.index.builder` writes it.
 """
@@ -21,13 +26,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dupmae_ir.errors import IndexMismatch
+from dupmae_ir import pyserini
+from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
 from dupmae_ir.index import integrity, manifest
 from dupmae_ir.index.faiss import read_flat, vectors_of
 from dupmae_ir.index.forward import Forward
+from dupmae_ir.index.generations import generation_of
 from dupmae_ir.index.lucene import ImpactSearcher
 from dupmae_ir.index.manifest import AGAIN, Meta
+from dupmae_ir.index.places import Place, place_of
 from dupmae_ir.index.postings import PostingsSearcher
+from dupmae_ir.index.texts import TextStore
 
 if TYPE_CHECKING:
     import faiss
@@ -40,27 +49,46 @@ class IndexFolder:
     property raises :class:`IndexMismatch` for a damaged one.
     """
 
-    def __init__(self, path: Path, meta: Meta) -> None:
-        self.path = path
+    def __init__(self, path: Path | Place, meta: Meta, inside: str = "") -> None:
+        """``inside``: the folder of a further segment, relative to ``path``."""
+        self._place, self._inside = path, inside
         self.meta = meta
-        self._checks = integrity.FileChecks(path, meta["files"] if self.sealed else {})
+        self._checks = integrity.FileChecks(self.path, meta["files"] if self.sealed else {})
+
+    @property
+    def path(self) -> Path:
+        """The folder; one that a compaction moved away is found again (see :mod:`dupmae_ir.index.places`)."""
+        base = self._place.path if isinstance(self._place, Place) else self._place
+        return base / self._inside if self._inside else base
 
     @classmethod
     def open(cls, path: str | Path) -> IndexFolder:
-        """Check that ``path`` is a whole index and open it.
+        """Check that ``path`` is a whole index of one segment and open it.
 
         Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for parts that are
-        missing, truncated or at odds with ``meta.json``.
+        missing, truncated or at odds with ``meta.json``, and for an index with further segments or deleted documents,
+        which :func:`dupmae_ir.index.segments.open_index` opens.
         """
-        path = Path(path)
-        folder = cls(path, manifest.read_meta(path))
-        if folder.sealed:
-            for part in folder.required_parts:
-                if problem := folder.part_problem(part):
-                    raise IndexMismatch(f"{problem}; {AGAIN}")
-        else:
-            folder.check_counts()
+        place = place_of(path)
+        folder = cls(place, manifest.read_meta(place.path))
+        generation = generation_of(folder.meta)
+        if not generation.plain:
+            raise IndexMismatch(
+                f"{path} has {1 + len(generation.segments)} segment(s) and "
+                f"{generation.deleted.rows if generation.deleted else 0} deleted document(s), and this needs an index "
+                f"in one piece; make it one with: dupmae-ir index compact {path}"
+            )
+        folder.check_parts()
         return folder
+
+    def check_parts(self) -> None:
+        """Compare ids and sizes of the required parts with ``meta.json``. Raises :class:`IndexMismatch`."""
+        if not self.sealed:
+            self.check_counts()
+            return
+        for part in self.required_parts:
+            if problem := self.part_problem(part):
+                raise IndexMismatch(f"{problem}; {AGAIN}")
 
     def check_counts(self) -> None:
         """Compare the counts of the required parts with ``meta.json``. Raises :class:`IndexMismatch`."""
@@ -68,7 +96,8 @@ class IndexFolder:
         if self.dim is not None:
             manifest.check_vectors(self.path, self.meta)
         if self.has_ot:
-            manifest.check_lucene(self.path)
+            if self.has_lucene:
+                manifest.check_lucene(self.path)
             manifest.check_impacts(self.path, self.meta, self.forward)
 
     @property
@@ -106,6 +135,7 @@ class IndexFolder:
             raise IndexMismatch(f"{self.path / part}: meta.json does not list its files; {fix}")
         if problem := self.part_problem(part):
             raise IndexMismatch(f"{problem}; {fix}")
+        self._checks.folder = self.path
         self._checks.require(part, fix, everything)
 
     def record_part(self, part: str) -> None:
@@ -116,14 +146,19 @@ class IndexFolder:
     def _adopt(self, meta: Meta) -> None:
         """Take over the records of optional parts from a newer manifest of the same index."""
         if meta["digest"] == self.meta["digest"] and meta.get("files") != self.meta["files"]:
-            self.meta.clear()
-            self.meta.update(meta)
+            self.meta["files"] = meta["files"]
+            self.meta[manifest.SEAL] = meta[manifest.SEAL]
             self._checks = integrity.FileChecks(self.path, meta["files"])
 
     @property
     def documents(self) -> int:
         """How many documents (rows) the index has, empty ones included."""
         return int(self.meta["documents"])
+
+    @property
+    def rows(self) -> int:
+        """How many rows the arrays of the index have: as many as it has documents."""
+        return self.documents
 
     @property
     def dim(self) -> int | None:
@@ -136,6 +171,11 @@ class IndexFolder:
         return "ot" in self.meta["parts"]
 
     @property
+    def has_lucene(self) -> bool:
+        """Whether the impacts are in Lucene too; an index made without Pyserini has postings instead."""
+        return self.has_ot and self.meta.get("lucene", True)
+
+    @property
     def scale(self) -> float | None:
         """What OT weights were multiplied by before rounding (see :mod:`dupmae_ir.index.quantisation`)."""
         return self.meta["scale"]
@@ -145,6 +185,14 @@ class IndexFolder:
         """The document id of each row."""
         self.check_part("ids")
         return manifest.read_lines(self.path / "docid")
+
+    @cached_property
+    def digests(self) -> np.ndarray | None:
+        """(n, 16) uint8: the digest of each document's id, title and text; None for an index of an earlier version."""
+        if not (self.path / integrity.DIGESTS).is_file():
+            return None
+        self.check_part("ids")
+        return np.fromfile(self.path / integrity.DIGESTS, np.uint8).reshape(-1, integrity.DIGEST_BYTES)
 
     @cached_property
     def docid_rank(self) -> np.ndarray:
@@ -186,9 +234,37 @@ class IndexFolder:
         return Forward.open(self.path / "forward", len(self.terms))
 
     @cached_property
+    def texts(self) -> TextStore | None:
+        """Titles, texts and metadata by row; None where the index does not store them."""
+        if not self.has_texts:
+            return None
+        self.check_part("texts")
+        store = TextStore(self.path / "texts")
+        if len(store) != self.documents:
+            raise IndexMismatch(
+                f"{self.path / 'texts'} has {len(store)} documents, but meta.json records {self.documents}; {AGAIN}"
+            )
+        return store
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether the index stores titles, texts and metadata."""
+        return self.sealed and any(integrity.part_of(name) == "texts" for name in self._checks.files)
+
+    @cached_property
     def searcher(self) -> ImpactSearcher:
         """The postings, opened in Lucene (starts the JVM)."""
         self._need("ot", "impacts", "--impact")
+        if not self.has_lucene:
+            raise IndexMismatch(
+                f"{self.path} was made without Pyserini and has no Lucene part; search it with --engine postings, or "
+                "encode the collection again where Pyserini is installed"
+            )
+        if not pyserini.installed():
+            raise EnvironmentProblem(
+                f"{self.path / 'ot'} is a Lucene index, which needs Pyserini: pip install 'pyserini>=1.6,<3,!=2.4.0'; "
+                f"or search postings, which do not: dupmae-ir index postings --index {self.path}"
+            )
         self.check_part("ot")
         searcher = ImpactSearcher(self.path / "ot")
         if searcher.documents != self.documents:

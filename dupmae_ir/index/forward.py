@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -17,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.index.compiling import pays
 
 FILES = ("indptr.npy", "terms.npy", "impacts.npy")
 FREQUENCIES = "frequencies.npy"
@@ -90,10 +90,10 @@ class ForwardWriter:
 
     def close(self) -> None:
         """Finish all files; when one fails, close the others too."""
-        np.save(self._folder / FREQUENCIES, self._frequencies, allow_pickle=False)
         with contextlib.ExitStack() as files:
             for part in (self._indptr, self._terms, self._impacts):
                 files.callback(part.close)
+            np.save(self._folder / FREQUENCIES, self._frequencies, allow_pickle=False)
 
     def __enter__(self) -> ForwardWriter:
         return self
@@ -172,7 +172,7 @@ class Forward:
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")  # compiled code has no bounds checks
-        if not _compiled():
+        if not pays(int((self.indptr[rows + 1] - self.indptr[rows]).sum())):
             return self._numpy_scores(rows, table)
         from dupmae_ir.index import kernels
 
@@ -181,7 +181,7 @@ class Forward:
         return out
 
     def _numpy_scores(self, rows: np.ndarray, table: np.ndarray) -> np.ndarray:
-        """As :meth:`scores`, from the (V,) int64 impacts of the query, where numba is not installed."""
+        """As :meth:`scores`, from the (V,) int64 impacts of the query, without numba."""
         starts = self.indptr[rows]
         lengths = self.indptr[rows + 1] - starts
         out = np.zeros(len(rows), np.int64)
@@ -206,12 +206,6 @@ class Forward:
         products = table[self.terms[where]] * self.impacts[where]
         out[full] = np.add.reduceat(products, begins)
         return out
-
-
-@functools.cache
-def _compiled() -> bool:
-    """Whether numba is installed."""
-    return importlib.util.find_spec("numba") is not None
 
 
 def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:

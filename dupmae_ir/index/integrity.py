@@ -23,6 +23,12 @@ from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.io.publishing import atomic_write
 
 MARK = "part.json"
+TEXTS = "texts"
+"""The folder of the text store, an optional part that :mod:`dupmae_ir.index.builder` writes."""
+BLOCKWISE = ("texts/blocks.bin",)
+"""Files whose blocks carry their own checksums, compared when a block is read: no digest of the whole is needed."""
+DIGESTS, DIGEST_BYTES = "digests.bin", 16
+"""The file with a digest of each document, by row, and the size of one."""
 PARTS: dict[str, tuple[str, ...]] = {"cls": ("cls",), "ot": ("ot", "forward")}
 """A part as ``meta.json`` names it -> its folders."""
 READ_AT_MOST = 1 << 28
@@ -34,7 +40,8 @@ Files = Mapping[str, Mapping[str, Any]]
 
 
 def part_of(name: str) -> str:
-    """The part that a file belongs to: ``ids``, ``cls``, ``ot``, ``forward``, ``postings``, or ``cls/KIND``."""
+    """The part that a file belongs to: ``ids``, ``cls``, ``ot``, ``forward``, ``texts``, ``postings``, or
+    ``cls/KIND``."""
     folder, _, file = name.partition("/")
     if not file:
         return "ids"
@@ -44,7 +51,7 @@ def part_of(name: str) -> str:
 
 def mark_parts(folder: Path, parts: Iterable[str], index_id: str, missing_only: bool = False) -> None:
     """Write ``part.json`` into every folder of ``parts``; with ``missing_only``, leave those that exist."""
-    for name in _folders(parts):
+    for name in _folders(parts) + _texts(folder):
         if not (missing_only and (folder / name / MARK).exists()):
             with atomic_write(folder / name / MARK) as f:
                 f.write(_mark(name, index_id))
@@ -66,9 +73,10 @@ def has_marks(folder: Path) -> bool:
 
 
 def describe_parts(folder: Path, parts: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of the ids, terms and every file of ``parts``, by name; optional parts are not included."""
-    names = ["docid", "terms.txt"]
-    for part in _folders(parts):
+    """Size and sha256 of the ids, terms, texts and every file of ``parts``, by name; other optional parts are not
+    included."""
+    names = ["docid", "terms.txt", DIGESTS]
+    for part in _folders(parts) + _texts(folder):
         names += [f"cls/{name}" for name in ("index", "docid", MARK)] if part == "cls" else _listed(folder, part)
     return describe(folder, [name for name in names if (folder / name).is_file()])
 
@@ -120,15 +128,18 @@ class FileChecks:
         self.folder, self.files = folder, files
         self._whole: set[str] = set()  # compared, and undamaged
         left, self._chosen = READ_AT_MOST, set[str]()
-        for name in sorted(files, key=lambda name: files[name]["bytes"]):
+        whole = [name for name in files if name not in BLOCKWISE]
+        for name in sorted(whole, key=lambda name: (part_of(name) == TEXTS, files[name]["bytes"])):
             if (left := left - files[name]["bytes"]) < 0:
                 break
             self._chosen.add(name)
 
     @property
     def unread(self) -> int:
-        """Bytes of the files that are too large to be compared without being asked."""
-        return sum(f["bytes"] for name, f in self.files.items() if name not in self._chosen | self._whole)
+        """Bytes of the files that are too large to be compared without being asked; texts do not count, since no
+        score depends on them."""
+        read = self._chosen | self._whole
+        return sum(f["bytes"] for name, f in self.files.items() if name not in read and part_of(name) != TEXTS)
 
     def require(self, part: str, fix: str = AGAIN, everything: bool = False) -> None:
         """Raise :class:`IndexMismatch`, ending with ``fix``, for a damaged file of ``part``.
@@ -145,6 +156,10 @@ class FileChecks:
 
 def _folders(parts: Iterable[str]) -> list[str]:
     return [name for part in parts for name in PARTS[part]]
+
+
+def _texts(folder: Path) -> list[str]:
+    return [TEXTS] if (folder / TEXTS).is_dir() else []
 
 
 def _listed(folder: Path, part: str) -> list[str]:

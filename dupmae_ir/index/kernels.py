@@ -11,15 +11,11 @@ cheap.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
 ACCUMULATORS = 1 << 16
 """Length of an accumulator, whatever the window: no local row number is out of bounds, not even a damaged one."""
-SLACK = 256
-"""Keys that a list of candidates must have room for beyond the ``k`` best, so that a group always fits."""
 _GROUP = 64
 _SAMPLED = 32
 _BITS = 10
@@ -27,54 +23,29 @@ _BINS = 1 << _BITS
 _LOW = (1 << 32) - 1
 
 
-class Files(NamedTuple):
-    """The arrays of the postings; see :mod:`dupmae_ir.index.postings` for what they contain.
-
-    Shapes and types: ``starts`` (w + 1,) int64, ``pointers`` (w, V + 1) uint32, ``maxima`` (w, V) uint8, ``rows`` (s,)
-    uint16, ``impacts`` (s,) uint8, ``columns`` (w, V) uint16, ``column_starts`` (w + 1,) int64, ``dense`` (d,) uint8.
-    """
-
-    starts: np.ndarray
-    pointers: np.ndarray
-    maxima: np.ndarray
-    rows: np.ndarray
-    impacts: np.ndarray
-    columns: np.ndarray
-    column_starts: np.ndarray
-    dense: np.ndarray
-
-
-class Queries(NamedTuple):
-    """Several queries: terms (t,) int64 and weights (t,) int32; query q has those from ``starts[q]`` to the next."""
-
-    starts: np.ndarray
-    terms: np.ndarray
-    weights: np.ndarray
-
-
-class Kept(NamedTuple):
-    """Candidates of each query, (q, m): their rows int32, sums of impacts int32 and totals float32."""
-
-    rows: np.ndarray
-    sums: np.ndarray
-    totals: np.ndarray
+_LOWEST = -3.0e38
+"""Below every total of a row that is searched; the totals of other rows are -inf."""
 
 
 @njit(nogil=True, cache=True)
-def search(files, window, documents, queries, ranks, k, keys, counts):  # type: ignore[no-untyped-def]
+def search(files, window, documents, queries, ranks, allowed, k, keys, counts):  # type: ignore[no-untyped-def]
     """The best rows of several queries, unsorted: ``counts[q]`` keys in ``keys[q]``, the ``k`` best among them.
+
+    ``allowed`` (documents,) bool: the rows to search; all where it is empty.
 
     ``ranks`` (documents,) int64 decides ties; the row does where it is empty. A key is
     ``score << 32 | (2**32 - 1 - position in the order of ties)``: higher is better. ``keys`` (q, n) has room for at
-    least ``k`` + :data:`SLACK` of each.
+    least ``k`` + :data:`~dupmae_ir.index.postings.SLACK` of each.
     """
     floors = np.zeros(len(queries.starts) - 1, np.int64)
     sums = np.zeros(ACCUMULATORS, np.int32)
     scratch, histogram = np.zeros(ACCUMULATORS // _SAMPLED, np.int64), np.zeros(_BINS, np.int64)
-    by_row = len(ranks) == 0
+    by_row, masked = len(ranks) == 0, len(allowed) > 0
     for w in range(len(files.starts) - 1):
         first = w * window
         some = min(window, documents - first)
+        if masked and not allowed[first : first + some].any():
+            continue
         for q in range(len(floors)):
             bound = np.int64(0)
             for j in range(queries.starts[q], queries.starts[q + 1]):
@@ -82,6 +53,8 @@ def search(files, window, documents, queries, ranks, k, keys, counts):  # type: 
             if bound <= floors[q]:
                 continue
             _accumulate(files, w, queries, q, some, sums)
+            if masked:
+                _mask(sums, allowed[first : first + some])
             counts[q], floors[q] = _collect(
                 sums, some, first, ranks, by_row, k, keys[q], counts[q], floors[q], scratch, histogram
             )
@@ -91,10 +64,10 @@ def search(files, window, documents, queries, ranks, k, keys, counts):  # type: 
 def search_sum(w, files, window, documents, queries, unit, others, k, slacks, kept, counts, floors):  # type: ignore[no-untyped-def]
     """One window of a search for the best sums of impacts and another score.
 
-    ``others`` (q, n) float32: the other score of the window's n rows, modified in place to the sum with impacts times
-    ``unit``. ``slacks`` (q,): the largest error of such a sum. Rows that can be among the ``k`` best are added to
-    ``kept``, ``counts[q]`` of them; ``floors[q]`` is a total that rows must reach. A count of -1 means that ``kept``
-    was too small.
+    ``others`` (q, n) float32: the other score of the window's n rows, -inf for rows that are not searched, modified in
+    place to the sum with impacts times ``unit``. ``slacks`` (q,): the largest error of such a sum. Rows that can be
+    among the ``k`` best are added to ``kept``, ``counts[q]`` of them; ``floors[q]`` is a total that rows must reach. A
+    count of -1 means that ``kept`` was too small.
     """
     first = w * window
     some = min(window, documents - first)
@@ -108,11 +81,18 @@ def search_sum(w, files, window, documents, queries, unit, others, k, slacks, ke
         for i in range(some):
             totals[i] += np.float32(sums[i]) * factor
         if counts[q] == 0:
-            floors[q] = _first_total(totals, k) - 2 * slacks[q]
+            floors[q] = max(_LOWEST, _first_total(totals, k) - 2 * slacks[q])
         counts[q], floors[q] = _collect_totals(
             totals, sums, first, k, slacks[q], kept.rows[q], kept.sums[q], kept.totals[q], counts[q], floors[q]
         )
         sums[:some] = 0
+
+
+@njit(nogil=True, cache=True)
+def _mask(sums, allowed):  # type: ignore[no-untyped-def]
+    """Make the sums of other rows 0, as if they shared no term with the query."""
+    for i in range(len(allowed)):
+        sums[i] *= np.int32(allowed[i])
 
 
 @njit(nogil=True, cache=True)

@@ -7,12 +7,17 @@ which Lucene's ``delimitedTermFrequency`` filter turns into the same postings. H
 Anserini's; writing is many times faster and needs no intermediate files. Stock ``LuceneImpactSearcher`` reads the
 result.
 
+A search can be restricted to some rows: another small class (dupmae_ir/java/RowFilter.java) is a Lucene query that
+matches them, and joins the search as a filter clause, so that Lucene skips by it. For nearly all rows (an index with
+some deleted documents), and in a JVM without that class, longer lists are fetched until they have enough of the rows.
+
 Lucene document number = row: one thread writes, merges join neighbours only, and one segment is left at the end.
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +25,14 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.quantisation import HIGHEST_IMPACT
+from dupmae_ir.index.row_set import RowSet
 from dupmae_ir.io.collections import LONGEST_ID
 
 if TYPE_CHECKING:
@@ -34,6 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+MOST = 4
+"""With all rows but one in this many, or more, a search is not filtered by Lucene."""
 MOST_CLAUSES = 1024
 """Most terms of a query that Lucene accepts."""
 
@@ -48,7 +57,8 @@ _BUFFER_MB = 128.0
 class LuceneWriter:
     """Writes documents into a new Lucene index, in order.
 
-    Fields are ``id`` (stored, and sortable as in Anserini) and ``contents``, which subclasses analyse differently.
+    Fields are ``id`` (stored, and sortable as in Anserini), ``contents``, which subclasses analyse differently, and
+    ``title``, which only BM25 has.
     """
 
     def __init__(self, folder: str | Path, analyzer: Any, similarity: Any, norms: bool) -> None:
@@ -71,21 +81,23 @@ class LuceneWriter:
         self._bytes = pyserini.autoclass("org.apache.lucene.util.BytesRef")
         self._id = pyserini.autoclass(document + "StringField")("id", "", store.YES)
         self._sort_id = pyserini.autoclass(document + "BinaryDocValuesField")("id", self._bytes())
-        self._contents = pyserini.autoclass(document + "Field")("contents", pyserini.char_sequence(""), kind)
-        self._full = pyserini.autoclass(document + "Document")()
-        self._bare = pyserini.autoclass(document + "Document")()
-        for field in (self._id, self._sort_id):
-            self._full.add(field)
-            self._bare.add(field)
-        self._full.add(self._contents)
+        made = pyserini.autoclass(document + "Field")
+        self._contents, self._title = (made(name, pyserini.char_sequence(""), kind) for name in ("contents", "title"))
+        self._made = {}  # (has contents, has a title) -> document
+        for present in itertools.product((False, True), repeat=2):
+            self._made[present] = pyserini.autoclass(document + "Document")()
+            used = itertools.compress((self._contents, self._title), present)
+            for field in (self._id, self._sort_id, *used):
+                self._made[present].add(field)
 
-    def _add(self, docid: str, contents: str) -> None:
+    def _add(self, docid: str, contents: str, title: str = "") -> None:
         """Add a document; without contents it has an id and a number."""
         self._id.setStringValue(docid)
         self._sort_id.setBytesValue(self._bytes(pyserini.char_sequence(docid)))
-        if contents:
-            self._contents.setStringValue(contents)
-        self._writer.addDocument(self._full if contents else self._bare)
+        for field, text in ((self._contents, contents), (self._title, title)):
+            if text:
+                field.setStringValue(text)
+        self._writer.addDocument(self._made[bool(contents), bool(title)])
         self.documents += 1
 
     def close(self) -> None:
@@ -217,6 +229,7 @@ class LuceneReader:
             self._generator = pyserini.autoclass("io.anserini.search.query.BagOfWordsQueryGenerator")()
             self._mapper = pyserini.autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
             self._by_docid = _score_then_docid()
+        self._filters: WeakKeyDictionary[RowSet, Any] = WeakKeyDictionary()
 
     @property
     def documents(self) -> int:
@@ -239,24 +252,61 @@ class LuceneReader:
         self._reader.close()
 
     def _hits(
-        self, queries: Iterable[T], build: Callable[[T], Any], k: int, threads: int, by_docid: bool
+        self,
+        queries: Iterable[T],
+        build: Callable[[T], Any],
+        k: int,
+        threads: int,
+        by_docid: bool,
+        allowed: RowSet | None = None,
     ) -> list[Hits]:
         """Build and run each query. Hits cross from Java as one string: a call per hit costs more than the search."""
         if k < 1:
             raise UsageError(f"the number of hits must be at least 1, got {k}")
         pyserini.check_process()
-        depth = max(1, min(k, self.documents))
+        with pyserini.java_errors(self.folder, InputError):
+            restriction = None if allowed is None else self._filter(allowed)
 
-        def search(query: T) -> Hits:
+        def run(query: T, depth: int) -> Hits:
             java_query = build(query)
+            if restriction is not None:
+                java_query = restricted(java_query, restriction)
             if by_docid:
                 found = self._searcher.search(java_query, depth, self._by_docid, True)
             else:
                 found = self._searcher.search(java_query, depth)
             return _hits(json.loads(self._mapper.writeValueAsString(found))["scoreDocs"], by_docid)
 
+        def search(query: T) -> Hits:
+            depth = max(1, min(k, self.documents))
+            if allowed is None or restriction is not None:
+                return run(query, depth)
+            return self._deepened(lambda deeper: run(query, deeper), depth, allowed)
+
         with pyserini.java_errors(self.folder, InputError):
             return _parallel(search, list(queries), threads)
+
+    def _filter(self, allowed: RowSet) -> Any | None:
+        """A Lucene query that matches the allowed rows; None where the JVM does not have the class, and for most of
+        the rows: then a slightly longer list of all rows is faster than a filter."""
+        if MOST * len(allowed) >= (MOST - 1) * self.documents:
+            return None
+        if allowed not in self._filters:
+            kind = pyserini.own_class("RowFilter")
+            self._filters[allowed] = kind and kind(allowed.bits.tobytes(), self.documents)
+        return self._filters[allowed]
+
+    def _deepened(self, run: Callable[[int], Hits], k: int, allowed: RowSet) -> Hits:
+        """The ``k`` best allowed rows of ever longer lists of all rows."""
+        depth = min(k * self.documents // max(1, len(allowed)) + k // 2, self.documents)
+        while True:
+            found = run(max(1, depth))
+            places = np.flatnonzero(allowed.mask[found.rows])[:k]
+            if len(places) == k or len(found.rows) < depth or depth == self.documents:
+                ids = found.docids
+                kept = None if ids is None else [ids[place] for place in places.tolist()]
+                return Hits(found.rows[places], found.scores[places], kept)
+            depth = min(4 * depth, self.documents)
 
 
 class ImpactSearcher(LuceneReader):
@@ -269,9 +319,14 @@ class ImpactSearcher(LuceneReader):
         self._floats = [self._float(float(w)) for w in range(HIGHEST_IMPACT + 1)]
 
     def top(
-        self, queries: list[dict[str, int]], k: int, threads: int = 1, by_docid: bool = False
+        self,
+        queries: list[dict[str, int]],
+        k: int,
+        threads: int = 1,
+        by_docid: bool = False,
+        allowed: RowSet | None = None,
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The ``k`` best rows of each query and their scores: (m,) int64 and (m,) int64, m <= k, best first.
+        """The ``k`` best (allowed) rows of each query and their scores: (m,) int64 twice, m <= k, best first.
 
         A query maps terms to positive integer weights; common terms are not dropped, unknown ones match nothing. Rows
         that share no term are never returned. Equal scores come in row order, also at rank k; with
@@ -282,7 +337,7 @@ class ImpactSearcher(LuceneReader):
         for query in queries:
             _check_query(query)
         nonempty = [query for query in queries if query]
-        found = iter(self._hits(nonempty, self._build, k, threads, by_docid))
+        found = iter(self._hits(nonempty, self._build, k, threads, by_docid, allowed))
         nothing = np.zeros(0, np.int64)
         results = [next(found) if query else None for query in queries]
         return [(r.rows, np.rint(r.scores).astype(np.int64)) if r else (nothing, nothing) for r in results]
@@ -290,8 +345,23 @@ class ImpactSearcher(LuceneReader):
     def _build(self, query: dict[str, int]) -> Any:
         weights = self._map()
         for term, weight in query.items():
-            weights.put(term, self._floats[weight] if weight <= HIGHEST_IMPACT else self._float(float(weight)))
-        return self._generator.buildQuery("contents", pyserini.cast("java.util.Map", weights))
+            value = self._floats[weight] if weight <= HIGHEST_IMPACT else self._float(float(weight))
+            weights.put(term, value)
+        terms = pyserini.cast("java.util.Map", weights)
+        return self._generator.buildQuery("contents", terms)
+
+
+def restricted(scored: Any, restriction: Any) -> Any:
+    """``scored`` for the documents that match ``restriction``, which does not change scores."""
+    lucene = "org.apache.lucene.search."
+    occur = pyserini.autoclass(lucene + "BooleanClause$Occur")
+    both = pyserini.autoclass(lucene + "BooleanQuery$Builder")()
+    must, only = occur.MUST, occur.FILTER
+    asked, allowed = (pyserini.cast(lucene + "Query", query) for query in (scored, restriction))
+    # pyjnius binds a method of all objects of a class at once: no other call between taking it and calling it.
+    both.add(asked, must)
+    both.add(allowed, only)
+    return both.build()
 
 
 def check_terms(terms: Sequence[str]) -> None:

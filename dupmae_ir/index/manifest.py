@@ -21,7 +21,7 @@ from dupmae_ir.index.faiss import flat_problem, vectors_offset
 from dupmae_ir.index.forward import FILES
 from dupmae_ir.index.integrity import AGAIN, PARTS, describe, has_marks, names_of, part_of
 from dupmae_ir.index.quantisation import is_scale
-from dupmae_ir.io.locks import exclusive, lock_path
+from dupmae_ir.io.locks import exclusive, lock_path, remove_stale
 from dupmae_ir.io.publishing import write_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 META = "meta.json"
 FORMAT = 1
+FORMATS = (1, 2)
+"""Formats that can be read. 2 has further segments or deleted rows (see :mod:`dupmae_ir.index.generations`)."""
 SEAL = "manifest_sha256"
 _NEEDED = ("documents", "parts", "dim", "scale", "postings", "digest")
 _COUNTS = ("documents", "empty_documents", "postings", "sum_of_impacts", "clipped", "dropped")
@@ -65,9 +67,9 @@ def read_meta(path: str | Path) -> Meta:
 
 
 def _check_meta(path: Path, meta: Meta) -> None:
-    if meta["format"] != FORMAT:
+    if meta["format"] not in FORMATS:
         raise InputError(
-            f"{path} has index format {meta['format']!r}, this dupmae_ir {__version__} reads {FORMAT}; "
+            f"{path} has index format {meta['format']!r}, this dupmae_ir {__version__} reads 1 and 2; "
             f"use the version that wrote it ({(meta.get('versions') or {}).get('dupmae_ir', 'unknown')}) or {AGAIN}"
         )
     if missing := [key for key in _NEEDED if key not in meta]:
@@ -144,6 +146,11 @@ def record_part(path: Path, part: str) -> Meta | None:
         meta = sealed(meta, others | describe(path, names_of(path, part)))
         write_meta(path, meta)
         return meta
+
+
+def sweep_lock(path: Path) -> None:
+    """Remove the lock of ``meta.json`` that a killed :func:`record_part` left inside the index."""
+    remove_stale(lock_path(path / META))
 
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
@@ -14,15 +15,23 @@ from dupmae_ir.index import dense_kinds, postings, verification
 from dupmae_ir.index.bm25 import build_bm25
 from dupmae_ir.index.config import Bm25Config, DenseConfig, PostingsConfig, SealConfig, ShowConfig, VerifyConfig
 from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.manifest import Meta, is_sealed
-from dupmae_ir.io.jobs import Job
+from dupmae_ir.index.manifest import Meta
+from dupmae_ir.index.segments import folders_of, open_index
+from dupmae_ir.io.jobs import COMPLETE, Job
 from dupmae_ir.types import Document
 
 
 def run_bm25(config: Bm25Config) -> dict[str, Any]:
     """Make the BM25 index and return a summary; an older one stays until the new one is complete."""
     collection = config.collection()
-    settings = {"fields": config.fields, "docid_field": config.docid_field, "delimiter": config.unescaped_delimiter()}
+    collection.check()
+    settings: dict[str, Any] = {
+        "fields": config.fields,
+        "docid_field": config.docid_field,
+        "delimiter": config.unescaped_delimiter(),
+    }
+    settings |= collection.settings
+    settings |= {"title_field": True} if config.title_field else {}
     with _Bm25Job(
         config.index,
         "index bm25",
@@ -38,7 +47,7 @@ def run_bm25(config: Bm25Config) -> dict[str, Any]:
         pyserini.start_jvm(config.heap)
         made = job.begin() / "index"
         with progress("bm25", "documents", quiet=config.quiet) as bar:
-            documents = build_bm25(_counted(collection, bar), made)
+            documents = build_bm25(_counted(collection, bar), made, config.title_field)
         result = job.publish(made, {"documents": documents}, inputs=collection.digests())
         return {"index": config.index, **result}
 
@@ -54,22 +63,26 @@ class _Bm25Job(Job):
 
 def run_dense(config: DenseConfig) -> dict[str, Any]:
     """Build the kind into the index folder and return its description (see :mod:`dupmae_ir.index.dense_kinds`)."""
-    index = IndexFolder.open(config.index)
-    dense_kinds.choose(config.kind, index.documents, config)  # misuse first, then a missing part
-    with dense_kinds.KindJob(index, config.kind, config, overwrite=config.overwrite, quiet=config.quiet) as job:
-        if not (result := job.finished()):
-            result = job.build()
-        return {"index": config.index, **result}
+    results: list[dict[str, Any]] = []
+    for folder in folders_of(open_index(config.index)):
+        # The number of lists is that of the first segment; later ones are small and choose their own.
+        given = config if not results else replace(config, nlist=0)
+        dense_kinds.choose(config.kind, folder.documents, given)  # misuse first, then a missing part
+        with dense_kinds.KindJob(folder, config.kind, given, overwrite=config.overwrite, quiet=config.quiet) as job:
+            results.append(job.finished() or job.build())
+    return {"index": config.index, **_together(results)}
 
 
 def run_postings(config: PostingsConfig) -> dict[str, Any]:
     """Write the postings of an index beside its other parts and return a summary; older ones stay until then."""
-    index = IndexFolder.open(config.index)
-    with postings.PostingsJob(index, quiet=config.quiet) as job:
-        if not (result := job.finished()):
-            with progress("postings", "documents", index.documents, config.quiet) as bar:
-                result = job.build(bar.update)
-        return {"index": config.index, **result}
+    results: list[dict[str, Any]] = []
+    for folder in folders_of(open_index(config.index)):
+        with postings.PostingsJob(folder, quiet=config.quiet) as job:
+            if not (result := job.finished()):
+                with progress("postings", "documents", folder.documents, config.quiet) as bar:
+                    result = job.build(bar.update)
+            results.append(result)
+    return {"index": config.index, **_together(results)}
 
 
 def show(config: ShowConfig) -> Meta:
@@ -79,22 +92,26 @@ def show(config: ShowConfig) -> Meta:
     """
     if config.verify:
         verify(VerifyConfig(index=config.index))
-    return IndexFolder.open(config.index).meta
+    index = open_index(config.index)
+    if isinstance(index, IndexFolder):
+        return index.meta
+    deleted = index.rows - index.documents
+    return {**index.meta, "segments": [f.documents for f in index.folders], "deleted_documents": deleted}
 
 
 def verify(config: VerifyConfig) -> dict[str, Any]:
     """Read every byte and compare the parts. Raises :class:`DamagedIndex` with every problem found."""
     if found := verification.problems(config.index):
         raise DamagedIndex(found)
-    meta = IndexFolder.open(config.index).meta
-    names = meta["files"] if is_sealed(meta) else {}
+    index = open_index(config.index)
+    files = [file for folder in folders_of(index) if folder.sealed for file in folder.meta["files"].values()]
     return {
         "index": config.index,
-        "sealed": is_sealed(meta),
-        "documents": meta["documents"],
-        "files": len(names),
-        "bytes": sum(file["bytes"] for file in names.values()),
-        "digest": meta["digest"],
+        "sealed": index.sealed,
+        "documents": index.documents,
+        "files": len(files),
+        "bytes": sum(file["bytes"] for file in files),
+        "digest": index.meta["digest"],
     }
 
 
@@ -106,8 +123,24 @@ def seal(config: SealConfig) -> dict[str, Any]:
 
 def show_extras(config: ShowConfig) -> dict[str, str]:
     """The smaller dense indexes and the postings of an index: their sizes, or why one is unusable."""
-    index = IndexFolder.open(config.index)
-    return dense_kinds.built(index) | postings.built(index)
+    folders = folders_of(open_index(config.index))
+    built = [dense_kinds.built(folder) | postings.built(folder) for folder in folders]
+    shown = dict(built[0])
+    for found in built[1:]:
+        for name in {**shown, **found}:
+            if name not in found or name not in shown:
+                shown[name] = "unusable: not all segments have it; build it again"
+            elif found[name].startswith("unusable"):
+                shown[name] = found[name]
+    return shown
+
+
+def _together(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The result of building the same part of all segments: counts of all, the rest from the first."""
+    counts = [name for name in ("documents", "postings", "bytes") if name in results[0]]
+    sums: dict[str, Any] = {name: sum(result[name] for result in results) for name in counts}
+    complete = all(result["status"] == COMPLETE for result in results)
+    return {**results[0], **sums, "status": COMPLETE if complete else "complete"}
 
 
 def _counted(documents: Iterable[Document], bar: tqdm[Any]) -> Iterator[Document]:

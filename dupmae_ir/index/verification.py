@@ -18,8 +18,10 @@ from dupmae_ir.errors import DupmaeError, IndexMismatch
 from dupmae_ir.index import dense_kinds, integrity, manifest, postings
 from dupmae_ir.index.config import KINDS
 from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.generations import generation_of
 from dupmae_ir.index.lucene import ImpactSearcher
 from dupmae_ir.index.manifest import META, Meta
+from dupmae_ir.index.segments import live_rows, open_index
 from dupmae_ir.io.locks import exclusive, lock_path
 
 
@@ -35,8 +37,29 @@ def problems(path: str | Path) -> list[str]:
         index = IndexFolder(path, manifest.read_meta(path))
     except DupmaeError as e:
         return [str(e)]
+    found = _problems_of(index)
+    for record in generation_of(index.meta).segments:
+        try:
+            found += _problems_of(IndexFolder(path, manifest.read_meta(path / record.path), record.path))
+        except DupmaeError as e:
+            found.append(str(e))
+    return found or _problems_of_generation(path)
+
+
+def _problems_of(index: IndexFolder) -> list[str]:
+    """Everything that is wrong with one segment."""
     damaged = _damaged_files(index)
     return [*damaged.values(), *_differences(index, {integrity.part_of(name) for name in damaged})]
+
+
+def _problems_of_generation(path: Path) -> list[str]:
+    """What is wrong with whole segments taken together."""
+    try:
+        index = open_index(path)
+    except DupmaeError as e:
+        return [str(e)]
+    docids = [index.docids[row] for row in np.flatnonzero(live_rows(index)).tolist()]
+    return [] if len(set(docids)) == len(docids) else [f"{path}: a document id is in two segments; {integrity.AGAIN}"]
 
 
 def seal(path: str | Path) -> Meta:
@@ -53,7 +76,7 @@ def seal(path: str | Path) -> Meta:
             manifest.write_meta(path, meta)
         # Last: a run that was killed here is completed by the next.
         integrity.mark_parts(path, meta["parts"], meta["digest"], missing_only=True)
-    return IndexFolder.open(path).meta
+    return open_index(path).meta
 
 
 def _sealed(path: Path, meta: Meta) -> Meta:
@@ -96,9 +119,11 @@ def _differences(index: IndexFolder, damaged: set[str]) -> Iterator[str]:
         ({"ids", "forward"}, _impossible_impacts),
         ({"ids", "forward", "ot"}, _other_lucene),
         ({"ids", "forward", "postings"}, _other_postings),
+        ({"ids", "texts"}, _other_texts),
         *(({"ids", "cls", f"cls/{kind}"}, _kind_check(kind)) for kind in KINDS),
     ]
-    there = {*index.required_parts, *_optional(index.path)}
+    there = {*index.required_parts, *_optional(index.path), *(["texts"] if index.has_texts else [])}
+    there -= set() if index.has_lucene else {"ot"}
     for parts, check in checks:
         if parts <= there - damaged:
             try:
@@ -175,6 +200,18 @@ def _other_postings_in_lucene(index: IndexFolder, searcher: ImpactSearcher) -> s
 
 def _other_postings(index: IndexFolder) -> str | None:
     return postings.compare_postings(index)
+
+
+def _other_texts(index: IndexFolder) -> str | None:
+    """Every block and column, and the ids of the documents."""
+    store = index.texts
+    assert store is not None
+    if problem := store.verify():
+        return problem
+    for row, docid in enumerate(index.docids):
+        if store.get(row).docid != docid:
+            return f"{store.folder}: row {row} is document {store.get(row).docid!r}, expected {docid!r}"
+    return None
 
 
 def _kind_check(kind: str) -> Callable[[IndexFolder], str | None]:

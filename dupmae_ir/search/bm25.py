@@ -14,7 +14,8 @@ import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.bm25 import BM25Searcher
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.row_set import RowSet, row_set
+from dupmae_ir.index.segments import AnyIndex, SegmentedIndex
 from dupmae_ir.search.certified_topk import Candidates
 
 KEPT = 10_000
@@ -26,19 +27,27 @@ _ROUNDING = 1 + 2.0**-22
 class Bm25Index:
     """A BM25 index whose documents are those of an index folder."""
 
-    def __init__(self, bm25: BM25Searcher, folder: IndexFolder) -> None:
+    def __init__(self, bm25: BM25Searcher, folder: AnyIndex) -> None:
         """Match the documents by id. Raises :class:`IndexMismatch` if the two indexes have different documents."""
         self.bm25 = bm25
         self.folder = folder
         self._rows = _matching_rows(bm25, folder)
 
-    def queries(self, texts: Sequence[str], threads: int = 1) -> Bm25Part:
-        """The BM25 part of a search for these texts."""
-        return Bm25Part(self, texts, threads)
+    def queries(self, texts: Sequence[str], threads: int = 1, allowed: np.ndarray | RowSet | None = None) -> Bm25Part:
+        """The BM25 part of a search for these texts; ``allowed``: the folder's rows to search, (n,) bool."""
+        chosen = row_set(allowed, len(self.folder.docids))
+        # A row of the folder has another number in the BM25 index, and deleted rows have none.
+        numbers = None if chosen is None else row_set(chosen.mask[self._rows], len(self._rows))
+        return Bm25Part(self, texts, threads, numbers)
 
-    def top(self, texts: Sequence[str], k: int, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The ``k`` best rows of the folder for each text, best first, and their scores; only rows that match."""
-        return [(self._rows[rows], scores) for rows, scores in self.bm25.top(texts, k, threads)]
+    def top(
+        self, texts: Sequence[str], k: int, threads: int, allowed: RowSet | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The ``k`` best rows of the folder for each text, best first, and their scores; only rows that match.
+
+        ``allowed``: the document numbers of the BM25 index to search.
+        """
+        return [(self._rows[rows], scores) for rows, scores in self.bm25.top(texts, k, threads, allowed)]
 
     def scores(self, text: str, rows: np.ndarray) -> np.ndarray:
         """Scores of (m,) rows of the folder: (m,) float64, 0 for a document without a word of the query."""
@@ -52,8 +61,9 @@ class Bm25Index:
 class Bm25Part:
     """One batch of queries against a :class:`Bm25Index`; a :class:`~dupmae_ir.search.certified_topk.Part`."""
 
-    def __init__(self, index: Bm25Index, texts: Sequence[str], threads: int) -> None:
+    def __init__(self, index: Bm25Index, texts: Sequence[str], threads: int, allowed: RowSet | None = None) -> None:
         self.index = index
+        self.allowed = allowed
         self.texts = texts
         self.threads = threads
         self._found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -63,7 +73,7 @@ class Bm25Part:
         """The ``depth`` best rows of each query; a row outside the list of all matches scores 0."""
         wanted = [q for q in queries if q not in self._everything and (q not in self._found or depth > self._length(q))]
         least = max(depth, KEPT)
-        lists = self.index.top([self.texts[q] for q in wanted], least, self.threads) if wanted else []
+        lists = self.index.top([self.texts[q] for q in wanted], least, self.threads, self.allowed) if wanted else []
         for query, found in zip(wanted, lists, strict=True):
             self._found[query] = found
             if len(found[0]) < least:
@@ -95,9 +105,10 @@ class Bm25Part:
         return Candidates(rows[:depth], float(scores[min(depth, len(rows)) - 1]) * _ROUNDING, False)
 
 
-def _matching_rows(bm25: BM25Searcher, folder: IndexFolder) -> np.ndarray:
+def _matching_rows(bm25: BM25Searcher, folder: AnyIndex) -> np.ndarray:
     """(n,) int64: the folder's row of each document number of the BM25 index."""
-    row_of = {docid: row for row, docid in enumerate(folder.docids)}
+    live = folder.live.tolist() if isinstance(folder, SegmentedIndex) else None
+    row_of = {docid: row for row, docid in enumerate(folder.docids) if live is None or live[row]}
     numbers, docids = bm25.docids()
     theirs = set(docids)
     if theirs != row_of.keys() or len(docids) != len(theirs):

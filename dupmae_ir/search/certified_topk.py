@@ -10,6 +10,9 @@ If the k-th score is strictly greater, the list is exact (*certified*); otherwis
 an unseen document with an equal score could precede the k-th by docid. A dense or an impact search alone is the same
 search with one part, which also resolves ties at the k-th place.
 
+A search can be restricted to some rows: the parts then list only these, the bound is about these, and the certificate
+holds for the best ``k`` of them.
+
 This is Fagin's threshold algorithm with sorted access in batches, followed by random access to the missing scores.
 """
 
@@ -21,6 +24,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from dupmae_ir.index.row_set import RowSet, row_set
 from dupmae_ir.search.ordering import best_positions
 
 SCAN = 2
@@ -30,7 +34,8 @@ SCAN = 2
 class Candidates(NamedTuple):
     """The best rows of one part for one query, in any order.
 
-    ``bound``: no row outside ``rows`` has a higher score in this part; inf for a part that has no bound at any depth.
+    ``bound``: no (allowed) row outside ``rows`` has a higher score in this part; inf for a part that has no bound at
+    any depth.
     ``complete``: a deeper search adds nothing.
     """
 
@@ -40,7 +45,10 @@ class Candidates(NamedTuple):
 
 
 class Part(Protocol):
-    """One summand of the score, for a batch of queries (numbered from 0) over documents (numbered from 0)."""
+    """One summand of the score, for a batch of queries (numbered from 0) over documents (numbered from 0).
+
+    A part that is restricted to some rows lists only these.
+    """
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """At least the ``depth`` best rows of each query as this part ranks them; fewer if there are no more."""
@@ -91,6 +99,8 @@ def exact_top(
     excluded: Sequence[int | None] | None = None,
     floor: float = -np.inf,
     max_depth: int = 0,
+    allowed: np.ndarray | RowSet | None = None,
+    first: int = 0,
 ) -> list[Outcome]:
     """The ``k`` best documents of each of ``queries`` queries by the sum of their parts.
 
@@ -101,22 +111,23 @@ def exact_top(
         k: documents per query.
         excluded: a row to leave out, per query (the query itself, in collections that contain it).
         floor: a hit must score more than this (0 for impacts: a document without a common term is no hit).
-        max_depth: longest list to retrieve, 0 for no limit. A query that needs more is returned with ``exact=False``,
-            as is one with an infinite bound, after one round.
+        max_depth: longest list, 0 for no limit. A query that needs more, or has no bound, gets ``exact=False``.
+        allowed: the rows to which the search and the ``parts`` are restricted: (documents,) bool; None for all.
+        first: length of the first lists, of parts that list whole collections; 0 scores these instead of deep lists.
     """
-    documents = len(ranks)
-    done: dict[int, Outcome] = {}
-    pending = list(range(queries))
+    chosen = row_set(allowed, len(ranks))
+    documents = len(ranks) if chosen is None else len(chosen)
+    done, pending = dict[int, Outcome](), list(range(queries))
     complete: dict[tuple[int, int], Candidates] = {}
     skip = excluded or [None] * queries
-    depth = min(_limited(first_depth(k), max_depth), documents)
+    depth = min(_limited(first or first_depth(k), max_depth), documents)
     while pending:
-        everything = depth >= documents or (depth * SCAN >= documents and not max_depth)
-        lists = None if everything else _deepen(parts, pending, depth, complete)
+        everything = depth >= documents or (depth * SCAN >= documents and not max_depth and not first)
+        lists = None if everything and not first else _deepen(parts, pending, min(depth, documents), complete)
         last = everything or depth == max_depth
         for place, query in enumerate(pending):
-            found = [_everything(documents) for _ in parts] if lists is None else [part[place] for part in lists]
-            outcome = _judge(parts, query, found, ranks, k, skip[query], floor)
+            found = [_everything(documents, chosen)] * len(parts) if lists is None else [part[place] for part in lists]
+            outcome = _judge(parts, query, found, ranks, documents, k, skip[query], floor)
             # Without a bound no depth certifies the list, so the first round is final.
             if outcome.exact or last or outcome.bound == np.inf:
                 done[query] = outcome
@@ -147,8 +158,8 @@ def _deepen(
     return lists
 
 
-def _everything(documents: int) -> Candidates:
-    return Candidates(np.arange(documents), -np.inf, True)
+def _everything(documents: int, allowed: RowSet | None) -> Candidates:
+    return Candidates(np.arange(documents) if allowed is None else allowed.rows, -np.inf, True)
 
 
 def _judge(
@@ -156,13 +167,14 @@ def _judge(
     query: int,
     found: list[Candidates],
     ranks: np.ndarray,
+    documents: int,
     k: int,
     excluded: int | None,
     floor: float,
 ) -> Outcome:
     rows = found[0].rows if len(found) == 1 else np.unique(np.concatenate([f.rows for f in found]))
     # If the union contains every document, nothing is unseen.
-    bound = -np.inf if len(rows) >= len(ranks) else float(sum(f.bound for f in found))
+    bound = -np.inf if len(rows) >= documents else float(sum(f.bound for f in found))
     seen = len(rows)
     if excluded is not None:
         rows = rows[rows != excluded]

@@ -88,7 +88,7 @@ class SearchSettings(ThreadOptions):
         "are never certified",
         group="dense index",
         choices=DENSE_INDEXES,
-        only_with="!impact and !bm25",
+        only_with="!impact and !bm25 and !backend",
     )
     nprobe: int = option(
         0,
@@ -110,7 +110,32 @@ class SearchSettings(ThreadOptions):
         "faster for large topic sets; auto: postings if the index has them",
         choices=ENGINES,
         group="compute",
-        only_with="!bm25 and !dense",
+        only_with="!bm25 and !dense and !backend",
+    )
+
+    backend: str | None = option(
+        None,
+        "URL of an engine that 'dupmae-ir backend load' filled, which proposes the candidates, such as "
+        "postgresql://host/database; hits and scores are the same as without it",
+        group="engine",
+        metavar="URL",
+        only_with="!bm25 and !bm25_index",
+    )
+    collection: str | None = option(
+        None,
+        "name of the collection in the engine (default: from the name of the index folder)",
+        group="engine",
+        metavar="NAME",
+        only_with="backend",
+    )
+    approximate: bool = option(
+        False,
+        "use the approximate indexes of the engine: faster on large collections, may miss documents, never certified",
+        group="engine",
+        only_with="backend",
+    )
+    timeout: float = option(
+        60.0, "seconds to wait for an answer of the engine", group="engine", above=0, only_with="backend"
     )
 
     def __post_init__(self) -> None:
@@ -129,12 +154,14 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     """Options of ``dupmae-ir search``."""
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
-        OneOf(("topics", "query")),
+        OneOf(("topics", "query", "interactive")),
         OneOf((*MODES, "bm25", "fusion"), required=False),
         Requires("topics", ("output",)),
     )
 
-    index: str = option(help="index folder", group="what", metavar="FOLDER")
+    index: tuple[str, ...] = option(
+        help="index folder; several, of one model and one scale, are searched as one", group="what", metavar="FOLDER"
+    )
     topics: str | None = option(
         None,
         "topics: qid<tab>text, JSON lines (BEIR's queries.jsonl), .gz of these, or a Pyserini topics name",
@@ -144,11 +171,34 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     query: str | None = option(
         None, "a single query; hits are printed on standard output", group="what", metavar="TEXT"
     )
+    interactive: bool = option(
+        False,
+        "answer queries from standard input, one a line; :help lists the commands",
+        group="what",
+        only_with="!bm25",
+    )
     hits: int | None = option(
         None,
-        f"documents per query (default: {RUN_HITS} with --topics, {QUERY_HITS} with --query)",
+        f"documents per query (default: {RUN_HITS} with --topics, otherwise {QUERY_HITS})",
         group="what",
         at_least=1,
+    )
+
+    within: str | None = option(
+        None,
+        "search only the documents with these ids, one a line; lists are exact ones of these documents",
+        group="what",
+        metavar="FILE",
+        only_with="!explain",
+    )
+
+    filter: str | None = option(
+        None,
+        "search only documents whose metadata satisfy this condition, such as 'year >= 2020 and lang = \"en\"' "
+        "(comparisons, in, contains, is missing, and, or, not, parentheses)",
+        group="what",
+        metavar="CONDITION",
+        only_with="!explain and !bm25",
     )
 
     hybrid: bool = option(
@@ -218,13 +268,17 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     )
     corpus: str | None = option(
         None,
-        "the collection, to show titles and texts of the hits (read once)",
+        "the collection, to show titles and texts of the hits of an index that does not store them (read once)",
         group="with --query",
         metavar="PATH",
-        only_with="query",
+        only_with=("query", "interactive"),
     )
     terms: int = option(
-        5, "matched terms shown per hit, strongest first", group="with --query", at_least=0, only_with="query"
+        5,
+        "matched terms shown per hit, strongest first",
+        group="with --query",
+        at_least=0,
+        only_with=("query", "interactive"),
     )
 
     raw_impacts: bool = option(
@@ -259,7 +313,14 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         only_with="!bm25",
     )
 
+    @property
+    def where(self) -> str:
+        """The index folders, for messages and results."""
+        return " ".join(self.index)
+
     def __post_init__(self) -> None:
+        if isinstance(self.index, str):  # from Python
+            object.__setattr__(self, "index", (self.index,))
         super().__post_init__()
         if self.query is not None and not self.query.strip():
             raise UsageError("--query is blank")

@@ -7,7 +7,7 @@ does not depend on the batch, the depth or the other candidates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -17,10 +17,14 @@ import numpy as np
 from dupmae_ir.device import faiss_threads
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.config import FLAT
+from dupmae_ir.index.row_set import RowSet, row_set
 from dupmae_ir.search.certified_topk import Candidates
 
 MANY = 16
 """With at least this many queries, one matrix product is faster than faiss's loop over them."""
+FEW = 8
+"""A search restricted to at most one row in this many copies these vectors and multiplies them; with more rows, faiss
+reads all vectors in order and skips the others."""
 _BLOCK = 8192
 """Rows converted to float64 per step."""
 
@@ -45,39 +49,62 @@ class DenseIndex:
         """For the summary of a run: the kind of index, and whether its lists can be certified."""
         return {"kind": self.kind, "exact": self.certifies}
 
-    def queries(self, vectors: np.ndarray, threads: int = 1) -> DensePart:
-        """The dense part of a search for (q, d) float32 query vectors."""
+    def queries(self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None) -> DensePart:
+        """The dense part of a search for (q, d) float32 query vectors; ``allowed``: the rows to search, (n,) bool."""
         if vectors.shape[1] != self.vectors.shape[1]:
             raise IndexMismatch(
                 f"the index has {self.vectors.shape[1]}-dimensional vectors but the queries have {vectors.shape[1]}; "
                 "search with the encoder that built the index"
             )
-        return self._part(np.ascontiguousarray(vectors, dtype=np.float32), threads)
+        chosen = row_set(allowed, len(self.vectors))
+        return self._part(np.ascontiguousarray(vectors, dtype=np.float32), threads, chosen)
 
-    def _part(self, vectors: np.ndarray, threads: int) -> DensePart:
-        return DensePart(self, vectors, threads)
+    def _part(self, vectors: np.ndarray, threads: int, allowed: RowSet | None) -> DensePart:
+        return DensePart(self, vectors, threads, allowed)
 
 
 class DensePart:
     """One batch of queries against a :class:`DenseIndex`; a :class:`~dupmae_ir.search.certified_topk.Part`."""
 
-    def __init__(self, dense: DenseIndex, vectors: np.ndarray, threads: int) -> None:
+    def __init__(self, dense: DenseIndex, vectors: np.ndarray, threads: int, allowed: RowSet | None = None) -> None:
         self.dense = dense
         self.vectors = vectors
         self.threads = threads
+        self.allowed = allowed
+
+    @property
+    def documents(self) -> int:
+        """How many rows are searched."""
+        return len(self.dense.vectors) if self.allowed is None else len(self.allowed)
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """faiss's ``depth`` best rows of each query; the bound allows for float32 rounding."""
-        wanted = min(depth, len(self.dense.vectors))
-        with faiss_threads(self.threads), as_product(len(queries)):
-            scores, rows = self.dense.index.search(self.vectors[list(queries)], wanted)
-        complete = wanted == len(self.dense.vectors)
+        wanted = min(depth, self.documents)
+        with faiss_threads(self.threads):
+            scores, rows = self._flat(self.vectors[list(queries)], wanted)
+        complete = wanted == self.documents
         return [
             Candidates(
                 rows[i].astype(np.int64), -np.inf if complete else float(scores[i, -1]) + self.noise(query), complete
             )
             for i, query in enumerate(queries)
         ]
+
+    def _flat(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+        """(q, wanted) float32 scores and rows, best first, of (q, d) queries."""
+        if self.allowed is None:
+            with as_product(len(queries)):
+                scores, rows = self.dense.flat.search(queries, wanted)
+        elif self.copies(len(queries)):
+            vectors = self.dense.vectors
+            scores, rows = best_products(queries, ((b, vectors[b]) for b in self.allowed.blocks(_BLOCK)), wanted)
+        else:
+            scores, rows = self.dense.flat.search(queries, wanted, params=selected(self.allowed))
+        return scores, rows
+
+    def copies(self, queries: int) -> bool:
+        """Whether a restricted search of this many queries multiplies copies of the rows, instead of selecting."""
+        return self.allowed is not None and (queries >= MANY or len(self.allowed) * FEW <= len(self.dense.vectors))
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
@@ -104,6 +131,46 @@ def as_product(queries: int) -> Iterator[None]:
         yield
     finally:
         faiss.cvar.distance_compute_blas_threshold = before
+
+
+def selector(allowed: RowSet) -> Any:
+    """A faiss selector of the allowed rows."""
+    import faiss
+
+    return faiss.IDSelectorBitmap(allowed.bits)  # type: ignore[call-arg, arg-type]  # faiss's stub is wrong
+
+
+def selected(allowed: RowSet) -> Any:
+    """faiss's search parameters for a search of the allowed rows only."""
+    import faiss
+
+    return faiss.SearchParameters(sel=selector(allowed))  # type: ignore[call-arg]
+
+
+def best_products(
+    queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], wanted: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``wanted`` best rows of each of (q, d) queries: (q, wanted) float32 scores and int64 rows, best first.
+
+    ``blocks``: rows (m,) and their (m, d) float32 vectors.
+    """
+    import faiss
+
+    scores, rows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    for numbers, vectors in blocks:
+        with as_product(len(queries)):
+            s, r = faiss.knn(queries, vectors, min(wanted, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)
+        scores, rows = _best(np.hstack([scores, s]), np.hstack([rows, numbers[r]]), wanted)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
+def _best(scores: np.ndarray, rows: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ``wanted`` greatest of each row of ``scores`` with their ``rows``, in any order."""
+    if scores.shape[1] <= wanted:
+        return scores, rows
+    kept = np.argpartition(-scores, wanted - 1, axis=1)[:, :wanted]
+    return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
 
 
 def inner_products(query: np.ndarray, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from dupmae_ir.index.row_set import RowSet, row_set
 from dupmae_ir.search.certified_topk import Candidates
 
 
@@ -25,8 +26,16 @@ class ImpactQuery(NamedTuple):
 class Postings(Protocol):
     """A source of candidates: Lucene, the postings, or a fake in tests."""
 
-    def top(self, queries: list[dict[str, int]], k: int, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The ``k`` best rows of each query and their integer scores, best first; only rows with a common term."""
+    def top(
+        self,
+        queries: list[dict[str, int]],
+        k: int,
+        threads: int = 1,
+        by_docid: bool = False,
+        allowed: RowSet | None = None,
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The ``k`` best (allowed) rows of each query and their integer scores, best first; only rows with a common
+        term."""
 
 
 class Forward(Protocol):
@@ -61,9 +70,19 @@ class ImpactIndex:
         """The source of candidates."""
         return self._open_postings()
 
-    def queries(self, queries: list[ImpactQuery], threads: int = 1, raw: bool = False) -> ImpactPart:
-        """The impact part of a search for quantised queries, in real units or, with ``raw``, in integers."""
-        return ImpactPart(self, queries, threads, 1.0 if raw else self.scale**2)
+    def queries(
+        self,
+        queries: list[ImpactQuery],
+        threads: int = 1,
+        raw: bool = False,
+        allowed: np.ndarray | RowSet | None = None,
+    ) -> ImpactPart:
+        """The impact part of a search for quantised queries, in real units or, with ``raw``, in integers.
+
+        ``allowed``: the rows to search, (n,) bool; None for all.
+        """
+        unit = 1.0 if raw else self.scale**2
+        return ImpactPart(self, queries, threads, unit, row_set(allowed, self.documents))
 
 
 class ImpactPart:
@@ -72,8 +91,11 @@ class ImpactPart:
     Scores are exact integer sums divided by ``unit``.
     """
 
-    def __init__(self, index: ImpactIndex, queries: list[ImpactQuery], threads: int, unit: float) -> None:
+    def __init__(
+        self, index: ImpactIndex, queries: list[ImpactQuery], threads: int, unit: float, allowed: RowSet | None = None
+    ) -> None:
         self.index = index
+        self.allowed = allowed
         self.impact_queries = queries
         self.threads = threads
         self.unit = unit
@@ -81,9 +103,8 @@ class ImpactPart:
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best rows of each query; none for a query without terms."""
         nonempty = [query for query in queries if len(self.impact_queries[query].ids)]
-        lists = (
-            self.index.postings.top([self._terms(query) for query in nonempty], depth, self.threads) if nonempty else []
-        )
+        terms = [self._terms(query) for query in nonempty]
+        lists = self.index.postings.top(terms, depth, self.threads, allowed=self.allowed) if nonempty else []
         found = dict(zip(nonempty, lists, strict=True))
         return [self._candidates(*found[query], depth) if query in found else _NOTHING for query in queries]
 
@@ -102,7 +123,8 @@ class ImpactPart:
 
     def _candidates(self, rows: np.ndarray, sums: np.ndarray, depth: int) -> Candidates:
         """If the list is exhausted, the bound is 0: other rows have no term in common with the query."""
-        exhausted = len(rows) < depth or len(rows) == self.index.documents
+        documents = self.index.documents if self.allowed is None else len(self.allowed)
+        exhausted = len(rows) < depth or len(rows) == documents
         bound = 0.0 if exhausted else _ceiling(int(sums.min())) / self.unit
         return Candidates(rows.astype(np.int64), bound, exhausted)
 

@@ -8,12 +8,15 @@ are scored again exactly: integers for impacts, float64 for vectors.
 
 A document that was not kept has a score below the k-th, so every list is certified.
 
+A search restricted to some rows multiplies only these.
+
 For impacts alone the lists of the postings are exact as they are (:func:`summed_top`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +27,9 @@ from dupmae_ir.search.impact import ImpactPart
 from dupmae_ir.search.ordering import best_positions
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.postings import PostingsSearcher
+    from threadpoolctl import ThreadpoolController
+
+    from dupmae_ir.index.postings import Others, PostingsSearcher
 
 MOST_HITS = 1 << 14
 """Deeper lists are left to certified_topk: the memory for kept documents grows with the depth."""
@@ -44,33 +49,42 @@ def scanned_top(
 ) -> list[Outcome | None]:
     """The ``k`` best documents of each query by ``weights[0]`` dense + ``weights[1]`` impact score.
 
-    The other arguments are those of :func:`~dupmae_ir.search.certified_topk.exact_top`. None for a query with too many
-    ties to keep.
+    The other arguments are those of :func:`~dupmae_ir.search.certified_topk.exact_top`, except that
+    the parts know the rows to search. None for a query with too many ties to keep.
     """
-    from threadpoolctl import threadpool_limits
-
     unit = weights[1] / impact.unit
     slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
-    wanted = min(k + 1, len(ranks)) if any(e is not None for e in excluded) else min(k, len(ranks))
+    wanted = min(k + any(e is not None for e in excluded), dense.documents)
     products = _products(np.float32(weights[0]) * dense.vectors, dense.dense.vectors)
-    with threadpool_limits(threads, user_api="blas"):
-        kept = postings.best_sums(impact.terms(), products, unit, slacks, wanted, threads)
+    with _blas().limit(limits=threads):
+        kept = postings.best_sums(impact.terms(), products, unit, slacks, wanted, threads, dense.allowed)
     return [
         None if found is None else _rescored(dense, impact, query, found, weights, ranks, k, excluded[query])
         for query, found in enumerate(kept)
     ]
 
 
-def _products(weighted: np.ndarray, vectors: np.ndarray) -> Callable[[int, int], np.ndarray]:
-    """(q, d) weighted queries, (n, d) documents -> function of a range of rows: their (q, last - first) float32."""
+@cache
+def _blas() -> ThreadpoolController:
+    """The process's BLAS libraries. Finding them takes a millisecond, as long as a query, so it is done once."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _products(weighted: np.ndarray, vectors: np.ndarray) -> Others:
+    """(q, d) weighted queries, (n, d) documents -> function of m rows (a slice or numbers): their (q, m) float32."""
     queries = np.ascontiguousarray(weighted)
 
-    def products(first: int, last: int) -> np.ndarray:
-        found = np.empty((len(queries), last - first), np.float32)
-        for start in range(first, last, _BLOCK):
-            stop = min(start + _BLOCK, last)
+    def products(rows: slice | np.ndarray) -> np.ndarray:
+        some = vectors[rows] if isinstance(rows, slice) else rows
+        found = np.empty((len(queries), len(some)), np.float32)
+        for start in range(0, len(some), _BLOCK):
+            block = some[start : start + _BLOCK]
             # For few queries, documents as the long side is half again as fast as the other way round.
-            found[:, start - first : stop - first] = (vectors[start:stop] @ queries.T).T
+            found[:, start : start + len(block)] = (
+                (block if isinstance(rows, slice) else vectors[block]) @ queries.T
+            ).T
         return found
 
     return products
@@ -95,8 +109,9 @@ def _rescored(
     scores += weights[1] * (sums / impact.unit)
     best = best_positions(scores, ranks[rows], k)
     # Documents that were not kept have scores strictly below the last hit.
-    bound = float(np.nextafter(scores[best[-1]], -np.inf)) if len(rows) < len(ranks) and len(best) else -np.inf
-    return Outcome(rows[best], scores[best], True, (len(ranks), len(ranks)), len(rows), bound)
+    documents = dense.documents
+    bound = float(np.nextafter(scores[best[-1]], -np.inf)) if len(rows) < documents and len(best) else -np.inf
+    return Outcome(rows[best], scores[best], True, (documents, documents), len(rows), bound)
 
 
 def summed_top(
@@ -110,12 +125,14 @@ def summed_top(
     """The ``k`` best documents of each query by impacts alone. The sums of the postings are exact and ties are already
     in docid order, so nothing is rescored."""
     wanted = k + any(e is not None for e in excluded)
+    documents = len(ranks) if impact.allowed is None else len(impact.allowed)
+    lists = postings.top(impact.terms(), wanted, threads, True, impact.allowed)
     outcomes = []
-    for (rows, sums), skip in zip(postings.top(impact.terms(), wanted, threads, True), excluded, strict=True):
+    for (rows, sums), skip in zip(lists, excluded, strict=True):
         kept = rows != skip if skip is not None else slice(None)
         best, scores = rows[kept][:k], sums[kept][:k] / impact.unit
         # Unseen documents may tie with the last hit; they follow it in docid order.
-        bound = float(scores[-1]) if len(rows) == wanted < len(ranks) else 0.0
+        bound = float(scores[-1]) if len(rows) == wanted < documents else 0.0
         outcomes.append(Outcome(best, scores, True, (len(rows),), len(rows), bound))
     return outcomes
 

@@ -11,21 +11,26 @@ from dupmae_ir.device import pick_engine
 from dupmae_ir.errors import UnknownName
 from dupmae_ir.index.bm25 import BM25Searcher
 from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.row_set import RowSet, row_set
+from dupmae_ir.index.segments import AnyIndex, SegmentedIndex, folders_of, live_rows
+from dupmae_ir.search.backend_parts import EngineSource
 from dupmae_ir.search.bm25 import Bm25Index
 from dupmae_ir.search.config import SearchSettings
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.impact import ImpactIndex, Postings
 from dupmae_ir.search.quantised_dense import open_dense
+from dupmae_ir.search.segments import SegmentedDense, SegmentedImpact, Splits
 
 
 class OpenedIndex:
-    """The parts of ``folder`` as :class:`SearchSettings` select them."""
+    """The parts of ``folder`` as :class:`SearchSettings` select them; of all segments, if it has several."""
 
-    def __init__(self, folder: IndexFolder) -> None:
+    def __init__(self, folder: AnyIndex) -> None:
         self.folder = folder
-        self._dense: dict[tuple[str, int, int], DenseIndex] = {}
-        self._impact: dict[str, ImpactIndex] = {}
+        self._dense: dict[tuple[str, int, int], DenseIndex | SegmentedDense] = {}
+        self._impact: dict[str, ImpactIndex | SegmentedImpact] = {}
         self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
+        self._sources: dict[tuple[str, str | None, bool, float], EngineSource] = {}
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -37,29 +42,31 @@ class OpenedIndex:
         """The impact scale; 1 for an index without impacts."""
         return self.folder.scale or 1.0
 
-    def dense(self, settings: SearchSettings) -> DenseIndex:
+    def dense(self, settings: SearchSettings) -> DenseIndex | SegmentedDense:
         """The dense part. Raises :class:`IndexMismatch` if ``settings.dense_index`` is not built or out of date."""
         key = (settings.dense_index, settings.nprobe, settings.ef_search)
         if key not in self._dense:
-            self._dense[key] = open_dense(self.folder, *key)
+            if isinstance(self.folder, SegmentedIndex):
+                segments = [_dense(folder, *key) for folder in self.folder.folders]
+                self._dense[key] = SegmentedDense(self.folder, self._splits, segments)
+            else:
+                self._dense[key] = _dense(self.folder, *key)
         return self._dense[key]
 
     def engine(self, settings: SearchSettings) -> tuple[str, str]:
         """The engine for impacts, ``lucene`` or ``postings``, and the reason for the choice."""
-        return pick_engine(settings.engine, self.folder.path)
+        choices = [pick_engine(settings.engine, folder.path) for folder in folders_of(self.folder)]
+        return next((choice for choice in choices if choice[0] == "lucene"), choices[0])
 
-    def impact(self, settings: SearchSettings) -> ImpactIndex:
+    def impact(self, settings: SearchSettings) -> ImpactIndex | SegmentedImpact:
         """The impact part. The engine itself is opened when candidates are first needed."""
         engine, _ = self.engine(settings)
         if engine not in self._impact:
-            folder = self.folder
-
-            def open_postings() -> Postings:
-                return folder.postings if engine == "postings" else folder.searcher
-
-            self._impact[engine] = ImpactIndex(
-                open_postings, folder.forward, folder.terms, self.scale, folder.documents
-            )
+            if isinstance(self.folder, SegmentedIndex):
+                segments = [_impact(folder, engine) for folder in self.folder.folders]
+                self._impact[engine] = SegmentedImpact(self.folder, self._splits, segments)
+            else:
+                self._impact[engine] = _impact(self.folder, engine)
         return self._impact[engine]
 
     def bm25(self, settings: SearchSettings) -> Bm25Index | None:
@@ -74,11 +81,23 @@ class OpenedIndex:
             self._bm25[key] = Bm25Index(BM25Searcher(*key), self.folder)
         return self._bm25[key]
 
+    def source(self, settings: SearchSettings) -> EngineSource | None:
+        """The engine that proposes candidates; None without one.
+
+        Raises :class:`IndexMismatch` for a collection that does not hold this index.
+        """
+        if settings.backend is None:
+            return None
+        key = (settings.backend, settings.collection, settings.approximate, settings.timeout)
+        if key not in self._sources:
+            self._sources[key] = EngineSource.open(self.folder, *key)
+        return self._sources[key]
+
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""
         docids = self.folder.docids
         place = bisect.bisect_left(self._by_docid, docid, key=lambda row: docids[row])
-        found = place < len(docids) and docids[self._by_docid[place]] == docid
+        found = place < len(self._by_docid) and docids[self._by_docid[place]] == docid
         return int(self._by_docid[place]) if found else None
 
     def known_row(self, docid: str) -> int:
@@ -90,6 +109,29 @@ class OpenedIndex:
         return row
 
     @cached_property
+    def live(self) -> RowSet | None:
+        """The rows that are not deleted; None for all."""
+        return row_set(live_rows(self.folder), self.folder.rows)
+
+    @cached_property
     def _by_docid(self) -> np.ndarray:
-        """(n,) rows in the order of their docids."""
-        return np.argsort(self.folder.docid_rank)
+        """(n,) rows in the order of their docids, without deleted ones."""
+        order = np.argsort(self.folder.docid_rank)
+        return order[live_rows(self.folder)[order]]
+
+    @cached_property
+    def _splits(self) -> Splits:
+        assert isinstance(self.folder, SegmentedIndex)
+        return Splits(self.folder)
+
+
+def _dense(folder: IndexFolder, kind: str, nprobe: int, ef_search: int) -> DenseIndex:
+    """The dense part of a segment. One without documents has no other kind than the flat one."""
+    return open_dense(folder, kind, nprobe, ef_search) if folder.documents else open_dense(folder)
+
+
+def _impact(folder: IndexFolder, engine: str) -> ImpactIndex:
+    def open_postings() -> Postings:
+        return folder.postings if engine == "postings" else folder.searcher
+
+    return ImpactIndex(open_postings, folder.forward, folder.terms, folder.scale or 1.0, folder.documents)

@@ -11,7 +11,7 @@ certified unless every document was scanned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +19,9 @@ import numpy as np
 from dupmae_ir.device import faiss_threads
 from dupmae_ir.index.config import FLAT
 from dupmae_ir.index.dense_kinds import DenseKind, open_kind, search_effort
+from dupmae_ir.index.row_set import RowSet
 from dupmae_ir.search.certified_topk import Candidates
-from dupmae_ir.search.dense import MANY, DenseIndex, DensePart, as_product
+from dupmae_ir.search.dense import MANY, DenseIndex, DensePart, best_products, selected, selector
 
 if TYPE_CHECKING:
     from dupmae_ir.index.folder import IndexFolder
@@ -67,8 +68,8 @@ class QuantisedIndex(DenseIndex):
         size = len(self.vectors) * self.vectors.shape[1]
         return faiss.rev_swig_ptr(self.index.codes.data(), size).reshape(self.vectors.shape)
 
-    def _part(self, vectors: np.ndarray, threads: int) -> DensePart:
-        return QuantisedPart(self, vectors, threads)
+    def _part(self, vectors: np.ndarray, threads: int, allowed: RowSet | None) -> DensePart:
+        return QuantisedPart(self, vectors, threads, allowed)
 
 
 class QuantisedPart(DensePart):
@@ -76,39 +77,43 @@ class QuantisedPart(DensePart):
 
     dense: QuantisedIndex
 
-    def __init__(self, dense: QuantisedIndex, vectors: np.ndarray, threads: int) -> None:
-        super().__init__(dense, vectors, threads)
+    def __init__(self, dense: QuantisedIndex, vectors: np.ndarray, threads: int, allowed: RowSet | None = None) -> None:
+        super().__init__(dense, vectors, threads, allowed)
         self._seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best codes of each query; the bound includes the quantisation error."""
-        wanted = min(depth, len(self.dense.vectors))
+        wanted = min(depth, self.documents)
         missing = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < wanted]
         if missing:
-            ahead = min(LOOKAHEAD * wanted, len(self.dense.vectors))
-            scan = self._product if len(missing) >= MANY else self.dense.index.search
             with faiss_threads(self.threads):
-                scores, rows = scan(self.vectors[missing], ahead)
+                scores, rows = self._scan(self.vectors[missing], min(LOOKAHEAD * wanted, self.documents))
             self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(missing)})
         return [self._first(query, wanted) for query in queries]
 
-    def _product(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-        """(q, wanted) scores and rows, best first, equal to faiss's scan for (q, d) queries up to rounding."""
-        import faiss
+    def _scan(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+        """(q, wanted) scores of codes and rows, best first: by faiss's scan, or by a product of decoded blocks."""
+        if self.copies(len(queries)) or len(queries) >= MANY:
+            return best_products(queries, self._decoded(), wanted)
+        if self.allowed is None:
+            scores, rows = self.dense.index.search(queries, wanted)
+        else:
+            scores, rows = self.dense.index.search(queries, wanted, params=selected(self.allowed))
+        return scores, rows
 
+    def _decoded(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All rows that are searched, and the vectors of their codes, block by block."""
         index, codes = self.dense.index, self.dense.codes
-        scores, rows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        if self.allowed is not None:
+            yield from ((rows, index.sa_decode(codes[rows])) for rows in self.allowed.blocks(_BLOCK))
+            return
         for start in range(0, len(codes), _BLOCK):
-            block = index.sa_decode(codes[start : start + _BLOCK])
-            with as_product(len(queries)):
-                s, r = faiss.knn(queries, block, min(wanted, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
-            scores, rows = _best(np.hstack([scores, s]), np.hstack([rows, r + start]), wanted)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+            block = codes[start : start + _BLOCK]
+            yield np.arange(start, start + len(block)), index.sa_decode(block)
 
     def _first(self, query: int, wanted: int) -> Candidates:
         rows, scores = self._seen[query]
-        if wanted == len(self.dense.vectors):
+        if wanted == self.documents:
             return Candidates(rows[:wanted], -np.inf, True)
         length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
         noise = 2 * self.noise(
@@ -135,8 +140,8 @@ class ApproximateIndex(DenseIndex):
         name = "nprobe" if self.kind == "ivf-sq8" else "ef_search"
         return {**super().described(), name: self.effort, "reason": self.reason}
 
-    def _part(self, vectors: np.ndarray, threads: int) -> DensePart:
-        return ApproximatePart(self, vectors, threads)
+    def _part(self, vectors: np.ndarray, threads: int, allowed: RowSet | None) -> DensePart:
+        return ApproximatePart(self, vectors, threads, allowed)
 
 
 class ApproximatePart(DensePart):
@@ -145,7 +150,12 @@ class ApproximatePart(DensePart):
     dense: ApproximateIndex
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
-        """At least ``depth`` rows of each query, without a bound; all rows if the index cannot supply that many."""
+        """At least ``depth`` rows of each query, without a bound; all rows if the index cannot supply that many.
+
+        A search restricted to few rows reads their float32 vectors instead, so that its lists have a bound.
+        """
+        if self.copies(1):
+            return super().top(queries, depth)
         search = self._lists if self.dense.kind == "ivf-sq8" else self._graph
         with faiss_threads(self.threads):
             found = search(list(queries), depth)
@@ -153,23 +163,25 @@ class ApproximatePart(DensePart):
 
     def _graph(self, queries: list[int], depth: int) -> list[np.ndarray | None]:
         """All ``effort`` candidates of the graph search are used. Duplicates of a document can disconnect the graph;
-        the search then returns too few rows: None."""
+        the search then returns too few rows: None. A restricted search visits more, in proportion."""
         import faiss
 
-        wanted = min(max(depth, self.dense.effort), len(self.dense.vectors))
-        parameters = faiss.SearchParametersHNSW(efSearch=wanted)  # type: ignore[attr-defined]  # not in faiss's stub
+        wanted = min(max(depth, self.dense.effort), self.documents)
+        visited = -(-wanted * len(self.dense.vectors) // self.documents)
+        parameters = faiss.SearchParametersHNSW(efSearch=visited, **self._selected)  # type: ignore[attr-defined]  # not in faiss's stub
         _, rows = self.dense.index.search(self.vectors[queries], wanted, params=parameters)
-        return [r.astype(np.int64) if (r >= 0).all() else None for r in rows]
+        least = wanted if self.allowed is None else min(depth, wanted)
+        return [r[r >= 0].astype(np.int64) if (r >= 0).sum() >= least else None for r in rows]
 
     def _lists(self, queries: list[int], depth: int) -> list[np.ndarray | None]:
         """If the probed lists contain fewer documents than requested, ``nprobe`` doubles until they suffice."""
         import faiss
 
-        wanted = min(depth, len(self.dense.vectors))
+        wanted = min(depth, self.documents)
         nprobe = min(self.dense.effort, self.dense.index.nlist)
         found: dict[int, np.ndarray] = {}
         while left := [query for query in queries if query not in found]:
-            parameters = faiss.SearchParametersIVF(nprobe=nprobe)  # type: ignore[call-arg]  # nor is this
+            parameters = faiss.SearchParametersIVF(nprobe=nprobe, **self._selected)  # type: ignore[call-arg]  # nor is this
             _, rows = self.dense.index.search(self.vectors[left], wanted, params=parameters)
             found.update({query: r.astype(np.int64) for query, r in zip(left, rows, strict=True) if (r >= 0).all()})
             if nprobe == self.dense.index.nlist:
@@ -177,13 +189,10 @@ class ApproximatePart(DensePart):
             nprobe = min(2 * nprobe, self.dense.index.nlist)
         return [found.get(query) for query in queries]
 
+    @property
+    def _selected(self) -> dict[str, Any]:
+        return {} if self.allowed is None else {"sel": selector(self.allowed)}
+
     def _everything(self) -> Candidates:
-        return Candidates(np.arange(len(self.dense.vectors)), -np.inf, True)
-
-
-def _best(scores: np.ndarray, rows: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ``wanted`` greatest of each row of ``scores`` with their ``rows``, in any order."""
-    if scores.shape[1] <= wanted:
-        return scores, rows
-    kept = np.argpartition(-scores, wanted - 1, axis=1)[:, :wanted]
-    return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
+        rows = np.arange(len(self.dense.vectors)) if self.allowed is None else self.allowed.rows
+        return Candidates(rows, -np.inf, True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
-from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.quantisation import HIGHEST_IMPACT, highest_query_impact
 from dupmae_ir.index.quantisation import quantise as quantise_weights
+from dupmae_ir.index.segments import AnyIndex
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.impact import ImpactQuery
 from dupmae_ir.types import Encoder
@@ -31,7 +31,7 @@ COMPARED = {
 
 
 def load_query_encoder(
-    index: IndexFolder, model: str | Path | None, device: str, dtype: str | None, query_length: int | None
+    index: AnyIndex, model: str | Path | None, device: str, dtype: str | None, query_length: int | None
 ) -> Encoder:
     """``model``, or the encoder recorded in the index, with the recorded settings where none are given."""
     recorded, parts = index.meta.get("encoder"), tuple(index.meta["parts"])
@@ -59,7 +59,7 @@ def load_query_encoder(
         raise CheckpointError(f"{e} (recorded in {index.path}/meta.json; if the model moved, use --model)") from None
 
 
-def check_encoder(index: IndexFolder, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
+def check_encoder(index: AnyIndex, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
     """Raise :class:`IndexMismatch`, with both values, if ``encoder`` does not match the index's documents.
 
     ``given`` names settings that the user overrides. For an index without a recorded encoder only the widths are

@@ -15,6 +15,9 @@ from functools import partial
 
 import numpy as np
 
+from dupmae_ir.index.conditions import Node
+from dupmae_ir.index.row_set import RowSet
+from dupmae_ir.index.segments import folders_of
 from dupmae_ir.search.bm25 import Bm25Part
 from dupmae_ir.search.certified_topk import Outcome, Part, Weighted, exact_top
 from dupmae_ir.search.config import MODES, SearchSettings
@@ -25,8 +28,11 @@ from dupmae_ir.search.impact import ImpactPart
 from dupmae_ir.search.one_pass import MOST_HITS, scanned_top, summed_top
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query_encoder import EncodedQuery
+from dupmae_ir.search.segments import SegmentedPart, in_segments
 from dupmae_ir.types import Hit, Query
 
+Dense = DensePart | SegmentedPart[DensePart]
+Impact = ImpactPart | SegmentedPart[ImpactPart]
 Rows = Sequence[int | None]
 """A row to exclude for each query; None for no exclusion."""
 
@@ -44,6 +50,7 @@ class Report:
     kth: float | None  #: score of the last hit
     hits: int
     depth_bm25: int | None = None  #: length of the BM25 candidate list
+    depth_sum: int | None = None  #: length of the list of an engine that ranks by the sum
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,8 @@ class Request:
     fusion: Fusion | None = None
     fusion_depth: int = 0
     available: tuple[str, ...] = MODES["hybrid"]  #: parts to choose from; fewer where BM25 joins an index with one
+    allowed: RowSet | None = None  #: the rows to search; None for all
+    condition: Node | None = None  #: the condition on metadata that selects them, if one alone does
 
     @property
     def name(self) -> str:
@@ -96,12 +105,16 @@ class Ranker:
         if self.request.fusion:
             return self._fused(queries, dense, impact, excluded)
         opened = self.index.bm25(self.settings)
-        bm25 = opened.queries([query.text for query in queries], self.settings.workers) if opened else None
+        texts, allowed = [query.text for query in queries], self.request.allowed
+        bm25 = opened.queries(texts, self.settings.workers, allowed) if opened else None
         outcomes = self._one_pass(dense, impact, excluded) if bm25 is None else None
         if outcomes is None:
             outcomes = self._certified(dense, impact, self.request.hits, excluded, bm25)
         parts = (("dense", dense), ("impact", impact), ("bm25", bm25))
         names = [name for name, part in parts if part is not None]
+        source = self.index.source(self.settings)
+        if source and source.sums and len(names) == 2:
+            names = ["sum"]
         return [Answer(q, self._hits(o), _report(q, o, names)) for q, o in zip(queries, outcomes, strict=True)]
 
     def blank(self, query: Query) -> Answer:
@@ -112,54 +125,74 @@ class Ranker:
         bm25 = 0 if self.settings.bm25_index else None
         return Answer(query, [], Report(query.qid, True, dense, impact, 0, None, None, 0, bm25))
 
-    def _parts(self, encoded: Sequence[EncodedQuery]) -> tuple[DensePart | None, ImpactPart | None]:
+    def _parts(self, encoded: Sequence[EncodedQuery]) -> tuple[Dense | None, Impact | None]:
         """The parts of the score for this batch; None for a part that is not searched."""
         request, settings = self.request, self.settings
-        dense = impact = None
+        dense: Dense | None = None
+        impact: Impact | None = None
         if "cls" in request.parts:
-            dense = self.index.dense(settings).queries(np.stack([q.cls for q in encoded]), settings.workers)
+            vectors = np.stack([q.cls for q in encoded])
+            dense = self.index.dense(settings).queries(vectors, settings.workers, request.allowed)
         if "ot" in request.parts:
             # Pyserini's HybridSearcher adds what LuceneImpactSearcher returns, and that is integers.
             raw = request.fusion.method == "pyserini" if request.fusion else request.raw_impacts
-            impact = self.index.impact(settings).queries([q.ot for q in encoded], settings.workers, raw)
+            weights = [q.ot for q in encoded]
+            impact = self.index.impact(settings).queries(weights, settings.workers, raw, request.allowed)
         return dense, impact
 
     def _certified(
-        self,
-        dense: DensePart | None,
-        impact: ImpactPart | None,
-        hits: int,
-        excluded: Rows,
-        bm25: Bm25Part | None = None,
+        self, dense: Dense | None, impact: Impact | None, hits: int, excluded: Rows, bm25: Bm25Part | None = None
     ) -> Sequence[Outcome]:
         settings = self.settings
         weighted = ((dense, settings.dense_weight), (impact, settings.impact_weight), (bm25, settings.bm25_weight))
         summands = [(part, weight) for part, weight in weighted if part is not None]
         # The score of a part alone is not weighted.
         parts: list[Part] = [Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands]
-        # A document without a matching term is no hit of an impact search.
-        floor = 0.0 if dense is None else -np.inf
-        ranks = self.index.folder.docid_rank
-        depth = self.settings.max_depth
-        return exact_top(parts, len(excluded), ranks, hits, excluded=excluded, floor=floor, max_depth=depth)
+        source = self.index.source(settings)
+        if source is not None:
+            weights = (settings.dense_weight, settings.impact_weight)
+            parts = source.parts(dense, impact, weights, self.request.allowed, self.request.condition)
+        return exact_top(
+            parts,
+            len(excluded),
+            self.index.folder.docid_rank,
+            hits,
+            excluded=excluded,
+            # A document without a matching term is no hit of an impact search.
+            floor=0.0 if dense is None else -np.inf,
+            max_depth=source.limited(settings.max_depth) if source else settings.max_depth,
+            allowed=self.request.allowed,
+            first=source.first_depth(len(parts), hits) if source else 0,
+        )
 
-    def _one_pass(self, dense: DensePart | None, impact: ImpactPart | None, excluded: Rows) -> Sequence[Outcome] | None:
+    def _one_pass(self, dense: Dense | None, impact: Impact | None, excluded: Rows) -> Sequence[Outcome] | None:
         """Outcomes from one pass over the postings; None if that does not apply or does not settle all queries."""
         settings, hits, folder = self.settings, self.request.hits, self.index.folder
-        if impact is None or self.index.engine(settings)[0] != "postings" or settings.max_depth:
+        if impact is None or settings.backend or self.index.engine(settings)[0] != "postings" or settings.max_depth:
             return None
-        postings, ranks, workers = folder.postings, folder.docid_rank, settings.workers
+        if dense is not None and (settings.dense_index != "flat" or hits > MOST_HITS):
+            return None
+        if isinstance(impact, SegmentedPart):
+            assert not isinstance(dense, DensePart)
+            return in_segments(dense, impact, excluded, hits, self._segment_pass)
+        assert not isinstance(dense, SegmentedPart)
+        return self._segment_pass(dense, impact, 0, folder.docid_rank, excluded)
+
+    def _segment_pass(
+        self, dense: DensePart | None, impact: ImpactPart, segment: int, ranks: np.ndarray, excluded: Rows
+    ) -> Sequence[Outcome] | None:
+        """One pass over the postings of one segment."""
+        settings, hits, workers = self.settings, self.request.hits, self.settings.workers
+        postings = folders_of(self.index.folder)[segment].postings
         if dense is None:
             return summed_top(impact, postings, ranks, hits, excluded, workers)
-        if settings.dense_index != "flat" or hits > MOST_HITS:
-            return None
         weights = (settings.dense_weight, settings.impact_weight)
         outcomes = scanned_top(dense, impact, postings, weights, ranks, hits, excluded, workers)
         settled = [outcome for outcome in outcomes if outcome is not None]
         return settled if len(settled) == len(outcomes) else None
 
     def _fused(
-        self, queries: Sequence[Query], dense: DensePart | None, impact: ImpactPart | None, excluded: Rows
+        self, queries: Sequence[Query], dense: Dense | None, impact: Impact | None, excluded: Rows
     ) -> list[Answer]:
         fusion, hits, depth = self.request.fusion, self.request.hits, self.request.fusion_depth
         assert fusion is not None
@@ -198,4 +231,5 @@ def _report(query: Query, outcome: Outcome, parts: list[str]) -> Report:
         kth=float(outcome.scores[-1]) if len(outcome.scores) else None,
         hits=len(outcome.rows),
         depth_bm25=depths.get("bm25"),
+        depth_sum=depths.get("sum"),
     )

@@ -23,32 +23,36 @@ The path of a query, one file after the other:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.segments import AnyIndex, open_indexes
 from dupmae_ir.index.statistics import for_index
+from dupmae_ir.index.texts import StoredDocument
 from dupmae_ir.registry import lookup
+from dupmae_ir.search.backend_parts import EngineSource
 from dupmae_ir.search.config import MODES, QUERY_HITS, RUN_HITS, SearchSettings
 from dupmae_ir.search.dense import DenseIndex
+from dupmae_ir.search.described import DescribedHit, described
 from dupmae_ir.search.explain import Explanation, explain
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.impact import ImpactIndex
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query_encoder import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.search.ranking import Answer, Ranker, Request
-from dupmae_ir.types import Encoder, Hit, LexicalEncoder, Query
+from dupmae_ir.search.segments import SegmentedDense, SegmentedImpact
+from dupmae_ir.search.selection import Condition, Selection, select
+from dupmae_ir.search.words import SNIPPET, QueryWords
+from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
 
 
 class Searcher:
     """Searches an index folder with the encoder that built it. Use :meth:`open`."""
 
-    def __init__(
-        self, index: IndexFolder | OpenedIndex, encoder: Encoder, settings: SearchSettings | None = None
-    ) -> None:
+    def __init__(self, index: AnyIndex | OpenedIndex, encoder: Encoder, settings: SearchSettings | None = None) -> None:
         self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
@@ -56,7 +60,7 @@ class Searcher:
     @classmethod
     def open(
         cls,
-        index: str | Path | IndexFolder,
+        index: str | Path | Sequence[str | Path] | AnyIndex,
         encoder: Encoder | str | Path | None = None,
         *,
         device: str = "auto",
@@ -68,7 +72,8 @@ class Searcher:
         """Open an index folder with the encoder recorded in it, or with ``encoder`` (a model folder or an object).
 
         Args:
-            index: the folder, or an opened one.
+            index: the folder, or an opened one; or several folders, which are searched as one. They must come from one
+                model with one impact scale, and have no document id in common.
             encoder: None loads the encoder that the index records.
             device: for an encoder loaded here.
             dtype: precision of an encoder loaded here; None is the index's.
@@ -80,7 +85,7 @@ class Searcher:
         ``query_length``, and for a dense index that is missing or out of date.
         """
         chosen = dataclasses.replace(settings or SearchSettings(), **changes)
-        folder = index if isinstance(index, IndexFolder) else IndexFolder.open(index)
+        folder = index if isinstance(index, AnyIndex) else open_indexes(_paths(index))
         given = frozenset(n for n, v in {"dtype": dtype, "query_length": query_length}.items() if v is not None)
         if encoder is None or isinstance(encoder, str | Path):
             encoder = load_query_encoder(folder, encoder, device, dtype, query_length)
@@ -91,11 +96,12 @@ class Searcher:
         if chosen.dense_index != "flat":
             opened.dense(chosen)  # fail now rather than at the first query
         opened.bm25(chosen)
+        opened.source(chosen)
         return cls(opened, encoder, chosen)
 
     @property
-    def index(self) -> IndexFolder:
-        """The index folder."""
+    def index(self) -> AnyIndex:
+        """The index folder, or the segments of an index that was changed."""
         return self._opened.folder
 
     @property
@@ -106,12 +112,12 @@ class Searcher:
         return next(mode for mode in ("hybrid", "dense", "impact") if set(MODES[mode]) <= set(self._opened.parts))
 
     @property
-    def dense(self) -> DenseIndex:
+    def dense(self) -> DenseIndex | SegmentedDense:
         """The dense part of the index, as the settings select it."""
         return self._opened.dense(self.settings)
 
     @property
-    def impact(self) -> ImpactIndex:
+    def impact(self) -> ImpactIndex | SegmentedImpact:
         """The impact part of the index."""
         return self._opened.impact(self.settings)
 
@@ -119,6 +125,11 @@ class Searcher:
     def engine(self) -> tuple[str, str]:
         """The engine for impacts, ``lucene`` or ``postings``, and the reason for the choice."""
         return self._opened.engine(self.settings)
+
+    @property
+    def source(self) -> EngineSource | None:
+        """The engine that proposes candidates; None without one."""
+        return self._opened.source(self.settings)
 
     def with_settings(self, **changes: Any) -> Searcher:
         """A searcher with some :class:`SearchSettings` changed; opened parts and the encoder are shared."""
@@ -168,6 +179,8 @@ class Searcher:
         raw_impacts: bool = False,
         fusion: Fusion | None = None,
         fusion_depth: int | None = None,
+        within: Iterable[str] | Selection | None = None,
+        filter: Condition | None = None,
     ) -> Iterator[Answer]:
         """Answers in the order of the queries, computed batch by batch. A blank query has no hits.
 
@@ -179,11 +192,17 @@ class Searcher:
             raw_impacts: integer scores instead of real units (impact mode).
             fusion: fuse a dense and an impact list instead of summing scores.
             fusion_depth: documents taken from each list for a fusion; default ``hits``.
+            within: ids of the documents to search, or a :meth:`selection`; unknown ids are ignored. Lists are the exact
+                ones of a collection of these documents alone.
+            filter: a condition on metadata, such as ``year >= 2020``; a mask (n,) bool by row; or a function of a
+                :class:`~dupmae_ir.index.texts.StoredDocument`.
         """
         depth = hits if fusion_depth is None else fusion_depth
         # With BM25 a single part of the index is enough for a sum.
         available = self._opened.parts if self.settings.bm25_index else MODES["hybrid"]
-        request = Request(mode or self.mode, hits, remove_query, raw_impacts, fusion, depth, available)
+        chosen = self.selection(within, filter)
+        options = (remove_query, raw_impacts, fusion, depth, available)
+        request = Request(mode or self.mode, hits, *options, chosen.allowed, chosen.condition)
         self._check(request)
         ranker = Ranker(self._opened, self.settings, request)
         encodings = self._encodings([query.text for query in queries if query.text.strip()])
@@ -192,6 +211,14 @@ class Searcher:
             nonblank = [query for query in batch if query.text.strip()]
             ranked = iter(ranker.rank(nonblank, self._take(encodings, [query.text for query in nonblank])))
             yield from (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
+
+    def selection(self, within: Iterable[str] | Selection | None = None, filter: Condition | None = None) -> Selection:
+        """The documents to which a search is restricted, for several calls of :meth:`answers`; arguments as there."""
+        if not isinstance(within, Selection):
+            return select(self._opened, within, filter)
+        if filter is not None:
+            raise UsageError("give the filter to Searcher.selection, with the ids, and not beside its result")
+        return within
 
     def explain(self, query: str, docid: str) -> Explanation:
         """The composition of one document's score. Raises :class:`UnknownName` for an unknown id."""
@@ -206,6 +233,37 @@ class Searcher:
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""
         return self._opened.row(docid)
+
+    def document(self, docid: str) -> StoredDocument | None:
+        """Title, text and metadata of a document; None where the index does not store them.
+
+        Raises :class:`UnknownName` for an unknown id, :class:`IndexMismatch` for a damaged store.
+        """
+        texts = self.index.texts
+        return None if texts is None else texts.get(self._opened.known_row(docid))
+
+    def describe(
+        self,
+        query: str,
+        docids: Sequence[str],
+        documents: Mapping[str, Document | StoredDocument] | None = None,
+        longest: int = SNIPPET,
+    ) -> list[DescribedHit]:
+        """The words behind each document's score and the best passage of its text.
+
+        ``documents``: docid -> title and text; None takes those that the index stores. ``longest``: characters of a
+        passage. The query is encoded once.
+        Raises :class:`UnknownName` for an unknown id.
+        """
+        (encoded,) = self._take(self._encodings([query]), [query])
+        words = QueryWords(self.encoder, query)
+        if documents is None:
+            documents = {docid: found for docid in docids if (found := self.document(docid))}
+        names = self.encoder.term_names(query) if isinstance(self.encoder, LexicalEncoder) else {}
+        return [
+            described(words, explanation, documents.get(explanation.docid), names, longest)
+            for explanation in explain(self._opened, self.settings, query, encoded, docids)
+        ]
 
     def _encodings(self, texts: list[str]) -> QueryEncodings:
         return QueryEncodings(self.encoder, self.index.scale, self.settings.query_terms, texts)
@@ -233,3 +291,7 @@ class Searcher:
             raise UsageError(f"--max-depth {self.settings.max_depth} is less than the {longest} requested hits")
         if request.raw_impacts and request.name != "impact":
             raise UsageError("--raw-impacts applies only with --impact: other scores are not integers")
+
+
+def _paths(index: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [index] if isinstance(index, str | Path) else list(index)

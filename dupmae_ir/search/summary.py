@@ -19,7 +19,7 @@ class RunCounts:
         self.blank = self.without_hits = self.exact = self.reported = 0
         self.uncertified: list[str] = []
         self.short: list[str] = []  #: topics whose passages were exhausted before there were enough documents
-        self.depths: dict[str, list[int]] = {"dense": [], "impact": [], "bm25": []}
+        self.depths: dict[str, list[int]] = {"dense": [], "impact": [], "bm25": [], "sum": []}
 
     def add(self, answer: Answer) -> None:
         """Count one topic's answer."""
@@ -35,6 +35,7 @@ class RunCounts:
             (self.depths["dense"], answer.report.depth_dense),
             (self.depths["impact"], answer.report.depth_impact),
             (self.depths["bm25"], answer.report.depth_bm25),
+            (self.depths["sum"], answer.report.depth_sum),
         ):
             if depth is not None:
                 depths.append(depth)

@@ -32,7 +32,7 @@ def folder(tmp_path, matrix):
 
 @pytest.mark.parametrize(("compiled", "block"), [(True, 1), (False, 1), (False, 50), (False, 1 << 22)])
 def test_scores_are_the_inner_products(folder, matrix, monkeypatch, compiled, block):
-    monkeypatch.setattr(module, "_compiled", lambda: compiled)
+    monkeypatch.setattr(module, "pays", lambda _: compiled)
     monkeypatch.setattr(module, "_BLOCK", block)
     forward = Forward.open(folder, VOCABULARY)
     rng = np.random.default_rng(1)
@@ -53,7 +53,7 @@ def test_scores_are_the_inner_products(folder, matrix, monkeypatch, compiled, bl
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_sums_beyond_32_bits_are_exact(monkeypatch, compiled):
-    monkeypatch.setattr(module, "_compiled", lambda: compiled)
+    monkeypatch.setattr(module, "pays", lambda _: compiled)
     many = 70_000
     forward = Forward(np.array([0, many]), np.arange(many, dtype=np.uint32), np.full(many, 255, np.uint8), many)
     found = forward.scores(np.array([0]), np.arange(many), np.full(many, 255))

@@ -20,6 +20,12 @@ from dupmae_ir.index.forward import Forward
 from dupmae_ir.index.postings import PostingsSearcher, export_postings, write_postings
 
 
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small collections are searched without compiled loops, unless these are loaded; here they are tested."""
+    monkeypatch.setattr(module, "pays", lambda _: True)
+
+
 class Made:
     """As much of an index folder as postings need, of a (documents, V) matrix of impacts."""
 
@@ -92,7 +98,9 @@ def asked(rng: np.random.Generator, terms: int, count: int = 12) -> list[dict[st
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("window", [1, 16, 37, 64, 300, 1 << 16])
-def test_top_k_is_the_brute_force_top_k(tmp_path, window, seed):
+@pytest.mark.parametrize("loops", [True, False])
+def test_top_k_is_the_brute_force_top_k(tmp_path, window, seed, loops, monkeypatch):
+    monkeypatch.setattr(module, "pays", lambda _: loops)
     rng = np.random.default_rng(seed)
     documents, terms = int(rng.integers(1, 300)), int(rng.integers(1, 40))
     highest = int(rng.choice([1, 3, 255]))

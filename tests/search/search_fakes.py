@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dupmae_ir.index.row_set import RowSet
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.impact import ImpactIndex, ImpactQuery
 
@@ -34,7 +35,15 @@ class Matrix:
     impacts: np.ndarray
     asked: list[tuple[int, int]] = field(default_factory=list)  #: (queries, depth) of each call
 
-    def top(self, queries: list[dict[str, int]], k: int, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def top(
+        self,
+        queries: list[dict[str, int]],
+        k: int,
+        threads: int = 1,
+        by_docid: bool = False,
+        allowed: RowSet | None = None,
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        assert not by_docid
         self.asked.append((len(queries), k))
         lists = []
         for terms in queries:
@@ -42,7 +51,8 @@ class Matrix:
             sums = self.scores(np.arange(len(self.impacts)), ids, np.array(list(terms.values())))
             # Ties in reverse row order: the search must not depend on Lucene's order.
             rows = np.lexsort((-np.arange(len(sums)), -sums))
-            rows = rows[sums[rows] > 0][:k]
+            rows = rows[sums[rows] > 0]
+            rows = (rows if allowed is None else rows[allowed.mask[rows]])[:k]
             lists.append((rows, sums[rows]))
         return lists
 

@@ -6,17 +6,18 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 from search_fakes import World
+from search_samples import write_index
 
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.bm25 import BM25Searcher, build_bm25
-from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.row_set import RowSet
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.search import bm25 as part
 from dupmae_ir.search.__main__ import main
@@ -43,10 +44,13 @@ class FakeBm25:
         by_id = np.argsort(self._docids)
         return by_id, [self._docids[i] for i in by_id]
 
-    def top(self, texts: Sequence[str], k: int, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def top(
+        self, texts: Sequence[str], k: int, threads: int, allowed: RowSet | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         lists = []
         for scores in self.matrix[[int(text) for text in texts]]:
             rows = np.argsort(-scores, kind="stable")
+            rows = rows if allowed is None else rows[allowed.mask[rows]]
             rows = rows[scores[rows] > 0][:k]
             lists.append((rows, scores[rows]))
         return lists
@@ -79,6 +83,32 @@ def test_three_parts_equal_brute_force_with_many_ties(seed: int, kept: int, monk
         assert outcome.exact
         found = [(float(s), world.docids[r]) for s, r in zip(outcome.scores, outcome.rows, strict=True)]
         assert found == world.best(wanted[q], k)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_three_parts_of_some_rows_equal_brute_force(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "KEPT", 3)
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 250))
+    world = World.draw(rng, documents=n, levels=int(rng.integers(2, 6)))
+    allowed = rng.random(n) < rng.choice([0.02, 0.3, 0.9])
+    lexical = rng.integers(0, 4, (3, n)) * (rng.random((3, n)) < 0.5) / 4
+    fake: Any = FakeBm25(lexical, world.docids, rng.permutation(n))
+    folder: Any = type("Folder", (), {"docids": world.docids, "path": Path("I")})
+    flat = faiss.IndexFlatIP(world.vectors.shape[1])
+    flat.add(world.vectors)
+    impact, _ = world.impact()
+    parts = [
+        world.dense(flat).queries(world.query_vectors, 1, allowed),
+        impact.queries(world.sparse_queries(), 1, False, allowed),
+        Bm25Index(fake, folder).queries(["0", "1", "2"], 1, allowed),
+    ]
+    k = int(rng.integers(1, 15))
+    scores = np.where(allowed, world.scores() + lexical, -np.inf)
+    for q, outcome in enumerate(exact_top(parts, 3, world.ranks, k, allowed=allowed)):
+        assert outcome.exact
+        found = [(float(s), world.docids[r]) for s, r in zip(outcome.scores, outcome.rows, strict=True)]
+        assert found == world.best(scores[q], k)
 
 
 def test_the_bound_of_three_parts_holds_and_certificates_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +166,7 @@ def topics() -> list[Query]:
 
 
 def index(folder: Path, documents: dict[str, str], encoder: HashingEncoder) -> Path:
-    both = encoder.encode_documents(list(documents.values()))
-    scale = SCALE if encoder.terms else None
-    with IndexBuilder(folder, dim=encoder.dim, terms=encoder.terms, scale=scale) as builder:
-        builder.add(list(documents), both.cls, both.ot)
-        builder.finish({"encoder": {**asdict(encoder.settings), "name": encoder.name, "digest": encoder.digest}})
-    return folder
+    return write_index(folder, list(documents), list(documents.values()), encoder, SCALE)
 
 
 @pytest.fixture(scope="module")

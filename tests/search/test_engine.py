@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from search_samples import write_index
 
 from dupmae_ir.device import pick_engine
 from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.mine.__main__ import main as mine
 from dupmae_ir.index.__main__ import main as index_main
-from dupmae_ir.index.builder import IndexBuilder
 from dupmae_ir.index.lucene import ImpactSearcher
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.config import SearchSettings
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.testing import HashingEncoder
 
 pytestmark = pytest.mark.jvm
 WORDS = [f"word{i}" for i in range(50)]
@@ -36,24 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts += texts[:50]
     ids = [f"d{i}" for i in range(len(texts))]
     rng.shuffle(ids)
-    encoder = HashingEncoder()
-    both, s = encoder.encode_documents(texts), encoder.settings
-    with IndexBuilder(where / "bare", dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
-        builder.add(ids, both.cls, both.ot)
-        builder.finish(
-            {
-                "encoder": {
-                    "name": encoder.name,
-                    "digest": encoder.digest,
-                    "document_length": s.document_length,
-                    "query_length": s.query_length,
-                    "top_k": s.top_k,
-                    "activation": s.activation,
-                    "dtype": s.dtype,
-                    "title_separator": s.title_separator,
-                }
-            }
-        )
+    write_index(where / "bare", ids, texts)
     shutil.copytree(where / "bare", where / "index")
     assert index_main(["postings", "--index", str(where / "index"), "--quiet"]) == 0
     queries = [{"_id": f"q{i}", "text": " ".join(rng.choices(WORDS, k=4))} for i in range(20)]

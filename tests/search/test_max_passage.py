@@ -7,14 +7,13 @@ import random
 
 import numpy as np
 import pytest
+from search_samples import write_index
 
 from dupmae_ir.encode.segmentation import segments
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.builder import IndexBuilder
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.max_passage import best_passages
-from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Hit
 
 pytestmark = pytest.mark.jvm
@@ -30,15 +29,7 @@ def folder(tmp_path_factory):
     documents.append(Document("q3", "lock thread lock thread queue"))
     passages = [p for d in documents for p in segments(d, 8, 4)]
     where = tmp_path_factory.mktemp("passages")
-    encoder = HashingEncoder()
-    both = encoder.encode_documents([p.joined() for p in passages])
-    with IndexBuilder(where / "index", dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
-        builder.add([p.docid for p in passages], both.cls, both.ot)
-        s = encoder.settings
-        names = ("document_length", "query_length", "top_k", "activation", "dtype", "title_separator")
-        builder.finish(
-            {"encoder": {"name": encoder.name, "digest": encoder.digest} | {k: getattr(s, k) for k in names}}
-        )
+    write_index(where / "index", [p.docid for p in passages], [p.joined() for p in passages])
     rows = [{"_id": f"q{n}", "text": " ".join(chance.choices(WORDS, k=3))} for n in range(12)]
     (where / "queries.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return where

@@ -168,7 +168,7 @@ def test_many_questions_at_once_find_the_same(seed: int, monkeypatch: pytest.Mon
     rng = np.random.default_rng(seed)
     x, queries = clustered(rng, 1000)
     dense = sq8(x)
-    scores, rows = dense.queries(queries)._product(queries, 150)
+    scores, rows = dense.queries(queries)._scan(queries, 150)
     theirs, _ = dense.index.search(queries, 150)
     assert np.abs(scores - theirs).max() < 1e-5
     assert all(len(set(r)) == 150 for r in rows.tolist())

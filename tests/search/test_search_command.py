@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from search_samples import write_index
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.__main__ import main as seal
 from dupmae_ir.index.bm25 import build_bm25
-from dupmae_ir.index.builder import IndexBuilder
 from dupmae_ir.index.config import KINDS
 from dupmae_ir.index.dense_kinds import build_kind
 from dupmae_ir.index.folder import IndexFolder
@@ -23,7 +23,6 @@ from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.fusion.methods import rrf
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Hit, Query
 
 pytestmark = pytest.mark.jvm
@@ -43,25 +42,7 @@ TOPICS = [Query("q1", "wait for the thread"), Query("q2", "a lock and a thread")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """index/ (both parts), bm25/, corpus.jsonl, queries.jsonl, qrels.txt."""
     where = tmp_path_factory.mktemp("search")
-    encoder = HashingEncoder()
-    both = encoder.encode_documents([d.joined() for d in COLLECTION])
-    with IndexBuilder(where / "index", dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
-        builder.add([d.docid for d in COLLECTION], both.cls, both.ot)
-        s = encoder.settings
-        builder.finish(
-            {
-                "encoder": {
-                    "name": encoder.name,
-                    "digest": encoder.digest,
-                    "document_length": s.document_length,
-                    "query_length": s.query_length,
-                    "top_k": s.top_k,
-                    "activation": s.activation,
-                    "dtype": s.dtype,
-                    "title_separator": s.title_separator,
-                }
-            }
-        )
+    write_index(where / "index", [d.docid for d in COLLECTION], [d.joined() for d in COLLECTION])
     build_bm25(COLLECTION, where / "bm25")
     rows = [{"_id": d.docid, "title": d.title, "text": d.text} for d in COLLECTION]
     (where / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -152,11 +133,7 @@ def many(folder: Path) -> Path:
     words = [f"w{i}" for i in range(60)]
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(words, 6)) for _ in range(400)]
-    encoder, where = HashingEncoder(), folder / "many"
-    both = encoder.encode_documents(texts)
-    with IndexBuilder(where, dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
-        builder.add([f"d{i}" for i in range(400)], both.cls, both.ot)
-        builder.finish({"encoder": json.loads((folder / "index" / "meta.json").read_text())["encoder"]})
+    where = write_index(folder / "many", [f"d{i}" for i in range(400)], texts)
     for kind in KINDS:
         build_kind(IndexFolder.open(where), kind)
     (folder / "many.tsv").write_text("".join(f"{i}\t{' '.join(rng.choice(words, 3))}\n" for i in range(20)))
@@ -240,9 +217,10 @@ def test_one_query(folder: Path, searcher: Searcher, capsys: pytest.CaptureFixtu
     why = searcher.explain(text, best.docid)
     lines = out.splitlines()
     assert lines[0] == f"1  {best.docid}  {best.score:.6g} = dense {why.dense:.6g} + impact {why.impact:.6g}"
-    assert lines[1].startswith("   ")
-    shown = f"{why.terms[0].term} {why.terms[0].share:.4g}"
-    assert lines[2] == f"   terms: {shown} and {len(why.terms) - 1} more"
+    assert lines[1:3] == [
+        f"   {line}" for d in COLLECTION if d.docid == best.docid for line in (d.title, d.text) if line
+    ]
+    assert lines[3] == f"   words: for {why.terms[0].share:.4g} and {len(why.terms) - 1} more"
     assert sum(line.startswith(("1 ", "2 ")) for line in lines) == 2
 
 
@@ -263,8 +241,9 @@ def test_explain_one_document(folder: Path, searcher: Searcher, capsys: pytest.C
     lines = capsys.readouterr().out.splitlines()
     why = searcher.explain("a lock and a thread", "threading.Lock")
     assert lines[0] == f"threading.Lock  {why.score:.6g} = dense {why.dense:.6g} + impact {why.impact:.6g}"
-    assert lines[2].split() == ["term", "query", "document", "share"]
+    assert lines[2].split() == ["word", "in", "the", "text", "from", "share"]
     assert len(lines) == 4 + len(why.terms)
+    assert {"lock", "thread"} & {line.split()[0] for line in lines[4:]}
     assert sum(float(line.split()[-1]) for line in lines[4:]) == pytest.approx(why.impact, abs=1e-3)
     assert search(folder, "--query", "a lock", "--explain", "threading.lock") == 2
     assert "has no document 'threading.lock'" in capsys.readouterr().err
@@ -282,8 +261,8 @@ def test_quiet_and_other_modes_of_one_query(folder: Path, capsys: pytest.Capture
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    ([], "give one of --topics, --query"),
-    (["--query", "a", "--topics", "t"], "give only one of --topics, --query; got --topics and --query"),
+    ([], "give one of --topics, --query, --interactive"),
+    (["--query", "a", "--topics", "t"], "give only one of --topics, --query, --interactive; got --topics and --query"),
     (["--query", " "], "--query is blank"),
     (
         ["--query", "a", "--dense", "--impact"],
@@ -426,3 +405,51 @@ def test_an_index_without_records_is_not_called_certified(folder, tmp_path, caps
     capsys.readouterr()
     assert main(run) == 0
     assert "certified exact: 3 of 3" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- --within
+
+
+def run_of(folder: Path, name: str, *flags: str) -> dict[str, list[Hit]]:
+    output = folder / f"{name}.trec"
+    assert search(folder, "--topics", str(folder / "queries.jsonl"), "--output", str(output), *flags) == 0
+    return read_run(output)
+
+
+def test_within_a_file_of_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = folder / "ids.txt"
+    ids.write_text("threading.Lock\n\nos.fork\nnothing\nos.fork\n")
+    everything = run_of(folder, "all")
+    capsys.readouterr()
+    found = run_of(folder, "within", "--within", str(ids))
+    assert "2 documents searched" in (error := capsys.readouterr().err)
+    assert "1 of its ids are not in the index: nothing" in error
+    assert found == {
+        qid: [hit for hit in hits if hit.docid in ("threading.Lock", "os.fork")] for qid, hits in everything.items()
+    }
+    assert search(folder, "--query", "wait for the thread", "--within", str(ids), "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {hit["docid"] for hit in shown["hits"]} == {"threading.Lock", "os.fork"}
+    assert shown["within"] == {"file": str(ids), "documents": 2, "unknown": 1, "unknown_ids": ["nothing"]}
+
+
+def test_within_of_a_bm25_index(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = folder / "ids.txt"
+    ids.write_text("q2\nempty\n")
+    flags = ["--index", str(folder / "bm25"), "--bm25", "--query", "a lock and a thread", "--json"]
+    assert main([*flags]) == 0
+    everything = json.loads(capsys.readouterr().out)["hits"]
+    assert len(everything) > 1
+    assert main([*flags, "--within", str(ids)]) == 0
+    (hit,) = json.loads(capsys.readouterr().out)["hits"]
+    assert hit["score"] == next(h["score"] for h in everything if h["docid"] == "q2")
+
+
+def test_within_that_selects_nothing_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = folder / "ids.txt"
+    for content, expected in (("x\ny\n", "none of these 2 documents; the first id is 'x'"), ("\n", "is empty")):
+        ids.write_text(content)
+        assert search(folder, "--query", "thread", "--within", str(ids)) != 0
+        assert expected in capsys.readouterr().err
+    assert search(folder, "--query", "thread", "--explain", "os.fork", "--within", str(ids)) == 2
+    assert "--within" in capsys.readouterr().err

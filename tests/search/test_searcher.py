@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from search_samples import write_index
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index.builder import IndexBuilder
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.quantisation import quantise
 from dupmae_ir.search.fusion.config import Fusion
@@ -38,34 +38,14 @@ def texts(n: int, seed: int = 0) -> dict[str, str]:
     return {f"d{i}": text for i, text in zip(rng.permutation(n).tolist(), found, strict=True)}
 
 
-def record(encoder: HashingEncoder) -> dict[str, Any]:
-    s = encoder.settings
-    return {
-        "name": encoder.name,
-        "digest": encoder.digest,
-        "document_length": s.document_length,
-        "query_length": s.query_length,
-        "top_k": s.top_k,
-        "activation": s.activation,
-        "dtype": s.dtype,
-        "title_separator": s.title_separator,
-    }
-
-
 Build = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     def built(documents: dict[str, str], encoder: HashingEncoder | None = None, described: bool = True) -> Path:
-        encoder = encoder or HashingEncoder()
         folder = tmp_path_factory.mktemp("index") / "I"
-        both = encoder.encode_documents(list(documents.values()))
-        scale = SCALE if encoder.terms else None
-        with IndexBuilder(folder, dim=encoder.dim, terms=encoder.terms, scale=scale) as builder:
-            builder.add(list(documents), both.cls, both.ot)
-            builder.finish({"encoder": record(encoder)} if described else {})
-        return folder
+        return write_index(folder, list(documents), list(documents.values()), encoder, SCALE, described)
 
     return built
 
