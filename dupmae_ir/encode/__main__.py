@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from dupmae_ir.command import Command
+from dupmae_ir.command import Command, load
 from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.io.sources import left_out
 
 PURPOSE = """
 Encode a collection into an index folder: dense vectors for faiss (cls) and impacts for Lucene (ot), from one forward
-pass. The collection is streamed. If interrupted or killed, run the same command to resume.
+pass. The collection is a folder of documents, which are split into passages, or a file with a document on each line.
+It is streamed. If interrupted or killed, run the same command to resume.
 """
 EXAMPLES = """
+python -m dupmae_ir.encode --corpus my-docs/ --index my-index
 python -m dupmae_ir.encode --corpus corpus.jsonl --index indexes/mine
+python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --devices 0,1,2,3
+python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --estimate
 python -m dupmae_ir.encode --corpus collection.tsv.gz --index I.0 --shard 0/4 --device cuda
 zcat docs/*.gz | python -m dupmae_ir.encode --corpus - --index I --fields title text
 """
@@ -20,9 +25,12 @@ zcat docs/*.gz | python -m dupmae_ir.encode --corpus - --index I --fields title 
 
 def summarize(config: EncodeConfig, result: dict[str, Any]) -> str:
     """Counts, scale and rate in one sentence."""
+    if config.estimate:
+        return ""
     text = f"{config.index}: {result['documents']:,} documents"
     if result["status"] == "already complete":
-        return f"{text}, already complete from the same input and settings; nothing to do"
+        text += ", already complete from the same input and settings; nothing to do"
+        return text + left_out(result.get("sources"))
     if result["empty_documents"]:
         text += f" ({result['empty_documents']:,} without text)"
     if result["scale"] is not None:
@@ -33,10 +41,17 @@ def summarize(config: EncodeConfig, result: dict[str, Any]) -> str:
         text += f", encoded at {result['documents_per_second']:,} documents/s"
     if result["resumed"]:
         text += f", {result['resumed']:,} documents from an earlier run"
-    return text
+    return text + left_out(result.get("sources"))
 
 
-main = Command("encode", PURPOSE, EXAMPLES, EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, resumes=True)
+def show(config: EncodeConfig, result: dict[str, Any]) -> str:
+    """The plan of --estimate; an index has nothing to show."""
+    return load("dupmae_ir.encode.estimate:as_text")(result) if config.estimate else ""
+
+
+main = Command(
+    "encode", PURPOSE, EXAMPLES, EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, show=show, resumes=True
+)
 
 if __name__ == "__main__":
     main.exit()

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from dupmae_ir.config import ComputeOptions, OutputOptions, TitleOptions, option
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.collections import CorpusOptions
+from dupmae_ir.io.sources import CorpusOptions
 
 PARTS = ("cls,ot", "cls", "ot")
+BACKENDS = ("local", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,11 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         "what to encode: cls (dense vectors), ot (impacts) or both, cls,ot, in one pass",
         group="encoding",
         choices=PARTS,
+    )
+    store_texts: bool = option(
+        True,
+        "keep titles, texts and metadata in the index, compressed: search shows and filters by them",
+        group="output",
     )
     jsonl: str | None = option(
         None,
@@ -65,8 +71,57 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         group="input",
         metavar="I/N",
     )
+    devices: str | None = option(
+        None,
+        "devices of this machine that encode at the same time, one process each: numbers of GPUs or names (0,1,2,3; "
+        "cuda:0,cpu; cpu,cpu)",
+        group="compute",
+        metavar="NAMES",
+        only_with="backend=local",
+    )
+    backend: str = option(
+        "local",
+        "local: this machine; ray: the machines of the Ray cluster in RAY_ADDRESS; without it, one is started here",
+        group="compute",
+        choices=BACKENDS,
+    )
+    workers: int = option(
+        0,
+        "processes on the Ray cluster; 0 = one per GPU, without GPUs one per processor (with --threads N, per N)",
+        group="compute",
+        at_least=0,
+        only_with="backend=ray",
+    )
+    estimate: bool = option(
+        False,
+        "encode a sample only, and print what the whole needs: bytes, memory, and time and money by kind of machine",
+        group="planning",
+    )
+    sample: int = option(512, "documents that --estimate encodes", group="planning", at_least=2, only_with="estimate")
+    machines: str | None = option(
+        None,
+        "TOML file with the kinds of machines, their speed and price; without it, the list in the package",
+        group="planning",
+        metavar="FILE",
+        only_with="estimate",
+    )
     overwrite: bool = option(False, "replace an older index, once the new one is complete", group="output")
     restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.devices is not None and self.device != "auto":
+            raise UsageError("--devices and --device exclude each other; name all devices in --devices")
+        self.device_names()
+
+    def device_names(self) -> list[str]:
+        """The names in ``--devices``, numbers as ``cuda:N``; none without the flag."""
+        if self.devices is None:
+            return []
+        names = [name.strip() for name in self.devices.split(",")]
+        if not all(names):
+            raise UsageError(f"--devices {self.devices}: expected names separated by commas, for example 0,1,2,3")
+        return [f"cuda:{name}" if name.isdecimal() else name for name in names]
 
     def shard_of(self) -> tuple[int, int]:
         """``"1/4"`` -> (1, 4); (0, 1) without ``--shard``. Raises :class:`UsageError` for anything else."""

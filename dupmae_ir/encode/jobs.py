@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from dupmae_ir.errors import UsageError
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.generations import KEY
 from dupmae_ir.index.manifest import META, Meta, check_target, read_meta
 from dupmae_ir.io.collections import combined_digest
 from dupmae_ir.io.jobs import Job
@@ -16,7 +17,7 @@ SUMMARY = ("documents", "empty_documents", "parts", "dim", "scale", "scale_sourc
 
 def summary(meta: Meta) -> dict[str, Any]:
     """The part of a meta that a command reports."""
-    return {key: meta.get(key) for key in SUMMARY}
+    return {key: meta.get(key) for key in SUMMARY} | ({"sources": meta["sources"]} if "sources" in meta else {})
 
 
 class IndexJob(Job):
@@ -49,8 +50,16 @@ class EncodeJob(IndexJob):
     START_OVER = "pass --restart"
 
     def recorded(self) -> dict[str, Any]:
-        """The record in ``meta.json``. Where representation files lie is not compared."""
+        """The record in ``meta.json``. Where representation files lie is not compared.
+
+        Raises :class:`IndexMismatch` for an index that was changed since it was encoded.
+        """
         meta = self.meta()
+        if generation := meta.get(KEY):
+            raise IndexMismatch(
+                f"{self.target} was changed since it was encoded, by {generation['made_by']}; bring it up to date with "
+                f"dupmae-ir index sync, or pass --overwrite"
+            )
         return {
             "made_by": f"dupmae-ir {self.command}",
             "settings": {**meta["settings"], "jsonl": self.settings["jsonl"]},

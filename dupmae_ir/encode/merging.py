@@ -18,7 +18,7 @@ from dupmae_ir.config import differences, to_dict
 from dupmae_ir.console import progress
 from dupmae_ir.encode.config import MergeConfig
 from dupmae_ir.encode.jobs import MergeJob, shards_digest, summary
-from dupmae_ir.encode.parts import Part, build_index
+from dupmae_ir.encode.parts import Part, build_index, split_digests
 from dupmae_ir.encode.windows import window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.folder import IndexFolder
@@ -71,8 +71,10 @@ def interleaved(shards: Sequence[IndexFolder], window: int) -> Iterator[Part]:
         at[turn] = end
         impacts = _rows(shard, start, end) if shard.has_ot else None
         cls = shard.vectors[start:end] if shard.dim is not None else None
-        counts = (0, 0) if start else (shard.meta["clipped"], shard.meta["dropped"])
-        yield Part(shard.docids[start:end], cls, impacts, *counts)
+        clipped, dropped = (0, 0) if start else (shard.meta["clipped"], shard.meta["dropped"])
+        documents = shard.texts.get_all(range(start, end)) if shard.texts else None
+        digests = split_digests(shard.digests[start:end]) if shard.digests is not None else None
+        yield Part(shard.docids[start:end], cls, impacts, clipped, dropped, documents, digests)
     if at != [len(s.docids) for s in shards]:
         raise IndexMismatch(f"{shards[0].path} and the other shards have other numbers of documents than they recorded")
 
@@ -101,6 +103,7 @@ def _merge(config: MergeConfig, shards: list[IndexFolder], folder: Path) -> Meta
             scale=shards[0].scale,
             describe=lambda: _describe(config, shards),
             on_documents=bar.update,
+            texts=shards[0].has_texts,
         )
 
 
@@ -147,6 +150,8 @@ def _check_alike(first: IndexFolder, shard: IndexFolder) -> None:
         raise IndexMismatch(f"{pairs} are shards of {of[0]} and of {of[1]}; all must come from one division")
     if [i["sha256"] for i in first.meta["inputs"]] != [i["sha256"] for i in shard.meta["inputs"]]:
         raise IndexMismatch(f"{pairs} were made from different collections; encode one of them again")
+    if first.has_texts != shard.has_texts:
+        raise IndexMismatch(f"one of {pairs} stores texts, the other does not; encode one of them again")
     if first.meta["scale"] != shard.meta["scale"]:
         raise IndexMismatch(
             f"{pairs} have scales {first.meta['scale']} and {shard.meta['scale']}; "

@@ -24,9 +24,9 @@ import scipy.sparse as sp
 
 from dupmae_ir.encode.representation_files import impact_dicts
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.manifest import read_meta
 from dupmae_ir.index.quantisation import HIGHEST_IMPACT, highest_query_impact, quantise
+from dupmae_ir.index.segments import open_index
 from dupmae_ir.index.statistics import for_index
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, LexicalEncoder, Representation
@@ -214,7 +214,7 @@ class DupmaeQueryEncoder(_Vectors):
                 f"{loaded.digest[:12]}); name the model that made it"
             )
         if loaded.settings.ot == "lexical":
-            loaded = for_index(loaded, IndexFolder.open(index))
+            loaded = for_index(loaded, open_index(index))
         return cls(view=view, scale=meta["scale"], cap=cap, encoder=loaded)
 
     @cached_property

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonlines
-import pandas  # type: ignore[import-untyped]
+import pandas
 
 from dupmae_ir.console import one_line
 from dupmae_ir.encode.config import QueriesConfig
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.errors import InputError
+from dupmae_ir.index.generations import generation_of
 from dupmae_ir.index.manifest import read_meta
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write
@@ -34,7 +35,7 @@ BATCH = 256
 def run(config: QueriesConfig) -> dict[str, Any]:
     """Encode ``config.topics``, write the files, and return their names and the number of queries."""
     topics = read_topics(config.topics)
-    inputs = {"topics": topics_digest(topics), "index": read_meta(config.index)["digest"]}
+    inputs = {"topics": topics_digest(topics), "index": generation_of(read_meta(config.index)).digest}
     with Job(config.output, "encode.queries", {"cap": config.cap}, inputs, resumable=False, quiet=config.quiet) as job:
         if result := job.finished():
             return result

@@ -2,7 +2,8 @@
 
 ``FOLDER/ot/*.jsonl`` contain impacts (``"vector": {term: integer}``), ``FOLDER/cls/*.jsonl`` the dense vectors
 (``"vector": [float, ...]``), one file per window, each line ``{"id", "contents", "vector"}`` with title and text in
-``contents``. The whole folder appears at once, when the encoding is complete.
+``contents``. Dense lines repeat the id as ``docid``, where Anserini's ``JsonDenseVectorCollection`` (Lucene's flat and
+HNSW indexes) looks for it. The whole folder appears at once, when the encoding is complete.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ def impact_dicts(impacts: sp.csr_matrix, terms: Sequence[str]) -> Iterator[dict[
 def line_of(document: Document, vector: list[float] | dict[str, int]) -> str:
     """One line in the format of Pyserini's own writer."""
     contents = f"{document.title}\n{document.text}" if document.title else document.text
-    return json.dumps({"id": document.docid, "contents": contents, "vector": vector}, ensure_ascii=False)
+    row = {"id": document.docid, "contents": contents, "vector": vector}
+    if isinstance(vector, list):
+        row = {"docid": document.docid, **row}
+    return json.dumps(row, ensure_ascii=False)
 
 
 def jsonl_work(target: Path) -> str | None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,43 +24,54 @@ from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.device_workers import DeviceWorkers
+from dupmae_ir.encode.estimate import estimate
 from dupmae_ir.encode.jobs import EncodeJob, summary
-from dupmae_ir.encode.parts import PartStore, build_index, quantised
+from dupmae_ir.encode.parts import PartStore, build_index, load_part
+from dupmae_ir.encode.ray_workers import RayWorkers
 from dupmae_ir.encode.representation_files import JsonlFolder, jsonl_work
+from dupmae_ir.encode.shards import Encoded, EncoderChoice, EncoderFacts, Shard
 from dupmae_ir.encode.windows import documents_digest, windows
+from dupmae_ir.encode.workers import Here, Workers
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.manifest import Meta, check_target
-from dupmae_ir.index.quantisation import choose_scale
-from dupmae_ir.io.collections import Collection
-from dupmae_ir.models import load_encoder
+from dupmae_ir.io.sources import Source
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.checkpoints.names import model_folder
-from dupmae_ir.types import SEPARATORS, Document, Encoder, LexicalEncoder, Representation
+from dupmae_ir.types import SEPARATORS, Encoder
 
 
 @with_torch_threads
 def run(config: EncodeConfig) -> dict[str, Any]:
     """Encode ``config.corpus`` into ``config.index`` and return the summary.
 
+    With ``config.estimate``, the plan of :func:`~dupmae_ir.encode.estimate.estimate` instead, and nothing is written.
     Raises :class:`DupmaeError` subclasses. An existing index stays as it was until the new one is complete, and
     finished parts stay for the next run.
     """
     config.shard_of()
+    if config.estimate:
+        return estimate(config)
     collection = config.collection()
     check_target(Path(config.index).absolute())
-    return _Run(config, collection, _encoder(config))()
+    collection.check()  # before the model is loaded
+    with closing(_workers(config)) as workers:
+        return _Run(config, collection, workers)()
 
 
 class _Run:
     """One run: its settings, and the steps from the collection to the summary."""
 
-    def __init__(self, config: EncodeConfig, collection: Collection, encoder: Encoder) -> None:
-        self.config, self.collection, self.encoder = config, collection, encoder
+    def __init__(self, config: EncodeConfig, collection: Source, workers: Workers) -> None:
+        self.config, self.collection, self.workers = config, collection, workers
+        self.encoder = workers.facts
         self.shard, self.shards = config.shard_of()
-        self.separator = _separator(config, encoder.settings.title_separator)
+        self.separator = _separator(config, self.encoder.settings.title_separator)
         self.started = time.monotonic()
         self.encoded = self.resumed = self.windows = 0
-        self.encoding_seconds = 0.0
+        self.at_work: dict[int, Shard] = {}  # what the workers have, by number
+        self.busy: dict[str, float] = {}  # seconds in the encoder, by worker
+        self.by_worker: dict[str, int] = {}  # documents, by worker
 
     def __call__(self) -> dict[str, Any]:
         config = self.config
@@ -96,8 +109,10 @@ class _Run:
             "fields": list(config.fields),
             "docid_field": config.docid_field,
             "delimiter": config.unescaped_delimiter(),
+            **self.collection.settings,
             "window": config.window,
             "shard": config.shard if self.shards > 1 else None,
+            "store_texts": None if config.store_texts else False,
             "jsonl": str(Path(config.jsonl).absolute()) if config.jsonl else None,
         }
 
@@ -134,47 +149,55 @@ class _Run:
         if done := len(parts.numbers()):
             say(f"resuming: checking {done} finished window(s)", self.config.quiet)
         with progress("encode", "documents", quiet=self.config.quiet) as bar:
-            for number, window in enumerate(windows(self.collection, self.config.window)):
-                self.windows = number + 1
-                if self.collection.total_bytes:
-                    # The number of documents is known only at the end; the number of bytes from the start.
-                    share = self.collection.bytes_read / self.collection.total_bytes
-                    bar.total = max(bar.n, round(self.collection.documents / max(share, 1e-9)))
-                    bar.refresh()
-                self._encode_window(parts, jsonl, number, window, bar)
+            shards = self._shards(parts, jsonl, bar)
+            # The first shard chooses the scale, before any other is read; islice takes one and leaves the rest.
+            for some in (islice(shards, 1), shards):
+                for encoded in self.workers.encode(some):
+                    self._commit(parts, jsonl, encoded, bar)
         self._check_parts(parts)
+        self.workers.close()  # what they occupy is free while the index is built
 
-    def _encode_window(
-        self, parts: PartStore, jsonl: JsonlFolder | None, number: int, window: list[Document], bar: tqdm[Any]
-    ) -> None:
-        mine = number % self.shards == self.shard
-        digest = documents_digest(window)
-        first = None
-        if number == 0 and self.encoder.terms is not None and parts.scale is None:
-            first = self._represent(window)
-            parts.set_scale(choose_scale(self.config.scale, self.encoder.settings.impact_scale, first))
-        done = mine and parts.has(number, digest, self.config.corpus) and (jsonl is None or jsonl.has(number))
-        if done or not mine:
-            self.resumed += len(window) if mine else 0
-            if not bar.disable:  # read but not encoded: fills the bar but not the rate
-                bar.initial += len(window)
-        else:
-            representation = self._represent(window) if first is None else first
-            part = quantised([d.docid for d in window], representation, parts.scale)
-            if jsonl:
-                jsonl.write(number, window, part, self.encoder.terms)
-            parts.save(number, part, digest)
-            self.encoded += len(window)
-        bar.update(len(window))
+    def _shards(self, parts: PartStore, jsonl: JsonlFolder | None, bar: tqdm[Any]) -> Iterator[Shard]:
+        """The shards to encode: neither finished nor another machine's."""
+        for number, window in enumerate(windows(self.collection, self.config.window)):
+            self.windows = number + 1
+            self._show_total(bar)
+            digest, mine = documents_digest(window), number % self.shards == self.shard
+            finished = mine and parts.has(number, digest, self.collection.source, self.encoder.digest)
+            wanted = mine and not (finished and (jsonl is None or jsonl.has(number)))
+            calibrates = number == 0 and self.encoder.terms is not None and parts.chosen_scale is None
+            if wanted or calibrates:
+                self.at_work[number] = Shard(number, window, digest, parts.chosen_scale, wanted)
+                yield self.at_work[number]
+            if not wanted:
+                self.resumed += len(window) if mine else 0
+                if not bar.disable:  # read but not encoded: fills the bar but not the rate
+                    bar.initial += len(window)
+                bar.update(len(window))
 
-    def _represent(self, window: list[Document]) -> Representation:
-        start = time.monotonic()
-        if isinstance(self.encoder, LexicalEncoder):
-            representation = self.encoder.encode_collection(window, self.separator)
-        else:
-            representation = self.encoder.encode_documents([d.joined(self.separator) for d in window])
-        self.encoding_seconds += time.monotonic() - start
-        return representation
+    def _commit(self, parts: PartStore, jsonl: JsonlFolder | None, encoded: Encoded, bar: tqdm[Any]) -> None:
+        """Write what a worker returned; from here on the shard is finished."""
+        shard = self.at_work.pop(encoded.number)
+        self.busy[encoded.worker] = self.busy.get(encoded.worker, 0.0) + encoded.seconds
+        if encoded.scale is not None and parts.chosen_scale is None:
+            parts.set_scale(encoded.scale)
+        if encoded.part is None:
+            return
+        parts.save(shard.number, encoded.part, str(shard))
+        if jsonl:
+            jsonl.write(shard.number, shard.documents, load_part(parts.path(shard.number)), self.encoder.terms)
+        self.encoded += len(shard.documents)
+        self.by_worker[encoded.worker] = self.by_worker.get(encoded.worker, 0) + len(shard.documents)
+        if len(self.by_worker) > 1:
+            bar.set_postfix_str(", ".join(f"{name} {count:,}" for name, count in sorted(self.by_worker.items())))
+        bar.update(len(shard.documents))
+
+    def _show_total(self, bar: tqdm[Any]) -> None:
+        """Estimate the number of documents, which is known at the end only, from that of bytes."""
+        if self.collection.total_bytes:
+            share = self.collection.bytes_read / self.collection.total_bytes
+            bar.total = max(bar.n, round(self.collection.documents / max(share, 1e-9)))
+            bar.refresh()
 
     def _check_parts(self, parts: PartStore) -> None:
         expected = list(range(self.shard, self.windows, self.shards))
@@ -184,7 +207,7 @@ class _Run:
                 f"use at most {self.windows} shards, or a smaller --window"
             )
         if parts.numbers() != expected:
-            raise parts.changed(self.config.corpus, "it is shorter now")
+            raise parts.changed(self.collection.source, "it is shorter now")
 
     def _build(self, job: EncodeJob, parts: PartStore) -> Meta:
         total = self.encoded + self.resumed
@@ -197,6 +220,7 @@ class _Run:
                 scale=parts.scale,
                 describe=lambda: self._describe(job, parts),
                 on_documents=bar.update,
+                texts=self.config.store_texts,
             )
 
     def _describe(self, job: EncodeJob, parts: PartStore) -> dict[str, Any]:
@@ -207,24 +231,27 @@ class _Run:
             "encoder": encoder_record(self.encoder, self.separator),
             "scale_source": parts.scale_source,
             "inputs": [dataclasses.asdict(i) for i in self.collection.inputs],
+            **({"sources": report} if (report := self.collection.report) else {}),
             "settings": job.settings,
             "work": parts.id,
-            "running": getattr(self.encoder, "running", {}),
+            "running": self.encoder.running,
             "shard": shard,
             "config": to_dict(self.config),
         }
 
     def _progress(self) -> dict[str, Any]:
         """What this run did, as opposed to what the index is."""
+        seconds = max(1e-9, *self.busy.values(), 0.0)  # they work at the same time
         return {
             "encoded_now": self.encoded,
             "resumed": self.resumed,
             "seconds": round(time.monotonic() - self.started, 2),
-            "documents_per_second": round(self.encoded / max(self.encoding_seconds, 1e-9), 1) if self.encoded else None,
+            "documents_per_second": round(self.encoded / seconds, 1) if self.encoded else None,
+            **({"by_worker_now": self.by_worker} if len(self.by_worker) > 1 else {}),
         }
 
 
-def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
+def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str, Any]:
     """The settings of the encoder that queries must share, as the meta records them."""
     settings = encoder.settings
     return {
@@ -238,6 +265,7 @@ def encoder_record(encoder: Encoder, separator: str) -> dict[str, Any]:
         "title_separator": separator,
         "normalize": settings.normalize,
         "ot": settings.ot,
+        **({"head_scale": settings.head_scale} if settings.head_scale else {}),
         "vocabulary": vocabulary_record(encoder.terms),
     }
 
@@ -261,14 +289,11 @@ def _separator(config: EncodeConfig, trained: str) -> str:
     return chosen
 
 
-def _encoder(config: EncodeConfig) -> Encoder:
-    return load_encoder(
-        config.model,
-        device=config.device,
-        dtype=config.dtype,
-        document_length=config.document_length,
-        top_k=config.top_k,
-        activation=config.activation,
-        normalize=config.normalize,
-        parts=tuple(config.parts.split(",")),
-    )
+def _workers(config: EncodeConfig) -> Workers:
+    """Who encodes: this process, one process for each of --devices, or a Ray cluster."""
+    choice = EncoderChoice.of(config)
+    if config.backend == "ray":
+        return RayWorkers(choice, config.device, config.workers, config.quiet)
+    if devices := config.device_names():
+        return DeviceWorkers(choice, devices, config.quiet)
+    return Here(choice, config.device)

@@ -6,8 +6,10 @@ A window is always encoded as a whole, so a resumed run gives the same bits as a
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 
+from dupmae_ir.index.integrity import DIGEST_BYTES
 from dupmae_ir.index.quantisation import CALIBRATION
 from dupmae_ir.types import Document
 
@@ -33,11 +35,24 @@ def window_size(number: int, size: int) -> int:
     return size if number else min(size, CALIBRATION)
 
 
+def document_digest(document: Document) -> bytes:
+    """16 bytes that differ for documents that differ, for any number of documents that an index can have.
+
+    The time of a file is no content: a passage of a file that was only touched keeps its digest.
+    """
+    if document.metadata and "path" in document.metadata:
+        kept = {name: value for name, value in document.metadata.items() if name != "modified"}
+        document = document._replace(metadata=kept)
+    return bytes.fromhex(documents_digest([document]))[:DIGEST_BYTES]
+
+
 def documents_digest(documents: Iterable[Document]) -> str:
-    """Hex sha256 of ids, titles and texts, each with its length, so that different lists have different digests."""
+    """Hex sha256 of ids, texts, titles and metadata, each with its length, so that different lists have different
+    digests."""
     sha256 = hashlib.sha256()
     for document in documents:
-        for piece in document:
+        metadata = [json.dumps(document.metadata, sort_keys=True)] if document.metadata else []
+        for piece in (*document[:3], *metadata):
             raw = piece.encode()
             sha256.update(b"%d:" % len(raw))
             sha256.update(raw)

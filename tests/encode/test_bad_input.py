@@ -63,7 +63,7 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     # the collection
     "no such corpus": (lambda f: [*HASHING, "--corpus", f / "nowhere.jsonl"], "nowhere.jsonl: no such file or folder"),
     "empty file": (corpus_of("c.jsonl", ""), "c.jsonl: no documents in it"),
-    "folder without a collection": (empty_folder, "no collection in this folder"),
+    "folder without a collection": (empty_folder, "no files in it"),
     "unreadable": (lambda f: [*HASHING, "--corpus", "/proc/self/mem"], "/proc/self/mem: cannot be read"),
     "broken JSON": (corpus_of("c.jsonl", GOOD + '{"id": "x", \n'), "c.jsonl:2: broken JSON"),
     "JSON cut short": (corpus_of("c.jsonl", GOOD + '{"id": "x", "cont'), "c.jsonl:2: broken JSON"),
@@ -86,7 +86,6 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "binary": (corpus_of("c.jsonl", GOOD.encode() + b"\0\0"), "c.jsonl:2: binary data"),
     "not UTF-8": (corpus_of("c.tsv", b"1\tcaf\xe9\n"), "c.tsv:1: not UTF-8"),
     "UTF-16": (corpus_of("c.jsonl", GOOD.encode("utf-16")), "c.jsonl:1: UTF-16"),
-    "prose": (corpus_of("c", "Call me Ishmael.\n"), "c:1: neither a JSON object nor tab-separated"),
     "tsv without a tab": (corpus_of("c.tsv", "1\ta\n2 b\n"), "c.tsv:2: 1 column(s), expected 2"),
     "tsv of three columns": (corpus_of("c.tsv", "1\ta\tb\n"), "c.tsv:1: 3 columns"),
     "truncated gzip": (corpus_of("c.jsonl.gz", gzip.compress(os.urandom(9999).hex().encode())[:-99]), "truncated"),

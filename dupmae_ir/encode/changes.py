@@ -1,0 +1,312 @@
+"""``dupmae-ir index add``, ``index update`` and ``index sync``: encode what is new or changed into a new segment.
+
+The collection is read once, without a model: the digest of each document tells whether the index has it. What it lacks
+is written to a nameless temporary file and then encoded in windows, each saved in the work folder under the digest of
+its documents. A killed run leaves its windows; any later change of the index that encodes the same documents uses them.
+The scale is that of the index, so later weights may be clipped at 255: they are counted, and a note says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from dupmae_ir import __version__
+from dupmae_ir.config import to_dict
+from dupmae_ir.console import progress, say
+from dupmae_ir.device import with_torch_threads
+from dupmae_ir.encode.parts import Part, build_index, load_part, part_digest, quantised, save_part
+from dupmae_ir.encode.run import vocabulary_record
+from dupmae_ir.encode.shards import represent
+from dupmae_ir.encode.windows import document_digest, documents_digest, windows
+from dupmae_ir.errors import CheckpointError, IndexMismatch, UsageError
+from dupmae_ir.index.changes import ChangeJob, build_optional
+from dupmae_ir.index.config import AddConfig, ChangeOptions, SyncConfig, UpdateConfig
+from dupmae_ir.index.manifest import Meta
+from dupmae_ir.index.segments import AnyIndex, folders_of, live_rows
+from dupmae_ir.index.texts import stored
+from dupmae_ir.io.sources import READING, Source, left_out
+from dupmae_ir.models import load_encoder
+from dupmae_ir.types import Document, Encoder
+
+WINDOW = 1024
+"""Documents of a window for an index that does not record its own."""
+_COMPARED = ("document_length", "top_k", "activation", "dtype", "normalize", "ot")
+_WORK = ("digest", "document_length", "top_k", "activation", "dtype", "title_separator", "normalize")
+
+
+@with_torch_threads
+def run_add(config: AddConfig) -> dict[str, Any]:
+    """Add documents and return a summary. Documents that the index has already are skipped.
+
+    Raises :class:`UsageError` for a document whose id the index has with another text; nothing is added then.
+    """
+    return _Change(config, "index add")()
+
+
+@with_torch_threads
+def run_update(config: UpdateConfig) -> dict[str, Any]:
+    """Add documents, replacing those of the same ids that changed, and return a summary."""
+    return _Change(config, "index update")()
+
+
+@with_torch_threads
+def run_sync(config: SyncConfig) -> dict[str, Any]:
+    """Make the index that of the collection: as :func:`run_update`; documents that it lacks are deleted."""
+    return _Change(config, "index sync")()
+
+
+@dataclass
+class _Plan:
+    """What a change does: ``spool`` has the documents to encode, ``gone`` the rows to delete."""
+
+    spool: IO[str]
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    gone: list[int] = field(default_factory=list)
+
+    @property
+    def encoded(self) -> int:
+        return self.added + self.updated
+
+    def counts(self) -> dict[str, int]:
+        """For the summary."""
+        names = ("added", "updated", "deleted", "unchanged")
+        return {f"{name}_now": getattr(self, name) for name in names}
+
+    def documents(self) -> Iterator[Document]:
+        """The documents to encode, in the order of the collection."""
+        self.spool.seek(0)
+        for line in self.spool:
+            yield Document(*json.loads(line))
+
+
+class _Change:
+    """One run of a command."""
+
+    def __init__(self, config: ChangeOptions, command: str) -> None:
+        self.config, self.command = config, command
+        self.started = time.monotonic()
+        self.resumed = 0
+
+    def __call__(self) -> dict[str, Any]:
+        config = self.config
+        with ChangeJob(config.index, self.command, restart=config.restart, quiet=config.quiet) as job:
+            index = job.current()
+            job.settings = _work_settings(index, config.index)
+            collection = self._collection(index.meta)
+            with tempfile.TemporaryFile("w+", encoding="utf-8", dir=job.target.parent) as spool:
+                plan = self._planned(index, collection, _Plan(spool))
+                now: dict[str, Any] = plan.counts()
+                if not plan.encoded and not plan.gone:
+                    result = job.unchanged(index, now)
+                else:
+                    made, clipped = self._segment(job, index, collection, plan) if plan.encoded else (None, 0)
+                    now |= {"clipped_now": clipped, "resumed": self.resumed}
+                    result = job.commit(index, np.array(plan.gone, np.int64), made, now)
+            _sweep_windows(job)
+            return {**result, "seconds": round(time.monotonic() - self.started, 2)}
+
+    def _collection(self, meta: Meta) -> Source:
+        """The collection, read as the one that the index was made from unless flags say otherwise."""
+        recorded, config = meta.get("settings") or {}, self.config
+        kept = {name: recorded[name] for name in READING if recorded.get(name) is not None}
+        given = {f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default}
+        changes: dict[str, Any] = {name: value for name, value in kept.items() if name not in given}
+        changes = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
+        return dataclasses.replace(config, **changes).collection()
+
+    def _planned(self, index: AnyIndex, collection: Source, plan: _Plan) -> _Plan:
+        """Compare the collection with the index."""
+        live = live_rows(index)
+        rows = {docid: row for row, docid in enumerate(index.docids) if live[row]}
+        known = _digests(index)
+        if known is None and self.command != "index add":
+            say(f"note: {self.config.index} has no digests of its documents: all are encoded again", self.config.quiet)
+        left = live.copy()
+        with progress("read", "documents", quiet=self.config.quiet) as bar:
+            for document in collection:
+                row = rows.get(document.docid)
+                if row is not None:
+                    left[row] = False
+                    if known is not None and known[row].tobytes() == document_digest(document):
+                        plan.unchanged += 1
+                        bar.update()
+                        continue
+                self._take(document, row, plan)
+                bar.update()
+        if text := left_out(collection.report):
+            say(f"{collection.source}:{text}", self.config.quiet)
+        if self.command == "index sync":
+            gone = [row for row in np.flatnonzero(left).tolist() if not collection.may_have(index.docids[row])]
+            if kept := int(left.sum()) - len(gone):
+                say(f"note: {kept:,} documents of files that cannot be read now were kept", self.config.quiet)
+            self._check_share(len(gone), len(rows))
+            plan.gone += gone
+            plan.deleted = len(gone)
+        return plan
+
+    def _take(self, document: Document, row: int | None, plan: _Plan) -> None:
+        """Plan to encode a document, and to delete its old ``row``."""
+        if row is not None:
+            if self.command == "index add":
+                raise UsageError(
+                    f"{self.config.index} already has a document {document.docid!r} with other contents; nothing was "
+                    "added. Replace documents with: dupmae-ir index update"
+                )
+            plan.gone.append(row)
+        plan.added += row is None
+        plan.updated += row is not None
+        plan.spool.write(json.dumps(list(document)) + "\n")
+
+    def _check_share(self, gone: int, documents: int) -> None:
+        if documents and gone == documents and isinstance(self.config, SyncConfig) and not self.config.replace_all:
+            raise UsageError(
+                f"{self.config.corpus} has none of the {documents:,} documents of {self.config.index}, so all of them "
+                "would be deleted; name the right collection, or pass --replace-all"
+            )
+
+    def _segment(self, job: ChangeJob, index: AnyIndex, collection: Source, plan: _Plan) -> tuple[Path, int]:
+        """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
+        work, first = job.begin(), folders_of(index)[0]
+        encoder = _encoder(index, self.config)
+        paths = self._encode(work, index, encoder, plan)
+        made = job.fresh("segment")
+        with progress("index", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
+            meta = build_index(
+                (load_part(path) for path in paths),
+                made,
+                dim=index.dim,
+                terms=index.terms if index.has_ot else None,
+                scale=index.scale,
+                describe=lambda: self._describe(index, encoder, collection),
+                on_documents=bar.update,
+                texts=first.has_texts,
+            )
+        build_optional(first, made)
+        if meta["clipped"]:
+            say(
+                f"note: {meta['clipped']:,} of {meta['postings']:,} weights are above the highest that the scale of "
+                f"{self.config.index} can store ({index.scale:g}, fixed when it was made) and were clipped at 255",
+                self.config.quiet,
+            )
+        return made, meta["clipped"]
+
+    def _encode(self, work: Path, index: AnyIndex, encoder: Encoder, plan: _Plan) -> list[Path]:
+        """The files of the encoded windows, in order."""
+        paths = []
+        separator = index.meta["encoder"]["title_separator"]
+        size = (index.meta.get("settings") or {}).get("window") or WINDOW
+        with progress("encode", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
+            for window in windows(plan.documents(), size):
+                digest = documents_digest(window)
+                path = work / f"part-{digest[:32]}.safetensors"
+                if path.exists() and part_digest(path) == digest:
+                    self.resumed += len(window)
+                    if not bar.disable:  # read but not encoded: fills the bar but not the rate
+                        bar.initial += len(window)
+                else:
+                    save_part(path, _encoded(index, encoder, window, separator), digest)
+                paths.append(path)
+                bar.update(len(window))
+        return paths
+
+    def _describe(self, index: AnyIndex, encoder: Encoder, collection: Source) -> dict[str, Any]:
+        return {
+            "made_by": f"dupmae-ir {self.command}",
+            "version": __version__,
+            "encoder": index.meta["encoder"],
+            "scale_source": "that of the index",
+            "inputs": [dataclasses.asdict(source) for source in collection.inputs],
+            "settings": index.meta.get("settings") or {},
+            "work": None,
+            "running": getattr(encoder, "running", {}),
+            "shard": None,
+            "config": to_dict(self.config),
+        }
+
+
+def _encoded(index: AnyIndex, encoder: Encoder, window: list[Document], separator: str) -> Part:
+    texts = stored(window) if folders_of(index)[0].has_texts else None
+    part = quantised([d.docid for d in window], represent(encoder, window, separator), index.scale, texts)
+    return dataclasses.replace(part, digests=list(map(document_digest, window)))
+
+
+def _digests(index: AnyIndex) -> np.ndarray | None:
+    """(rows, 16) uint8; None where a segment does not have them."""
+    found = [folder.digests for folder in folders_of(index)]
+    return None if any(digests is None for digests in found) else np.concatenate([d for d in found if d is not None])
+
+
+def _sweep_windows(job: ChangeJob) -> None:
+    """Remove saved windows whose documents the index has, and the work folder if no others are left."""
+    paths = list(job.work.glob("part-*.safetensors"))
+    if paths:
+        index = job.current()
+        digests, live = _digests(index), live_rows(index)
+        there = set() if digests is None else {digests[row].tobytes() for row in np.flatnonzero(live)}
+        for path in paths:
+            with suppress(IndexMismatch):
+                if not set(load_part(path).digests or ()) <= there:
+                    continue
+            path.unlink()
+    if left := list(job.work.glob("part-*.safetensors")):
+        say(f"note: {len(left)} window(s) of an unfinished change are kept for it; --restart discards them", job.quiet)
+    else:
+        job.discard()
+
+
+def _work_settings(index: AnyIndex, name: str) -> dict[str, Any]:
+    """What decides the bytes of a saved window."""
+    recorded = index.meta.get("encoder")
+    if not recorded:
+        raise IndexMismatch(f"{name}: meta.json does not name the encoder, so nothing can be added; encode it again")
+    shared = {name: recorded.get(name) for name in _WORK}
+    return {"model": shared.pop("digest"), **shared, "scale": index.scale, "parts": ",".join(index.meta["parts"])}
+
+
+def _encoder(index: AnyIndex, config: ChangeOptions) -> Encoder:
+    """The encoder that the index records, or ``config.model``. Raises :class:`IndexMismatch` for another one."""
+    recorded, parts = index.meta["encoder"], tuple(index.meta["parts"])
+    name = recorded["name"] if config.model is None else config.model
+    try:
+        encoder = load_encoder(
+            None if name == "default" else name,
+            device=config.device,
+            dtype=recorded["dtype"],
+            document_length=recorded["document_length"],
+            top_k=recorded["top_k"],
+            activation=recorded["activation"] if "ot" in parts else None,
+            normalize=recorded["normalize"] if "cls" in parts else None,
+            parts=parts,
+        )
+    except CheckpointError as e:
+        hint = "" if config.model else f" (recorded in {config.index}/meta.json; if the model moved, use --model)"
+        raise CheckpointError(f"{e}{hint}") from None
+    _check_encoder(encoder, recorded, config.index)
+    return encoder
+
+
+def _check_encoder(encoder: Encoder, recorded: dict[str, Any], name: str) -> None:
+    if encoder.digest != recorded["digest"]:
+        raise IndexMismatch(
+            f"{name} was encoded by {recorded['name']} (digest {recorded['digest'][:12]}), and {encoder.name} is "
+            f"another model (digest {encoder.digest[:12]}); add documents with the former, or encode everything again"
+        )
+    wrong = [n for n in _COMPARED if n in recorded and recorded[n] != getattr(encoder.settings, n)]
+    vocabulary = vocabulary_record(encoder.terms)
+    if wrong or recorded.get("vocabulary", vocabulary) != vocabulary:
+        raise IndexMismatch(
+            f"{name}: {encoder.name} has another {', '.join(wrong) or 'vocabulary'} than the index records"
+        )
