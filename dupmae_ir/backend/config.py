@@ -1,0 +1,50 @@
+"""Options of the verbs of ``dupmae-ir backend``, and those that other commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dupmae_ir.config import Config, OutputOptions, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions(Config):
+    """Where a collection is in an engine; shared by all verbs."""
+
+    collection: str | None = option(
+        None, "name of the collection (default: from the name of the index folder)", group="engine", metavar="NAME"
+    )
+    timeout: float = option(
+        60.0,
+        "seconds to wait for an answer of the engine; a stalled network ends with an error",
+        group="engine",
+        above=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadConfig(EngineOptions, OutputOptions):
+    """Options of ``dupmae-ir backend load``."""
+
+    index: str = option(help="index folder to load", group="input", metavar="FOLDER")
+    to: str = option(help="URL of the engine, such as postgresql://host/database", group="engine", metavar="URL")
+    batch: int = option(500, "rows written in one transaction or request", group="engine", at_least=1, at_most=100_000)
+    approximate: bool = option(
+        False, "also build the engine's approximate index (HNSW), for search --approximate", group="engine"
+    )
+    verify: bool = option(
+        False, "compare every stored row with the index, also if the collection is recorded as complete", group="engine"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowConfig(EngineOptions, OutputOptions):
+    """Options of ``dupmae-ir backend show``."""
+
+    where: str = option(help="URL of the engine", group="engine", metavar="URL", flag="--from")
+    collection: str = option(help="name of the collection", group="engine", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropConfig(ShowConfig):
+    """Options of ``dupmae-ir backend drop``."""
