@@ -1,0 +1,296 @@
+"""The REST API: one FastAPI application over a :class:`~dupmae_ir.serve.service.Service`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Annotated, Any, Literal, get_args
+
+from fastapi import APIRouter, FastAPI, Path, Query, Response
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from dupmae_ir import __version__
+from dupmae_ir.serve import answering
+from dupmae_ir.serve.answering import Call, Found, Ranking, Search, Shown
+from dupmae_ir.serve.catalogue import Generation
+from dupmae_ir.serve.config import ServeConfig
+from dupmae_ir.serve.guards import Guard
+from dupmae_ir.serve.metrics import CONTENT_TYPE, exposition
+from dupmae_ir.serve.problems import PLAIN, RESPONSES, Wrong, add_handlers
+from dupmae_ir.serve.schemas import (
+    Condition,
+    DocumentResponse,
+    EncodeRequest,
+    EncodeResponse,
+    Encoding,
+    Explained,
+    ExplainRequest,
+    ExplainResponse,
+    Health,
+    IndexInfo,
+    IndexList,
+    Mode,
+    Name,
+    PathDocid,
+    Ready,
+    ReloadChange,
+    ReloadResult,
+    SearchRequest,
+    SearchResponse,
+    Stored,
+    Text,
+)
+from dupmae_ir.serve.service import Service
+
+DESCRIPTION = (
+    "Dense, impact and hybrid search over indexes of dupmae_ir. Every list carries a certificate: whether it is proved "
+    "that no document of the index was missed."
+)
+IndexName = Annotated[Name | None, Query(description="name of the index; without it, the first")]
+
+
+def create_app(
+    service: Service,
+    more: Sequence[APIRouter] = (),
+    routes: Sequence[BaseRoute] = (),
+    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+) -> ASGIApp:
+    """The application, with the guards around it.
+
+    ``more`` and ``routes``: besides the API's own. ``beside``: what must run while the application does.
+    """
+    config = service.config
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with beside():
+            yield
+        await asyncio.to_thread(service.close)
+
+    app = FastAPI(
+        title="dupmae_ir",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,  # Swagger UI comes from another host
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    add_handlers(app)
+    guarded = Guard(app, service.token, service.token is None, config.cors, config.most_bytes, config.slow_client)
+    for router in (
+        search_routes(service),
+        encode_routes(service),
+        index_routes(service),
+        state_routes(service, guarded),
+        *more,
+    ):
+        app.include_router(router)
+    app.router.routes.extend(routes)
+    if config.cors:
+        origins = [origin.rstrip("/") for origin in config.cors]
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+    _limit_schema(app, config)
+    return guarded
+
+
+def search_routes(service: Service) -> APIRouter:
+    """Search."""
+    router, config = APIRouter(prefix="/api", tags=["search"], responses=RESPONSES), service.config
+
+    @router.post("/search", operation_id="search")
+    async def search(request: SearchRequest) -> SearchResponse:
+        """Rank the documents of an index for one query or several.
+
+        Queries of one request, and of others that arrive at the same time, are encoded and ranked together.
+        """
+        queries = [request.query] if isinstance(request.query, str) else request.query
+        check_texts(config, queries, ["body", "query"])
+        check_hits(config, request.hits, ["body", "hits"])
+        shown = Shown(request.texts, request.terms if request.explain else None)
+        within = None if request.within is None else tuple(request.within)
+        ranking = Ranking(request.index, request.mode, request.hits, within, request.filter)
+        return search_response(await service.ask(Search(ranking, queries, shown)))
+
+    @router.get("/search", operation_id="search_by_url")
+    async def search_by_url(
+        query: Annotated[Text, Query()],
+        index: IndexName = None,
+        mode: Annotated[Mode | None, Query()] = None,
+        hits: Annotated[int, Query(ge=1)] = 10,
+        texts: bool = False,
+        explain: bool = False,
+        filter: Annotated[Condition | None, Query()] = None,
+    ) -> SearchResponse:
+        """The same for one query, as a link."""
+        check_texts(config, [query], ["query", "query"])
+        check_hits(config, hits, ["query", "hits"])
+        ranking, shown = Ranking(index, mode, hits, None, filter), Shown(texts, 10 if explain else None)
+        return search_response(await service.ask(Search(ranking, [query], shown)))
+
+    return router
+
+
+def encode_routes(service: Service) -> APIRouter:
+    """Encode and explain."""
+    router, config = APIRouter(prefix="/api", tags=["search"], responses=RESPONSES), service.config
+
+    @router.post("/encode", operation_id="encode")
+    async def encode(request: EncodeRequest) -> EncodeResponse:
+        """The dense vectors and term weights of texts, by the encoder of an index."""
+        check_texts(config, request.texts, ["body", "texts"])
+        documents = request.kind == "document"
+
+        def run(generation: Generation) -> tuple[Generation, list[Encoding]]:
+            return generation, answering.encoded(generation, request.texts, documents, request.vectors)
+
+        work = Call(request.index, run, () if documents else request.texts)
+        generation, encodings = await service.ask(work)
+        return EncodeResponse.model_construct(**source(generation), encodings=encodings)
+
+    @router.post("/explain", operation_id="explain")
+    async def explain(request: ExplainRequest) -> ExplainResponse:
+        """The composition of documents' scores: the share of [CLS], and of each matched term."""
+        check_texts(config, [request.query], ["body", "query"])
+
+        def run(generation: Generation) -> tuple[Generation, list[Explained]]:
+            return generation, answering.explained(generation, request.query, request.docids)
+
+        generation, documents = await service.ask(Call(request.index, run, [request.query]))
+        return ExplainResponse.model_construct(**source(generation), query=request.query, documents=documents)
+
+    return router
+
+
+def index_routes(service: Service) -> APIRouter:
+    """The indexes and their documents."""
+    router = APIRouter(prefix="/api", tags=["indexes"], responses=RESPONSES)
+
+    @router.get("/documents/{docid:path}", operation_id="document")
+    async def document(docid: Annotated[PathDocid, Path()], index: IndexName = None) -> DocumentResponse:
+        """One stored document by its id."""
+
+        def run(generation: Generation) -> tuple[Generation, Stored]:
+            return generation, answering.document(generation, docid)
+
+        generation, found = await service.ask(Call(index, run))
+        return DocumentResponse(**source(generation), document=found)
+
+    @router.get("/indexes", operation_id="indexes")
+    async def indexes() -> IndexList:
+        """All indexes."""
+        return IndexList(indexes=[index_info(service.catalogue.get(name)) for name in service.catalogue.names])
+
+    @router.get("/indexes/{index}", operation_id="index")
+    async def index_by_name(index: Annotated[Name, Path()]) -> IndexInfo:
+        """One index."""
+        return index_info(service.catalogue.get(index))
+
+    @router.post("/reload", operation_id="reload")
+    async def reload() -> ReloadResult:
+        """Look for new generations of the served folders now."""
+        changes = await asyncio.to_thread(service.reload)
+        return ReloadResult(changes=[ReloadChange.model_construct(index=c.name, what=c.what) for c in changes])
+
+    return router
+
+
+def state_routes(service: Service, guard: Guard) -> APIRouter:
+    """Health, readiness and metrics."""
+    router = APIRouter(tags=["state"], responses=PLAIN)
+
+    @router.get("/health", operation_id="health")
+    async def health() -> Health:
+        """200 while the process answers."""
+        return Health(status="ok", version=__version__)
+
+    @router.get("/ready", operation_id="ready", responses={503: {"model": Ready, "description": "Not ready"}})
+    async def ready(response: Response) -> Ready:
+        """200 while requests are taken; 503 while the queue is full or the server stops."""
+        full = service.batcher.waiting >= service.config.queue
+        status: Literal["ready", "busy", "stopping"] = "stopping" if service.stopping else "busy" if full else "ready"
+        response.status_code = 200 if status == "ready" else 503
+        return Ready(status=status, indexes=len(service.catalogue.names), waiting=service.batcher.waiting)
+
+    @router.get("/metrics", operation_id="metrics", response_class=Response, responses=_METRICS)
+    async def metrics() -> Response:
+        """Counters and histograms for Prometheus."""
+        found = exposition([guard.requests, guard.times, *service.metrics()])
+        return Response(found, headers={"content-type": CONTENT_TYPE})
+
+    return router
+
+
+_METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}}
+
+
+def search_response(found: Found) -> SearchResponse:
+    """A search's result as the API returns it."""
+    return SearchResponse.model_construct(**source(found.generation), mode=found.mode, results=found.results)
+
+
+def source(generation: Generation) -> dict[str, Any]:
+    """The fields of :class:`~dupmae_ir.serve.schemas.Source`."""
+    return {"index": generation.name, "index_id": generation.id, "generation": generation.number}
+
+
+def index_info(generation: Generation) -> IndexInfo:
+    """What is known of an index without reading it."""
+    searcher = generation.searcher
+    return IndexInfo(
+        **source(generation),
+        documents=generation.documents,
+        modes=[mode for mode in get_args(Mode) if mode in generation.modes],
+        dimensions=searcher.index.dim,
+        scale=searcher.index.scale,
+        encoder=generation.encoder.name,
+        engine=searcher.engine[0] if "impact" in generation.modes else None,
+        texts=searcher.index.has_texts,
+        metadata=list(searcher.index.texts.columns) if searcher.index.texts is not None else [],
+        sealed=searcher.index.certifies is None,
+        opened=generation.opened,
+    )
+
+
+def check_texts(config: ServeConfig, texts: Sequence[str], loc: Sequence[str]) -> None:
+    """Raise :class:`Wrong` for too many or too long texts."""
+    if len(texts) > config.most_queries:
+        raise Wrong(loc, f"at most {config.most_queries} texts in one request")
+    if any(len(text) > config.most_characters for text in texts):
+        raise Wrong(loc, f"at most {config.most_characters} characters")
+
+
+def check_hits(config: ServeConfig, hits: int, loc: Sequence[str]) -> None:
+    """Raise :class:`Wrong` for too many hits."""
+    if hits > config.most_hits:
+        raise Wrong(loc, f"at most {config.most_hits} hits")
+
+
+def _limit_schema(app: FastAPI, config: ServeConfig) -> None:
+    """Write the limits of this server into /openapi.json."""
+    limits = {"hits": ("maximum", config.most_hits), "query": ("maxLength", config.most_characters)}
+    schema = app.openapi()
+    for model in schema["components"]["schemas"].values():
+        for name, (keyword, limit) in limits.items():
+            _limit(model.get("properties", {}).get(name), keyword, limit, config)
+        if "kind" in model.get("properties", {}):
+            _limit(model["properties"].get("texts"), "maxLength", config.most_characters, config)
+    for path in schema["paths"].values():
+        for operation in path.values():
+            for parameter in operation.get("parameters", []):
+                if parameter["name"] in limits:
+                    _limit(parameter["schema"], *limits[parameter["name"]], config)
+
+
+def _limit(schema: Mapping[str, Any] | None, keyword: str, limit: int, config: ServeConfig) -> None:
+    """Set ``keyword`` in a schema, its alternatives and its items; lists get the most queries of a request."""
+    if not isinstance(schema, dict):
+        return
+    for inner in (*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())):
+        _limit(inner, keyword, limit, config)
+    if schema.get("type") == {"maximum": "integer", "maxLength": "string"}[keyword]:
+        schema[keyword] = limit
+    if schema.get("type") == "array":
+        schema["maxItems"] = config.most_queries

@@ -1,0 +1,223 @@
+"""The served indexes: opened, kept while they are searched, and exchanged for newer ones.
+
+An index folder is opened with everything that a search reads, searched once, and only then put in the place of the
+one before it. A batch of requests takes the generation that is current when the batch starts (:attr:`Catalogue.lock`
+is held meanwhile), so every answer comes from one generation and none is lost. A folder that cannot be opened leaves
+the old generation in place.
+
+Requests name an index; folders come from the command line alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dupmae_ir.config import subset
+from dupmae_ir.errors import DupmaeError, InputError, UnknownName
+from dupmae_ir.index.manifest import META, read_meta
+from dupmae_ir.registry import suggest
+from dupmae_ir.search.config import MODES, SearchSettings
+from dupmae_ir.search.query_encoder import COMPARED
+from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.serve.config import ServeConfig
+from dupmae_ir.serve.query_cache import CachingEncoder, cached
+from dupmae_ir.types import Encoder, Query
+
+Signature = tuple[str, int, int, int]
+"""What tells one state of an index folder from another: the folder itself, and ``meta.json``'s inode, time and size."""
+
+ROWS_OF_A_THREAD = 50_000
+"""Documents that one thread ranks in about the time that it takes to encode a query; fewer are not worth another."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One state of an index, opened. ``number`` counts the states that this server has opened, from 1."""
+
+    name: str
+    number: int
+    searcher: Searcher
+    encoder: CachingEncoder
+    modes: tuple[str, ...]
+    signature: Signature
+    opened: float  #: seconds since the epoch
+
+    @property
+    def id(self) -> str:
+        """The id of the index: a digest of its contents."""
+        return str(self.searcher.index.meta["digest"])[:16]
+
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return int(self.searcher.index.documents)
+
+    def close(self) -> None:
+        """Close Lucene's files if they are open; the rest is freed with the object."""
+        index = self.searcher.index
+        for folder in getattr(index, "folders", [index]):
+            lucene = vars(folder).pop("searcher", None)
+            if lucene is not None:
+                lucene.close()
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a reload did to one index: ``opened``, ``removed``, or ``failed`` with the reason."""
+
+    name: str
+    what: str
+    reason: str = ""
+
+
+class Catalogue:
+    """The indexes of one server, by name."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        # A server's --timeout is that of a request; an engine keeps its own.
+        self.settings = subset(config, SearchSettings, timeout=SearchSettings.timeout)
+        self.lock = threading.Lock()  #: held while a batch is answered and while an index is exchanged
+        self._reloading = threading.Lock()
+        self._current: dict[str, Generation] = {}
+        self._encoders: list[Encoder] = []
+        self._failed: dict[str, Signature | None] = {}
+        self._numbers: dict[str, itertools.count[int]] = {}
+
+    def open_all(self) -> None:
+        """Open every index. Raises :class:`DupmaeError` for the first that cannot be opened."""
+        folders = self.folders()
+        if not folders:
+            raise InputError(f"{self.config.indexes} contains no finished index")
+        for name, path in folders.items():
+            self._current[name] = self._opened(name, path)
+
+    def folders(self) -> dict[str, Path]:
+        """Name -> folder of the indexes to serve."""
+        if self.config.indexes is None:
+            return dict(self.config.named)
+        try:
+            return {p.parent.name: p.parent for p in sorted(Path(self.config.indexes).glob(f"*/{META}"))}
+        except OSError as e:
+            raise InputError(f"{self.config.indexes}: cannot be read: {e.strerror}") from None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the indexes; the first is the default."""
+        return list(self._current)
+
+    def get(self, name: str | None = None) -> Generation:
+        """The current generation of an index, or of the default index. Raises :class:`UnknownName`."""
+        current = self._current
+        if name is None and current:
+            return next(iter(current.values()))
+        if name is None or name not in current:
+            near = suggest(str(name)[:100], current)
+            raise UnknownName(f"no index has this name; served: {', '.join(current)}.{near}")
+        return current[name]
+
+    def reload(self) -> list[Change]:
+        """Open what is new or changed, drop what is gone from the folder of indexes, and return what was done."""
+        with self._reloading:
+            try:
+                folders = self.folders()
+            except InputError as e:
+                return [Change("", "failed", str(e))]
+            changes = [change for name, path in folders.items() if (change := self._refresh(name, path))]
+            for name in [name for name in self._current if name not in folders]:
+                self._exchange(name, None)
+                changes.append(Change(name, "removed"))
+            if changes:
+                gc.collect()  # a generation is in reference cycles; Python by itself frees it several exchanges later
+            return changes
+
+    def close(self) -> None:
+        """Close every index."""
+        for name in self.names:
+            self._exchange(name, None)
+
+    def _refresh(self, name: str, path: Path) -> Change | None:
+        signature, current = _signature(path), self._current.get(name)
+        if (current and signature == current.signature) or self._failed.get(name, ()) == signature:
+            return None
+        try:
+            opened = self._opened(name, path)
+        except (DupmaeError, OSError) as e:
+            # A folder that is being replaced may be half there; the next look finds it whole.
+            self._failed[name] = signature
+            return Change(name, "failed", str(e))
+        self._failed.pop(name, None)
+        self._exchange(name, opened)
+        return Change(name, "opened")
+
+    def _exchange(self, name: str, new: Generation | None) -> None:
+        with self.lock:
+            old = self._current.get(name)
+            changed = {**self._current, name: new} if new else {n: g for n, g in self._current.items() if n != name}
+            self._current = {n: g for n, g in changed.items() if g is not None}
+            if old:
+                old.close()
+
+    def _opened(self, name: str, path: Path) -> Generation:
+        signature = _signature(path)
+        searcher = self._searcher(path)
+        workers = self.settings.workers
+        searcher = searcher.with_settings(threads=min(workers, 1 + searcher.index.documents // ROWS_OF_A_THREAD))
+        threads = workers if searcher.encoder.settings.device == "cpu" else 1
+        searcher.encoder = encoder = cached(searcher.encoder, self.config.query_cache, threads)
+        searcher.row("")  # reads the ids
+        parts = set(searcher.index.meta["parts"])
+        modes = tuple(mode for mode, needed in MODES.items() if parts >= set(needed))
+        if self.settings.bm25_index:
+            modes = ("hybrid",)
+        with self.lock:
+            warm_up(searcher, modes)
+        encoder.forget()
+        if signature is None or signature != _signature(path):
+            raise InputError(f"{path} changed while it was opened")
+        number = next(self._numbers.setdefault(name, itertools.count(1)))
+        return Generation(name, number, searcher, encoder, modes, signature, time.time())
+
+    def _searcher(self, path: Path) -> Searcher:
+        """A searcher with an encoder that another index already loaded, or with its own."""
+        path = path.resolve()  # parts that are opened later must not follow a link to another index
+        recorded, config = read_meta(path).get("encoder") or {}, self.config
+        for encoder in self._encoders:
+            same = [recorded.get(name) in (None, getattr(encoder.settings, name)) for name in COMPARED]
+            if recorded.get("digest") == encoder.digest and all(same):
+                return Searcher.open(path, encoder, settings=self.settings)
+        searcher = Searcher.open(path, config.model, device=config.device, dtype=config.dtype, settings=self.settings)
+        self._encoders.append(searcher.encoder)
+        return searcher
+
+
+def warm_up(searcher: Searcher, modes: tuple[str, ...]) -> None:
+    """Search once in every mode and explain a hit, so that every file is open and no first request waits."""
+    for mode in modes:
+        for answer in searcher.answers([Query("", "the first query")], 1, mode):
+            searcher.explain_all("the first query", [hit.docid for hit in answer.hits])
+    if searcher.index.texts is not None and searcher.index.documents:
+        searcher.index.texts.get(0)
+
+
+def watch(catalogue: Catalogue, every: float, stopped: threading.Event, report: Callable[[Change], None]) -> None:
+    """Reload every ``every`` seconds until ``stopped`` is set."""
+    while not stopped.wait(every):
+        for change in catalogue.reload():
+            report(change)
+
+
+def _signature(path: Path) -> Signature | None:
+    """None for a folder without ``meta.json``."""
+    try:
+        folder = path.resolve()
+        status = (folder / META).stat()
+    except OSError:
+        return None
+    return str(folder), status.st_ino, status.st_mtime_ns, status.st_size

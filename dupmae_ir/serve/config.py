@@ -1,0 +1,173 @@
+"""Options of ``dupmae-ir serve``."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
+from dupmae_ir.device import ENGINES
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.search.config import SearchSettings
+
+TOKEN_VARIABLE = "DUPMAE_IR_TOKEN"
+SHORTEST_TOKEN = 16
+LIMITS = "limits"
+REQUESTS = "requests"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
+    """Options of ``dupmae-ir serve``."""
+
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (OneOf(("index", "indexes")),)
+
+    index: tuple[str, ...] = option(
+        (),
+        "index folders, each served under the name of its folder, or as NAME=FOLDER. The first is the default",
+        group="what",
+        metavar="FOLDER",
+    )
+    indexes: str | None = option(
+        None,
+        "serve every index in this folder; indexes that appear in it or vanish are noticed at each reload",
+        group="what",
+        metavar="FOLDER",
+    )
+    model: str | None = option(
+        None, "model folder for the queries (default: the one recorded in each index)", group="what", metavar="FOLDER"
+    )
+    writable: bool = option(
+        False, "accept new, changed and deleted documents at /api/indexes/NAME", group="what", only_with="!mcp"
+    )
+    mcp: bool = option(
+        False, "serve the Model Context Protocol on standard input and output instead of HTTP", group="what"
+    )
+    mcp_http: bool = option(
+        False, "serve the Model Context Protocol at /mcp beside the API", group="what", only_with="!mcp"
+    )
+    host: str = option("127.0.0.1", "address to listen on; any but a loopback address needs a token", group="network")
+    port: int = option(8000, "port to listen on; 0 = any free one", group="network", at_least=0, at_most=65535)
+    token_file: str | None = option(
+        None,
+        f"file with the bearer token that requests must carry (or set {TOKEN_VARIABLE} in the environment)",
+        group="network",
+        metavar="FILE",
+    )
+    cors: tuple[str, ...] = option(
+        (), "origins whose pages may call the API, such as https://example.org (default: none)", group="network"
+    )
+    batch_size: int = option(64, "most queries encoded and searched together", group=REQUESTS, at_least=1)
+    batch_wait: float = option(
+        10.0,
+        "milliseconds to wait at most for more queries to encode together; a client that is alone never waits",
+        group=REQUESTS,
+        at_least=0,
+        at_most=1000,
+    )
+    query_cache: int = option(
+        4096,
+        "encodings of recent queries kept, so that a repeated query is not encoded again",
+        group=REQUESTS,
+        at_least=0,
+    )
+    reload_seconds: float = option(
+        2.0,
+        "look for a new generation of each index this often; 0 = only on SIGHUP and POST /api/reload",
+        group=REQUESTS,
+        at_least=0,
+    )
+    engine: str = option(
+        "auto",
+        "engine for impacts: lucene; postings, built by 'dupmae-ir index postings': the same hits without Java; auto: "
+        "postings if the index has them",
+        choices=ENGINES,
+        group="compute",
+    )
+    queue: int = option(512, "queries that may wait; more are answered 429 with Retry-After", group=LIMITS, at_least=1)
+    timeout: float = option(
+        30.0, "seconds from the arrival of a request to its answer; then 504", group=LIMITS, above=0
+    )
+    slow_client: float = option(
+        10.0, "seconds that a client has to send a request's head, and again its body; then 408", group=LIMITS, above=0
+    )
+    stop_seconds: float = option(
+        15.0, "seconds that requests have to finish after SIGTERM or Ctrl-C", group=LIMITS, above=0
+    )
+    connections: int = option(1024, "open connections; more are answered 503", group=LIMITS, at_least=1)
+    most_bytes: int = option(1 << 20, "bytes of a request's body", group=LIMITS, at_least=1024)
+    most_hits: int = option(1000, "hits of a query", group=LIMITS, at_least=1)
+    most_queries: int = option(128, "queries of one request", group=LIMITS, at_least=1)
+    most_characters: int = option(4096, "characters of a query", group=LIMITS, at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most_queries > self.queue:
+            raise UsageError(
+                f"--most-queries {self.most_queries} exceeds --queue {self.queue}: no such request would fit"
+            )
+        if self.bm25_index and len(self.index) != 1:
+            raise UsageError("--bm25-index belongs to one index; serve exactly one with --index")
+        if self.bm25_index and self.writable:
+            raise UsageError("--writable does not change a BM25 index; leave out --bm25-index")
+        named = [name for name, _ in self.named]
+        if twice := next((name for name in named if named.count(name) > 1), None):
+            raise UsageError(f"two indexes are named {twice!r}; give one another name: --index NAME=FOLDER")
+        for origin in self.cors:
+            if not origin.startswith(("http://", "https://")) or origin.rstrip("/").count("/") != 2:
+                raise UsageError(f"--cors {origin}: expected an origin such as https://example.org")
+
+    @property
+    def named(self) -> list[tuple[str, Path]]:
+        """Name and folder of each index of ``--index``."""
+        return [_named(word) for word in self.index]
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def token(self) -> str | None:
+        """The bearer token; None without one.
+
+        Raises :class:`UsageError` if an address other than loopback would be served without one, and
+        :class:`InputError` for an unreadable or short one.
+        """
+        found, source = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
+        if self.token_file is not None:
+            found, source = _read_token(self.token_file), self.token_file
+        if found is None:
+            if not self.is_loopback and not self.mcp:
+                raise UsageError(
+                    f"--host {self.host} is reachable from other machines and needs a token: pass --token-file FILE or "
+                    f"set {TOKEN_VARIABLE}"
+                )
+            return None
+        found = found.strip()
+        if len(found) < SHORTEST_TOKEN or not all("!" <= c <= "~" for c in found):
+            raise InputError(f"{source}: a token is {SHORTEST_TOKEN} or more printable ASCII characters without blanks")
+        return found
+
+
+def _named(word: str) -> tuple[str, Path]:
+    name, equals, folder = word.partition("=")
+    if equals and name and "/" not in name:
+        return name, Path(folder)
+    return Path(word).absolute().name or "index", Path(word)
+
+
+def _read_token(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; --token-file names a file with the token") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise InputError(f"{path}: cannot be read as a token: {e}") from None

@@ -1,0 +1,107 @@
+"""The work of ``dupmae-ir serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from dupmae_ir.console import say
+from dupmae_ir.device import need_packages, with_torch_threads
+from dupmae_ir.errors import EnvironmentProblem
+from dupmae_ir.serve.api import create_app
+from dupmae_ir.serve.config import ServeConfig
+from dupmae_ir.serve.http_server import make_server
+from dupmae_ir.serve.page.routes import page_routes
+from dupmae_ir.serve.pyserini_routes import pyserini_routes
+from dupmae_ir.serve.service import Service
+from dupmae_ir.serve.writing import writing_routes
+
+
+@with_torch_threads
+def run(config: ServeConfig) -> dict[str, Any]:
+    """Serve until SIGTERM or Ctrl-C, and return what was done.
+
+    Raises :class:`DupmaeError` subclasses for an index that cannot be opened, a missing token and a port in use.
+    """
+    started = time.perf_counter()
+    if config.mcp or config.mcp_http:
+        need_packages("the Model Context Protocol", ["mcp"], "mcp")
+    token = config.token()
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.getLogger("dupmae_ir.serve").setLevel(logging.WARNING if config.quiet else logging.INFO)
+    listener = None if config.mcp else listen(config)
+    service = Service(config, token)
+    try:
+        if listener is None:
+            _serve_stdio(service)
+        else:
+            service.open()
+            _serve_http(service, listener)
+    finally:
+        if listener is not None:
+            listener.close()
+        service.close()
+    answerer = service.answerer
+    return {
+        "lists": answerer.certified + answerer.uncertified,
+        "certified": answerer.certified,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def listen(config: ServeConfig) -> socket.socket:
+    """A listening socket, bound before the model loads. Raises :class:`EnvironmentProblem` for an address in use."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # asyncio switches Nagle's algorithm off only for sockets that name TCP. With it, the body of an answer waits for
+    # the client's delayed acknowledgement of the head, 40 ms on Linux.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as e:
+        listener.close()
+        reason = e.strerror or str(e)
+        raise EnvironmentProblem(
+            f"cannot listen on {config.host}:{config.port}: {reason}; try another --port"
+        ) from None
+    return listener
+
+
+def _serve_stdio(service: Service) -> None:
+    # The SDK is an extra of its own, so it is imported only here and below.
+    from dupmae_ir.serve.assistants import make_tools, stdout_to_stderr
+
+    with stdout_to_stderr():
+        service.open()
+    say(f"serving {', '.join(service.catalogue.names)} to standard output", service.config.quiet)
+    asyncio.run(make_tools(service).run_stdio_async())
+
+
+def make_app(service: Service) -> ASGIApp:
+    """The API, Pyserini's routes, the page and, where it is asked for, the Model Context Protocol."""
+    routers = [pyserini_routes(service), page_routes(service)]
+    if service.config.writable:
+        routers.append(writing_routes(service))
+    if not service.config.mcp_http:
+        return create_app(service, routers)
+    from dupmae_ir.serve.assistants import http_routes, make_tools
+
+    routes, beside = http_routes(make_tools(service))
+    return create_app(service, routers, routes, beside)
+
+
+def _serve_http(service: Service, listener: socket.socket) -> None:
+    config = service.config
+    server = make_server(make_app(service), config, service.reload_soon)
+    listener.listen(min(config.connections, 2048))
+    shown = f"[{config.host}]" if ":" in config.host else config.host
+    names = service.catalogue.names
+    what = names[0] if len(names) == 1 else f"{len(names)} indexes ({', '.join(names)})"
+    say(f"serving {what} at http://{shown}:{listener.getsockname()[1]}/ (Ctrl-C stops)", config.quiet)
+    asyncio.run(server.serve(sockets=[listener]))

@@ -1,0 +1,291 @@
+"""The values of the API: requests and responses, as they stand in /openapi.json."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Mode = Literal["hybrid", "dense", "impact"]
+Name = Annotated[str, Field(max_length=200)]
+Docid = Annotated[str, Field(min_length=1, max_length=32766)]
+PathDocid = Annotated[str, Field(min_length=1, max_length=1000)]
+"""A document's id in an address, whose length is limited."""
+Text = Annotated[str, Field(min_length=1)]
+Condition = Annotated[str, Field(min_length=1, max_length=10_000)]
+Value = str | int | float | bool | list[str | int | float | bool]
+"""A value of a document's metadata."""
+MOST_IDS = 100_000
+
+
+class Asked(BaseModel):
+    """Base of the requests: an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Restriction(Asked):
+    """Which index, and which of its documents."""
+
+    index: Name | None = Field(None, description="name of the index; without it, the first")
+
+
+class SelectedRequest(Restriction):
+    """A restriction to some documents; lists and certificates are those of a collection of these alone."""
+
+    within: list[Docid] | None = Field(
+        None, max_length=MOST_IDS, description="ids of the documents to search; unknown ones are ignored"
+    )
+    filter: Condition | None = Field(
+        None, description='condition on metadata, such as `year >= 2020 and lang = "en"` (see docs/searching.md)'
+    )
+
+
+class SearchRequest(SelectedRequest):
+    """Queries, and what to return for each hit."""
+
+    query: Text | Annotated[list[Text], Field(min_length=1)] = Field(description="one query, or several")
+    mode: Mode | None = Field(None, description="score to rank by; without it, hybrid or the only part of the index")
+    hits: int = Field(10, ge=1, description="hits per query")
+    texts: bool = Field(False, description="return title, text and metadata of each hit")
+    explain: bool = Field(False, description="return the shares of each hit's score")
+    terms: int = Field(10, ge=0, le=1024, description="with `explain`: strongest matched terms of each hit")
+
+
+class EncodeRequest(Restriction):
+    """Texts to encode."""
+
+    texts: list[Text] = Field(min_length=1, description="texts to encode")
+    kind: Literal["query", "document"] = Field("query", description="encode as queries or as documents")
+    vectors: bool = Field(True, description="return the dense vectors")
+
+
+class ExplainRequest(Restriction):
+    """A query and the documents whose scores to explain."""
+
+    query: Text
+    docids: list[Docid] = Field(min_length=1, max_length=1000)
+
+
+class NewDocument(Asked):
+    """A document to write."""
+
+    docid: PathDocid
+    title: str = ""
+    text: str
+    metadata: dict[Annotated[str, Field(min_length=1, max_length=200)], str | int | float | bool] = Field(
+        default_factory=dict
+    )
+
+
+class WriteRequest(Asked):
+    """Documents to add."""
+
+    documents: list[NewDocument] = Field(min_length=1, max_length=1000)
+    replace: bool = Field(True, description="replace documents with the same ids; false: refuse them")
+
+
+class DeleteRequest(Asked):
+    """Documents to delete."""
+
+    docids: list[PathDocid] = Field(min_length=1, max_length=1000)
+    ignore_unknown: bool = Field(False, description="ignore ids that the index does not contain")
+
+
+class Term(BaseModel):
+    """A matched term and its contribution, in the unit of the score."""
+
+    term: str
+    query_weight: float
+    document_weight: float
+    share: float = Field(description="the product of both weights, a summand of `impact`")
+
+
+class Shares(BaseModel):
+    """The composition of a score."""
+
+    dense: float | None = Field(None, description="inner product of the [CLS] vectors; null without a dense part")
+    impact: float | None = Field(None, description="inner product of the term weights; null without an impact part")
+    bm25: float | None = Field(None, description="BM25 score, where a BM25 index joins the sum")
+    cls_share: float | None = Field(None, description="part of the positive scores that [CLS] adds, 0 to 1")
+    matched_terms: int = Field(0, description="number of matched terms")
+    terms: list[Term] = Field(default_factory=list, description="matched terms, strongest first")
+
+
+class Stored(BaseModel):
+    """A document as the index stores it."""
+
+    docid: str
+    title: str
+    text: str
+    metadata: dict[str, Value] = Field(default_factory=dict)
+
+
+class SearchHit(BaseModel):
+    """One hit."""
+
+    rank: int
+    docid: str
+    score: float
+    explanation: Shares | None = None
+    document: Stored | None = Field(None, description="null where not asked for, or where the index stores no texts")
+
+
+class Certificate(BaseModel):
+    """The evidence that a list is the exact top k: no other document scores as much as the last hit."""
+
+    exact: bool
+    why_not: str | None = Field(None, description="why the list is not certified")
+    kth: float | None = Field(None, description="score of the last hit")
+    bound: float | None = Field(None, description="upper bound on every other document's score; null if none is left")
+    scored: int = Field(description="documents whose score was computed exactly")
+    depth_dense: int | None = Field(None, description="length of the dense candidate list")
+    depth_impact: int | None = Field(None, description="length of the impact candidate list")
+    depth_bm25: int | None = Field(None, description="length of the BM25 candidate list")
+    depth_sum: int | None = Field(None, description="length of the list of an engine that ranks by the sum")
+
+
+class QueryResult(BaseModel):
+    """The answer to one query."""
+
+    query: str
+    hits: list[SearchHit]
+    certificate: Certificate
+
+
+class Source(BaseModel):
+    """Which state of which index an answer comes from."""
+
+    index: str
+    index_id: str = Field(description="changes with the contents of the index")
+    generation: int = Field(description="counts the states of the index that this server has opened, from 1")
+
+
+class SearchResponse(Source):
+    """The answers to all queries of a request, from one state of the index."""
+
+    mode: Mode
+    results: list[QueryResult]
+
+
+class WeightedTerm(BaseModel):
+    """A term and its weight."""
+
+    term: str
+    weight: float
+
+
+class Encoding(BaseModel):
+    """The representation of one text."""
+
+    text: str
+    vector: list[float] | None = Field(None, description="the [CLS] vector")
+    terms: list[WeightedTerm] | None = Field(None, description="the term weights, strongest first")
+
+
+class EncodeResponse(Source):
+    """The representations of all texts of a request."""
+
+    encodings: list[Encoding]
+
+
+class Explained(Shares):
+    """One document's score and its composition."""
+
+    docid: str
+    score: float
+
+
+class ExplainResponse(Source):
+    """The composition of each document's score."""
+
+    query: str
+    documents: list[Explained]
+
+
+class DocumentResponse(Source):
+    """One document."""
+
+    document: Stored
+
+
+class ChangeResponse(Source):
+    """What a change did. The index that answers from now on is the changed one."""
+
+    documents: int
+    added: int
+    updated: int
+    unchanged: int
+    deleted: int
+
+
+class IndexInfo(Source):
+    """One index."""
+
+    documents: int
+    modes: list[Mode]
+    dimensions: int | None = Field(description="of the [CLS] vectors")
+    scale: float | None = Field(description="impact scale")
+    encoder: str
+    engine: str | None = Field(description="engine of the impacts")
+    texts: bool = Field(description="whether the index stores titles and texts")
+    metadata: list[str] = Field(description="names that a filter can use")
+    sealed: bool = Field(description="whether lists can be certified: the index records its files' digests")
+    opened: float = Field(description="seconds since the epoch")
+
+
+class IndexList(BaseModel):
+    """All indexes; the first is the default."""
+
+    indexes: list[IndexInfo]
+
+
+class ReloadResult(BaseModel):
+    """What a reload changed."""
+
+    changes: list[ReloadChange]
+
+
+class ReloadChange(BaseModel):
+    """One index that was opened again, removed, or could not be opened (the server's log has the reason)."""
+
+    index: str
+    what: Literal["opened", "removed", "failed"]
+
+
+class Health(BaseModel):
+    """Whether the server works."""
+
+    status: Literal["ok"]
+    version: str
+
+
+class Ready(BaseModel):
+    """Whether the server takes requests, and how many queries wait."""
+
+    status: Literal["ready", "busy", "stopping"]
+    indexes: int
+    waiting: int
+
+
+class Problem(BaseModel):
+    """Every error."""
+
+    detail: str
+
+
+class WrongField(BaseModel):
+    """One field of a request and what is wrong with it."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class WrongRequest(BaseModel):
+    """A request that does not have the documented form."""
+
+    detail: list[WrongField]
+
+
+ReloadResult.model_rebuild()
