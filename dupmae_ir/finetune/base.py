@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,16 +12,20 @@ from transformers import PreTrainedTokenizerBase
 
 from dupmae_ir.errors import HeadMissing, UsageError
 from dupmae_ir.finetune.config import FinetuneConfig
+from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.trainer import Teacher
 from dupmae_ir.models.checkpoints.calibrated_head import (
     distilled_projection,
     load_with_calibrated_head,
     sample_passages,
 )
+from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.experts import join_experts, with_experts
+from dupmae_ir.models.lexical.lexicon import Lexicon
+from dupmae_ir.models.lexical.settings import LexicalSettings
 from dupmae_ir.models.masked_lm import encoder_of
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.types import SEPARATORS
@@ -31,10 +36,13 @@ def load_base(
 ) -> tuple[Retriever | UntiedRetriever, PreTrainedTokenizerBase]:
     """(retriever in training mode, tokenizer) of the folder ``base``, with one or two encoders as ``config`` says.
 
-    A base without a masked-LM head gets one calibrated on ``passages`` (see models/checkpoints/calibrated_head.py).
+    A base without a masked-LM head gets one calibrated on ``passages`` (see models/checkpoints/calibrated_head.py),
+    unless its OT part is in closed form alone.
     """
+    form = ot_form(config, base)
+    needed = config.similarity != "cls" and form != "lexical"
     try:
-        model, tokenizer, _ = load_model(base, need_ot=config.similarity != "cls", activation=config.activation)
+        model, tokenizer, _ = load_model(base, need_ot=needed, activation=config.activation)
     except HeadMissing:
         model, tokenizer = load_with_calibrated_head(
             base, passages, cls_dim=config.cls_dim or None, seed=config.seed, quiet=quiet
@@ -48,11 +56,36 @@ def load_base(
         for side in without:
             side.projection = copy.deepcopy(projection)
     model = _with_encoders(model, config.encoder)
-    _set_dropout(model, config.dropout)
+    _set_head_scale(model, config, form)
+    set_dropout(model, config.dropout)
     return model.train().requires_grad_(True), tokenizer
 
 
-def _set_dropout(model: torch.nn.Module, rate: float) -> None:
+def ot_form(config: FinetuneConfig, base: Path) -> str:
+    """Form of the OT part to train: ``mlm``, ``lexical`` or ``lexical+mlm``. :class:`UsageError` where it cannot be."""
+    stored = read_config(base)
+    own = "mlm" if stored.ot == "mlm" else "lexical+mlm" if stored.has_head else "lexical"
+    form = own if config.ot == "base" else config.ot
+    if form != "mlm" and stored.ot == "mlm":
+        raise UsageError(f"--ot {form}: {base} has no lexicon; start from a model with a lexical OT part")
+    if form == "lexical" and config.similarity == "ot":
+        raise UsageError("--similarity ot: a lexical OT part in closed form has nothing to train; use --ot lexical+mlm")
+    if form == "lexical+mlm" != own and config.similarity == "cls":
+        raise UsageError("--similarity cls trains no head; --ot lexical+mlm needs one")
+    return form
+
+
+def _set_head_scale(model: Retriever | UntiedRetriever, config: FinetuneConfig, form: str) -> None:
+    """Give both sides one learned factor for the form ``lexical+mlm``, and none for the others."""
+    sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
+    kept = sides[-1].head_scale
+    start = torch.nn.Parameter(torch.tensor(config.head_scale)) if kept is None else kept
+    for side in sides:
+        side.head_scale = start if form == "lexical+mlm" else None
+
+
+def set_dropout(model: torch.nn.Module, rate: float) -> None:
+    """Set the rate of every dropout layer of ``model``."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = rate
@@ -98,6 +131,7 @@ def _with_encoders(model: Retriever | UntiedRetriever, encoder: str) -> Retrieve
 
 def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedTokenizerBase) -> ModelConfig:
     """What the trained folder records about the model: the base's settings with those of this stage."""
+    own, form = read_config(base), ot_form(config, base)
     settings = {
         "method": "cot-mote" if config.encoder == "mote" else "dupmae",
         "activation": config.activation,
@@ -105,12 +139,39 @@ def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedToken
         "query_length": config.query_length,
         "document_length": config.document_length,
         "impact_scale": None,
-        "ot": "mlm",  # a base with lexical weights gets a head
-        "lexical": None,
+        "ot": "mlm" if form == "mlm" else "lexical",
+        "lexical": None if form == "mlm" else _lexical(own, config.head_scale if form == "lexical+mlm" else 0.0),
     }
     if config.title_separator:
         settings["title_separator"] = SEPARATORS[config.title_separator]
-    return ModelConfig(**{**read_config(base).__dict__, **settings})
+    return ModelConfig(**{**own.__dict__, **settings})
+
+
+def with_learned_scale(stored: ModelConfig, model: Retriever | UntiedRetriever) -> ModelConfig:
+    """``stored`` with the factor of the head's weights that ``model`` has learned."""
+    scale = model.side("document").head_scale
+    if stored.lexical is None or scale is None:
+        return stored
+    return replace(stored, lexical=replace(stored.lexical, head_scale=float(scale.detach().abs())))
+
+
+def lexical_batches(
+    config: FinetuneConfig, stored: ModelConfig, base: Path, tokenizer: PreTrainedTokenizerBase, width: int
+) -> LexicalBatches | None:
+    """The lexical weights of training batches; None for the papers' form.
+
+    Document frequencies are the model's own. ``width`` is the number of word pieces.
+    """
+    if stored.lexical is None or config.similarity == "cls":
+        return None
+    lexicon = Lexicon.load(base / LEXICON, stored.lexical, width)
+    return LexicalBatches(lexicon, tokenizer.all_special_ids, stored.has_head)
+
+
+def _lexical(own: ModelConfig, scale: float) -> LexicalSettings:
+    """The base's constants, with its own factor of the head's weights or ``scale``; 0 for no head."""
+    assert own.lexical is not None
+    return replace(own.lexical, head_scale=scale and (own.lexical.head_scale or scale))
 
 
 def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever) -> Teacher | None:

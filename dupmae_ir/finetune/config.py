@@ -125,6 +125,16 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         group="model",
         choices=("tied", "untied", "mote"),
     )
+    ot: str = option(
+        "base",
+        "form of the OT part: the base's; mlm = the masked-LM head's (the papers'); lexical = the closed form of a "
+        "lexical base, constant in training; lexical+mlm = that and the head's weights times a learned factor",
+        group="model",
+        choices=("base", "mlm", "lexical", "lexical+mlm"),
+    )
+    head_scale: float = option(
+        0.1, "the factor at the start, unless the base has one", group="model", above=0, only_with="ot=lexical+mlm"
+    )
     cls_dim: int = option(
         384, "width of the [CLS] projection where the base has none; 0 = none", group="model", at_least=0
     )
@@ -146,6 +156,32 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         "neighbouring passages put into a batch together as hard negatives; 1 = random batches (always with --mined)",
         group="negatives",
         above=0,
+    )
+    lora_rank: int = option(
+        0,
+        "train low-rank adapters of this rank instead of the encoder's weights (LoRA, extra lora), merged into "
+        "them at the end; 0 = off",
+        group="LoRA",
+        at_least=0,
+    )
+    lora_alpha: int = option(
+        0, "scale of the adapters; 0 = twice the rank", group="LoRA", at_least=0, only_with="lora_rank"
+    )
+    lora_dropout: float = option(
+        0.0, "dropout of the adapters' inputs", group="LoRA", at_least=0, below=1, only_with="lora_rank"
+    )
+    lora_targets: tuple[str, ...] = option(
+        (),
+        "linear maps that get an adapter (default: attention, feed-forward part and head of the base's family)",
+        group="LoRA",
+        metavar="NAME",
+        only_with="lora_rank",
+    )
+    keep_adapter: bool = option(
+        False, "keep the adapter in the model folder as well, in peft's format", group="LoRA", only_with="lora_rank"
+    )
+    checkpointing: bool = option(
+        False, "activation checkpointing: less memory, activations are computed twice", group="compute"
     )
     regularizer_warmup: float = option(
         0.0,
@@ -185,6 +221,8 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         super().__post_init__()
         if self.distill and self.negatives < 1:
             raise UsageError("--distill requires --negatives of at least 1")
+        if self.lora_rank and self.encoder == "mote":
+            raise UsageError("--lora-rank cannot be used with --encoder mote, whose experts share weights")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dupmae_ir.finetune import losses
 from dupmae_ir.finetune.config import Objective
+from dupmae_ir.finetune.lexical import cut, with_lexical
 from dupmae_ir.models.masked_lm import encoder_of
-from dupmae_ir.models.pooling import keep_top_k
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever, similarity
 
 Parts = tuple[Tensor | None, Tensor | None]
@@ -42,17 +42,19 @@ class BiEncoder(nn.Module):
 
         def encode(rows: Tensor, length: int) -> Parts:
             some_ids, some_mask = ids[rows, :length], mask[rows, :length]
-            self.padded_tokens += some_mask.numel()
+            if self.training:
+                self.padded_tokens += some_mask.numel()
             hidden = encoder(inputs_embeds=words[rows, :length], attention_mask=some_mask).last_hidden_state
             dense = model.cls_part(hidden, some_mask) if cls else None
             return dense, model.ot_part(hidden, some_ids, some_mask) if ot else None
 
-        self.real_tokens += int(mask.sum())
+        if self.training:
+            self.real_tokens += int(mask.sum())
         return in_groups(mask, encode)
 
     @property
     def waste(self) -> float:
-        """Fraction of padding among the tokens encoded so far."""
+        """Fraction of padding among the tokens trained on so far."""
         return 1 - self.real_tokens / max(1, self.padded_tokens)
 
 
@@ -122,8 +124,10 @@ def _terms(
     queries: Parts, documents: Parts, batch: dict[str, Tensor], objective: Objective, anchors: Sequence[Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """The terms of the loss by name, those of weight 0 left out."""
-    cut_queries = _cut(queries[1], objective.query_top_k)
-    cut_documents = _cut(documents[1], objective.top_k if objective.train_top_k else 0)
+    all_queries = with_lexical(queries[1], batch, "query", len(batch["query_keys"]))
+    all_documents = with_lexical(documents[1], batch, "document", len(batch["document_keys"]))
+    cut_queries = cut(all_queries, objective.query_top_k, batch)
+    cut_documents = cut(all_documents, objective.top_k if objective.train_top_k else 0, batch)
     dense = similarity((queries[0], None), (documents[0], None)) if objective.similarity != "ot" else None
     impact = similarity((None, cut_queries), (None, cut_documents)) if objective.similarity != "cls" else None
     halves = [s for s in (dense, impact) if s is not None]
@@ -157,7 +161,3 @@ def other_answers(batch: dict[str, Tensor]) -> Tensor:
     copies = batch["query_keys"][:, None] == batch["query_keys"][None, :]
     answers = copies.float() @ answered.float() > 0
     return answers.scatter(1, batch["group"][:, :1], False)
-
-
-def _cut(weights: Tensor | None, k: int) -> Tensor | None:
-    return weights if weights is None or not k else keep_top_k(weights, k)

@@ -11,26 +11,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelerate import PartialState
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from dupmae_ir.console import say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import UsageError
-from dupmae_ir.finetune.base import load_base, load_teacher, stored_config
+from dupmae_ir.finetune.base import lexical_batches, load_base, load_teacher, ot_form, stored_config, with_learned_scale
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.data.examples import Batches, ExampleCollator, MinedExamples, PairExamples, mined_examples
 from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches, cap_kinds, read_pairs
+from dupmae_ir.finetune.lora import add_adapters, merge_adapters
 from dupmae_ir.finetune.objective import BiEncoder
 from dupmae_ir.finetune.trainer import PairTrainer
 from dupmae_ir.io.jobs import Job
+from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.checkpoints.transformers_state import recompute_activations
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.training.arguments import process_state, training_arguments
+from dupmae_ir.training.card import Card, write_card
 from dupmae_ir.training.distributed import DistributedJob
 from dupmae_ir.training.log import LOG, read_log
 from dupmae_ir.training.plots import keep_log
+from dupmae_ir.training.push import push
 from dupmae_ir.training.records import RECORD, deciding_settings, input_digests
 from dupmae_ir.types import SEPARATORS, Document
 
@@ -47,37 +52,46 @@ class Examples(NamedTuple):
 
 
 @with_torch_threads
-def run(config: FinetuneConfig) -> dict[str, Any] | None:
+def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any] | None:
     """Train, and write the model folder with its record, ``training.json``.
 
     Returns the result: queries, updates, share of padding, last losses and dev scores, and seconds where the model was
     trained now; None in the worker processes of a distributed run. Interrupted, the same call continues from the last
     checkpoint to the same weights. See :mod:`dupmae_ir.io.jobs` for what a second run returns.
+
+    ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
     state = process_state(config)
     quiet = config.quiet or not state.is_main_process
-    settings = deciding_settings(
-        config, state.num_processes, ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
-    )
+    settings = _settings(config, state.num_processes)
     single = Job(config.output, "finetune", settings, lambda: _inputs(config), record=RECORD, quiet=quiet)
     with DistributedJob(single, state) as job:
-        if (result := job.finished()) is not None:
-            return result if state.is_main_process else None
-        return _train(config, job, state, quiet)
+        result = job.finished() or _train(config, job, state, callbacks, quiet)
+        if not state.is_main_process or result is None:
+            return None
+        push(job.job.target, config.push_to_hub, quiet)
+        return result
 
 
-def _train(config: FinetuneConfig, job: DistributedJob, state: PartialState, quiet: bool) -> dict[str, Any] | None:
+def _train(
+    config: FinetuneConfig, job: DistributedJob, state: PartialState, callbacks: Sequence[TrainerCallback], quiet: bool
+) -> dict[str, Any] | None:
     started = time.monotonic()
     work = job.begin()
     set_seed(config.seed)
     with state.main_process_first():
         examples = _examples(config, quiet)
         base = model_folder(config.model)
+        _check_processes(config, base, state.num_processes)
         retriever, tokenizer = load_base(config, base, examples.passages, quiet)
+    adapters = add_adapters(retriever, config)
+    if config.checkpointing:
+        for side in SIDES:
+            recompute_activations(retriever.side(side).lm)
     stored = stored_config(config, base, tokenizer)
     steps = config.steps or _steps(config, len(examples.drawn), state.num_processes)
     trainer = _trainer(config, retriever, tokenizer, stored, examples, steps, work, quiet)
-    trainer.train_or_resume()
+    trainer.train_or_resume(callbacks)
     if trainer.dev:
         trainer.evaluate()
     state.wait_for_everyone()
@@ -85,11 +99,33 @@ def _train(config: FinetuneConfig, job: DistributedJob, state: PartialState, qui
         return None
     log, waste = read_log(work / LOG), round(trainer.bi_encoder.waste, 4)
     seconds = round(time.monotonic() - started)
-    result = {"queries": len(examples.drawn), "steps": steps, "padding": waste, **_last(log)}
-    made = _save(config, retriever, tokenizer, stored, work)
+    stored = with_learned_scale(stored, retriever)
+    result = {"queries": len(examples.drawn), "steps": steps, "padding": waste, **_last(log), **_scale(stored)}
+    kept = job.job.fresh("adapters") if config.keep_adapter else None
+    merge_adapters(adapters, kept)
+    made = _save(config, retriever, tokenizer, stored, base, work)
+    if kept is not None:
+        for name in adapters:
+            (kept / name).rename(made / name)
+    write_card(made, _card(config), job.job.settings, job.job.inputs, result)
     extra = {"queries": len(examples.drawn), "steps": steps, "seconds": seconds, "padding": waste, "log": log}
     published = job.publish(made, result, extra)
     return None if published is None else published | {"seconds": seconds}
+
+
+def _card(config: FinetuneConfig) -> Card:
+    parts = {"sum": "[CLS] and ordinary tokens", "cls": "[CLS]", "ot": "ordinary tokens"}[config.similarity]
+    what = f"A retriever that represents a text by its {parts}, fine-tuned on queries with their passages."
+    use = (
+        "```sh\ndupmae-ir encode --corpus my-docs --index my-index --model FOLDER\n"
+        'dupmae-ir search --index my-index --query "how do I rotate the logs?"\n```'
+    )
+    return Card("finetune", f"Retriever fine-tuned from {Path(config.model).name}", what, use, "training")
+
+
+def _scale(stored: ModelConfig) -> dict[str, float]:
+    """The learned factor of the head's weights, for a model with lexical ones."""
+    return {"head_scale": stored.lexical.head_scale} if stored.lexical and stored.has_head else {}
 
 
 def _last(log: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -98,6 +134,18 @@ def _last(log: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     scores = [row for row in log if "eval_mrr" in row]
     dev = {k.removeprefix("eval_"): v for k, v in scores[-1].items() if k.startswith("eval_")} if scores else None
     return {"last": losses[-1] if losses else None, "dev": dev}
+
+
+def _check_processes(config: FinetuneConfig, base: Path, processes: int) -> None:
+    if processes > 1 and ot_form(config, base) != "mlm":
+        raise UsageError(f"a lexical OT part is trained by one process, not by {processes}; or give --ot mlm")
+
+
+def _settings(config: FinetuneConfig, processes: int) -> dict[str, Any]:
+    """The settings that decide the weights; those of LoRA only where it is used."""
+    paths = ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
+    unused = () if config.lora_rank else ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter")
+    return {name: v for name, v in deciding_settings(config, processes, paths).items() if name not in unused}
 
 
 def _inputs(config: FinetuneConfig) -> dict[str, str]:
@@ -159,9 +207,12 @@ def _trainer(
         find_unused_parameters=True,
     )
     batches = Batches(examples.topical, steps * config.accumulate * PartialState().num_processes)
-    collator = ExampleCollator(tokenizer, config.query_length, config.document_length, stored.title_separator)
+    lengths = (config.query_length, config.document_length)
+    width = int(retriever.side("document").lm.config.vocab_size)
+    lexical = lexical_batches(config, stored, model_folder(config.model), tokenizer, width)
+    collator = ExampleCollator(tokenizer, *lengths, stored.title_separator, lexical)
     return PairTrainer(
-        BiEncoder(retriever, config.uses),
+        BiEncoder(retriever, (config.uses[0], config.uses[1] and stored.has_head)),
         examples.drawn,
         batches,
         collator,
@@ -191,6 +242,7 @@ def _save(
     retriever: Retriever | UntiedRetriever,
     tokenizer: PreTrainedTokenizerBase,
     stored: ModelConfig,
+    base: Path,
     work: Path,
 ) -> Path:
     """Write the model folder inside ``work``, with the log in ``training/``, and return it."""
@@ -198,6 +250,8 @@ def _save(
     shutil.rmtree(made, ignore_errors=True)
     # Trained on short texts for speed; the usual lengths apply when encoding.
     documents, queries = max(256, stored.document_length), max(64, stored.query_length)
-    save_model(made, retriever, tokenizer, replace(stored, document_length=documents, query_length=queries))
+    stored = replace(stored, document_length=documents, query_length=queries)
+    lexicon = base / LEXICON if stored.ot == "lexical" else None
+    save_model(made, retriever, tokenizer, stored, lexicon=lexicon)
     keep_log(work, made / "training", Path(config.output).name)
     return made

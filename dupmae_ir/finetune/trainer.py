@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -11,15 +11,24 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import TrainingArguments
 
 from dupmae_ir.finetune.config import Objective
-from dupmae_ir.finetune.data.examples import Batches, Draw, Example, ExampleCollator, MinedExamples, PairExamples
+from dupmae_ir.finetune.data.examples import (
+    Batches,
+    Draw,
+    Example,
+    ExampleCollator,
+    MinedExamples,
+    PairExamples,
+    unpadded,
+)
 from dupmae_ir.finetune.data.pairs import Pair
 from dupmae_ir.finetune.gather import gather_batch, gather_rows
 from dupmae_ir.finetune.grad_cache import cached_step, chunks_of
+from dupmae_ir.finetune.lexical import cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss, in_groups
 from dupmae_ir.models.checkpoints.layout import SIDES
-from dupmae_ir.models.pooling import keep_top_k
 from dupmae_ir.models.retriever import similarity
 from dupmae_ir.training.trainer import CheckedTrainer
+from dupmae_ir.types import Document
 
 
 class Teacher:
@@ -57,7 +66,6 @@ class PairTrainer(CheckedTrainer):
         teacher: sentence encoder whose vectors the [CLS] part is held to.
         dev: pairs evaluated in training.
         quiet: print nothing.
-        tensorboard: write TensorBoard files.
     """
 
     def __init__(
@@ -74,13 +82,11 @@ class PairTrainer(CheckedTrainer):
         teacher: Teacher | None = None,
         dev: Sequence[Pair] = (),
         quiet: bool = False,
-        tensorboard: bool = True,
     ) -> None:
         self.objective, self.batches, self.head_lr_factor = objective, batches, head_lr_factor
         self.chunk, self.warm_steps, self.teacher, self.dev = chunk, warm_steps, teacher, list(dev)
         super().__init__(
             quiet,
-            tensorboard,
             model=model,
             args=arguments,
             train_dataset=_ExampleDataset(examples),
@@ -93,6 +99,15 @@ class PairTrainer(CheckedTrainer):
         """The model without the wrapper of a distributed run."""
         return cast(BiEncoder, self.bare)
 
+    def counters(self) -> dict[str, int]:
+        """The tokens that were trained on, for the share of padding."""
+        return {"real_tokens": self.bi_encoder.real_tokens, "padded_tokens": self.bi_encoder.padded_tokens}
+
+    def restore_counters(self, values: Mapping[str, int]) -> None:
+        """Continue counting tokens."""
+        for name, value in values.items():
+            setattr(self.bi_encoder, name, value)
+
     def get_train_dataloader(self) -> DataLoader:
         """Batches as ``batches`` lists them."""
         loader: Any = DataLoader(
@@ -104,12 +119,13 @@ class PairTrainer(CheckedTrainer):
         return self.accelerator.prepare(loader)
 
     def create_optimizer(self, *_: Any) -> torch.optim.Optimizer:
-        """AdamW with two groups: the encoder, and the MLM head with the projection."""
+        """AdamW with two groups: the encoder, and the MLM head with its scale and the projection."""
         head: list[Tensor] = []
         encoder: list[Tensor] = []
         for name, p in self.model.named_parameters():
-            in_head = "cls.predictions" in name or ".projection." in name
-            (head if in_head else encoder).append(p)
+            in_head = "cls.predictions" in name or ".projection." in name or name.endswith("head_scale")
+            if p.requires_grad:  # frozen beside adapters
+                (head if in_head else encoder).append(p)
         rate, decay = self.args.learning_rate, self.args.weight_decay
         groups = [
             {"params": encoder, "weight_decay": decay},
@@ -187,6 +203,19 @@ class _ExampleDataset(Dataset):
         return self.examples[draw]
 
 
+def _lexical(
+    collator: ExampleCollator, queries: list[str], documents: Sequence[Document], device: torch.device
+) -> dict[str, Tensor]:
+    """The lexical weights of the dev pairs, as of a batch; nothing for a model without them."""
+    if collator.lexical is None:
+        return {}
+    pieces = unpadded(collator.tokens(queries, collator.query_length))
+    texts = [d.joined(collator.separator) for d in documents]
+    of_documents = unpadded(collator.tokens(texts, collator.document_length))
+    batch = collator.lexical(queries, pieces, documents, of_documents)
+    return {name: value.to(device) for name, value in batch.items()}
+
+
 def dev_scores(
     model: BiEncoder,
     pairs: Sequence[Pair],
@@ -200,15 +229,16 @@ def dev_scores(
     texts = {"query": [p.query for p in pairs], "document": [p.positive.joined(collator.separator) for p in pairs]}
     lengths = {"query": collator.query_length, "document": collator.document_length}
     parts: dict[str, Parts] = {}
+    lexical = _lexical(collator, texts["query"], [p.positive for p in pairs], device)
     with torch.inference_mode():
         for side in SIDES:
             done = []
             for start in range(0, len(pairs), batch_size):
                 rows = collator.tokens(texts[side][start : start + batch_size], lengths[side]).to(device)
-                cls, ot = model(rows["input_ids"], rows["attention_mask"], side)
-                k = objective.top_k if side == "document" else objective.query_top_k
-                done.append((cls, keep_top_k(ot, k) if ot is not None and k else ot))
-            parts[side] = tuple(None if p[0] is None else torch.cat(list(p)) for p in zip(*done, strict=True))  # type: ignore[assignment]
+                done.append(model(rows["input_ids"], rows["attention_mask"], side))
+            cls, ot = (None if p[0] is None else torch.cat(list(p)) for p in zip(*done, strict=True))
+            k = objective.top_k if side == "document" else objective.query_top_k
+            parts[side] = cls, cut(with_lexical(ot, lexical, side, len(pairs)), k, lexical)
         if objective.similarity != "sum":
             kept = objective.similarity == "cls"
             parts = {s: (p[0] if kept else None, None if kept else p[1]) for s, p in parts.items()}

@@ -14,6 +14,7 @@ from dupmae_ir.models.checkpoints.calibrated_head import SAMPLE, load_with_calib
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.experts import FOLDERS, Experts, load_experts
+from dupmae_ir.models.objectives.anchor import Anchor
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.models.special_tokens import excluded_ids
 from dupmae_ir.pretrain.config import PretrainConfig
@@ -58,6 +59,27 @@ def load_continued_experts(config: PretrainConfig) -> Experts | None:
         raise UsageError(f"--init-from {config.init_from}: contains two encoders, which require --experts ffn")
     experts, _, _ = load_experts(str(config.init_from), bool(recipe.shared_norm))
     return experts.train().requires_grad_(True)
+
+
+def load_anchor(config: PretrainConfig, retriever: Retriever, tokenizer: PreTrainedTokenizerBase) -> Anchor | None:
+    """The frozen model that [CLS] is held to, with its own pooling; None without --anchor or with weight 0.
+
+    Raises :class:`CheckpointError` for a folder that does not load, and :class:`UsageError` where its vectors or its
+    vocabulary are not those of ``retriever``.
+    """
+    if not config.anchored:
+        return None
+    model, own, _ = load_model(model_folder(config.anchor), need_ot=False, published=True)
+    if isinstance(model, UntiedRetriever):
+        raise UsageError(f"--anchor {config.anchor}: holds two encoders; give a model with one")
+    if model.dim != retriever.dim:
+        raise UsageError(
+            f"--anchor {config.anchor}: its vectors are {model.dim} wide, [CLS] of the base is {retriever.dim} wide; "
+            "they must be equal"
+        )
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise UsageError(f"--anchor {config.anchor}: its vocabulary is not that of the base; they must be equal")
+    return Anchor(model, config.anchor_weight)
 
 
 def _from_scratch(path: Path, folder: Path) -> tuple[Retriever, PreTrainedTokenizerBase]:

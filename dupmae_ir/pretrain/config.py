@@ -76,8 +76,21 @@ class PretrainConfig(Recipe, RunOptions):
         group="input",
         choices=("line", "blank", "file"),
     )
+    anchor: str | None = option(
+        None,
+        "hold [CLS] of the masked text to the dense vector that this frozen model gives the whole text: a folder, "
+        "minilm or default, over the same vocabulary",
+        group="anchor",
+        metavar="MODEL",
+    )
+    anchor_weight: float = option(
+        10.0, "weight of the distance, 1 - cosine; 0 = off", group="anchor", at_least=0, only_with="anchor"
+    )
     held_out: int = option(
         256, "texts excluded from training, whose losses are reported; 0 = none", group="training", at_least=0
+    )
+    checkpointing: bool = option(
+        False, "activation checkpointing: less memory, activations are computed twice", group="compute"
     )
     cache: str | None = option(
         None, "folder for tokenised corpora (default: the user's cache folder)", group="compute", metavar="FOLDER"
@@ -95,6 +108,11 @@ class PretrainConfig(Recipe, RunOptions):
         if self.weights and len(self.weights) != len(self.corpus):
             raise UsageError(f"--weights: {len(self.weights)} weights for {len(self.corpus)} corpora")
         resolve(self.method, self.preset, self)
+
+    @property
+    def anchored(self) -> bool:
+        """Whether [CLS] is held to a frozen model."""
+        return self.anchor is not None and self.anchor_weight > 0
 
     @property
     def recipe(self) -> Recipe:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from accelerate import PartialState
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from dupmae_ir.console import say
 from dupmae_ir.device import with_torch_threads
@@ -22,10 +22,11 @@ from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.transformers_state import recompute_activations
 from dupmae_ir.models.masked_lm import longest
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.pretrain.base import load_base, load_continued_experts
+from dupmae_ir.pretrain.base import load_anchor, load_base, load_continued_experts
 from dupmae_ir.pretrain.collate import COLLATORS, Draw
 from dupmae_ir.pretrain.config import PretrainConfig
 from dupmae_ir.pretrain.corpus import digest, read_texts
@@ -37,45 +38,59 @@ from dupmae_ir.pretrain.trainer import Batches, Mixture, PretrainTrainer
 from dupmae_ir.pretrain.vocabulary import Vocabulary
 from dupmae_ir.pretrain.word_counts import WordCounts, count_words
 from dupmae_ir.training.arguments import process_state, training_arguments, training_device
+from dupmae_ir.training.card import Card, write_card
 from dupmae_ir.training.checkpoints import refuse_broken_weights
 from dupmae_ir.training.distributed import DistributedJob
 from dupmae_ir.training.log import LOG, read_log
 from dupmae_ir.training.plots import keep_log
+from dupmae_ir.training.push import push
 from dupmae_ir.training.records import RECORD, deciding_settings, input_digests
 from dupmae_ir.types import SEPARATORS
 
-PATHS = ("model", "init_from", "from_config", "tokenizer", "corpus")
+PATHS = ("model", "init_from", "from_config", "tokenizer", "corpus", "anchor")
 
 SourceDigest = Callable[[str], str]
 
 
 @with_torch_threads
-def run(config: PretrainConfig) -> dict[str, Any] | None:
+def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any] | None:
     """Pre-train, and write the model folder with its record, ``training.json``.
 
     Returns the result: updates, parameters, first and last losses on held-out text, and seconds and tokens per second
     where the model was trained now; None in the worker processes of a distributed run. Interrupted, the same call
     continues from the last checkpoint to the same weights. See :mod:`dupmae_ir.io.jobs` for what a second run returns.
+
+    ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
     state = process_state(config)
     quiet = config.quiet or not state.is_main_process
-    settings = deciding_settings(config, state.num_processes, PATHS) | choices(config.recipe)
+    settings = _settings(config, state.num_processes)
     source_digest = functools.cache(digest)
     single = Job(
         config.output, "pretrain", settings, lambda: _inputs(config, source_digest), record=RECORD, quiet=quiet
     )
     with DistributedJob(single, state) as job:
-        if (result := job.finished()) is not None:
-            return result if state.is_main_process else None
-        return _train(config, job, state, source_digest, quiet)
+        result = job.finished() or _train(config, job, state, source_digest, callbacks, quiet)
+        if not state.is_main_process or result is None:
+            return None
+        push(job.job.target, config.push_to_hub, quiet)
+        return result
+
+
+def _settings(config: PretrainConfig, processes: int) -> dict[str, Any]:
+    """The settings that decide the weights; those of the anchor only where there is one."""
+    settings = deciding_settings(config, processes, PATHS) | choices(config.recipe)
+    unused = () if config.anchored else ("anchor", "anchor_weight")
+    return {name: value for name, value in settings.items() if name not in unused}
 
 
 def _inputs(config: PretrainConfig, source_digest: SourceDigest) -> dict[str, str]:
     """Digests of the corpora, and of the files that training starts from."""
     base = model_folder(config.model) if config.model else None
+    anchor = model_folder(config.anchor) if config.anchored else None
     digests = input_digests(
         {"from_config": config.from_config},
-        {"model": base, "init_from": config.init_from, "tokenizer": config.tokenizer},
+        {"model": base, "init_from": config.init_from, "tokenizer": config.tokenizer, "anchor": anchor},
     )
     decoders = Path(config.init_from or "") / KEPT / DECODERS
     if config.init_from and decoders.is_file():
@@ -107,7 +122,12 @@ class Prepared:
 
 
 def _train(
-    config: PretrainConfig, job: DistributedJob, state: PartialState, source_digest: SourceDigest, quiet: bool
+    config: PretrainConfig,
+    job: DistributedJob,
+    state: PartialState,
+    source_digest: SourceDigest,
+    callbacks: Sequence[TrainerCallback],
+    quiet: bool,
 ) -> dict[str, Any] | None:
     started = time.monotonic()
     work, recipe = job.begin(), config.recipe
@@ -116,7 +136,7 @@ def _train(
     steps = config.steps or _steps(recipe, prepared.texts, state.num_processes)
     _report(config, recipe, prepared, steps, quiet)
     trainer = _trainer(config, recipe, prepared, steps, work, quiet)
-    trainer.train_or_resume()
+    trainer.train_or_resume(callbacks)
     if trainer.held_out:
         trainer.evaluate()
     state.wait_for_everyone()
@@ -129,6 +149,7 @@ def _train(
     losses = {"texts": len(prepared.held_out), "first": _held_out_losses(log, 0), "last": _held_out_losses(log, -1)}
     timing = {"seconds": round(time.monotonic() - started), "tokens_per_second": _tokens_per_second(log)}
     result = {"updates": steps, "parameters": parameters, "held_out": losses}
+    write_card(made, _card(config), job.job.settings, job.job.inputs, result)
     published = job.publish(made, result, {"steps": steps, **timing, "versions": _versions()})
     return None if published is None else published | timing
 
@@ -146,6 +167,9 @@ def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest
     if length > most:
         raise UsageError(f"--length {length}: {name} has positions for {most} tokens; use --length {most} or less")
     objective = build_objective(config.method, load_continued_experts(config) or retriever.lm, recipe)
+    if config.checkpointing:
+        recompute_activations(retriever.lm)
+    objective.anchor = load_anchor(config, retriever, tokenizer)
     if config.init_from:
         say(load_decoders(objective, Path(config.init_from) / KEPT / DECODERS), quiet)
     cutting = Cutting(config.unit, length - 2 if config.unit == "blocks" else most - 2, config.documents, join)
@@ -220,6 +244,12 @@ def _save(config: PretrainConfig, recipe: Recipe, prepared: Prepared, work: Path
     keep_log(work, made / KEPT, f"{config.method} ({config.preset})")
     save_decoders(prepared.objective, made / KEPT / DECODERS)
     return made
+
+
+def _card(config: PretrainConfig) -> Card:
+    what = f"An encoder pre-trained with {config.method}, the starting point of fine-tuning."
+    use = "```sh\ndupmae-ir finetune --pairs train.jsonl.gz --model FOLDER --output models/mine\n```"
+    return Card("pretrain", f"{config.method} pre-training", what, use, KEPT)
 
 
 def _held_out_losses(log: Sequence[Mapping[str, float]], which: int) -> dict[str, float] | None:

@@ -89,7 +89,6 @@ class PretrainTrainer(CheckedTrainer):
         arguments: arguments of Hugging Face's Trainer.
         held_out: draws whose losses :meth:`evaluate` reports, always with the same masks.
         quiet: print nothing.
-        tensorboard: write the log for TensorBoard too.
     """
 
     def __init__(
@@ -100,14 +99,12 @@ class PretrainTrainer(CheckedTrainer):
         arguments: TrainingArguments,
         held_out: Sequence[Draw] = (),
         quiet: bool = False,
-        tensorboard: bool = True,
     ) -> None:
         self.batches, self.held_out = batches, list(held_out)
         self.tokens = torch.zeros((), dtype=torch.float64)
         self.clock = time.monotonic()
         super().__init__(
             quiet,
-            tensorboard,
             model=objective,
             args=arguments,
             train_dataset=_Draws(batches.count * batches.batch_size),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ from accelerate import PartialState
 from transformers import TrainingArguments
 
 from dupmae_ir.device import pick_device, pick_dtype
-from dupmae_ir.errors import UsageError
-from dupmae_ir.training.config import RunOptions
+from dupmae_ir.errors import EnvironmentProblem, UsageError
+from dupmae_ir.training.config import SERVICES, RunOptions
+
+SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+"""What ``accelerate launch`` sets for FSDP and DeepSpeed."""
 
 
 def training_device(device: str) -> torch.device:
@@ -28,7 +33,20 @@ def training_device(device: str) -> torch.device:
 
 
 def process_state(options: RunOptions) -> PartialState:
-    """This process's place among those of ``torchrun``, if it was started by it."""
+    """This process's place among those of ``torchrun``, if it was started by it.
+
+    Raises, before anything is read, :class:`EnvironmentProblem` where a service of ``--report-to`` is not installed and
+    :class:`UsageError` where ``accelerate launch`` asks for sharded weights.
+    """
+    for service in SERVICES:
+        if service in options.report_to and importlib.util.find_spec(service) is None:
+            raise EnvironmentProblem(f"--report-to {service} needs the package {service}: pip install {service}")
+    for name in SHARDING:
+        if os.environ.get(name, "").lower() in ("1", "true", "yes"):
+            raise UsageError(
+                f"{name} is set: weights are not sharded among processes; encoders of this size fit on each device. "
+                f"Use torchrun, or accelerate launch --multi_gpu"
+            )
     return PartialState(cpu=training_device(options.device).type == "cpu")
 
 
@@ -71,6 +89,8 @@ def training_arguments(
         eval_strategy="steps" if evaluate else "no",
         eval_on_start=evaluate_first,
         ddp_find_unused_parameters=find_unused_parameters,
+        # The work folder of models/mine is models/.mine.work.
+        run_name=Path(work).name.removeprefix(".").removesuffix(".work"),
         **_machine(options),
         **_reports(options),
     )
@@ -97,6 +117,6 @@ def _reports(options: RunOptions) -> dict[str, Any]:
         "eval_steps": options.eval_steps,
         "logging_nan_inf_filter": False,
         "remove_unused_columns": False,
-        "report_to": [],
+        "report_to": [name for name in options.report_to if name != "none"],
         "disable_tqdm": True,
     }

@@ -13,6 +13,8 @@ from dupmae_ir.errors import TrainingFailed
 
 WEIGHTS = "weights.safetensors"
 """A checkpoint's weights; modules that are shared are written once."""
+COUNTERS = "counters.json"
+"""Counts of a checkpoint that go into the run's record."""
 
 
 def last_checkpoint(work: str | Path) -> Path | None:

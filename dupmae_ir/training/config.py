@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dupmae_ir.config import ComputeOptions, OutputOptions, option
+from dupmae_ir.errors import UsageError
+
+SERVICES = ("wandb", "trackio")
+"""Trackers that Hugging Face's Trainer reports to, each a package of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,24 @@ class RunOptions(ComputeOptions, OutputOptions):
     )
     eval_steps: int = option(500, "updates between evaluations on held-out data", group="output", above=0)
     keep: int = option(2, "number of checkpoints kept", group="output", above=0)
+    report_to: tuple[str, ...] = option(
+        ("tensorboard",),
+        "where the log goes besides log.jsonl: tensorboard = files beside the model; wandb or trackio = that service, "
+        "through its own package; none. Nothing leaves the machine unless a service is named",
+        group="output",
+        choices=("tensorboard", *SERVICES, "none"),
+    )
+    push_to_hub: str | None = option(
+        None,
+        "upload the finished model to this repository of the Hugging Face hub, created as a private one if need be",
+        group="output",
+        metavar="NAME",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "none" in self.report_to and len(self.report_to) > 1:
+            raise UsageError("--report-to none cannot be combined with others")
 
 
 @dataclass(frozen=True, kw_only=True)

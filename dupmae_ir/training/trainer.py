@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_model, save_model
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from dupmae_ir.console import say
 from dupmae_ir.training.callbacks import JsonLines, TensorBoard, Terminal
-from dupmae_ir.training.checkpoints import WEIGHTS, last_checkpoint, refuse_broken_weights, refuse_non_finite
+from dupmae_ir.training.checkpoints import COUNTERS, WEIGHTS, last_checkpoint, refuse_broken_weights, refuse_non_finite
+from dupmae_ir.training.log import LOG, read_log
 
 
 class Sums:
@@ -47,24 +50,30 @@ class CheckedTrainer(Trainer):
     ``settings`` are those of ``transformers.Trainer``.
     """
 
-    def __init__(self, quiet: bool = False, tensorboard: bool = True, **settings: Any) -> None:
+    def __init__(self, quiet: bool = False, **settings: Any) -> None:
         self.quiet, self.sums = quiet, Sums()
         self._evaluated_at = -1
         super().__init__(**settings)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(JsonLines(self.work))
-        if tensorboard:
-            self.add_callback(TensorBoard(self.work))
+        if self.pop_callback(TensorBoardCallback) is not None:
+            self.add_callback(TensorBoard(self.work))  # ours hides what a killed run wrote after its last checkpoint
         if not quiet:
             self.add_callback(Terminal())
 
-    def train_or_resume(self) -> None:
-        """Train from the last complete checkpoint of the work folder, or from the beginning."""
+    def train_or_resume(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
+        """Train from the last complete checkpoint of the work folder, or from the beginning.
+
+        ``callbacks`` are called after the trainer's own.
+        """
+        for callback in callbacks:
+            self.add_callback(callback)
         checkpoint = last_checkpoint(self.work)
         if checkpoint is not None:
             say(f"resuming from {checkpoint}", self.quiet or not self.is_world_process_zero())
             self.args.eval_on_start = False  # was done before the first update
+            self._evaluated_at = _last_evaluation(self.work, int(checkpoint.name.rpartition("-")[2]))
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     @property
@@ -76,6 +85,13 @@ class CheckedTrainer(Trainer):
     def bare(self) -> torch.nn.Module:
         """The model without the wrapper of a distributed run."""
         return self.accelerator.unwrap_model(self.model)
+
+    def counters(self) -> dict[str, int]:
+        """Counts that a resumed run continues; kept in the checkpoint."""
+        return {}
+
+    def restore_counters(self, values: Mapping[str, int]) -> None:
+        """Continue from the counts of a checkpoint."""
 
     def evaluated(self) -> bool:
         """Whether :meth:`evaluate` was already called at this step; transformers may call it twice."""
@@ -104,6 +120,17 @@ class CheckedTrainer(Trainer):
         folder = Path(output_dir or self.work)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.bare, str(folder / WEIGHTS))
+        (folder / COUNTERS).write_text(json.dumps(self.counters()), encoding="utf-8")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:  # noqa: ARG002
-        load_model(self.bare, str(Path(resume_from_checkpoint) / WEIGHTS))
+        folder = Path(resume_from_checkpoint)
+        load_model(self.bare, str(folder / WEIGHTS))
+        if (folder / COUNTERS).is_file():  # older checkpoints have none
+            self.restore_counters(json.loads((folder / COUNTERS).read_text(encoding="utf-8")))
+
+
+def _last_evaluation(work: str, step: int) -> int:
+    """The step of the last evaluation in the log up to ``step``, which a resumed run does not repeat; -1 without."""
+    rows = read_log(Path(work) / LOG)
+    logged = [int(row["step"]) for row in rows if any(name.startswith("eval_") for name in row)]
+    return max((at for at in logged if at <= step), default=-1)

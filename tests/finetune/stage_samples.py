@@ -8,6 +8,81 @@ from typing import Any
 
 from rerank_samples import write_mined
 
+RECIPE = """
+init_from = "{init}"
+
+[inputs]
+model = ""
+teacher_base = ""
+pairs = []
+
+[[step]]
+name = "stage1"
+command = "finetune"
+model = "{{start}}"
+pairs = ["{{pairs}}"]
+group_size = 1
+batch_size = 8
+cls_dim = 8
+steps = 6
+save_steps = 2
+log_steps = 2
+threads = 1
+
+[[step]]
+name = "negatives"
+command = "finetune.mine"
+pairs = ["{{pairs}}"]
+by = "model"
+model = "{{stage1}}"
+depth = 8
+threads = 1
+
+[[step]]
+name = "stage2"
+command = "finetune"
+model = "{{start}}"
+mined = "{{negatives}}"
+negatives = 2
+batch_size = 8
+cls_dim = 8
+steps = 4
+threads = 1
+
+[[step]]
+name = "teacher"
+command = "finetune.cross_encoder"
+model = "{{teacher_base}}"
+mined = "{{negatives}}"
+group_size = 3
+length = 32
+epochs = 0.3
+threads = 1
+
+[[step]]
+name = "opinions"
+command = "finetune.score"
+model = "{{teacher}}"
+mined = "{{negatives}}"
+length = 32
+threads = 1
+
+[[step]]
+name = "stage3"
+command = "finetune"
+model = "{{start}}"
+mined = "{{negatives}}"
+scores = "{{opinions}}"
+distill = "kl"
+negatives = 2
+batch_size = 8
+cls_dim = 8
+steps = 4
+log_steps = 2
+threads = 1
+"""
+"""A recipe of three stages with mining, a teacher and its scores; ``init`` is pretrained or previous."""
+
 
 def write_stage(folder: Path, queries: int = 24, negatives: int = 6) -> Path:
     """``base`` (BERT with a masked-LM head), ``mined.jsonl`` and ``scores.jsonl`` in ``folder``."""

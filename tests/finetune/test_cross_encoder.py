@@ -133,6 +133,8 @@ def test_it_learns_and_writes_a_teacher(inputs, tmp_path, capsys):
     losses = [row["loss"] for row in record["log"]]
     assert sum(losses[-5:]) < 0.2 * sum(losses[:5])
     assert told["held_out"]["after"]["loss"] < told["held_out"]["before"]["loss"]
+    after = f"| held out after loss | {told['held_out']['after']['loss']:.6g} |"
+    assert after in (tmp_path / "teacher" / "README.md").read_text()
     assert told["held_out"]["after"]["positive_first"] > 0.8
     assert (told["queries"], told["updates"]) == (40, 75)
     model, _ = load_reranker(tmp_path / "teacher")
@@ -157,7 +159,7 @@ def test_accumulation_is_one_larger_batch(inputs, tmp_path):
 def test_two_processes_are_one_of_twice_the_batch(inputs, tmp_path):
     more = ("--epochs", 2, "--learning-rate", "1e-3", "--held-out", 8, "--quiet")
     assert main(flags(inputs, tmp_path / "one", "--batch-size", 8, *more, base="still")) == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     module = ["-m", "dupmae_ir.finetune.cross_encoder"]
     two = flags(inputs, tmp_path / "two", "--batch-size", 4, *more, base="still")
     subprocess.run([*launch, *module, *two], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)

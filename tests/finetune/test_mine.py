@@ -117,6 +117,30 @@ def test_the_lists_of_bm25_are_those_of_the_formula(folder):
     assert found == by_hand(folder, by_bm25, 20)
 
 
+def by_both(query, texts):
+    """The first 30 of each list, joined by reciprocal ranks with k = 60."""
+    scores: Counter[str] = Counter()
+    for rank in (by_vectors, by_bm25):
+        for place, docid in enumerate(rank(query, texts)[:30], 1):
+            scores[docid] += 1 / (60 + place)
+    return ranked({d: round(s, 12) for d, s in scores.items()})
+
+
+@pytest.mark.jvm
+def test_both_searches_are_joined_by_reciprocal_ranks(folder):
+    assert mine(folder, *MODEL, "--by", "both", "--depth", 30) == 0
+    found = {m.qid: list(m.negatives) for m in read_mined(folder / "mined.jsonl")}
+    wanted = by_hand(folder, by_both, 30)
+    assert found == wanted
+    for alone in (by_vectors, by_bm25):
+        lists = by_hand(folder, alone, 30)
+        assert all(set(lists[q][:10]) <= set(found[q]) for q in found)  # the best of each list are in
+        assert lists != wanted
+    settings = read_record(folder / "mined.jsonl")["settings"]
+    assert (settings["by"], settings["k1"], settings["parts"]) == ("both", 0.9, "dense")
+    assert mine(folder, *MODEL, "--by", "both", "--depth", 30, "--b", 0.5) == 2  # BM25's settings decide
+
+
 @pytest.mark.jvm
 def test_both_parts_search_by_their_sum(folder):
     assert mine(folder, "--by", "model", "--model", "testing:hashing", "--depth", 10) == 0

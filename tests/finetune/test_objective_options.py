@@ -223,17 +223,17 @@ def test_dev_queries_are_judged_on_documents_cut_as_in_search(folder, tmp_path):
     """Also where training was dense."""
     dev = tmp_path / "dev.jsonl"
     dev.write_text('{"query": "cat on", "positive": "the cat sorts"}\n{"query": "dog", "positive": "sorts dog mat"}\n')
-    from dupmae_ir.finetune import trainer
+    from dupmae_ir.finetune import lexical
 
     seen = []
-    real = trainer.keep_top_k
+    real = lexical.keep_top_k
 
     def noted(weights, k):
         seen.append(k)
         return real(weights, k)
 
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(trainer, "keep_top_k", noted)
+        m.setattr(lexical, "keep_top_k", noted)
         changes = {"no_train_top_k": True, "dev": dev, "top_k": 3, "steps": 2}
         assert main(stage_flags(folder, tmp_path / "out", **changes)) == 0
     assert set(seen) == {3}

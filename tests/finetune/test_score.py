@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
+from math import log
 
 import pytest
 import torch
 from rerank_samples import kill_when, write_base, write_mined
 
 from dupmae_ir.finetune.data.mined import open_passages, read_mined, read_scores, require_scores
+from dupmae_ir.finetune.mine.__main__ import main as mine
 from dupmae_ir.finetune.score import run as score
 from dupmae_ir.finetune.score.__main__ import main
+from dupmae_ir.testing import HashingEncoder
 
 
 @pytest.fixture
@@ -89,6 +94,7 @@ def test_bfloat16_is_near(folder):
 SLOW = """
 import sys, time
 from dupmae_ir.io import resumable_jsonl
+from dupmae_ir.finetune.mine.__main__ import main as mine
 from dupmae_ir.finetune.score import run as score
 score.WINDOW = 8
 plain = resumable_jsonl.ResumableJsonl.append
@@ -97,6 +103,7 @@ def slowly(self, rows):
     time.sleep(0.3)
 resumable_jsonl.ResumableJsonl.append = slowly
 from dupmae_ir.finetune.score.__main__ import main
+from dupmae_ir.testing import HashingEncoder
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -175,3 +182,120 @@ def test_a_moved_collection_is_named(folder, capsys):
     assert command(folder) == 2
     assert "does not exist" in capsys.readouterr().err
     assert command(folder, "--collection", folder / "elsewhere.jsonl") == 0
+
+
+@pytest.fixture
+def mined(tmp_path):
+    """40 passages of random words and 6 pairs whose positives are among them, mined by BM25 and by vectors."""
+    rng = random.Random(1)
+    words = [f"word{i}" for i in range(40)]
+    passages = [{"_id": f"d{i}", "title": "", "text": " ".join(rng.choices(words, k=10))} for i in range(40)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(p) + "\n" for p in passages))
+    pairs = [
+        {"query": " ".join(p["text"].split()[:3]), "positive": {"id": p["_id"], "title": "", "text": p["text"]}}
+        for p in passages[:6]
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(p) + "\n" for p in pairs))
+    flags = ["--pairs", tmp_path / "pairs.jsonl", "--collection", tmp_path / "corpus.jsonl", "--by", "both"]
+    flags += ["--model", "testing:hashing", "--parts", "dense", "--depth", 12, "--output", tmp_path / "mined.jsonl"]
+    assert mine([*map(str, flags), "--quiet"]) == 0
+    return tmp_path
+
+
+def fused(folder, *more, output="fused.jsonl"):
+    flags = ["--mined", folder / "mined.jsonl", "--teacher", "fused", "--model", "testing:hashing"]
+    return main([*map(str, [*flags, "--output", folder / output, "--quiet", *more])])
+
+
+def lists(folder):
+    """qid -> (BM25 scores, dense scores) of all passages of the collection, without the toolkit's own searches."""
+    encoder = HashingEncoder()
+    passages = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    vectors = encoder.encode_documents([p["text"] for p in passages]).cls
+    lengths = [len(p["text"].split()) for p in passages]
+    found = {}
+    for m in read_mined(folder / "mined.jsonl"):
+        dense = vectors @ encoder.encode_queries([m.query]).cls[0]
+        bm25 = {}
+        for p, n in zip(passages, lengths, strict=True):
+            counts, score = Counter(p["text"].split()), 0.0
+            for word in m.query.split():
+                df = sum(word in q["text"].split() for q in passages)
+                norm = 0.9 * (0.6 + 0.4 * n / (sum(lengths) / len(lengths)))
+                score += log(1 + (40 - df + 0.5) / (df + 0.5)) * counts[word] / (counts[word] + norm)
+            if score:
+                bm25[p["_id"]] = score
+        found[m.qid] = (bm25, {p["_id"]: float(d) for p, d in zip(passages, dense, strict=True)})
+    return found
+
+
+def best(scores, depth):
+    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:depth])
+
+
+def min_max(scores, docid):
+    low, high = min(scores.values()), max(scores.values())
+    return (scores[docid] - low) / (high - low) if docid in scores else 0.0
+
+
+def reciprocal(scores, docid):
+    return 1 / (60 + 1 + list(scores).index(docid)) if docid in scores else 0.0
+
+
+@pytest.mark.jvm
+def test_fused_scores_are_those_of_the_lists_by_hand(mined):
+    assert fused(mined, "--depth", 9) == 0
+    assert fused(mined, "--fusion", "rrf", "--depth", 9, output="rrf.jsonl") == 0
+    assert fused(mined, "--fusion", "sum", "--dense-weight", 7, output="sum.jsonl") == 0
+    by_hand = lists(mined)
+    rows = [read_scores(mined / f"{name}.jsonl") for name in ("fused", "rrf", "sum")]
+    seen = 0
+    for m in read_mined(mined / "mined.jsonl"):
+        bm25, dense = by_hand[m.qid]
+        short = (best(bm25, 9), best(dense, 9))
+        for docid in (*(p.docid for p in m.positives), *m.negatives):
+            wanted = [
+                sum(min_max(s, docid) for s in short) / 2,
+                sum(reciprocal(s, docid) for s in short),
+                bm25.get(docid, 0.0) + 7 * dense[docid],
+            ]
+            assert [row[m.qid][docid] for row in rows] == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+            seen += wanted[0] == 0.0
+    assert seen  # some candidate is in neither short list
+    require_scores(read_mined(mined / "mined.jsonl"), rows[0], "fused.jsonl")
+
+
+@pytest.mark.jvm
+def test_a_fused_teacher_is_recorded_and_resumes(mined):
+    assert fused(mined, "--k1", 1.2) == 0
+    made = json.loads((mined / "fused.jsonl.meta.json").read_text())["settings"]
+    assert made == {
+        "teacher": "fused", "fusion": "min-max", "depth": 1000, "parts": "dense", "document_length": None,
+        "query_length": None, "k1": 1.2, "b": 0.4, "dtype": "float32",
+    }  # fmt: skip
+    assert fused(mined, "--k1", 1.2) == 0
+    assert fused(mined) == 2
+
+
+@pytest.mark.jvm
+def test_a_positive_outside_the_collection_has_no_fused_score(folder, capsys):
+    # The positives of these samples are in no collection.
+    assert fused(folder) == 2
+    said = capsys.readouterr().err
+    assert "72 positives are not in" in said
+    assert "use a cross-encoder" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--teacher", "fused", "--length", 30], "--length applies only with --teacher cross-encoder"),
+        (["--fusion", "rrf"], "--fusion applies only with --teacher fused"),
+        (["--teacher", "fused", "--rrf-k", 5], "--rrf-k applies only with --fusion rrf"),
+        (["--teacher", "fused", "--fusion", "sum", "--depth", 5], "--depth applies only"),
+    ],
+)
+def test_settings_of_another_teacher_are_refused(folder, capsys, flags, says):
+    flags = ["--mined", folder / "mined.jsonl", "--model", "m", "--output", folder / "o", *flags]
+    assert main([*map(str, flags)]) == 2
+    assert says in capsys.readouterr().err

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from rerank_samples import write_base
+from stage_samples import RECIPE
 
 from dupmae_ir.errors import InputError, TrainingFailed, UsageError
 from dupmae_ir.finetune import stages
@@ -21,80 +22,6 @@ from dupmae_ir.finetune.stages import find_recipe, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
-
-RECIPE = """
-init_from = "{init}"
-
-[inputs]
-model = ""
-teacher_base = ""
-pairs = []
-
-[[step]]
-name = "stage1"
-command = "finetune"
-model = "{{start}}"
-pairs = ["{{pairs}}"]
-group_size = 1
-batch_size = 8
-cls_dim = 8
-steps = 6
-save_steps = 2
-log_steps = 2
-threads = 1
-
-[[step]]
-name = "negatives"
-command = "finetune.mine"
-pairs = ["{{pairs}}"]
-by = "model"
-model = "{{stage1}}"
-depth = 8
-threads = 1
-
-[[step]]
-name = "stage2"
-command = "finetune"
-model = "{{start}}"
-mined = "{{negatives}}"
-negatives = 2
-batch_size = 8
-cls_dim = 8
-steps = 4
-threads = 1
-
-[[step]]
-name = "teacher"
-command = "finetune.cross_encoder"
-model = "{{teacher_base}}"
-mined = "{{negatives}}"
-group_size = 3
-length = 32
-epochs = 0.3
-threads = 1
-
-[[step]]
-name = "opinions"
-command = "finetune.score"
-model = "{{teacher}}"
-mined = "{{negatives}}"
-length = 32
-threads = 1
-
-[[step]]
-name = "stage3"
-command = "finetune"
-model = "{{start}}"
-mined = "{{negatives}}"
-scores = "{{opinions}}"
-distill = "kl"
-negatives = 2
-batch_size = 8
-cls_dim = 8
-steps = 4
-log_steps = 2
-threads = 1
-"""
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
 from dupmae_ir.errors import CheckpointError, InputError, UsageError
-from dupmae_ir.training.arguments import training_arguments
+from dupmae_ir.training.arguments import process_state, training_arguments
 from dupmae_ir.training.config import TrainingOptions
 from dupmae_ir.training.records import deciding_settings, input_digests
 
@@ -52,3 +52,11 @@ def test_digests_follow_the_contents(tmp_path):
         input_digests({"pairs": "nowhere"}, {})
     with pytest.raises(CheckpointError, match="no such model folder"):
         input_digests({}, {"model": "nowhere"})
+
+
+@pytest.mark.parametrize("variable", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_sharded_weights_are_refused(variable, monkeypatch):
+    """Checkpoints hold whole weights; a launcher that would shard them is refused before anything is made."""
+    monkeypatch.setenv(variable, "true")
+    with pytest.raises(UsageError, match=f"{variable} is set: weights are not sharded"):
+        process_state(TrainingOptions(device="cpu"))

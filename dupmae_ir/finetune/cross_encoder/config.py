@@ -9,10 +9,29 @@ from dupmae_ir.training.config import TrainingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoderConfig(TrainingOptions):
-    """Options of ``dupmae-ir finetune.cross_encoder``."""
+class MinedOptions:
+    """What a cross-encoder reads, in training and in scoring: mined negatives, and their passages' form."""
 
     mined: str = option(help="mined negatives (dupmae-ir finetune.mine)", group="input", metavar="FILE")
+    collection: str | None = option(
+        None, "collection the negatives were mined from, if it has moved since", group="input", metavar="PATH"
+    )
+    length: int = option(
+        192, "word pieces kept of query and passage together", group="model", above=0, only_with="teacher=cross-encoder"
+    )
+    title_separator: str = option(
+        "space",
+        "between title and text: a space, the model's separator token, or a colon",
+        group="model",
+        choices=("space", "sep", "colon"),
+        only_with="teacher=cross-encoder",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig(MinedOptions, TrainingOptions):
+    """Options of ``dupmae-ir finetune.cross_encoder``."""
+
     model: str = option(
         help="base model folder, or minilm: a sequence classifier with one or two labels keeps its head, any other "
         "encoder gets a new one",
@@ -22,21 +41,11 @@ class CrossEncoderConfig(TrainingOptions):
     output: str = option(
         help="folder of the trained model; checkpoints are kept beside it until it is complete", group="output"
     )
-    collection: str | None = option(
-        None, "collection the negatives were mined from, if it has moved since", group="input", metavar="PATH"
-    )
     limit: int = option(0, "use a random sample of N queries; 0 = all", group="input", at_least=0)
     held_out: int = option(
         0, "queries held out from training, whose loss is reported before, during and after", group="input", at_least=0
     )
     group_size: int = option(16, "passages per query: one positive, the others negatives", group="training", at_least=2)
-    length: int = option(192, "word pieces kept of query and passage together", group="model", above=0)
-    title_separator: str = option(
-        "space",
-        "between title and text: a space, the model's separator token, or a colon",
-        group="model",
-        choices=("space", "sep", "colon"),
-    )
     batch_size: int = option(8, "queries per forward pass and process", group="training", above=0)
     learning_rate: float = option(1e-5, "peak learning rate; linear warm-up and decay", group="training", above=0)
     checkpointing: bool = option(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from dupmae_ir.console import say
 from dupmae_ir.device import with_torch_threads
@@ -27,38 +28,50 @@ from dupmae_ir.finetune.cross_encoder.model import (
 from dupmae_ir.finetune.data.mined import Mined, counted, open_passages, read_mined
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.models.checkpoints.names import model_folder
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, recompute_activations, save_tokenizer
 from dupmae_ir.training.arguments import process_state, training_arguments
+from dupmae_ir.training.card import Card, write_card
 from dupmae_ir.training.checkpoints import refuse_broken_weights
 from dupmae_ir.training.distributed import DistributedJob
 from dupmae_ir.training.log import LOG, read_log
 from dupmae_ir.training.plots import keep_log
+from dupmae_ir.training.push import push
 from dupmae_ir.training.records import RECORD, deciding_settings, input_digests
 
 
 @with_torch_threads
-def run(config: CrossEncoderConfig) -> dict[str, Any] | None:
+def run(config: CrossEncoderConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any] | None:
     """Train, and write the model folder with its record, ``training.json``.
 
     Returns the result: queries, updates, last loss and the held-out queries' loss before and after, and seconds where
     the model was trained now; None in the worker processes of a distributed run. See :mod:`dupmae_ir.io.jobs` for what
     a second run returns.
+
+    ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
     state = process_state(config)
     quiet = config.quiet or not state.is_main_process
     settings = deciding_settings(config, state.num_processes, ("mined", "model", "collection"))
     single = Job(config.output, "finetune.cross_encoder", settings, lambda: _inputs(config), record=RECORD, quiet=quiet)
     with DistributedJob(single, state) as job:
-        if (result := job.finished()) is not None:
-            return result if state.is_main_process else None
-        return _train(config, job, state, quiet)
+        result = job.finished() or _train(config, job, state, callbacks, quiet)
+        if not state.is_main_process or result is None:
+            return None
+        push(job.job.target, config.push_to_hub, quiet)
+        return result
 
 
 def _inputs(config: CrossEncoderConfig) -> dict[str, str]:
     return input_digests({"mined": config.mined}, {"model": model_folder(config.model)})
 
 
-def _train(config: CrossEncoderConfig, job: DistributedJob, state: PartialState, quiet: bool) -> dict[str, Any] | None:
+def _train(
+    config: CrossEncoderConfig,
+    job: DistributedJob,
+    state: PartialState,
+    callbacks: Sequence[TrainerCallback],
+    quiet: bool,
+) -> dict[str, Any] | None:
     started = time.monotonic()
     work = job.begin()
     mined = _usable(config, quiet)
@@ -76,7 +89,7 @@ def _train(config: CrossEncoderConfig, job: DistributedJob, state: PartialState,
     before = evaluate(model, held, trainer.data_collator) if len(held) else None
     # Evaluation draws no random numbers, but loading may have.
     set_seed(config.seed)
-    trainer.train_or_resume()
+    trainer.train_or_resume(callbacks)
     model = trainer.bare
     after = evaluate(model, held, trainer.data_collator) if len(held) else None
     if not state.is_main_process:
@@ -90,9 +103,17 @@ def _train(config: CrossEncoderConfig, job: DistributedJob, state: PartialState,
         "last": log[-1]["loss"] if log else None,
     }
     made = _save(config, model, tokenizer, work)
+    write_card(made, _card(config), job.job.settings, job.job.inputs, result)
     seconds = round(time.monotonic() - started)
     published = job.publish(made, result, {"steps": trainer.state.max_steps, "seconds": seconds, "log": log})
     return None if published is None else published | {"seconds": seconds}
+
+
+def _card(config: CrossEncoderConfig) -> Card:
+    what = "A cross-encoder: it reads a query and a passage together and gives one score."
+    use = "```sh\ndupmae-ir finetune.score --mined mined.jsonl --model FOLDER --output scores.jsonl\n```"
+    title = f"Cross-encoder trained from {Path(config.model).name}"
+    return Card("finetune.cross_encoder", title, what, use, "training")
 
 
 def _save(config: CrossEncoderConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, work: Path) -> Path:
@@ -101,7 +122,7 @@ def _save(config: CrossEncoderConfig, model: PreTrainedModel, tokenizer: PreTrai
     shutil.rmtree(made, ignore_errors=True)
     with quiet_transformers():
         model.float().save_pretrained(made, safe_serialization=True)
-        tokenizer.save_pretrained(made)
+        save_tokenizer(tokenizer, made)
     for path in made.iterdir():
         path.chmod(0o644)
     keep_log(work, made / "training", Path(config.output).name)
@@ -131,9 +152,7 @@ def _trainer(
         evaluate=len(held_out) > 0,
     )
     if config.checkpointing:
-        # Transformers 5 renamed gradient_checkpointing_enable.
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
+        recompute_activations(model)
     draws = Draws(len(training), config.batch_size, steps * config.accumulate * processes, config.seed)
     return RerankerTrainer(model, tokenizer, training, draws, config.length, arguments, held_out, quiet)
 

@@ -25,6 +25,7 @@ from dupmae_ir.finetune.data.mined import (
     text_key,
 )
 from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches
+from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.types import Document
 
 ABSENT = -1
@@ -168,13 +169,19 @@ class ExampleCollator:
 
     A batch has ``query_ids``, ``query_mask``, ``document_ids`` and ``document_mask``; int64 text keys ``query_keys``
     (Q,), ``document_keys`` (D,) and ``answers`` (Q, P), padded with -1; ``group`` (Q, 1 + N), the columns of a query's
-    positive and negatives, padded with -1; and in distillation ``teacher_scores`` (Q, 1 + N).
+    positive and negatives, padded with -1; in distillation ``teacher_scores`` (Q, 1 + N); and the tensors of
+    ``lexical`` for a model with lexical OT weights.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, query_length: int, document_length: int, separator: str = " "
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        query_length: int,
+        document_length: int,
+        separator: str = " ",
+        lexical: LexicalBatches | None = None,
     ) -> None:
-        self.tokenizer, self.separator = tokenizer, separator
+        self.tokenizer, self.separator, self.lexical = tokenizer, separator, lexical
         self.query_length, self.document_length = query_length, document_length
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
@@ -193,6 +200,8 @@ class ExampleCollator:
         }
         if examples[0].scores:
             batch["teacher_scores"] = _padded([list(e.scores) for e in examples], 0.0)
+        if self.lexical is not None:
+            batch |= self.lexical([e.query for e in examples], unpadded(queries), documents, unpadded(passages))
         return batch
 
     @staticmethod
@@ -208,6 +217,12 @@ class ExampleCollator:
         return self.tokenizer(
             texts, padding=True, truncation=True, max_length=length, return_tensors="pt", return_token_type_ids=False
         )
+
+
+def unpadded(tokens: BatchEncoding) -> list[list[int]]:
+    """The ids of each text without padding."""
+    rows = zip(tokens["input_ids"].tolist(), tokens["attention_mask"].sum(1).tolist(), strict=True)
+    return [ids[:length] for ids, length in rows]
 
 
 def _key(key: int) -> int:

@@ -8,14 +8,15 @@ from dupmae_ir.command import Command
 from dupmae_ir.finetune.mine.config import MineConfig
 
 PURPOSE = """
-Mine hard negatives: search with BM25 or with a model, and keep the hits that are no positive of the query (by id or by
-text) and no copy of another negative. Reads pairs, or topics with judgements. Writes a line per query, and beside it a
-record that identifies the collection. If interrupted, run the same command to resume.
+Mine hard negatives: search with BM25, with a model or with both, and keep the hits that are no positive of the query
+(by id or by text) and no copy of another negative. Reads pairs, or topics with judgements. Writes a line per query, and
+beside it a record that identifies the collection. If interrupted, run the same command to resume.
 """
 EXAMPLES = """
 python -m dupmae_ir.finetune.mine --pairs train.jsonl --by bm25 --output mined/bm25.jsonl
 python -m dupmae_ir.finetune.mine --pairs train.jsonl --collection corpus.jsonl --by model --model models/stage1 \\
     --output mined/stage1.jsonl
+python -m dupmae_ir.finetune.mine --pairs train.jsonl --by both --model minilm --parts dense --output mined/both.jsonl
 python -m dupmae_ir.finetune.mine --topics nq/queries.jsonl --qrels nq --collection nq --by bm25 --output mined/nq.jsonl
 """
 

@@ -26,7 +26,11 @@ class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
     output: str = option(
         help="JSON lines to write; OUTPUT.meta.json records the settings", group="input", metavar="FILE"
     )
-    by: str = option(help="search with BM25 or with a model", group="input", choices=("bm25", "model"))
+    by: str = option(
+        help="search with BM25, with a model, or with both, joined by reciprocal ranks",
+        group="input",
+        choices=("bm25", "model", "both"),
+    )
     pairs: tuple[str, ...] = option((), "files of pairs, JSON lines or TSV", group="input", metavar="FILE")
     topics: str | None = option(
         None, "queries, instead of --pairs; requires --qrels and --collection", group="input", metavar="FILE"
@@ -64,7 +68,9 @@ class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
     )
     remove_query: bool = option(False, "drop the document whose id is the query's (ArguAna, Quora)", group="negatives")
     seed: int = option(0, "random seed of --negatives", group="negatives", at_least=0)
-    model: str | None = option(None, "model folder", group="search", metavar="FOLDER", only_with="by=model")
+    model: str | None = option(
+        None, "model folder", group="search", metavar="FOLDER", only_with=("by=model", "by=both")
+    )
     parts: str = option("hybrid", "parts of the model to search by", group="search", choices=tuple(PARTS))
     document_length: int | None = option(
         None, "word pieces kept per passage (default: the model's)", group="search", above=0
@@ -80,15 +86,15 @@ class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
         "much faster",
         group="compute",
         choices=ENGINES,
-        only_with="by=model",
+        only_with=("by=model", "by=both"),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.by == "model" and self.model is None:
-            raise UsageError("--by model requires --model FOLDER")
+        if self.by != "bm25" and self.model is None:
+            raise UsageError(f"--by {self.by} requires --model FOLDER")
         if self.by == "bm25" and self.title_separator:
-            raise UsageError("--title-separator applies only with --by model; BM25 ignores punctuation")
+            raise UsageError("--title-separator applies only with --by model or both; BM25 ignores punctuation")
         if self.collection == "-":
             raise UsageError("--collection - (standard input) can be read only once; give a file")
         if self.skip_top >= self.depth:

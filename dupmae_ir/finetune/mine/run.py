@@ -1,4 +1,4 @@
-"""Hard negatives for every query, from BM25 or from a model's own search.
+"""Hard negatives for every query, from BM25, from a model's own search, or from both.
 
 A negative is a passage that the search ranks high and that is no positive of the query: neither by id nor, since
 collections contain copies, by text. By default all of them are kept: the trainer samples from the list, as the papers
@@ -18,17 +18,16 @@ from typing import Any
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import pick_device, pick_dtype
-from dupmae_ir.errors import CheckpointError, InputError, UsageError
+from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.finetune.data.mined import IdTable, counted, inputs_digest, survey, text_key
 from dupmae_ir.finetune.mine.config import MineConfig
 from dupmae_ir.finetune.mine.filter import hard_negatives
 from dupmae_ir.finetune.mine.queries import MiningQuery, judged_queries, paired_queries, passages_of_pairs
-from dupmae_ir.finetune.mine.search import open_search
+from dupmae_ir.finetune.mine.search import model_digest, open_search
 from dupmae_ir.io.collections import Collection, count_and_digest
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write, sha256_file
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
-from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.types import Document, Hit, Query
 
 WINDOW = 512  #: queries searched between two saves
@@ -176,7 +175,7 @@ class _Mining:
 
 def _settings(config: MineConfig) -> dict[str, Any]:
     """The settings that decide the lines; those that do not apply to the search are None."""
-    by_model = config.by == "model"
+    by_model, by_bm25 = config.by != "bm25", config.by != "model"
     dtype = None
     if by_model:
         dtype = str(pick_dtype(config.dtype or "float32", pick_device(config.device)[0])[0]).removeprefix("torch.")
@@ -194,7 +193,7 @@ def _settings(config: MineConfig) -> dict[str, Any]:
             n: getattr(config, n) if by_model else None
             for n in ("parts", "document_length", "query_length", "title_separator")
         },
-        **{n: None if by_model else getattr(config, n) for n in ("k1", "b")},
+        **{n: getattr(config, n) if by_bm25 else None for n in ("k1", "b")},
     }
 
 
@@ -208,7 +207,7 @@ def _inputs(config: MineConfig) -> dict[str, str]:
     if config.collection:
         digests["collection"] = inputs_digest(d for _, d in count_and_digest(config.collection))
     if config.model:
-        digests["model"] = _model_digest(config.model)
+        digests["model"] = model_digest(config.model)
     return {name: digest for name, digest in digests.items() if digest}
 
 
@@ -220,11 +219,3 @@ def _files_digest(paths: Sequence[str]) -> str:
         for file in inner:
             whole.update((sha256_file(file) if file.is_file() else file.name).encode())
     return whole.hexdigest() if paths else ""
-
-
-def _model_digest(model: str) -> str:
-    if model.startswith("testing:"):
-        return model
-    if not Path(model).is_dir():
-        raise CheckpointError(f"{model}: no such model folder; give one that encode can read")
-    return folder_digest(model)

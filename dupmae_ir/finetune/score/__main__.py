@@ -8,12 +8,14 @@ from dupmae_ir.command import Command
 from dupmae_ir.finetune.score.config import ScoreConfig
 
 PURPOSE = """
-Score every query of a file of mined negatives with each of its positives and negatives by a cross-encoder: one that
-finetune.cross_encoder trained, or any sequence classifier with one or two labels. Writes a line per query,
+Score every query of a file of mined negatives with each of its positives and negatives, for distillation. The teacher
+is a cross-encoder (one that finetune.cross_encoder trained, or any sequence classifier with one or two labels), or
+fused: the lists of BM25 and of a retriever over the whole collection, which needs no training. Writes a line per query,
 {"qid": ..., "scores": {docid: score}}. If interrupted, run the same command to resume.
 """
 EXAMPLES = """
 python -m dupmae_ir.finetune.score --mined mined/stage1.jsonl --model models/teacher --output mined/teacher.jsonl
+python -m dupmae_ir.finetune.score --mined mined/both.jsonl --teacher fused --model minilm --output mined/fused.jsonl
 """
 
 

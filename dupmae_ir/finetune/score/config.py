@@ -5,25 +5,77 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dupmae_ir.config import ComputeOptions, OutputOptions, option
+from dupmae_ir.device import ENGINES
+from dupmae_ir.finetune.cross_encoder.config import MinedOptions
+from dupmae_ir.finetune.mine.config import PARTS
+from dupmae_ir.search.fusion.config import RRF_K
+
+TEACHERS = ("cross-encoder", "fused")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreConfig(ComputeOptions, OutputOptions):
+class ScoreConfig(MinedOptions, ComputeOptions, OutputOptions):
     """Options of ``dupmae-ir finetune.score``."""
 
-    mined: str = option(help="mined negatives (dupmae-ir finetune.mine)", group="input", metavar="FILE")
-    model: str = option(help="folder of the cross-encoder", group="input", metavar="FOLDER")
-    collection: str | None = option(
-        None, "collection the negatives were mined from, if it has moved since", group="input", metavar="PATH"
+    model: str = option(
+        help="folder of the cross-encoder; with --teacher fused, of a retriever, or minilm", group="input"
+    )
+    teacher: str = option(
+        "cross-encoder",
+        "what scores a pair: a cross-encoder, or BM25's and a retriever's lists over the whole collection, fused",
+        group="input",
+        choices=TEACHERS,
     )
     output: str = option(
         help="JSON lines to write; OUTPUT.meta.json records the settings", group="output", metavar="FILE"
     )
-    length: int = option(192, "word pieces kept of query and passage together", group="model", above=0)
-    title_separator: str = option(
-        "space",
-        "between title and text: a space, the model's separator token, or a colon",
-        group="model",
-        choices=("space", "sep", "colon"),
+    fusion: str = option(
+        "min-max",
+        "mean of both scores, each scaled to [0, 1] over its list; reciprocal ranks; or the sum of the raw scores, "
+        "BM25's and --dense-weight times the retriever's",
+        group="fusion",
+        choices=("min-max", "rrf", "sum"),
+        only_with="teacher=fused",
     )
-    batch_tokens: int = option(8192, "word pieces per forward pass, padding included", group="compute", above=0)
+    depth: int = option(
+        1000,
+        "hits of each list; a passage that a list lacks gets 0 from it",
+        group="fusion",
+        above=0,
+        only_with=("fusion=min-max and teacher=fused", "fusion=rrf"),
+    )
+    rrf_k: int = option(RRF_K, "added to every rank", group="fusion", at_least=0, only_with="fusion=rrf")
+    dense_weight: float = option(
+        25.0, "weight of the retriever's score", group="fusion", above=0, only_with="fusion=sum"
+    )
+    parts: str = option(
+        "dense", "parts of the retriever", group="fusion", choices=tuple(PARTS), only_with="teacher=fused"
+    )
+    document_length: int | None = option(
+        None,
+        "word pieces kept per passage (default: the retriever's)",
+        group="fusion",
+        above=0,
+        only_with="teacher=fused",
+    )
+    query_length: int | None = option(
+        None,
+        "word pieces kept per query (default: the retriever's)",
+        group="fusion",
+        above=0,
+        only_with="teacher=fused",
+    )
+    k1: float = option(0.9, "BM25: saturation of term counts", group="fusion", at_least=0, only_with="teacher=fused")
+    b: float = option(
+        0.4, "BM25: length normalisation, 0 to 1", group="fusion", at_least=0, at_most=1, only_with="teacher=fused"
+    )
+    batch_tokens: int = option(
+        8192,
+        "word pieces per forward pass, padding included",
+        group="compute",
+        above=0,
+        only_with="teacher=cross-encoder",
+    )
+    engine: str = option(
+        "auto", "impact search engine", group="compute", choices=ENGINES, only_with=("parts=hybrid", "parts=impact")
+    )

@@ -1,0 +1,192 @@
+"""``dupmae-ir adapt``: a model for a collection, from its text alone.
+
+Masked auto-encoding on the text (DupMAE, section 4: DupMAE-dagger) and contrastive training on pseudo-queries, both
+parts held to those of the start. Held-out pseudo-queries decide between the result and the start.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import TrainerCallback, set_seed
+
+from dupmae_ir.adapt.config import AdaptConfig
+from dupmae_ir.adapt.data import AdaptCollator, NumberedBatches
+from dupmae_ir.adapt.model import Start, check_lengths
+from dupmae_ir.adapt.selection import PARTS, Scores, Split, scores, split, verdict
+from dupmae_ir.adapt.trainer import AdaptTrainer
+from dupmae_ir.console import progress, say
+from dupmae_ir.device import with_torch_threads
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.finetune.data.examples import ExampleCollator
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import write_json
+from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.pretrain.collate import COLLATORS, Collator
+from dupmae_ir.pretrain.recipes import Recipe, resolve
+from dupmae_ir.pretrain.tokens import Corpus, Ragged
+from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.training.arguments import process_state, training_arguments, training_device
+from dupmae_ir.training.card import Card, write_card
+from dupmae_ir.training.log import LOG, read_log
+from dupmae_ir.training.plots import keep_log
+from dupmae_ir.training.push import push
+from dupmae_ir.training.records import deciding_settings
+from dupmae_ir.types import Document
+
+FEWEST = 10
+"""Held-out pseudo-queries below which nothing can be decided."""
+MEASURED = "measured.json"
+KEPT = "training"
+"""Folder inside an adapted model: log and plot."""
+
+
+@with_torch_threads
+def run(config: AdaptConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
+    """Adapt, and write the model folder with its record.
+
+    Returns the result: ``kept`` (``adapted`` or ``start``), nDCG@10 of both on the held-out pseudo-queries by part, the
+    p value, and counts. Interrupted, the same call continues from the last checkpoint to the same weights. See
+    :mod:`dupmae_ir.io.jobs` for what a second run returns.
+
+    ``callbacks`` are called by the trainer, after its own; they are not recorded.
+    """
+    if process_state(config).num_processes > 1:
+        raise UsageError("adapt runs in one process; start it without torchrun")
+    if "-" in config.sources():
+        raise UsageError("--corpus - (standard input) can be read only once; give a file")
+    if not config.query_weight and not config.masked_weight:
+        raise UsageError("--query-weight 0 --masked-weight 0 leaves nothing to train")
+    base = model_folder(config.model)
+    start = Start.load(base)
+    check_lengths(config, start)
+
+    def inputs() -> dict[str, str]:
+        return {"model": folder_digest(base), **config.digests()}
+
+    with Job(config.output, "adapt", _settings(config), inputs, quiet=config.quiet) as job:
+        result = job.finished() or _Adaptation(config, job, start, callbacks).run()
+        push(job.target, config.push_to_hub, config.quiet)
+        return result
+
+
+def _settings(config: AdaptConfig) -> dict[str, Any]:
+    return deciding_settings(config, 1, ("model", "corpus"))
+
+
+def _card(config: AdaptConfig) -> Card:
+    what = "A retriever adapted to a collection from its text alone, without queries or judgements."
+    use = (
+        "```sh\ndupmae-ir encode --corpus my-docs --index my-index --model FOLDER\n"
+        'dupmae-ir search --index my-index --query "how do I rotate the logs?"\n```'
+    )
+    return Card("adapt", f"{Path(config.model).name}, adapted", what, use, KEPT)
+
+
+class _Adaptation:
+    """One run, from the documents to the published folder."""
+
+    def __init__(self, config: AdaptConfig, job: Job, start: Start, callbacks: Sequence[TrainerCallback] = ()) -> None:
+        self.config, self.job, self.start, self.callbacks = config, job, start, callbacks
+        self.device = str(training_device(config.device))
+        self.started = time.monotonic()
+
+    def run(self) -> dict[str, Any]:
+        """Do what an interrupted run has left, and publish the better model."""
+        config, work = self.config, self.job.begin()
+        held = self._split()
+        before = self._measured(work, "start", self.start.folder, held)
+        if not (work / "model" / "dupmae_config.json").is_file():
+            trainer = self._trainer(held.training, work)
+            trainer.train_or_resume(self.callbacks)
+            self.start.save(self.job.fresh("model.new")).rename(work / "model")
+        after = self._measured(work, "adapted", work / "model", held)
+        decided = verdict(before, after, config.level)
+        made = work / "model" if decided.better else self.start.copied(self.job.fresh("start"))
+        result = {
+            "kept": "adapted" if decided.better else "start",
+            "start": {part: round(float(np.mean(before[part])), 4) for part in PARTS},
+            "adapted": {part: round(float(np.mean(after[part])), 4) for part in PARTS},
+            "p": decided.p,
+            "documents": len(held.training),
+            "held_out": len(held.held_out),
+            "pool": len(held.held_out) + len(held.others),
+            "kinds": dict(sorted(Counter(q.kind for q in held.held_out).items())),
+            "steps": config.steps,
+        }
+        if decided.better:
+            keep_log(work, made / KEPT, "adapt")
+            write_card(made, _card(config), self.job.settings, self.job.inputs, result)
+        published = self.job.publish(made, result, {"log": read_log(work / LOG)})
+        return published | {"seconds": round(time.monotonic() - self.started)}
+
+    def _split(self) -> Split:
+        config = self.config
+        with progress("read", "documents", quiet=config.quiet) as bar:
+            documents = []
+            for document in config.collection():
+                documents.append(document)
+                bar.update()
+        if config.limit:
+            documents = random.Random(config.seed).sample(documents, min(config.limit, len(documents)))
+        held = split(documents, config.held_out, config.pool, config.kinds, config.seed)
+        if len(held.held_out) < FEWEST:
+            raise InputError(
+                f"{', '.join(config.sources())}: {len(documents):,} documents give {len(held.held_out)} held-out "
+                f"pseudo-queries, {FEWEST} are needed; give more text, or other --kinds"
+            )
+        say(f"{len(held.training):,} documents to train on, {len(held.held_out):,} held out", config.quiet)
+        return held
+
+    def _measured(self, work: Path, name: str, folder: Path, held: Split) -> Scores:
+        """Scores of a model on the held-out pseudo-queries; an earlier run's are read."""
+        path = work / f"{name}.{MEASURED}"
+        if path.is_file():
+            found: Scores = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        say(f"measuring the {name} model on {len(held.held_out):,} pseudo-queries", self.config.quiet)
+        found = scores(folder, held, "float32", self.device)
+        write_json(path, found)
+        return found
+
+    def _trainer(self, documents: Sequence[Document], work: Path) -> AdaptTrainer:
+        config, start = self.config, self.start
+        set_seed(config.seed)
+        recipe = resolve("dupmae", "release", Recipe(length=config.length))
+        texts = [document.joined(start.config.title_separator) for document in documents]
+        lexical = start.lexical(documents)
+        pairs = ExampleCollator(
+            start.tokenizer, config.query_length, config.length, start.config.title_separator, lexical
+        )
+        masked = self._masked(texts, recipe) if config.masked_weight else None
+        collator = AdaptCollator(documents, config.kinds, pairs, masked, config.seed)
+        model = start.adapting(config, recipe, texts)
+        arguments = training_arguments(
+            config,
+            work,
+            batch_size=config.batch_size,
+            accumulate=1,
+            learning_rate=config.learning_rate,
+            steps=config.steps,
+        )
+        batches = NumberedBatches(min(config.batch_size, len(collator.rows)), config.steps)
+        return AdaptTrainer(model, collator, batches, arguments, config.quiet)
+
+    def _masked(self, texts: list[str], recipe: Recipe) -> Collator:
+        """DupMAE's collator over the texts, row by row."""
+        tokenizer, most = self.start.tokenizer, self.config.length - 2
+        out = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=most, return_attention_mask=False)
+        rows = [np.array(ids, np.int64) for ids in out["input_ids"]]
+        own = Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)], dtype=np.int64))
+        nothing, ends = Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(len(rows) + 1, np.int64)
+        corpus = Corpus("corpus", own, np.arange(len(rows)), nothing, ends, nothing, ends, Path())
+        vocabulary = Vocabulary.of(tokenizer, int(self.start.model.lm.config.vocab_size), str(self.start.folder))
+        return COLLATORS["dupmae"]([corpus], vocabulary, recipe, self.config.seed)
