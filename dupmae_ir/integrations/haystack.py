@@ -1,0 +1,104 @@
+"""A Haystack component.
+
+    from haystack import Pipeline
+    from dupmae_ir.integrations.haystack import DupmaeRetriever
+
+    pipeline = Pipeline()
+    pipeline.add_component("retriever", DupmaeRetriever("my-index", top_k=5))
+    pipeline.run({"retriever": {"query": "how do I rotate the logs?"}})
+
+The component is saved with the pipeline: its parameters are the index folder and plain values. Loading needs
+``Pipeline.loads(text, allowed_modules=["dupmae_ir.integrations.haystack"])``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from haystack import Document, component, default_from_dict, default_to_dict
+
+from dupmae_ir.errors import UsageError
+from dupmae_ir.integrations.passages import PassageSearch
+from dupmae_ir.search.config import QUERY_HITS
+
+COMPARISONS = ("==", "!=", ">", ">=", "<", "<=", "in", "not in")
+
+
+@component
+class DupmaeRetriever:
+    """Retrieves documents of an index folder by dense, impact or hybrid search.
+
+    Args:
+        index: index folder with stored texts.
+        top_k: number of documents.
+        mode: dense, impact or hybrid; None is everything that the index has.
+        filters: Haystack's filter dictionary over the stored metadata.
+    """
+
+    def __init__(
+        self, index: str | Path, top_k: int = QUERY_HITS, mode: str | None = None, filters: dict[str, Any] | None = None
+    ) -> None:
+        if top_k < 1:
+            raise UsageError(f"top_k must be at least 1, got {top_k}")
+        self.index = str(index)
+        self.top_k = top_k
+        self.mode = mode
+        self.filters = filters
+        self._search: PassageSearch | None = None
+
+    def warm_up(self) -> None:
+        """Open the index and load the model."""
+        if self._search is None:
+            self._search = PassageSearch(self.index, self.mode)
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """``{"documents": [...]}``, best first. ``filters`` and ``top_k`` replace those of the component."""
+        self.warm_up()
+        assert self._search
+        chosen = self.filters if filters is None else filters
+        passages = self._search.find(
+            query, self.top_k if top_k is None else top_k, condition(chosen) if chosen else None
+        )
+        return {
+            "documents": [Document(id=p.docid, content=p.text, meta=p.described(), score=p.score) for p in passages]
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as Haystack saves it."""
+        return default_to_dict(self, index=self.index, top_k=self.top_k, mode=self.mode, filters=self.filters)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> DupmaeRetriever:
+        """The component from what :meth:`to_dict` returned."""
+        return default_from_dict(cls, data)
+
+
+def condition(filters: dict[str, Any]) -> str:
+    """A filter dictionary of Haystack as a condition of ``--filter``.
+
+    Raises :class:`UsageError` for an operator that the condition language lacks.
+    """
+    operator = filters.get("operator")
+    if operator in ("AND", "OR"):
+        return f" {operator.lower()} ".join(f"({condition(part)})" for part in filters["conditions"])
+    if operator == "NOT":
+        return " and ".join(f"not ({condition(part)})" for part in filters["conditions"])
+    if operator not in COMPARISONS:
+        raise UsageError(f"filters: operator {operator!r} is not one of AND, OR, NOT, {', '.join(COMPARISONS)}")
+    name = str(filters["field"]).removeprefix("meta.")
+    return f"{name} {'=' if operator == '==' else operator} {_literal(filters['value'])}"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_literal, value))})"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

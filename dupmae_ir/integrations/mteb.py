@@ -1,0 +1,172 @@
+"""Models for MTEB.
+
+import mteb
+from dupmae_ir.integrations.mteb import DupmaeEncoder, DupmaeSearch
+
+mteb.evaluate(DupmaeSearch("models/mine"), mteb.get_tasks(["SciFact"]))           # both parts: retrieval tasks
+mteb.evaluate(DupmaeEncoder("models/mine"), mteb.get_tasks(["STSBenchmark"]))     # [CLS] vectors: any task
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from mteb.models.model_meta import ModelMeta, ScoringFunction
+from mteb.similarity_functions import dot_score, pairwise_dot_score
+from mteb.types import PromptType
+
+from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.run import run as encode_corpus
+from dupmae_ir.io.lines import json_lines
+from dupmae_ir.models import load_encoder
+from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.types import Encoder, Query
+
+if TYPE_CHECKING:
+    import torch
+
+Results = dict[str, dict[str, float]]
+"""Query id -> document id -> score."""
+
+
+class Rows(Protocol):
+    """A data set of MTEB: rows with ``id``, ``text`` and, for documents, ``title``."""
+
+    def __iter__(self) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+
+class DupmaeSearch:
+    """Dense, impact or hybrid retrieval, as MTEB's ``SearchProtocol``.
+
+    Args:
+        model: model folder, ``default``, or None for the embedded model.
+        mode: dense, impact or hybrid; None is everything that the model has.
+        folder: where the index of the current task is kept; None is a temporary folder.
+        device: auto, cpu, cuda, cuda:N or mps.
+        dtype: precision of the forward pass; None is the model's.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        mode: str | None = None,
+        folder: str | Path | None = None,
+        device: str = "auto",
+        dtype: str | None = None,
+    ) -> None:
+        self.model = None if model is None else str(model)
+        self.mode = mode
+        self.device = device
+        self.dtype = dtype
+        self._temporary = None if folder else TemporaryDirectory(prefix="dupmae-ir-mteb-")
+        self.folder = Path(folder or self._temporary.name)  # type: ignore[union-attr]
+        self._searcher: Searcher | None = None
+
+    def index(self, corpus: Rows, **_: Any) -> None:
+        """Encode a task's corpus into an index."""
+        path = self.folder / "corpus.jsonl"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with json_lines(path) as write:
+            for row in corpus:
+                write(_document(row))
+        index = self.folder / "index"
+        encode_corpus(
+            EncodeConfig(
+                corpus=str(path),
+                index=str(index),
+                model=self.model,
+                device=self.device,
+                dtype=self.dtype,
+                overwrite=True,
+                quiet=True,
+            )
+        )
+        self._searcher = Searcher.open(index, self.model, device=self.device)
+
+    def search(
+        self, queries: Rows, *, top_k: int, top_ranked: Mapping[str, Iterable[str]] | None = None, **_: Any
+    ) -> Results:
+        """The best ``top_k`` documents of each query; with ``top_ranked``, of those documents."""
+        assert self._searcher, "MTEB calls index before search"
+        topics = [Query(str(row["id"]), str(row["text"])) for row in queries]
+        depth = top_k if top_ranked is None else self._searcher.index.documents
+        results: Results = {}
+        for answer in self._searcher.answers(topics, max(1, depth), self.mode):
+            allowed = None if top_ranked is None else set(top_ranked.get(answer.query.qid, ()))
+            hits = [hit for hit in answer.hits if allowed is None or hit.docid in allowed]
+            results[answer.query.qid] = {hit.docid: hit.score for hit in hits[:top_k]}
+        return results
+
+    @property
+    def mteb_model_meta(self) -> ModelMeta:
+        """What MTEB records about the model."""
+        return _meta(load_encoder(self.model, device="cpu"), ["hybrid" if self.mode in (None, "hybrid") else "dense"])
+
+
+class DupmaeEncoder:
+    """The [CLS] vectors of a model, as MTEB's ``EncoderProtocol``.
+
+    Args:
+        model: model folder, ``default``, or None for the embedded model.
+        device: auto, cpu, cuda, cuda:N or mps.
+        dtype: precision of the forward pass; None is the model's.
+    """
+
+    def __init__(self, model: str | Path | None = None, *, device: str = "auto", dtype: str | None = None) -> None:
+        self.encoder = load_encoder(model, device=device, dtype=dtype, parts=("cls",))
+
+    def encode(self, inputs: Iterable[Mapping[str, Any]], *, prompt_type: Any = None, **_: Any) -> np.ndarray:
+        """(n, dim) float32 for MTEB's batches of texts; queries and documents have lengths of their own."""
+        texts = [str(text) for batch in inputs for text in batch["text"]]
+        queries = prompt_type is not None and PromptType(prompt_type) is PromptType.query
+        found = self.encoder.encode_queries(texts) if queries else self.encoder.encode_documents(texts)
+        assert found.cls is not None
+        return found.cls
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+        """(n, m) inner products."""
+        return dot_score(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+        """(n,) inner products."""
+        return pairwise_dot_score(embeddings1, embeddings2)
+
+    @property
+    def mteb_model_meta(self) -> ModelMeta:
+        """What MTEB records about the model."""
+        return _meta(self.encoder, ["dense"])
+
+
+def _document(row: Mapping[str, Any]) -> dict[str, str]:
+    text = row["body"] if "body" in row else row["text"]
+    return {"_id": str(row["id"]), "title": str(row.get("title") or ""), "text": str(text)}
+
+
+def _meta(encoder: Encoder, kinds: list[Any]) -> ModelMeta:
+    return ModelMeta(
+        loader=None,
+        name=f"dupmae-ir/{Path(encoder.name).name}",
+        revision=encoder.digest[:12],
+        release_date=None,
+        languages=None,
+        n_parameters=None,
+        memory_usage_mb=None,
+        max_tokens=encoder.settings.document_length,
+        embed_dim=encoder.dim,
+        license=None,
+        open_weights=None,
+        public_training_code=None,
+        public_training_data=None,
+        framework=["PyTorch"],
+        similarity_fn_name=ScoringFunction.DOT_PRODUCT,
+        use_instructions=False,
+        training_datasets=None,
+        model_type=kinds,
+    )

@@ -1,0 +1,68 @@
+"""Hits with their texts, as frameworks for retrieval-augmented generation want them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.errors import UsageError
+from dupmae_ir.search.config import QUERY_HITS
+from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.types import Document, Hit
+
+Texts = Mapping[str, Document] | Callable[[str], Document]
+"""Document id -> document, where the index has no texts of its own."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A hit with its text. ``metadata`` is what the index stores about the document."""
+
+    docid: str
+    score: float
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def described(self) -> dict[str, Any]:
+        """Metadata with ``docid``, ``score`` and, if there is one, ``title``, for frameworks with one dictionary."""
+        own: dict[str, Any] = {"docid": self.docid, "score": self.score}
+        return dict(self.metadata) | own | ({"title": self.title} if self.title else {})
+
+
+class PassageSearch:
+    """Searches an index and attaches texts.
+
+    Args:
+        index: index folder, or an open searcher.
+        mode: dense, impact or hybrid; None is everything that the index has.
+        texts: where documents come from; None is the text store of the index.
+
+    Raises :class:`UsageError` for an index without stored texts if ``texts`` is None.
+    """
+
+    def __init__(self, index: str | Path | Searcher, mode: str | None = None, texts: Texts | None = None) -> None:
+        self.searcher = index if isinstance(index, Searcher) else Searcher.open(index)
+        self.mode = mode
+        self.texts = texts
+        if texts is None and self.searcher.index.texts is None:
+            raise UsageError(
+                f"{self.searcher.index.path} stores no texts (it was made with --no-store-texts); give texts="
+            )
+
+    def find(self, query: str, hits: int = QUERY_HITS, condition: str | None = None) -> list[Passage]:
+        """The best ``hits`` passages for ``query`` among those that satisfy ``condition`` (as ``--filter``)."""
+        if not query.strip():
+            return []
+        options = {"filter": condition} if condition else {}
+        return [self._passage(hit) for hit in self.searcher.search(query, hits, self.mode, **options)]
+
+    def _passage(self, hit: Hit) -> Passage:
+        if self.texts is not None:
+            found = self.texts[hit.docid] if isinstance(self.texts, Mapping) else self.texts(hit.docid)
+            return Passage(hit.docid, hit.score, found.text, found.title)
+        stored = self.searcher.document(hit.docid)
+        assert stored is not None, "the constructor checked that the index stores texts"
+        return Passage(hit.docid, hit.score, stored.text, stored.title, stored.metadata)
