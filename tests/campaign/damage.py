@@ -1,7 +1,8 @@
 """Damage to an index: single bits, blocks, truncation, swapped parts and edited metadata of every file.
 
-A tiny index with every part (vectors, impacts, postings, three dense kinds) is copied and damaged in one way; a process
-opens the copy, searches it in every mode, and verifies it. A variant is *refused* (one line, when the index is opened
+Two small indexes with every part (texts, vectors, impacts, postings, three dense kinds) are copied and damaged in one
+way: one as it was encoded, and one that was changed since (further segments, deleted rows). A process opens the copy,
+searches it in every mode, reads its texts, and verifies it. A variant is *refused* (one line, when the index is opened
 or when a part is first used), gives *unchanged* answers, or gives other answers, which is a failure, as are tracebacks
 and crashes.
 """
@@ -12,28 +13,27 @@ import json
 import multiprocessing
 import random
 import shutil
+import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.encode.run import encoder_record
+from dupmae_ir.__main__ import main as dupmae_ir
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.index import verification
-from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.__main__ import VERBS
 from dupmae_ir.index.config import KINDS
-from dupmae_ir.index.dense_kinds import build_kind
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings
+from dupmae_ir.index.segments import open_index
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Query
+from tests.campaign.records import Record, Records, counted, markdown, number_of, sum_of
 
-DOCUMENTS, TERMS, QUERIES, HITS = 200, 64, 8, 10  # more documents than a search would score without candidates
+TITLE = "Damage to an index: copies are damaged in one way each, searched in every mode, and verified"
+DOCUMENTS, QUERIES, HITS = 200, 8, 10  # more documents than a search would score without candidates
 FLIPS = 8
 """Single bits flipped in each file."""
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -44,6 +44,7 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid, postings": ("hybrid", {"engine": "postings"}),
     **{f"dense, {kind}": ("dense", {"dense_index": kind}) for kind in KINDS},
 }
+TEXTS = "texts"
 VALUES: list[Any] = [None, 0, 1, -5, 2.5, "x", [], {}, ["cls"], True]
 """What each value of a JSON file is replaced by, and nothing: the key is removed."""
 VERDICTS = ("refused at open", "refused on use", "unchanged", "other answers", "traceback", "crash")
@@ -51,75 +52,141 @@ VERDICTS = ("refused at open", "refused on use", "unchanged", "other answers", "
 Damage = Callable[[Path], object]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What became of one variant; ``verified``: whether ``index verify`` found the damage."""
+def run(seconds: float, seed: int, records: Records) -> None:
+    """Damage copies until the variants or ``seconds`` are exhausted."""
+    done = {(row["index"], row["variant"]) for row in records.all}
+    with tempfile.TemporaryDirectory() as name:
+        where = Path(name)
+        indexes = {kind: (where / kind, where / f"other {kind}") for kind in ("whole", "changed")[: 1 + _can_change()]}
+        for kind, pair in indexes.items():
+            for number, folder in enumerate(pair):
+                build(folder, number, changed=kind == "changed")
+        judges = {kind: Searching(pair[0]) for kind, pair in indexes.items()}
+        end = time.monotonic() + seconds
+        try:
+            for kind, (how, variant, damage) in _alternating(indexes, seed):
+                if time.monotonic() > end:
+                    break
+                if (kind, variant) not in done:
+                    copy = where / "damaged"
+                    shutil.rmtree(copy, ignore_errors=True)
+                    shutil.copytree(indexes[kind][0], copy)
+                    damage(copy)
+                    verdict, words, verified = judges[kind].judge(copy)
+                    found = {"verdict": verdict, "words": words, "verified": int(verified)}
+                    records.add(index=kind, damage=how, variant=variant, **found)
+        finally:
+            for judge_ in judges.values():
+                judge_.close()
 
-    kind: str
-    variant: str
-    verdict: str
-    words: str
-    verified: bool
+
+def table(records: Sequence[Record]) -> str:
+    """Verdicts by kind of damage, and by index."""
+    verdicts = {name: number_of("verdict", name) for name in VERDICTS}
+    counts = {"variants": len, **verdicts, "found by verify": sum_of("verified")}
+    files = {row["variant"].partition(",")[0] for row in records if row["damage"] == "one bit flipped"}
+    size = markdown(["", "files with flipped bits"], [["of both indexes", len(files)]])
+    return "\n\n".join([counted(records, "damage", counts, "damage"), counted(records, "index", counts, "index"), size])
 
 
-def build(folder: Path, seed: int) -> None:
-    """An index with all parts; every seed has the same ids."""
-    drawn, encoder = random.Random(seed), HashingEncoder(vocabulary=TERMS)
+def is_wrong(record: Record) -> bool:
+    """Whether an index gave other answers, a traceback or a crash."""
+    return record["verdict"] not in VERDICTS[:3]
+
+
+def _can_change() -> bool:
+    return {"add", "delete"} <= set(VERBS)
+
+
+def build(folder: Path, seed: int, changed: bool) -> None:
+    """An index with all parts; every seed has the same ids. ``changed``: of two segments, with deleted rows."""
+    drawn = random.Random(seed)
     texts = [" ".join(f"v{drawn.randrange(200)}" for _ in range(drawn.randrange(2, 30))) for _ in range(DOCUMENTS)]
-    made = encoder.encode_documents(texts)
-    with IndexBuilder(folder, dim=encoder.dim, terms=encoder.terms, scale=50.0) as builder:
-        builder.add([f"d{row * 7 % DOCUMENTS}" for row in range(DOCUMENTS)], made.cls, made.ot)
-        builder.finish({"encoder": encoder_record(encoder, " ")})
-    index = IndexFolder.open(folder)
-    export_postings(index)
+    rows = [{"_id": f"d{n * 7 % DOCUMENTS}", "title": f"t{n}", "text": t, "year": n} for n, t in enumerate(texts)]
+    corpus, more = folder.with_name(f"{folder.name}.jsonl"), folder.with_name(f"{folder.name} more.jsonl")
+    first = DOCUMENTS // 2 if changed else DOCUMENTS
+    for path, part in ((corpus, rows[:first]), (more, rows[first:])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in part))
+    into = ("--index", folder, "--quiet")
+    _call("encode", "--model", "testing:hashing", "--corpus", corpus, "--scale", 50, *into)
+    _call("index", "postings", *into)
     for kind in KINDS:
-        build_kind(index, kind)
+        _call("index", "dense", "--kind", kind, *into)
+    if changed:
+        _call("index", "add", "--corpus", more, *into)
+        _call("index", "delete", "--ids", rows[3]["_id"], rows[-3]["_id"], *into)
+
+
+def _call(*words: Any) -> None:
+    assert dupmae_ir([*map(str, words)]) == 0, words
 
 
 def answers(index: Path, name: str) -> list[Any]:
-    """The lists of one configuration, with scores and certificates."""
+    """The lists of one configuration, with scores and certificates; or the stored texts."""
+    if name == TEXTS:
+        opened = open_index(index)
+        assert opened.texts is not None
+        return [(d.docid, d.title, d.text, d.metadata) for d in map(opened.texts.get, range(len(opened.texts)))]
     mode, settings = CONFIGURATIONS[name]
     drawn = random.Random(99)
     queries = [Query(str(i), " ".join(f"v{drawn.randrange(200)}" for _ in range(8))) for i in range(QUERIES)]
-    found = Searcher.open(index, HashingEncoder(vocabulary=TERMS), **settings).answers(queries, HITS, mode)
+    found = Searcher.open(index, HashingEncoder(), **settings).answers(queries, HITS, mode)
     return [([(h.docid, h.score) for h in a.hits], a.report and a.report.exact) for a in found]
 
 
-def variants(whole: Path, other: Path, seed: int) -> Iterator[tuple[str, str, Damage]]:
-    """Kind, name and action of every variant, in an order that a shorter run samples evenly."""
-    made = [*_of_bytes(whole, other, seed), *_of_metadata(whole), *_of_parts(other)]
+def _alternating(indexes: dict[str, tuple[Path, Path]], seed: int) -> Iterator[tuple[str, tuple[str, str, Damage]]]:
+    """(index, variant) of all indexes in an order that a shorter run samples evenly."""
+    made = [(kind, variant) for kind, pair in indexes.items() for variant in variants(*pair, seed)]
     random.Random(seed).shuffle(made)
-    yield from made
+    # Every kind of damage is tried often before the metadata, which has most variants, is tried out.
+    metadata = [one for one in made if one[1][0] == "metadata edited"]
+    others = [one for one in made if one[1][0] != "metadata edited"]
+    share = max(1, len(others) // max(1, len(metadata)))
+    while metadata or others:
+        yield from [others.pop() for _ in range(min(share + 1, len(others)))]
+        yield from [metadata.pop() for _ in range(min(1, len(metadata)))]
 
 
-def _of_bytes(whole: Path, other: Path, seed: int) -> Iterator[tuple[str, str, Damage]]:
+def variants(whole: Path, other: Path, seed: int) -> Iterator[tuple[str, str, Damage]]:
+    """Kind, name and action of every variant."""
+    yield from bytes_changed(whole, other, seed, FLIPS)
+    yield from _of_metadata(whole)
+    yield from _of_parts(whole, other)
+
+
+def bytes_changed(whole: Path, other: Path | None, seed: int, flips: int) -> Iterator[tuple[str, str, Damage]]:
+    """Damage to the bytes of every file below ``whole``; ``other``: a folder whose files are put in their places."""
     drawn = random.Random(seed)
     for path in sorted(p for p in whole.rglob("*") if p.is_file()):
         name, size = str(path.relative_to(whole)), path.stat().st_size
-        for bit in sorted(drawn.sample(range(8 * size), min(FLIPS, 8 * size))):
+        for bit in sorted(drawn.sample(range(8 * size), min(flips, 8 * size))):
             yield "one bit flipped", f"{name}, bit {bit}", _rewrite(name, _flipped(bit))
-        for length in sorted({0, size // 2, size - 1}):
+        for length in sorted({0, size // 2, max(0, size - 1)} - {size}):
             yield "truncated", f"{name} to {length}", _rewrite(name, lambda data, n=length: data[:n])
-        start = drawn.randrange(size)
+        start = drawn.randrange(max(1, size))
         yield "block of zeros", f"{name} from {start}", _rewrite(name, _block(start, b"\0" * 512))
         yield "block of noise", f"{name} from {start}", _rewrite(name, _block(start, drawn.randbytes(512)))
         yield "byte appended", name, _rewrite(name, lambda data: data + b"\n")
         yield "file removed", name, lambda folder, n=name: (folder / n).unlink()
-        if (other / name).is_file():
-            yield "file of another index", name, _rewrite(name, lambda _, n=name: (other / n).read_bytes())
+        if other and (other / name).is_file():
+            yield (
+                "file of another index",
+                f"{name} of another",
+                _rewrite(name, lambda _, n=name: (other / n).read_bytes()),
+            )
 
 
 def _of_metadata(whole: Path) -> Iterator[tuple[str, str, Damage]]:
-    names = ["meta.json", "postings/meta.json", *(f"cls/{kind}.json" for kind in KINDS)]
-    for name in names:
-        for key, value in json.loads((whole / name).read_text()).items():
+    for path in sorted(whole.rglob("*.json")):
+        name, record = str(path.relative_to(whole)), json.loads(path.read_text())
+        for key, value in record.items():
             yield "metadata edited", f"{name} without {key}", _edit(name, key)
             for changed in VALUES:
                 if changed != value or type(changed) is not type(value):
                     yield "metadata edited", f"{name}: {key} {changed!r}", _edit(name, key, changed)
 
 
-def _of_parts(other: Path) -> Iterator[tuple[str, str, Damage]]:
+def _of_parts(whole: Path, other: Path) -> Iterator[tuple[str, str, Damage]]:
     def swapped(*parts: str) -> Damage:
         def swap(folder: Path) -> None:
             for part in parts:
@@ -128,13 +195,13 @@ def _of_parts(other: Path) -> Iterator[tuple[str, str, Damage]]:
 
         return swap
 
-    folders = ("cls", "ot", "forward", "postings")
+    folders = [part for part in ("cls", "ot", "forward", "postings", "texts", "segments") if (whole / part).is_dir()]
     for part in folders:
-        yield "part of another index", part, swapped(part)
+        yield "part of another index", f"{part} of another", swapped(part)
     yield "part of another index", "ot and forward", swapped("ot", "forward")
     yield "part of another index", "all parts", swapped(*folders)
     for part in folders:
-        yield "part removed", part, lambda folder, p=part: shutil.rmtree(folder / p)
+        yield "part removed", f"{part} removed", lambda folder, p=part: shutil.rmtree(folder / p)
 
 
 def _rewrite(name: str, change: Callable[[bytes], bytes]) -> Damage:
@@ -171,7 +238,7 @@ def judge(folder: Path, expected: dict[str, Any]) -> tuple[str, str, bool]:
     except Exception:
         return "traceback", f"verify: {traceback.format_exc()}", False
     try:
-        IndexFolder.open(folder)
+        open_index(folder)
     except DupmaeError as e:
         return "refused at open", str(e), verified
     except Exception:
@@ -182,7 +249,7 @@ def judge(folder: Path, expected: dict[str, Any]) -> tuple[str, str, bool]:
 def _searched(folder: Path, expected: dict[str, Any]) -> tuple[str, str]:
     """The worst of all configurations; each is searched on its own."""
     refused = ""
-    for name in CONFIGURATIONS:
+    for name in (*CONFIGURATIONS, TEXTS):
         try:
             found = answers(folder, name)
         except DupmaeError as e:
@@ -191,12 +258,13 @@ def _searched(folder: Path, expected: dict[str, Any]) -> tuple[str, str]:
         except Exception:
             return "traceback", f"{name}: {traceback.format_exc()}"
         if found != expected[name]:
-            return "other answers", name
+            pairs = zip(found, expected[name], strict=False)
+            return "other answers", f"{name}: {next((pair for pair in pairs if pair[0] != pair[1]), 'fewer')}"
     return ("refused on use", refused) if refused else ("unchanged", "")
 
 
 def _work(connection: Connection, whole: Path) -> None:
-    expected = {name: answers(whole, name) for name in CONFIGURATIONS}
+    expected = {name: answers(whole, name) for name in (*CONFIGURATIONS, TEXTS)}
     connection.send("ready")
     while True:
         connection.send(judge(connection.recv(), expected))
@@ -232,37 +300,3 @@ class Searching:
         """End the process."""
         self._process.terminate()
         self._process.join()
-
-
-def run_damage(where: Path, seconds: float, seed: int = 0, most: int | None = None) -> list[Result]:
-    """Damage copies of an index in ``where`` until the variants, ``seconds`` or ``most`` are exhausted."""
-    whole, other, copy = where / "I", where / "J", where / "damaged"
-    build(whole, 1)
-    build(other, 2)
-    searching, results, began = Searching(whole), [], time.monotonic()
-    try:
-        for kind, name, damage in variants(whole, other, seed):
-            if time.monotonic() - began > seconds or len(results) == most:
-                break
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(whole, copy)
-            damage(copy)
-            results.append(Result(kind, name, *searching.judge(copy)))
-    finally:
-        searching.close()
-    return results
-
-
-def table(results: list[Result]) -> str:
-    """The counts by kind of damage, as a Markdown table."""
-    heads = ("damage", "variants", *VERDICTS, "found by verify")
-    rows = [_row(kind, [r for r in results if r.kind == kind]) for kind in sorted({r.kind for r in results})]
-    rows.append(_row("**all**", results))
-    lines = [heads, ("--", *["--:"] * (len(heads) - 1)), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _row(name: str, results: list[Result]) -> tuple[str, ...]:
-    counts = Counter(result.verdict for result in results)
-    found = sum(result.verified for result in results)
-    return (name, str(len(results)), *(str(counts[verdict]) for verdict in VERDICTS), str(found))

@@ -44,12 +44,17 @@ def finished(child: int) -> int:
 
 
 def killed_after(child: int, seconds: float) -> bool:
-    """Kill a child after ``seconds``; False if it ended before."""
+    """Kill a child and its own children after ``seconds``; False if it ended before."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if os.waitpid(child, os.WNOHANG)[0]:
             return False
         time.sleep(min(0.002, max(0.0, end - time.monotonic())))
     with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    return finished(child) < 0
+        os.killpg(child, signal.SIGKILL)
+    ended = finished(child)
+    with contextlib.suppress(ProcessLookupError):
+        while True:  # until the last of them has ended and let go of its locks
+            os.killpg(child, 0)
+            time.sleep(0.002)
+    return ended < 0

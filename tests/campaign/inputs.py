@@ -1,7 +1,7 @@
 """Bad inputs: each is one line on standard error and the right exit status, never a traceback.
 
-``python -m tests.campaign.inputs``. Files of every kind are damaged in every way, and every command gets every flag
-with a value that does not fit. A damage that leaves a valid file may be accepted.
+Files of every kind are damaged in every way, and every command gets flags with values that do not fit. A damage that
+leaves a valid file may be accepted.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import contextlib
 import gzip
 import io
 import itertools
-import json
 import shutil
-import sys
 import tempfile
+import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
-
 from making_commands import MAKING, write_inputs
 
+from tests.campaign.records import Record, Records, counted, number_of
+
+TITLE = "Bad inputs: each must be one line and the right exit status"
 Case = tuple[str, list[Any]]
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -51,22 +50,37 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def run(seconds: float = 0.0) -> dict[str, int]:
-    """Try every case; returns counts: cases, one_line, accepted, wrong. ``seconds`` is unused."""
-    del seconds
-    counts: Counter[str] = Counter(cases=0, one_line=0, accepted=0, wrong=0)
+def run(seconds: float, seed: int, records: Records) -> None:
+    """Try every case that is not in the records yet, or as many as ``seconds`` allow."""
+    del seed
+    done = {row["case"] for row in records.all}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_inputs(folder / "inputs", lambda words: _called(words)[0])
         (folder / "inputs" / "qrels.tsv").write_text("q0 0 n1 1\nq1 0 n2 1\n")
         (folder / "inputs" / "run.trec").write_text("q0 Q0 n1 1 3.5 x\nq0 Q0 n2 2 2.5 x\nq1 Q0 n2 1 1 x\n")
+        end = time.monotonic() + seconds
         for what, words in itertools.chain(_files(folder), _folders(folder), _flags(folder)):
-            status, errors = _called(words)
-            outcome = _outcome(status, errors)
-            counts.update(cases=1, **{outcome: 1})
-            if outcome == "wrong":
-                print(f"WRONG {what}: {status} {errors[-700:]}", file=sys.stderr)
-    return {name: counts[name] for name in ("cases", "one_line", "accepted", "wrong")}
+            if time.monotonic() > end:
+                break
+            if what not in done:
+                status, errors = _called(words)
+                outcome = _outcome(status, errors)
+                kind = "damaged file" if ": " in what and "flag" not in what else "flags"
+                records.add(kind=kind, case=what, outcome=outcome, words=errors[-700:] if outcome == "wrong" else "")
+
+
+def table(records: Sequence[Record]) -> str:
+    """Outcomes by kind of input."""
+    outcomes = {"one line": "one_line", "accepted": "accepted", "wrong": "wrong"}
+    return counted(
+        records, "kind", {"cases": len, **{n: number_of("outcome", v) for n, v in outcomes.items()}}, "input"
+    )
+
+
+def is_wrong(record: Record) -> bool:
+    """Whether it was a traceback, more than a line, or another exit status."""
+    return record["outcome"] == "wrong"
 
 
 def _called(words: list[Any]) -> tuple[int, str]:
@@ -202,14 +216,3 @@ def _flags(folder: Path) -> Iterator[Case]:
                 making.prepare(inputs, out)
                 yield f"{making.name} {flag} {value!r}", [*making.words(inputs, out), flag, value, "--quiet"]
                 shutil.rmtree(out)
-
-
-def main() -> int:
-    """Print the counts; 1 if a case was wrong."""
-    counts = run()
-    print(json.dumps(counts))
-    return int(bool(counts["wrong"]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

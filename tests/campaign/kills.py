@@ -1,11 +1,13 @@
 """Random SIGKILLs of every command that makes something; what it makes in the end must be what it makes undisturbed.
 
-``python -m tests.campaign.kills --seconds 600``. A trial is one output: the command is started and killed at a random
-moment, in a third of the trials more than once, and then run to its end.
+A trial is one output: the command is started and killed at a random moment, mostly more than once, and
+then run to its end. Every file is compared: those of Lucene without its random ids
+(:mod:`~tests.campaign.lucene_files`), records without moments, durations and the names of folders.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import random
@@ -13,36 +15,52 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
-
 from making_commands import MAKING, Making, write_inputs
+from stage_samples import RECIPE
 
+from dupmae_ir.finetune.stages import STATE
+from dupmae_ir.index.manifest import META, SEAL, manifest_digest
 from dupmae_ir.io.jobs import record_path
+from dupmae_ir.io.publishing import sha256_file
 from tests.campaign.forked import finished, killed_after, start
+from tests.campaign.lucene_files import comparable, is_lucene
+from tests.campaign.records import Record, Records, counted, number_of, sum_of
 
-FLEETING = ("seconds", "status", "per_second", "created", "time", "runtime", "date", "log", "resumed")
-WORK = ("encode", "encode.merging", "encode.queries", "encode.segment", "index", "finetune", "finetune.convert")
-WORK += ("finetune.mine", "finetune.score", "finetune.cross_encoder", "pretrain", "pretrain.augment", "export", "demo")
+TITLE = "Kills: every command is killed at random moments, then run to its end"
+FLEETING = ("seconds", "status", "per_second", "created", "runtime", "resumed")
+"""Ends of the keys of records that describe the run and not what it made."""
+PACKAGE = Path(importlib.import_module("dupmae_ir").__path__[0])
 
 COMPOSED = [
     Making("demo", lambda _, o: ["demo", "--model", "testing:hashing", "--output", o / "made"], "made"),
     Making(
         "collections get", lambda i, o: ["collections", "get", f"local:{i / 'beir'}", "--cache", o / "made"], "made"
     ),
+    Making(
+        "finetune, three stages",
+        lambda i, o: [
+            *("finetune", "--recipe", i / "stages.toml", "--output", o / "made"),
+            *("--set", f"model={i / 'masked_lm'}", "--set", f"teacher_base={i / 'base'}"),
+            *("--set", f"pairs={i / 'pairs.jsonl'}"),
+        ],
+        "made",
+    ),
 ]
+ROUNDS = {"demo": 8, "finetune, three stages": 4, "pretrain": 2, "finetune.cross_encoder": 2}
+"""Commands that take long are tried in every n-th round only."""
 
 
-def run(seconds: float, seed: int = 0) -> dict[str, int]:
-    """Kill for so long; returns counts: trials, kills, identical, different, failed."""
-    counts: Counter[str] = Counter(trials=0, kills=0, identical=0, different=0, failed=0)
+def run(seconds: float, seed: int, records: Records) -> None:
+    """Kill for so long."""
     rng = random.Random(seed)
-    for module in WORK:  # imported once, for all children
-        importlib.import_module(f"dupmae_ir.{module}" if "." in module else f"dupmae_ir.{module}.run")
+    for path in PACKAGE.rglob("*.py"):  # imported once, for all children
+        if path.name != "__main__.py":
+            with contextlib.suppress(ImportError):  # of an extra that is not installed
+                importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _inputs(folder / "inputs")
@@ -56,19 +74,29 @@ def run(seconds: float, seed: int = 0) -> dict[str, int]:
             content, duration = wanted[making.name]
             out = folder / f"trial{number}"
             making.prepare(folder / "inputs", out)
-            counts += _trial(making, folder / "inputs", out, content, duration, rng)
+            kills, outcome, words = _trial(making, folder / "inputs", out, content, duration, rng)
+            records.add(command=making.name, kills=kills, outcome=outcome, words=words)
             shutil.rmtree(out)
-    return {name: counts[name] for name in ("trials", "kills", "identical", "different", "failed")}
+
+
+def table(records: Sequence[Record]) -> str:
+    """Outputs and kills by command."""
+    outcomes = {name: number_of("outcome", name) for name in ("identical", "different", "failed")}
+    return counted(records, "command", {"outputs": len, "kills": sum_of("kills"), **outcomes}, "command")
+
+
+def is_wrong(record: Record) -> bool:
+    """Whether an output differed or was not made."""
+    return record["outcome"] != "identical"
 
 
 def _endlessly(rng: random.Random) -> Iterator[Making]:
-    slow = {"demo"}
     round_ = 0
     while True:
-        makings = [m for m in [*MAKING, *COMPOSED] if m.name not in slow or round_ % 10 == 9]
+        round_ += 1
+        makings = [m for m in [*MAKING, *COMPOSED] if round_ % ROUNDS.get(m.name, 1) == 0]
         rng.shuffle(makings)
         yield from makings
-        round_ += 1
 
 
 def _inputs(folder: Path) -> None:
@@ -80,6 +108,8 @@ def _inputs(folder: Path) -> None:
 
     if finished(start(written, errors)):
         raise RuntimeError(errors.read_text())
+    stages = RECIPE.format(init="pretrained").replace("length = 32", "length = 32\ndevice = 'cpu'")
+    (folder / "stages.toml").write_text(stages.replace('command = "finetune"', 'command = "finetune"\ndevice = "cpu"'))
     beir = folder / "beir"
     (beir / "qrels").mkdir(parents=True)
     rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
@@ -114,27 +144,21 @@ def _undisturbed(making: Making, folder: Path) -> tuple[dict[str, Any], float]:
     if status:
         raise RuntimeError(f"{making.name}: {out.with_name(f'{out.name}.err').read_text()[-2000:]}")
     print(f"{making.name}: {duration:.1f} s undisturbed", file=sys.stderr)
-    return contents(_whole(making, out), out, folder / "inputs"), duration
+    return contents(_whole(making, out), out), duration
 
 
 def _trial(
     making: Making, inputs: Path, out: Path, wanted: dict[str, Any], duration: float, rng: random.Random
-) -> Counter[str]:
-    counts: Counter[str] = Counter(trials=1)
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        counts["kills"] += killed_after(_begun(making, inputs, out), rng.uniform(0.05, 1.05) * duration)
-    status = finished(_begun(making, inputs, out))
-    if status:
-        counts["failed"] += 1
-        print(f"FAILED {making.name}: {out.with_name(f'{out.name}.err').read_text()[-600:]}", file=sys.stderr)
-        return counts
-    found = contents(_whole(making, out), out, inputs)
-    same = found == wanted
-    counts["identical" if same else "different"] += 1
-    if not same:
-        names = [n for n in {**found, **wanted} if found.get(n) != wanted.get(n)]
-        print(f"DIFFERENT {making.name}: {names}", file=sys.stderr)
-    return counts
+) -> tuple[int, str, str]:
+    """Number of kills, outcome, and what was different or went wrong."""
+    kills = 0
+    for _ in range(rng.choice((1, 2, 2, 3, 4))):
+        kills += killed_after(_begun(making, inputs, out), rng.uniform(0.05, 1.0) * duration)
+    if finished(_begun(making, inputs, out)):
+        return kills, "failed", out.with_name(f"{out.name}.err").read_text()[-600:]
+    found = contents(_whole(making, out), out)
+    different = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    return kills, "different" if different else "identical", ", ".join(different)
 
 
 def _whole(making: Making, out: Path) -> Path:
@@ -142,43 +166,44 @@ def _whole(making: Making, out: Path) -> Path:
     return out / "index" if making.adds_to_index else out / making.target
 
 
-def contents(target: Path, out: Path, inputs: Path) -> dict[str, Any]:
-    """File -> bytes, without what names a moment or a folder; Lucene's files, whose names are random, by their number
-    of files; and the hidden files left beside the target."""
+def contents(target: Path, out: Path) -> dict[str, Any]:
+    """File -> what must be equal, hidden files inside the target included; and the files left beside the target."""
     files = [p for p in target.rglob("*") if p.is_file()] if target.is_dir() else [target, record_path(target)]
     found: dict[str, Any] = {}
     for path in filter(Path.is_file, sorted(files)):
-        name = str(path.relative_to(target.parent))
-        if any(path.parent.glob("segments_*")):
-            if path.name == "made.json":
-                found[name] = _lasting(json.loads(path.read_text()), out, inputs)
-        elif path.suffix == ".json":
-            found[name] = _lasting(json.loads(path.read_text()), out, inputs)
-        elif path.name == "log.jsonl":
-            found[name] = [_lasting(json.loads(line), out, inputs) for line in path.read_text().splitlines()]
-        elif ".tfevents" in path.name or path.suffix in (".png", ".svg"):
-            continue  # times are part of them, and a resumed run begins another file
-        else:
-            found[name] = path.read_bytes().replace(str(out).encode(), b"OUT")
-    left = [p.name for p in target.parent.iterdir() if p.name.startswith(f".{target.name}.")]
+        if ".tfevents" in path.name or path.suffix in (".png", ".svg"):
+            continue  # times are part of them, and a resumed run begins another file of events
+        found[str(path.relative_to(target.parent))] = _content(path, out)
+    left = sorted(p.name for p in target.parent.iterdir() if p.name.startswith(f".{target.name}."))
     return {**found, "left behind": left}
 
 
-def _lasting(value: Any, out: Path, inputs: Path) -> Any:
+def _content(path: Path, out: Path) -> Any:
+    if is_lucene(path.parent) and path.name in (lucene := comparable(path.parent)):
+        return lucene[path.name]
+    if path.suffix == ".json":
+        return _lasting(_checked(path), out)
+    if path.suffix == ".jsonl" and path.name == "log.jsonl":
+        return [_lasting(json.loads(line), out) for line in path.read_text().splitlines()]
+    return path.read_bytes().replace(str(out).encode(), b"OUT")
+
+
+def _checked(path: Path) -> Any:
+    """A JSON file; of an index's record, whether its digests are those of the files, which are compared themselves."""
+    record = json.loads(path.read_text())
+    if path.name == META and SEAL in record:
+        sealed = record.pop(SEAL) == manifest_digest(record)
+        files = {n: sha256_file(path.parent / n) == r["sha256"] for n, r in record["files"].items()}
+        record |= {"files": files, "sealed": sealed}
+    if path.name == STATE:
+        for step in record.values():
+            del step["digest"]  # of the command's words, the folder's name among them
+    return record
+
+
+def _lasting(value: Any, out: Path) -> Any:
     if isinstance(value, dict):
-        return {k: _lasting(v, out, inputs) for k, v in value.items() if not k.endswith(FLEETING) and k != "work"}
+        return {k: _lasting(v, out) for k, v in value.items() if not k.endswith(FLEETING) and k != "work"}
     if isinstance(value, list):
-        return [_lasting(v, out, inputs) for v in value]
+        return [_lasting(v, out) for v in value]
     return value.replace(str(out), "OUT") if isinstance(value, str) else value
-
-
-def main() -> int:
-    """Print the counts; 1 if an output was different or a command failed."""
-    seconds = float(sys.argv[sys.argv.index("--seconds") + 1]) if "--seconds" in sys.argv else 600.0
-    counts = run(seconds, int(time.time()))
-    print(json.dumps(counts))
-    return int(bool(counts["different"] or counts["failed"]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,42 @@
-"""The campaign as a test: a sample of the damage, none of which may give other answers silently."""
+"""The campaign as a test: a sample of every part, of which nothing may be wrong."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from .damage import run_damage
+from .records import Records, markdown
 
-pytestmark = [pytest.mark.slow, pytest.mark.jvm]
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("damage", "models", "inputs", "exactness", "kills", "processes", "opens", "soak")
 
 
-def test_no_damage_gives_other_answers(tmp_path):
-    results = run_damage(tmp_path, seconds=120, most=200)
-    assert len(results) > 100
-    assert [r for r in results if r.verdict not in ("refused at open", "refused on use", "unchanged")] == []
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_a_sample_of_every_part(part, tmp_path):
+    kept = tmp_path / "records.jsonl"
+    words = ["--only", part, "--seconds", "60", "--add", str(kept)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.campaign", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert Records(part, kept).all
+
+
+def test_records_of_several_runs_are_added(tmp_path):
+    first = Records("kills", tmp_path / "r")
+    first.add(kills=2)
+    Records("soak", tmp_path / "r").add(queries=1)
+    second = Records("kills", tmp_path / "r")
+    second.add(kills=1)
+    assert [row["kills"] for row in second.all] == [2, 1]
+    assert markdown(["what", "n"], [["a", 1200]]) == "| what | n |\n| -- | --: |\n| a | 1,200 |"
