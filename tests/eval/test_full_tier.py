@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import threading
+from contextlib import redirect_stdout
+from datetime import UTC, datetime
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from standin_models import write_models, write_training
 from standins import put_licensed, stand_in, write_standins
 
 from dupmae_ir.collections import find
+from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions.__main__ import main
+from dupmae_ir.eval.regressions.cases import load
+from dupmae_ir.eval.regressions.models import read_models
+from dupmae_ir.finetune import stages
+
+RECIPES = Path(__file__).resolve().parents[2] / "eval"
 
 COMPLETED = "completed on a synthetic stand-in collection"
-USED = ("msmarco-passage-titled", "msmarco-doc", "dpr-nq", "beir-nfcorpus", "beir-arguana", "beir-bioasq")
+USED = (
+    "msmarco-passage-titled",
+    "msmarco-passage",
+    "msmarco-doc",
+    "dpr-nq",
+    "beir-nfcorpus",
+    "beir-arguana",
+    "beir-bioasq",
+)
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -111,22 +131,61 @@ REHEARSED = (
 )
 
 
-def test_a_rehearsal(run, tmp_path):
-    """RetroMAE with BM25 negatives: conversion, mining, one stage, index and search."""
-    name = "retromae.msmarco-passage/dpr-dev"
+SYSTEMS = {
+    "retromae": "retromae.msmarco-passage/dpr-dev",
+    "dupmae": "dupmae.msmarco-passage/stage2-dev",
+    "master": "master.msmarco-passage/retriever1-dev",
+    "cot-mote": "cot-mote.msmarco-passage/s1-hybrid-dev",
+}
+"""One case of each system for the rehearsal of the day; $REHEARSAL names another system or case."""
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """The steps of recipes run by their commands' functions here, which saves each the start of a process."""
+
+    def call(step: stages.Step, quiet: bool) -> dict[str, object]:
+        package, *words = step.words
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            module = import_module(package)
+            front = import_module(f"{package}.__main__") if hasattr(module, "__path__") else module
+            status = front.main([*words, "--json", "--quiet"])
+        assert status == 0, step.words
+        return json.loads(printed.getvalue().strip().splitlines()[-1])
+
+    monkeypatch.setattr(stages, "_call", call)
+
+
+def test_the_rehearsal_of_the_day(run, in_this_process, tmp_path):
+    """One system a day of the four in turn, with its real recipe: pre-training, mining, one stage, index and search."""
+    day = list(SYSTEMS)[datetime.now(UTC).toordinal() % len(SYSTEMS)]
+    chosen = os.environ.get("REHEARSAL") or day
+    name = SYSTEMS.get(chosen, chosen)
     status, report = run(name, more=("--scale", "tiny"))
-    assert status == 0
     assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]
-    stage = tmp_path / "runs/scale-tiny/training/finetune-retromae/stage1"
-    made = json.loads((stage / "training.json").read_text())["settings"]
-    given = made["title_separator"], made["query_flops"], made["batch_size"], made["document_length"]
-    assert given == ("sep", 0, 8, 140)
-    assert json.loads((stage / "dupmae_config.json").read_text())["title_separator"] == " [SEP] "
+    assert status == 0
+    trained = list((tmp_path / "runs/scale-tiny/training").glob("finetune-*/stage*/training.json"))
+    assert trained
+    for path in trained:
+        made = json.loads(path.read_text())["settings"]
+        separator = {"sep": " [SEP] ", "space": " "}[made["title_separator"]]
+        assert made["query_flops"] == 0
+        assert json.loads((path.parent / "dupmae_config.json").read_text())["title_separator"] == separator
+        assert made["title_separator"] == ("space" if ".beir/" in name else "sep")
+
+
+def test_every_system_is_rehearsed_on_some_day():
+    """The four systems of the papers, each by a case that the recipes train."""
+    known = {case.id: case for regression in load(RECIPES).values() for case in regression.cases}
+    models = read_models(read_toml(RECIPES / "models.toml"), RECIPES)
+    assert {models[known[name].model].recipe for name in SYSTEMS.values()} == {f"finetune-{name}" for name in SYSTEMS}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REHEARSED)
 def test_rehearsals(run, name):
+    """Every step as a command of its own, as a user runs them."""
     status, report = run(name, more=("--scale", "tiny"))
-    assert status == 0
     assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]
+    assert status == 0

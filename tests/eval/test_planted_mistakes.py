@@ -15,8 +15,8 @@ from dupmae_ir.encode.__main__ import main as encode_main
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.__main__ import main
 from dupmae_ir.eval.regressions.execute import Result
-from dupmae_ir.eval.regressions.report import Row, as_dict, as_junit, as_markdown, means
-from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, Status, Verdict, judge
+from dupmae_ir.eval.regressions.report import FAILED, PAPER_FAILED, Row, as_dict, as_junit, as_markdown, means
+from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, Status, Verdict, compare_means, judge
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.saving import save_model
 
@@ -189,7 +189,8 @@ def test_a_planted_mistake_fails_with_its_cause(place, tmp_path, capsys, plant, 
     options = plant(place) or []
     capsys.readouterr()
     junit = tmp_path / "junit.xml"
-    assert place.call("run", case, "--quiet", "--junit", str(junit), *options) == 1
+    status = PAPER_FAILED if plant is paper_value else FAILED
+    assert place.call("run", case, "--quiet", "--junit", str(junit), *options) == status
     printed = capsys.readouterr().err
     assert f"FAIL   {case}" in printed
     assert cause in printed
@@ -214,8 +215,10 @@ def test_a_swapped_run_fails_in_reports_and_cannot_be_accepted(place, capsys):
 def test_both_sides_have_a_status(place, capsys):
     paper_value(place)
     capsys.readouterr()
-    assert place.call("run", "tiny/dense", "--quiet", "--json") == 1
-    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    assert place.call("run", "tiny/dense", "--quiet", "--json") == PAPER_FAILED
+    made = json.loads(capsys.readouterr().out)
+    (case,) = made["cases"]
+    assert (made["passed"], made["exit_status"]) == (False, PAPER_FAILED)
     assert (case["against_paper"], case["against_accepted"], case["status"]) == ("FAIL", "OK", "FAIL")
     assert place.call("report", "tiny/dense") == 0
     (row,) = (line for line in capsys.readouterr().out.splitlines() if "| nDCG@10 |" in line)
@@ -226,7 +229,7 @@ def test_a_value_above_the_papers_passes_once_accepted(place):
     place.edit_recipe('name = "dense"\n', 'name = "dense"\npaper = {"nDCG@10" = "0.001"}\ntolerance = 0.0\n')
     assert place.call("run", "tiny/dense", "--quiet") == 0
     _forget(place.recipes / "tiny.toml", "dense")
-    assert place.call("run", "tiny/dense", "--quiet") == 1
+    assert place.call("run", "tiny/dense", "--quiet") == PAPER_FAILED
 
 
 def beir_rows(change: float = 0.0) -> tuple[cases.Regression, list[Row]]:
@@ -259,6 +262,30 @@ def test_means_and_forums_are_judged():
     assert [r.case.name for r in rows if not r.passes] == ["cqadupstack-tex"]
     missing = means(regression, [r for r in rows if r.case.name != "scifact"])
     assert any(m.status is Status.SKIP for m in missing)
+
+
+def test_means_are_judged_against_accepted_values_too():
+    """BM25's mean must equal that of the accepted values; a trained model's may differ by what its sets may."""
+    regression, rows = beir_rows()
+    accepted = {
+        r.case.id: {"configuration": r.case.configuration, "values": dict(r.result.values), "environment": {}}
+        for r in rows
+    }
+    assert not any(m.verdict("nDCG@10", ACCEPTED) for m in means(regression, rows))
+
+    def judged(change: float) -> list[Verdict]:
+        _, now = beir_rows(change)
+        known = [
+            replace(r, accepted=accepted[r.case.id], verdicts=judge(r.case, r.result, accepted[r.case.id], {}))
+            for r in now
+        ]
+        return [m.verdict("nDCG@10", ACCEPTED) for m in means(regression, known)]
+
+    assert [v.status for v in judged(0.0)] == ["OK"] * 3
+    assert [v.status for v in judged(-0.001)] == ["FAIL"] * 3
+    assert [v.reason for v in judged(-0.001)] == ["must be equal"] * 3
+    assert compare_means(0.449, 0.45, 0.002, "nDCG@10").status == "OKISH"
+    assert compare_means(0.447, 0.45, 0.002, "nDCG@10").status == "FAIL"
 
 
 def test_a_skipped_case_fails_if_it_is_required(tmp_path, capsys):
@@ -298,3 +325,84 @@ def test_tolerances_of_trained_and_fixed_rows():
     result = Result(case.id, values={measure: 0.4}, per_query={measure: {"q": 0.4}})
     (verdict,) = judge(replace(case, paper={measure: "0.402"}), result, {}, {})
     assert (verdict.against, verdict.status) == (PAPER, "OKISH")
+
+
+EVERY_TIER = ("tiny/dense", "default.cacm/bm25", "default.scifact/hybrid", "retromae.beir/scifact", "bm25.beir/scifact")
+
+
+@pytest.mark.parametrize("name", EVERY_TIER)
+def test_a_change_of_one_thing_fails_in_every_tier(name):
+    """The tiers share the verdicts: one other judgement, document, topic, weight or value is a FAIL with its cause."""
+    regression, _, case_name = name.partition("/")
+    (case,) = (c for c in cases.load(RECIPES)[regression].cases if c.name == case_name)
+    case = replace(case, measures=case.all_measures, paper={})
+    digests = {"topics": "t" * 64, "judgements": "j" * 64}
+    values = dict.fromkeys(case.all_measures, 0.5)
+    accepted = {
+        "configuration": case.configuration,
+        "collection": "d" * 64,
+        "weights": "w" * 64,
+        **digests,
+        "values": values,
+        "environment": {},
+    }
+    result = Result(
+        case.id,
+        configuration=case.configuration,
+        values=values,
+        per_query={m: {"q": v} for m, v in values.items()},
+        key={"collection": "d" * 64, "weights": "w" * 64},
+        inputs=digests,
+    )
+
+    def failures(changed: Result, expected: dict[str, object] | None = None) -> list[str]:
+        found = judge(case, changed, expected or accepted, {}, fixed=True)
+        return [v.reason for v in found if v.status is Status.FAIL]
+
+    assert failures(result) == []
+    one_judgement = replace(result, inputs={**digests, "judgements": "x" * 64})
+    one_topic = replace(result, inputs={**digests, "topics": "x" * 64})
+    assert "the judgements differ" in failures(one_judgement)[0]
+    assert "the topics differ" in failures(one_topic)[0]
+    assert "the documents differ" in failures(replace(result, key={**result.key, "collection": "x" * 64}))[0]
+    assert "the weights differ" in failures(replace(result, key={**result.key, "weights": "x" * 64}))[0]
+    expected = {**accepted, "values": dict.fromkeys(values, 0.5001)}
+    assert "must be equal" in failures(result, expected)[0]
+
+
+SMALL = [
+    ("corpus.jsonl", '"text": "', '"text": "algorithm ', "the documents differ from those of the accepted values"),
+    ("qrels/test.tsv", "\t1\n", "\t2\n", "the judgements differ from those of the accepted values"),
+    ("queries.jsonl", '"text": "', '"text": "algorithm ', "the topics differ from those of the accepted values"),
+]
+
+
+@pytest.fixture(scope="module")
+def cacm(tmp_path_factory, shared_data):
+    """(folder of collections, recipes, output) of BM25 on CACM, measured and equal to what is accepted."""
+    root = tmp_path_factory.mktemp("small")
+    shutil.copytree(shared_data / "cacm", root / "data" / "cacm")
+    shutil.copytree(RECIPES, root / "eval")
+    place = Place(root / "runs", root / "eval")
+    assert place.call("run", "default.cacm/bm25", "--collections", str(root / "data"), "--quiet") == 0
+    return root
+
+
+@pytest.mark.parametrize(("name", "old", "new", "cause"), SMALL, ids=[row[0] for row in SMALL])
+def test_one_change_of_a_real_collection_fails(cacm, tmp_path, capsys, name, old, new, cause):
+    shutil.copytree(cacm, tmp_path / "all")
+    place = Place(tmp_path / "all/runs", tmp_path / "all/eval")
+    place.edit(tmp_path / "all/data/cacm" / name, old, new)
+    capsys.readouterr()
+    assert place.call("run", "default.cacm/bm25", "--collections", str(tmp_path / "all/data"), "--quiet") == FAILED
+    assert cause in capsys.readouterr().err
+
+
+def test_one_accepted_value_of_a_real_collection_fails(cacm, tmp_path, capsys):
+    shutil.copytree(cacm, tmp_path / "all")
+    place = Place(tmp_path / "all/runs", tmp_path / "all/eval")
+    value = cases.load(place.recipes)["default.cacm"].accepted["bm25"]["values"]["R@100"]
+    place.edit(place.recipes / "default.cacm.toml", f'"R@100" = {value!r}', f'"R@100" = {value + 0.0001!r}')
+    capsys.readouterr()
+    assert place.call("run", "default.cacm/bm25", "--collections", str(tmp_path / "all/data"), "--quiet") == FAILED
+    assert "must be equal" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import runpy
 import shutil
@@ -16,6 +17,7 @@ from dupmae_ir.eval.regressions.scale import SCALES, judged_documents, sample_do
 from dupmae_ir.eval.regressions.training_plan import unstated
 from dupmae_ir.eval.regressions.workspace import Workspace
 from dupmae_ir.finetune.stages import plan
+from dupmae_ir.io.collections import read_collection
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "eval"
@@ -92,10 +94,14 @@ def test_printed_numbers_stand_in_the_papers(shared_data, copy):
     papers = shared_data.parent / "papers"
     if not papers.is_dir():
         pytest.skip("the papers' texts are not here")
-    assert audit_numbers(RECIPES, papers) == []
+    numbers = audit_numbers(RECIPES, papers)
+    assert numbers.missing == []
+    assert "\n".join(numbers.lines()) in (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     replace_in(copy / "dupmae.msmarco-passage.toml", '"RR@10" = "0.4258"', '"RR@10" = "0.4285"')
-    (found,) = audit_numbers(copy, papers)
-    assert found.startswith("dupmae.msmarco-passage/stage3-dev: RR@10 0.4285")
+    replace_in(copy / "dupmae.beir.toml", '"0.477"', '"0.747"')
+    first, second = audit_numbers(copy, papers).missing
+    assert first.startswith("dupmae.beir/mean:average-18: nDCG@10 0.747")
+    assert second.startswith("dupmae.msmarco-passage/stage3-dev: RR@10 0.4285")
 
 
 def test_the_page_of_the_audit_is_up_to_date(tmp_path):
@@ -158,7 +164,7 @@ def test_a_stage_needs_only_the_models_that_it_reads():
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_rehearsal_changes_only_what_it_says(scale, tmp_path):
     workspace, factors = Workspace(RECIPES, tmp_path), SCALES[scale]
-    allowed = {"steps", "batch_size", "accumulate", "held_out", "limit"}
+    allowed = {"steps", "batch_size", "accumulate", "held_out", "limit", "max_new_tokens"}
     for name in ("dupmae-stage3", "master-distil", "master-pretrained", "cot-mote-s2", "retromae-nq-ance"):
         model = workspace.models[name]
         for step, planned in zip(workspace.steps(model), workspace.training_plan(model), strict=True):
@@ -180,6 +186,21 @@ def test_a_sample_keeps_what_is_judged_and_a_share_of_the_rest(tmp_path):
     assert {"d7", "d4999"} <= set(kept)
     assert 400 < len(kept) < 600
     assert kept == sorted(kept, key=lambda d: int(d[1:]))
+
+
+def test_a_sample_keeps_the_format_of_its_lines(tmp_path):
+    """Tevatron's keys, and MS MARCO's four columns: id, URL, title, body."""
+    titled, documents = tmp_path / "corpus.jsonl.gz", tmp_path / "corpus.tsv"
+    with gzip.open(titled, "wt") as f:
+        f.writelines(json.dumps({"docid": f"{n}", "title": "t", "text": "x"}) + "\n" for n in range(100))
+    documents.write_text("".join(f"D{n}\thttp://x/{n}\tt\tbody\n" for n in range(100)))
+    for source, needed in ((titled, "7"), (documents, "D7")):
+        target = tmp_path / f"sample{source.suffixes[0]}"
+        sample_documents(source, target, 10, 100, {needed})
+        made = [document.docid for document in read_collection(target)]
+        assert needed in made
+        assert 3 < len(made) < 25
+    assert "http://x/7" in target.read_text()
 
 
 def test_a_sample_of_training_queries_is_whole_queries(tmp_path):

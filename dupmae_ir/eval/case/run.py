@@ -15,7 +15,7 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.registry import suggest
-from dupmae_ir.search.run import find_documents
+from dupmae_ir.search.engines import find_documents
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Hit, Qrels, Query
 
@@ -104,17 +104,21 @@ def _case(
     shown = {mode: _to_show([h.docid for h in hits], set(answers), config) for mode, hits in lists.items()}
     wanted = list(dict.fromkeys([*answers, *(docid for listed in shown.values() for docid in listed)]))
     documents = {
-        found.docid: Shown(
-            docid=found.docid,
-            grade=grades.get(found.docid),
-            ranks={mode: places[mode].get(found.docid) for mode in LISTS},
-            score=found.score,
-            dense=found.dense or 0.0,
-            impact=found.impact or 0.0,
-            matched=len(found.terms),
-            terms=tuple(found.terms[: config.terms]),
+        hit.explanation.docid: Shown(
+            docid=hit.explanation.docid,
+            grade=grades.get(hit.explanation.docid),
+            ranks={mode: places[mode].get(hit.explanation.docid) for mode in LISTS},
+            score=hit.explanation.score,
+            dense=hit.explanation.dense or 0.0,
+            impact=hit.explanation.impact or 0.0,
+            matched=len(hit.explanation.terms),
+            terms=tuple(hit.explanation.terms[: config.terms]),
+            matching=hit.words[: config.terms],
+            matching_words=len(hit.words),
+            title=hit.document.title if hit.document else "",
+            text=hit.document.text if hit.document else "",
         )
-        for found in searcher.explain_all(query.text, wanted)
+        for hit in searcher.describe(query.text, wanted)
     }
     return Case(
         qid=query.qid,

@@ -18,7 +18,8 @@ python -m dupmae_ir.eval.regressions report --format html --file regressions.htm
 RUN = """
 Run cases with the toolkit's own commands, from download to evaluation, and compare each value with the paper and with
 the last accepted value. Earlier work is reused only if configuration, weights, data, code and environment are the
-same. The exit status is 1 if a case fails, is stale, or is better than its accepted value.
+same. The exit status is 1 if a case fails, is stale, or is better than its accepted value, and 3 if values differ
+from a paper's only.
 """
 LIST = "List the cases with the papers' numbers and the accepted values."
 REPORT = "Report the results in --output beside the papers' numbers and the accepted values. Runs nothing."
@@ -37,7 +38,7 @@ def _show_run(config: RunOptions, result: dict[str, Any]) -> str:
 
 
 def _run_status(config: RunOptions, result: dict[str, Any]) -> int:
-    return 0 if config.dry_run or result["passed"] else 1
+    return 0 if config.dry_run else int(result["exit_status"])
 
 
 def _summarize_accepted(_: AcceptOptions, result: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from dupmae_ir import collections
 from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions import cases
-from dupmae_ir.eval.regressions.cases import HYPERPARAMETERS, MODELS, RECIPES, Case
+from dupmae_ir.eval.regressions.cases import HYPERPARAMETERS, MODELS, RECIPES, Case, Mean
 from dupmae_ir.eval.regressions.models import Model, read_models
 from dupmae_ir.eval.regressions.training_plan import Comparison, PlannedStep, plan_training, unstated
 
@@ -43,14 +43,26 @@ class Audit:
     agreeing: int
     deviations: Sequence[Comparison]
     problems: Sequence[str]
+    remarks: Sequence[str] = ()  #: differences that are no setting of one step
 
     def lines(self) -> list[str]:
         """The outcome as lines of Markdown."""
         head = f"{self.agreeing} hyper-parameters of the recipes equal the papers' or the released code's."
-        known = [f"* {d}" for d in self.deviations]
+        known = [f"* {words}" for words in [*_grouped(self.deviations), *self.remarks]]
         wrong = [f"* {p}" for p in self.problems]
         lines = [head, "", f"Known deviations: {len(known)}.", "", *known, ""] if known else [head, ""]
         return [*lines, f"Problems: {len(wrong)}.", "", *wrong] if wrong else [*lines, "No other differences: clean."]
+
+
+def _grouped(deviations: Sequence[Comparison]) -> list[str]:
+    """One line for each deviation, which several models may share."""
+    groups: dict[tuple[str, str, str, str], list[Comparison]] = {}
+    for one in deviations:
+        groups.setdefault((one.setting, str(one.ours), str(one.papers), one.because), []).append(one)
+    return [
+        str(found[0] if len(found) == 1 else replace(found[0], where=f"{found[0].where}, and {len(found) - 1} more"))
+        for found in groups.values()
+    ]
 
 
 class Recipes:
@@ -113,11 +125,12 @@ def audit_recipes(folder: Path) -> Audit:
     ]
     problems += [
         f"{HYPERPARAMETERS}: no model is named {' or '.join(row['models'])}"
-        for row in [*recipes.table.get("value", []), *recipes.table.get("deviation", [])]
+        for row in (row for kind in ("value", "deviation", "remark") for row in recipes.table.get(kind, []))
         if not any(fnmatchcase(m.name, pattern) for m in trained for pattern in row["models"])
     ]
     agreeing = sum(one.equal for _, one, _ in compared)
-    return Audit(agreeing, list(deviations.values()), [*problems, *separators(recipes)])
+    remarks = ["{source}: {theirs}; here {ours} ({because})".format_map(row) for row in recipes.table.get("remark", [])]
+    return Audit(agreeing, list(deviations.values()), [*problems, *separators(recipes)], remarks)
 
 
 def stated_recipes(folder: Path) -> list[Path]:
@@ -168,22 +181,39 @@ def _indexed_separator(case: Case) -> str:
     return case.encode.get("title_separator") or collections.find(case.collection).title_separator
 
 
-def audit_numbers(folder: Path, papers: Path) -> list[str]:
-    """Numbers of the cases that their paper's text does not contain, as fractions or as percentages.
+@dataclass(frozen=True)
+class Numbers:
+    """How many printed numbers were looked up in their papers' texts, and which were not found."""
 
-    Cases that cite none of :data:`TEXTS`, such as BM25's, are left out.
+    looked_up: int
+    missing: Sequence[str]
+
+    def lines(self) -> list[str]:
+        """The outcome as lines of Markdown."""
+        found = self.looked_up - len(self.missing)
+        head = f"{found} of {self.looked_up} printed numbers of `eval/*.toml` are in the texts of the papers they cite."
+        return [head, *(["", *(f"* {one}" for one in self.missing)] if self.missing else [])]
+
+
+def audit_numbers(folder: Path, papers: Path) -> Numbers:
+    """Look up the numbers of cases and means in their paper's text, as fractions or as percentages.
+
+    Those that cite none of :data:`TEXTS`, such as BM25's, are left out.
     """
     texts = {name: (papers / file).read_text(encoding="utf-8") for name, file in TEXTS.items()}
-    missing = []
+    looked_up, missing = 0, []
     for regression in cases.load(folder).values():
-        for case in regression.cases:
-            cited = [text for name, text in texts.items() if name in case.source]
+        named: list[tuple[str, Case | Mean]] = [(case.id, case) for case in regression.cases]
+        named += [(f"{regression.name}/mean:{mean.name}", mean) for mean in regression.means]
+        for name, item in named:
+            cited = [text for paper, text in texts.items() if paper in item.source]
+            looked_up += len(item.paper) if cited else 0
             missing += [
-                f"{case.id}: {measure} {value} is not in the text of {case.source}"
-                for measure, value in case.paper.items()
-                if cited and not any(_printed(str(value), text) for text in cited)
+                f"{name}: {measure} {value} is not in the text of {item.source}"
+                for measure, value in item.paper.items()
+                if cited and not any(_printed(value, text) for text in cited)
             ]
-    return missing
+    return Numbers(looked_up, missing)
 
 
 def _printed(value: str, text: str) -> bool:

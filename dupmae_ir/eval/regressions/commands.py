@@ -92,7 +92,7 @@ def _search_config(case: Case, workspace: Workspace, files: CollectionFiles) -> 
         "threads": workspace.threads,
         **search,
         case.mode: True,
-        "index": str(index_path(case, workspace)),
+        "index": [str(index_path(case, workspace))],
         "topics": str(files.queries),
         "output": str(run_path(case, workspace)),
         "quiet": workspace.quiet,

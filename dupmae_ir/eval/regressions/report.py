@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
@@ -14,10 +14,21 @@ from dupmae_ir.console import table, visible
 from dupmae_ir.eval.regressions.cases import Case, Mean, Regression
 from dupmae_ir.eval.regressions.environment import describe
 from dupmae_ir.eval.regressions.execute import Result
-from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, SIDES, Status, Verdict, compare_printed, overall
+from dupmae_ir.eval.regressions.verdict import (
+    ACCEPTED,
+    PAPER,
+    SIDES,
+    Status,
+    Verdict,
+    compare_means,
+    compare_printed,
+    overall,
+)
 
 NOT_HERE = "not run here"
 SIDE_HEADS = ("against the paper", "against accepted")
+FAILED, PAPER_FAILED = 1, 3
+"""Exit statuses: an accepted value, a check or a requirement failed; only comparisons with papers failed."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +48,15 @@ class Row:
         return overall(self.verdicts) or Status.SKIP
 
     @property
-    def passes(self) -> bool:
-        """False if somebody must look at a verdict. A value above the paper's passes once it is accepted."""
+    def failures(self) -> list[Verdict]:
+        """The verdicts that somebody must look at. A value above the paper's passes once it is accepted."""
         settled = {v.measure for v in self.verdicts if v.against == ACCEPTED and v.measure and v.status.passes}
-        return all(v.status.passes or self._is_settled(v, settled) for v in self.verdicts)
+        return [v for v in self.verdicts if not v.status.passes and not self._is_settled(v, settled)]
+
+    @property
+    def passes(self) -> bool:
+        """Whether no verdict fails."""
+        return not self.failures
 
     @staticmethod
     def _is_settled(verdict: Verdict, settled: set[str]) -> bool:
@@ -89,13 +105,22 @@ class MeanRow:
         return overall(self.verdicts) or Status.SKIP
 
     @property
-    def passes(self) -> bool:
-        """False if a mean differs from the printed one. Each of its collections must be accepted, not the mean."""
-        return all(v.status.passes or v.status is Status.BETTER for v in self.verdicts)
+    def failures(self) -> list[Verdict]:
+        """The verdicts that fail. BETTER is none: the collections behind the mean must be accepted, not the mean."""
+        return [v for v in self.verdicts if not v.status.passes and v.status is not Status.BETTER]
 
-    def verdict(self, measure: str) -> Verdict:
-        """The verdict on a measure's mean."""
-        return next(v for v in self.verdicts if v.measure in ("", measure))
+    @property
+    def passes(self) -> bool:
+        """Whether no verdict fails."""
+        return not self.failures
+
+    def verdict(self, measure: str, against: str = PAPER) -> Verdict | None:
+        """The verdict on a measure's mean against the paper or the accepted values; None if it is not compared."""
+        return next((v for v in self.verdicts if v.measure in ("", measure) and v.against in ("", against)), None)
+
+    def reasons(self, measure: str) -> str:
+        """Why the mean has its statuses, in words."""
+        return "; ".join(dict.fromkeys(v.reason for v in self.verdicts if v.measure in ("", measure) and v.reason))
 
 
 def means(regression: Regression, rows: Iterable[Row]) -> list[MeanRow]:
@@ -108,20 +133,33 @@ def means(regression: Regression, rows: Iterable[Row]) -> list[MeanRow]:
         for measure in mean.paper:
             known = {r.case.collection: v for r in rows if (v := r.measured(measure)) is not None}
             values[measure], missing = mean_over(mean.group, known)
-        mean_rows.append(MeanRow(regression.name, mean, values, missing, _judge_mean(mean, values, missing)))
+        verdicts = [*_against_printed(mean, values, missing), *_against_accepted(mean, values, rows)]
+        mean_rows.append(MeanRow(regression.name, mean, values, missing, verdicts))
     return mean_rows
 
 
-def _judge_mean(mean: Mean, values: Mapping[str, float | None], missing: Sequence[str]) -> list[Verdict]:
-    verdicts = []
+def _against_printed(mean: Mean, values: Mapping[str, float | None], missing: Sequence[str]) -> Iterator[Verdict]:
     for measure, value in values.items():
         if value is None:
             names = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
             reason = f"{len(missing)} collections missing: {names}"
-            verdicts.append(Verdict(Status.SKIP, measure, against=PAPER, reason=reason))
+            yield Verdict(Status.SKIP, measure, against=PAPER, reason=reason)
         else:
-            verdicts.append(compare_printed(mean.paper[measure], value, mean.tolerance, measure))
-    return verdicts
+            yield compare_printed(mean.paper[measure], value, mean.tolerance, measure)
+
+
+def _against_accepted(mean: Mean, values: Mapping[str, float | None], rows: Sequence[Row]) -> Iterator[Verdict]:
+    """The mean beside that of the accepted values, if every collection has one.
+
+    Its tolerance is the mean of the collections' tolerances, because one training changes all of them together.
+    """
+    for measure, value in values.items():
+        verdicts = {r.case.collection: v for r in rows if (v := r.verdict(measure, ACCEPTED))}
+        accepted = {name: v.expected for name, v in verdicts.items() if v.expected is not None}
+        expected, _ = mean_over(mean.group, accepted)
+        tolerance, _ = mean_over(mean.group, {name: verdicts[name].tolerance or 0.0 for name in accepted})
+        if value is not None and expected is not None and tolerance is not None:
+            yield compare_means(value, expected, tolerance, measure)
 
 
 def row_lines(row: Row) -> list[str]:
@@ -215,13 +253,14 @@ def as_markdown(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = (), title: s
 def _mean_lines(mean_rows: Sequence[MeanRow]) -> list[str]:
     if not mean_rows:
         return []
-    out = ["", f"| mean | measure | paper | measured | {SIDE_HEADS[0]} | reason |", "|:--|:--|--:|--:|:--|:--|"]
+    heads = " | ".join(SIDE_HEADS)
+    out = ["", f"| mean | measure | paper | measured | {heads} | reason |", "|:--|:--|--:|--:|:--|:--|:--|"]
     for row in mean_rows:
         for measure, value in row.values.items():
-            v = row.verdict(measure)
+            statuses = " | ".join(status_word(row.verdict(measure, side)) for side in SIDES)
             out.append(
                 f"| `{row.id}` ({row.mean.group}) | {measure} | {row.mean.paper[measure]} | {_digits(value)} "
-                f"| {v.status} | {v.reason} |"
+                f"| {statuses} | {row.reasons(measure)} |"
             )
     return out
 
@@ -252,13 +291,24 @@ def as_dict(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> dict[str,
             "id": m.id,
             "status": m.status,
             "passes": m.passes,
+            **{f"against_{side}": overall(m.verdicts, side) for side in SIDES},
             "verdicts": [asdict(v) for v in m.verdicts],
         }
         for m in mean_rows
     ]
-    passed = all(r.passes for r in rows) and all(m.passes for m in mean_rows)
+    status = exit_status(rows, mean_rows)
     counts = {f"against_{side}": words for side, words in side_counts(rows).items()}
-    return {"summary": summarize(rows, mean_rows), **counts, "passed": passed, "cases": cases, "means": averages}
+    head = {"summary": summarize(rows, mean_rows), **counts, "passed": status == 0, "exit_status": status}
+    return {**head, "cases": cases, "means": averages}
+
+
+def exit_status(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> int:
+    """0 if everything passes, :data:`PAPER_FAILED` if only comparisons with papers fail, else :data:`FAILED`."""
+    every: list[Row | MeanRow] = [*rows, *mean_rows]
+    failures = [v for row in every for v in row.failures]
+    if not failures:
+        return 0
+    return PAPER_FAILED if all(v.against == PAPER for v in failures) else FAILED
 
 
 def as_json(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
@@ -318,20 +368,23 @@ def status_word(verdict: Verdict | None) -> str:
 
 def reproduction(rows: Sequence[Row], mean_rows: Sequence[MeanRow]) -> str:
     """The table of docs/reproduction.md: for every number of the papers, the case that reproduces it."""
-    out = ["| paper's number | source | recipe | measured here |", "|:--|:--|:--|:--|"]
+    heads = " | ".join(SIDE_HEADS)
+    out = [f"| paper's number | source | recipe | measured here | {heads} |", "|:--|:--|:--|:--|:--|:--|"]
     for row in rows:
         for measure, printed in row.case.paper.items():
             value = row.measured(measure)
             measured = NOT_HERE if value is None else f"{value:.4f}" + ("" if row.case.compare else " (other weights)")
             what = f"{row.case.title}, {row.case.collection} {row.case.test}: {measure} **{printed}**"
-            out.append(f"| {what} | {row.case.source} | `{row.case.id}` | {measured} |")
+            statuses = " | ".join(status_word(row.verdict(measure, side)) for side in SIDES)
+            out.append(f"| {what} | {row.case.source} | `{row.case.id}` | {measured} | {statuses} |")
     for mean_row in mean_rows:
         for measure, printed in mean_row.mean.paper.items():
             value = mean_row.values[measure]
             measured = NOT_HERE if value is None else f"{value:.4f}"
+            statuses = " | ".join(status_word(mean_row.verdict(measure, side)) for side in SIDES)
             out.append(
                 f"| {mean_row.mean.name}: {measure} **{printed}** | {mean_row.mean.source} "
-                f"| `{mean_row.regression}` | {measured} |"
+                f"| `{mean_row.regression}` | {measured} | {statuses} |"
             )
     return "\n".join(out)
 

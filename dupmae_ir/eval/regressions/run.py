@@ -222,7 +222,14 @@ class Selection:
         """Shell variable -> the folder that it stands for in the commands of a page."""
         output, cache = self.options.output, str(_path(self.options.cache) or cache_folder())
         # The longest first, because the first that matches is replaced.
-        folders = {"TRAINING": f"{output}/training", "SETS": f"{cache}/collections", "OUT": output, "CACHE": cache}
+        folders = {
+            "TRAINING": f"{output}/training",
+            "SETS": f"{cache}/collections",
+            "MODELS": f"{cache}/models",
+            "FILES": f"{cache}/files",
+            "OUT": output,
+            "CACHE": cache,
+        }
         return folders | ({"DATA": self.options.collections} if self.options.collections else {})
 
     def accept(self) -> list[Case]:

@@ -18,8 +18,9 @@ from dupmae_ir.eval.regressions.training_plan import PlannedStep
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
 from dupmae_ir.finetune.stages import Step
-from dupmae_ir.io.lines import json_lines, numbered_lines
+from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.pretrain.augment.config import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig
 
 
@@ -32,18 +33,20 @@ class Scale:
     layers: int  #: layers kept of every downloaded model, from the input
     documents: int  #: documents kept of a collection: those judged, and a sample of the others
     queries: int  #: training queries kept
+    generated: int  #: most tokens of a generated text
 
     def in_words(self) -> str:
         """The factors, for the plan and the log."""
         return (
             f"updates / {self.updates:,}, batches / {self.batch}, the first {self.layers} layers of each model, about "
-            f"{self.documents:,} documents of each collection, {self.queries:,} training queries"
+            f"{self.documents:,} documents of each collection, {self.queries:,} training queries, generated texts "
+            f"of at most {self.generated} tokens"
         )
 
 
 SCALES = {
-    "tiny": Scale(updates=20_000, batch=16, layers=2, documents=2_000, queries=200),
-    "small": Scale(updates=1_000, batch=8, layers=4, documents=50_000, queries=5_000),
+    "tiny": Scale(updates=20_000, batch=16, layers=2, documents=200, queries=100, generated=8),
+    "small": Scale(updates=1_000, batch=8, layers=4, documents=50_000, queries=5_000, generated=64),
 }
 """``--scale`` -> the factors. tiny takes minutes on a CPU, small an hour on a GPU."""
 
@@ -52,8 +55,11 @@ _LAYER_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_lay
 
 
 def shrink_step(step: Step, planned: PlannedStep, scale: Scale) -> Step:
-    """The step with fewer updates of smaller batches; steps that do not train are unchanged."""
+    """The step with fewer updates of smaller batches, or shorter generated texts; other steps are unchanged."""
     config = step.config
+    if isinstance(config, AugmentConfig):
+        shortened = replace(config, max_new_tokens=min(config.max_new_tokens, scale.generated))
+        return replace(step, config=shortened)
     if not isinstance(config, PretrainConfig | FinetuneConfig | CrossEncoderConfig):
         return step
     chosen = config.recipe if isinstance(config, PretrainConfig) else config
@@ -100,14 +106,24 @@ def _layer_of(key: str) -> int:
 
 
 def sample_documents(source: Path, target: Path, count: int, total: int, needed: Collection[str]) -> None:
-    """Copy a ``corpus.jsonl`` with the documents in ``needed`` and about ``count`` others, chosen by their ids."""
+    """Copy the lines of a collection whose documents are in ``needed``, and of about ``count`` others by their ids.
+
+    The lines stay as they are: JSON with any of the usual keys for the id, or tab-separated.
+    """
     share = count / max(total, 1)
     needed = set(needed)
-    with json_lines(target) as write:
+    with atomic_write(target) as f:
         for _, line in numbered_lines(source):
-            row = json.loads(line)
-            if row["_id"] in needed or _uniform(row["_id"]) < share:
-                write(row)
+            docid = _docid(line)
+            if docid in needed or _uniform(docid) < share:
+                f.write(f"{line}\n")
+
+
+def _docid(line: str) -> str:
+    if not line.startswith("{"):
+        return line.partition("\t")[0]
+    row = json.loads(line)
+    return str(next(row[key] for key in ("id", "_id", "docid") if key in row))
 
 
 def sample_training(source: Path, target: Path, queries: int) -> None:

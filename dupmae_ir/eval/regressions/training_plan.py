@@ -24,8 +24,11 @@ from dupmae_ir.finetune.stages import Step, plan
 from dupmae_ir.pretrain.augment.config import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig
 
-OPERATIONAL = ("output", "quiet", "json", "threads", "device", "workers", "cache", "overwrite", "restart")
-"""Settings that a recipe does not state: where a command runs and what it prints, which change no result."""
+OPERATIONAL = (
+    *("output", "quiet", "json", "threads", "device", "workers", "cache", "overwrite", "restart"),
+    *("checkpointing", "report_to", "push_to_hub"),
+)
+"""Settings that a recipe does not state: where a command runs and what it prints or sends, which change no result."""
 
 RATE = 100e12
 """FLOP/s of one GPU in matrix products: a third of an A100's peak in bfloat16. Generation is taken at a tenth of it."""

@@ -188,6 +188,15 @@ def compare_printed(printed: str, value: float, tolerance: float, measure: str) 
     return Verdict(status, measure, value, float(printed), PAPER, allowed, reason)
 
 
+def compare_means(value: float, expected: float, tolerance: float, measure: str) -> Verdict:
+    """The verdict on a mean over collections against the mean of their accepted values."""
+    difference = value - expected
+    if abs(difference) <= SAME:
+        return Verdict(Status.OK, measure, value, expected, ACCEPTED, tolerance)
+    reason = f"{difference:+.4f}" if tolerance else "must be equal"
+    return Verdict(_classify(difference, tolerance), measure, value, expected, ACCEPTED, tolerance, reason)
+
+
 def _classify(difference: float, tolerance: float) -> Status:
     if abs(difference) <= tolerance:
         return Status.OKISH

@@ -189,6 +189,7 @@ class Workspace:
         return replace(
             planned,
             corpus=corpus,
+            documents=planned.documents if corpus == found.corpus else None,  # a sample's size is not in the catalogue
             queries=found.queries,
             qrels=found.qrels,
             answers=found.answers,
@@ -201,7 +202,7 @@ class Workspace:
         total = collections.find(name, self.catalogue).documents or 0
         if total <= self.scaled.documents:
             return corpus
-        target = self.folder / "collections" / f"{name}.jsonl"
+        target = self.folder / "collections" / f"{name}{Path(corpus.name.removesuffix('.gz')).suffix}"
         if not target.exists():
             judgements = [*corpus.parent.glob("qrels/*.tsv")]
             judgements += [self._file(key, "", True) for key, of in TRAINING.items() if name.startswith(of)]

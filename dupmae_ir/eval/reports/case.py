@@ -15,6 +15,7 @@ from dupmae_ir.eval.reports.tally import Tally
 
 if TYPE_CHECKING:
     from dupmae_ir.search.explain import TermShare
+    from dupmae_ir.search.words import WordShare
 
 LISTS = {"dense": "[CLS]", "impact": "OT", "hybrid": "the sum"}
 """Search mode -> what the paper calls it."""
@@ -25,7 +26,8 @@ LONGEST = 300  #: characters of a document's text that are shown, in pages
 
 @dataclass(frozen=True)
 class Shown:
-    """A document of the case. ``score`` is ``dense + impact``; ``terms`` are the strongest of ``matched``."""
+    """A document of the case. ``score`` is ``dense + impact``; ``terms`` are the strongest of ``matched`` index terms,
+    ``matching`` the strongest of ``matching_words`` words behind them."""
 
     docid: str
     grade: int | None  #: None if not judged
@@ -37,6 +39,8 @@ class Shown:
     terms: tuple[TermShare, ...]
     title: str = ""
     text: str = ""
+    matching: tuple[WordShare, ...] = ()
+    matching_words: int = 0
 
     @property
     def words(self) -> str:
@@ -104,7 +108,7 @@ def as_markdown(cases: Sequence[Case], tally: Tally | None = None) -> str:
             lines += ["", f"### {_md(_heading(case, mode, name))}", ""]
             for shown in _of(case, mode):
                 words = f" {_md(_short(shown.words))}" if shown.words else ""
-                lines += [f"- {_md(_rank_and_id(shown, mode))}.{words}", f"  Terms: {_md(_terms(shown))}"]
+                lines += [f"- {_md(_rank_and_id(shown, mode))}.{words}", f"  Words: {_md(_terms(shown))}"]
         lines.append("")
     return "\n".join(line.rstrip() for line in lines).rstrip("\n")
 
@@ -148,7 +152,7 @@ def _text_lines(case: Case) -> list[str]:
         lines += ["", _heading(case, mode, name)]
         for shown in _of(case, mode):
             lines += [f"  {_rank_and_id(shown, mode)}", *_wrapped(shown.words, "     ", 2)]
-            lines += _wrapped(f"terms: {_terms(shown)}", "     ")
+            lines += _wrapped(f"words: {_terms(shown)}", "     ")
     return lines
 
 
@@ -207,6 +211,10 @@ def _rank(rank: int | None, depth: int) -> str:
 
 
 def _terms(shown: Shown) -> str:
+    if shown.matching:
+        more = shown.matching_words - len(shown.matching)
+        listed = ", ".join(f"{w.word} {w.share:.2f}{' (expansion)' if w.expansion else ''}" for w in shown.matching)
+        return f"{listed}{f' and {more} more' if more else ''}"
     if not shown.matched:
         return "none matches"
     more = shown.matched - len(shown.terms)
@@ -220,7 +228,7 @@ def _html_list(case: Case, mode: str, name: str) -> str:
         text = f"<br>{_marked(_short(s.words), s)}" if s.words else ""
         items.append(
             f'<li value="{s.ranks[mode]}"><strong>{page.esc(s.docid)}</strong> {page.esc(_score(s, mode))}'
-            f'{_badge(case, s)}{text}<br><span class="note">terms: {page.esc(_terms(s))}</span></li>'
+            f'{_badge(case, s)}{text}<br><span class="note">words: {page.esc(_terms(s))}</span></li>'
         )
     heading = page.esc(_heading(case, mode, name))
     return "\n".join([f"<section><h3>{heading}</h3>", "<ol>", *items, "</ol></section>"])
@@ -231,8 +239,9 @@ def _badge(case: Case, shown: Shown) -> str:
 
 
 def _marked(text: str, shown: Shown) -> str:
-    """Escaped ``text`` with the words that are matched terms marked; pieces of words (``##ool``) mark nothing."""
+    """Escaped ``text`` with the matching words marked; where they are not known, the terms that are whole words."""
     words = {term.term.lower() for term in shown.terms if re.fullmatch(r"\w+", term.term)}
+    words |= {one for word in shown.matching for one in (word.word, *word.text_words)}
     pieces = re.split(r"(\w+)", text)
     return "".join(f"<mark>{page.esc(p)}</mark>" if p.lower() in words else page.esc(p) for p in pieces)
 
