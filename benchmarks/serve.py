@@ -1,0 +1,379 @@
+"""Requests per second and latencies of dupmae-ir serve, a plain FastAPI loop over the Searcher, and Pyserini's server.
+
+    python benchmarks/serve.py --index I --topics queries.jsonl                  # 1, 8 and 64 clients
+    python benchmarks/serve.py --index I --topics queries.jsonl --repeated       # each query again and again
+    python benchmarks/serve.py --index I --topics queries.jsonl --soak 1800      # memory under load, with exchanges
+
+Each server is a process of its own on loopback; the clients of this process keep one connection each and send the next
+query when the answer is there. Runs are interleaved: in every round each server has its turn, and a ratio is the median
+of the ratios within a round. Other work on the machine takes time from a server but hardly adds to its processor time,
+so requests per processor-second are given too.
+
+dupmae-ir keeps no encodings (``--query-cache 0``) and every query has a number of its own, so each is encoded. With
+``--repeated`` the texts come again and again, and dupmae-ir has its default cache.
+
+Hybrid search: ours and the plain loop, one ``def`` route that calls ``searcher.search``, as a first server is written;
+once with as many threads for a query as ours, and once with one thread, since FastAPI runs the calls side by side.
+Impact search: ours and Pyserini 1.6's REST server over the impacts of the same index with the same query encoder. Its
+controller is given the index as one more entry, and empty documents, since it would download a collection otherwise.
+
+Gate: the peers' lists have the same documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from harness import Claim, report
+
+from dupmae_ir import read_topics
+
+PLAIN = """
+import sys, uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+from dupmae_ir import Searcher
+app, searcher = FastAPI(), Searcher.open(
+    sys.argv[1], engine="auto", threads=int(sys.argv[3]), dtype=sys.argv[4] if len(sys.argv) > 4 else None
+)
+class Asked(BaseModel):
+    query: str
+    hits: int = 10
+@app.post("/search")
+def search(asked: Asked):
+    return [{"docid": h.docid, "score": h.score} for h in searcher.search(asked.query, asked.hits)]
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
+"""
+PYSERINI = """
+import sys, types
+from dupmae_ir import pyserini
+pyserini.start_jvm()
+import pyserini.search.lucene as lucene
+# Needed for pictures alone, from a package that Pyserini does not install.
+absent = types.ModuleType("pyserini.encode.optional._uniir")
+absent.UniIRQueryEncoder = None
+sys.modules[absent.__name__] = absent
+from pyserini.server import models
+# The controller downloads MS MARCO when it is imported; its index is ours instead.
+lucene.LuceneSearcher.from_prebuilt_index = classmethod(lambda cls, name, *a, **k: None)
+from pyserini.server import search_controller as module
+from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
+queries = DupmaeQueryEncoder.for_index(sys.argv[1])
+searcher = lucene.LuceneImpactSearcher(sys.argv[1] + "/ot", queries.impact, min_idf=-1)
+controller = module.get_controller()
+controller.indexes["mine"] = models.IndexConfig("mine", searcher, index_type="impact", base_index="none")
+controller.get_document = lambda docid, index: {"contents": ""}
+import uvicorn
+from pyserini.server.rest.app import app
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``body``: of a request, with a place for the query. ``threads``: of a query; None: as the command line says."""
+
+    search: str
+    route: str
+    body: str
+    threads: int | None = None
+
+
+PLAIN_BODY = '{"query": %s, "hits": 10}'
+ALONE = "plain loop, 1 thread a query"
+PYSERINI_NAME = "Pyserini 1.6, impact"
+SERVERS = {
+    "dupmae-ir": Kind("hybrid", "/api/search", '{"query": %s, "hits": 10, "mode": "hybrid"}'),
+    "plain loop": Kind("hybrid", "/search", PLAIN_BODY),
+    ALONE: Kind("hybrid", "/search", PLAIN_BODY, threads=1),
+    "dupmae-ir, impact": Kind("impact", "/api/search", '{"query": %s, "hits": 10, "mode": "impact"}'),
+    PYSERINI_NAME: Kind("impact", "/v1/indexes/mine/search", PLAIN_BODY),
+}
+"""Each but the first of a search is a peer of the first."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the clients of one turn measured. ``work``: the server's processor seconds."""
+
+    latencies: list[float]
+    seconds: float
+    work: float
+
+    @property
+    def per_second(self) -> float:
+        """Requests per second."""
+        return len(self.latencies) / self.seconds
+
+    @property
+    def per_processor_second(self) -> float:
+        """Requests per second of processor time."""
+        return len(self.latencies) / max(self.work, 0.01)
+
+
+@dataclass
+class Server:
+    """A server that runs, and what its clients measured: number of clients -> each turn."""
+
+    name: str
+    port: int
+    process: subprocess.Popen[bytes]
+    turns: dict[int, list[Turn]] = field(default_factory=dict)
+
+    @property
+    def work(self) -> float:
+        """Processor seconds of the process so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def command(name: str, args: argparse.Namespace, index: str, port: int) -> list[str]:
+    chosen = SERVERS[name].threads
+    threads = str(args.threads if chosen is None else chosen)
+    if not name.startswith("dupmae-ir"):
+        code = PYSERINI if name == PYSERINI_NAME else PLAIN
+        return [sys.executable, "-c", code, index, str(port), threads, *([args.dtype] if args.dtype else [])]
+    flags = ["--threads", threads, "--quiet", *(["--dtype", args.dtype] if args.dtype else [])]
+    flags += [] if args.repeated else ["--query-cache", "0"]
+    return [sys.executable, "-m", "dupmae_ir", "serve", "--index", index, "--port", str(port), *flags]
+
+
+@contextmanager
+def started(name: str, args: argparse.Namespace, index: str) -> Iterator[Server]:
+    """The server, once it listens."""
+    port = free_port()
+    process = subprocess.Popen(command(name, args, index, port))
+    try:
+        for _ in range(1800):
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            if process.poll() is not None:
+                sys.exit(f"the server {name!r} ended with status {process.returncode}")
+            time.sleep(0.1)
+        yield Server(name, port, process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def ask(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str) -> Any:
+    """The answer to one query."""
+    kind = SERVERS[server.name]
+    content = (kind.body % json.dumps(text)).encode()
+    head = f"POST {kind.route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+    answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    assert answer.startswith("http/1.1 200"), answer
+    length = int(answer.partition("content-length:")[2].partition("\r\n")[0])
+    return json.loads(await reader.readexactly(length))
+
+
+async def client(server: Server, texts: Iterator[str], until: float, pause: float) -> list[float]:
+    """Seconds of each answer of one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    times = []
+    while time.perf_counter() < until:
+        sent = time.perf_counter()
+        assert await ask(server, reader, writer, next(texts)), "an empty answer"
+        times.append(time.perf_counter() - sent)
+        await asyncio.sleep(pause)
+    writer.close()
+    return times
+
+
+async def load(server: Server, clients: int, texts: Iterator[str], seconds: float, pause: float = 0) -> Turn:
+    """The load of ``clients`` clients for ``seconds``; each pauses after an answer."""
+    begun, work = time.perf_counter(), server.work
+    every = await asyncio.gather(*(client(server, texts, begun + seconds, pause) for _ in range(clients)))
+    return Turn([t for one in every for t in one], time.perf_counter() - begun, server.work - work)
+
+
+def endless(texts: Sequence[str], numbered: bool) -> Iterator[str]:
+    """The texts again and again; ``numbered``: each with a number, so that no text comes twice."""
+    for number in count():
+        text = texts[number % len(texts)]
+        yield f"{text} {number}" if numbered else text
+
+
+async def documents(server: Server, texts: Sequence[str]) -> list[list[str]]:
+    """The ids of each list."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    answers = [await ask(server, reader, writer, text) for text in texts]
+    writer.close()
+    lists = [a if isinstance(a, list) else a["candidates"] if "candidates" in a else a["results"][0] for a in answers]
+    return [[hit["docid"] for hit in (found["hits"] if isinstance(found, dict) else found)] for found in lists]
+
+
+def same_lists(servers: Sequence[Server], texts: Sequence[str]) -> str:
+    """Compare the lists of each server with the first one's of the same search, and say how many are equal. Exits if
+    more than one in ten differs: rounding may order documents of almost equal scores differently."""
+    firsts: dict[str, list[list[str]]] = {}
+    found = []
+    for server in servers:
+        lists = asyncio.run(documents(server, texts))
+        first = firsts.setdefault(SERVERS[server.name].search, lists)
+        if lists is not first:
+            equal = sum(a == b for a, b in zip(lists, first, strict=True))
+            if equal < 0.9 * len(texts):
+                sys.exit(f"{server.name}: only {equal} of {len(texts)} lists are the same")
+            found.append(f"{server.name}: {equal} of {len(texts)} lists have the same documents in the same order")
+    return "; ".join(found)
+
+
+def percentile(times: list[float], part: float) -> float:
+    return sorted(times)[min(len(times) - 1, int(part * len(times)))]
+
+
+def measure(servers: Sequence[Server], args: argparse.Namespace, texts: Iterator[str]) -> None:
+    """Rounds of all servers in turns, after one that does not count."""
+    for server in servers:
+        asyncio.run(load(server, 8, texts, 2))
+    for clients in args.clients:
+        for _ in range(args.rounds):
+            for server in servers:
+                turn = asyncio.run(load(server, clients, texts, args.seconds))
+                server.turns.setdefault(clients, []).append(turn)
+                print(f"{clients} clients, {server.name}: {turn.per_second:.1f}/s", file=sys.stderr, flush=True)
+
+
+def ratio(ours: Sequence[Turn], peer: Sequence[Turn], rate: str) -> float:
+    """How many times as many requests ours answers: the median over the rounds."""
+    return statistics.median(getattr(o, rate) / getattr(p, rate) for o, p in zip(ours, peer, strict=True))
+
+
+HEADER = ["clients, server", "queries/s", "ours", "queries per processor-second", "ours", "p50 ms", "p95 ms", "p99 ms"]
+
+
+def table_rows(servers: Sequence[Server]) -> list[list[str]]:
+    """A row for each number of clients and server; ``ours``: times as many queries by the first of the same search."""
+    rows = []
+    firsts = {SERVERS[s.name].search: s for s in reversed(servers)}
+    for clients in servers[0].turns:
+        for server in servers:
+            first, turns = firsts[SERVERS[server.name].search].turns[clients], server.turns[clients]
+            row = [f"{clients}, {server.name}"]
+            for rate in ("per_second", "per_processor_second"):
+                times = "" if turns is first else f"{ratio(first, turns, rate):.2f}x"
+                row += [f"{statistics.median(getattr(t, rate) for t in turns):,.1f}", times]
+            every = [latency for turn in turns for latency in turn.latencies]
+            rows.append(row + [f"{1000 * percentile(every, part):,.0f}" for part in (0.5, 0.95, 0.99)])
+    return rows
+
+
+def claims(servers: Sequence[Server], case: str, gate: str, note: str) -> list[Claim]:
+    """Hybrid search at 8 clients against the better plain loop, by the clock and by processor time."""
+    ours, *peers = [s for s in servers if SERVERS[s.name].search == "hybrid"]
+    if 8 not in ours.turns:
+        return []
+    turns = ours.turns[8]
+    p99 = 1000 * percentile([latency for turn in turns for latency in turn.latencies], 0.99)
+    found = []
+    for what, rate in (("queries a second", "per_second"), ("queries a processor-second", "per_processor_second")):
+        times, peer = min((ratio(turns, s.turns[8], rate), s.name) for s in peers)
+        what = f"{case}, 8 clients, {what} (p99 {p99:.0f} ms)"
+        found.append(Claim(ROW, what, ours.name, peer, times, 3, gate=gate, note=note))
+    return found
+
+
+ROW = 19
+NOTE = "the encoder's products take most of a request, and a batch of 8 computes them about twice as fast as one query"
+
+
+def compare(args: argparse.Namespace, texts: Sequence[str]) -> None:
+    """Measure, print and save."""
+    names = [n for n, kind in SERVERS.items() if kind.search == "hybrid" or not (args.no_pyserini or args.repeated)]
+    names = [n for n in names if n != ALONE or args.threads != 1]
+    busy = os.getloadavg()[0]
+    with ExitStack() as stack:
+        servers = [stack.enter_context(started(name, args, args.index)) for name in names]
+        gate = same_lists(servers, texts[:20])
+        measure(servers, args, endless(texts, numbered=not args.repeated))
+    rows = table_rows(servers)
+    for row in [HEADER, [":--", *["--:"] * (len(HEADER) - 1)], *rows]:
+        print(f"| {' | '.join(row)} |")
+    by_clients = {
+        f"{clients} clients: queries_per_second": {
+            s.name: round(statistics.median(t.per_second for t in s.turns[clients]), 1) for s in servers
+        }
+        for clients in args.clients
+    }
+    note = f"other work on the machine before: load average {busy:.0f} on {os.cpu_count()} cores"
+    case, note = ("serve, repeated queries", note) if args.repeated else ("serve", f"{NOTE}; {note}")
+    found = claims(servers, case, gate, note)
+    name = "serve_repeated" if args.repeated else "serve_bfloat16" if args.dtype == "bfloat16" else "serve"
+    report(name, found, {}, args, {"table": {"header": HEADER, "rows": rows}, **by_clients})
+
+
+def resident(pid: int) -> float:
+    """Memory of a process, MB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def soak(args: argparse.Namespace, texts: Sequence[str]) -> dict[str, Any]:
+    """Some clients for a long time; every ten seconds the index is exchanged for an identical copy of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [shutil.copytree(args.index, Path(folder, name)) for name in ("a", "b")]
+        link = Path(folder, "live")
+        link.symlink_to(copies[0])
+        with started("dupmae-ir", args, str(link)) as server:
+            memory, requests, begun, queries = [], 0, time.perf_counter(), endless(texts, not args.repeated)
+            while (elapsed := time.perf_counter() - begun) < args.soak:
+                turn = asyncio.run(load(server, args.clients[0], queries, 10, args.pause))
+                requests += len(turn.latencies)
+                memory.append(round(resident(server.process.pid), 1))
+                print(f"{elapsed + 10:6.0f} s  {requests:8d} requests  {memory[-1]:8.1f} MB", flush=True)
+                new = link.with_name("new")
+                new.symlink_to(copies[len(memory) % 2])
+                new.replace(link)
+    third = len(memory) // 3 or 1
+    thirds = [round(statistics.mean(memory[start : start + third]), 1) for start in (0, third, 2 * third)]
+    return {"seconds": args.soak, "requests": requests, "exchanges": len(memory), "mb_by_thirds": thirds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--index", required=True, help="index folder, with postings")
+    parser.add_argument("--topics", required=True, help="queries, in any format that search reads")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each server")
+    parser.add_argument("--seconds", type=float, default=5, help="of a turn")
+    parser.add_argument("--threads", type=int, default=0, help="of each server's searches; 0 = all processors")
+    parser.add_argument("--dtype", help="precision of the query encoder; without it, the index's")
+    parser.add_argument("--repeated", action="store_true", help="each query again and again, with the default cache")
+    parser.add_argument("--soak", type=float, default=0, help="seconds under load instead of a comparison")
+    parser.add_argument("--pause", type=float, default=0, help="seconds that a client waits after an answer in a soak")
+    parser.add_argument("--no-pyserini", action="store_true", help="without Pyserini's server")
+    parser.add_argument("--no-save", action="store_true", help="print only; keep the saved record")
+    args = parser.parse_args()
+    texts = [query.text for query in read_topics(args.topics)]
+    if args.soak:
+        print(json.dumps(soak(args, texts)))
+    else:
+        compare(args, texts)
+
+
+if __name__ == "__main__":
+    main()
