@@ -1,12 +1,15 @@
 """dupmae_ir: pre-train, fine-tune, encode, search and evaluate masked-auto-encoder retrievers.
 
-The public names are imported on first use, so ``import dupmae_ir`` is instant and does not start a JVM.
+The public names are imported on first use, so ``import dupmae_ir`` is instant and does not start a JVM. It makes a
+later ``import pyserini`` start a suitable one (see :mod:`dupmae_ir.integrations.pyserini`).
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from dupmae_ir.integrations.pyserini import install as _install
 
 if TYPE_CHECKING:
     from dupmae_ir.errors import DupmaeError as DupmaeError
@@ -51,6 +54,9 @@ _NAMES = {
     "write_run": "io.runs",
 }
 __all__ = sorted(_NAMES)
+
+
+_install()
 
 
 def __getattr__(name: str) -> Any:

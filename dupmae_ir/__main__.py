@@ -16,6 +16,7 @@ COMMANDS = {
         "doctor": "check this machine and show how to fix problems",
     },
     "collections": {"collections": "list, download, verify and prepare MS MARCO, TREC DL, NQ, TriviaQA and BEIR"},
+    "models": {"models": "list the models that commands accept by name; download one"},
     "index and search": {
         "encode": "encode a collection into an index: dense vectors and term impacts in one pass",
         "encode.merge": "merge the indexes of all shards of a collection",
@@ -23,7 +24,9 @@ COMMANDS = {
         "encode.segment": "split long documents into overlapping passages, for search --max-passage",
         "index": "build BM25, quantised dense and postings indexes; show and verify an index",
         "search": "search an index: dense, impact, or their exact sum (hybrid)",
+        "backend": "load an index into a search engine: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch",
         "search.fusion": "fuse run files by ranks or scores",
+        "serve": "serve indexes: a REST API, a page that shows why each hit was found, tools for assistants (MCP)",
     },
     "evaluate": {
         "eval": "evaluate runs with trec_eval's measures, significance tests and an HTML report",
@@ -41,7 +44,8 @@ COMMANDS = {
         "finetune.convert": "convert published training data (MS MARCO, DPR, BEIR, Tevatron, ...)",
         "finetune.mine": "mine hard negatives with BM25 or with a model",
         "finetune.cross_encoder": "train a cross-encoder on mined negatives, as a teacher for distillation",
-        "finetune.score": "score mined positives and negatives with a cross-encoder",
+        "finetune.score": "score mined positives and negatives with a cross-encoder or with fused lists",
+        "adapt": "adapt a model to a collection from its text alone",
         "export": "export a model for sentence-transformers",
     },
 }

@@ -40,7 +40,8 @@ class Command:
     show: Callable[[Any, Any], str] | None = None
     as_json: Callable[[Any, Any], str] | None = None
     resumes: bool = False  #: an interrupted run is continued by the same command
-    packages: tuple[str, ...] = ()  #: packages of the extra ``train`` that ``work`` imports
+    packages: tuple[str, ...] = ()  #: packages of ``extra`` that ``work`` imports
+    extra: str = "train"  #: the extra that installs ``packages``
     status: Callable[[Any, Any], int] | None = None
     epilog: str = ""
 
@@ -53,14 +54,14 @@ class Command:
         parser = Parser(self.verb, self.purpose, self.examples)
         parser.epilog = self.epilog or None
         config: Any = parse(parser, self.config, argv)
-        need_packages(f"dupmae-ir {self.verb}", self.packages)
+        need_packages(f"dupmae-ir {self.verb}", self.packages, self.extra)
         result = load(self.work)(config)
         if result is None:
             return 0
         if self.summarize and (text := self.summarize(config, result)):
             say(text, config.quiet)
         if text := self._printed(config, result):
-            show(text)
+            show(text, emphasis=not config.json)
         return self.status(config, result) if self.status else 0
 
     def _printed(self, config: Any, result: Any) -> str:

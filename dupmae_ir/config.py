@@ -413,11 +413,12 @@ class _Gather(argparse.Action):
 
 
 def _unwrap(hint: Any) -> tuple[Any, bool, bool]:
-    """``str | None`` -> (str, True, False); ``tuple[int, ...]`` -> (int, False, True)."""
+    """``str | None`` -> (str, True, False); ``tuple[int, ...]`` -> (int, False, True); one or more, as in
+    ``str | tuple[str, ...]``, -> (str, False, True)."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         inner = [a for a in typing.get_args(hint) if a is not type(None)]
-        kind, _, many = _unwrap(inner[0])
-        return kind, True, many
+        kind, _, many = _unwrap(inner[-1])
+        return kind, type(None) in typing.get_args(hint), many
     if typing.get_origin(hint) is tuple:
         return typing.get_args(hint)[0], False, True
     return hint, False, False
@@ -427,6 +428,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     kind, optional, many = _unwrap(hint)
     if value is None and optional:
         return None
+    if many and isinstance(hint, types.UnionType) and isinstance(value, kind):
+        return value  # one of "one or more"
     if many:
         if not isinstance(value, list | tuple):
             raise UsageError(f"{where}: expected a list, got {value!r}")

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -66,14 +66,40 @@ def visible(text: object, breaks: bool = False) -> str:
     return (_CONTROLS_AND_BREAKS if breaks else _CONTROLS).sub(lambda c: json.dumps(c[0])[1:-1], str(text))
 
 
-def show(text: str) -> None:
-    """Print an answer on standard output, its control characters made visible.
+_EMPHASIS = ("\ufdd0", "\ufdd1")
+"""Begin and end of emphasis in a text for :func:`show`: characters that Unicode reserves for such internal use."""
+
+
+def emphasised(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """``text`` with (start, end) of some words, in order, to be printed in bold by :func:`show` on a terminal."""
+    begin, end = _EMPHASIS
+    for a, b in reversed(spans):
+        text = f"{text[:a]}{begin}{text[a:b]}{end}{text[b:]}"
+    return text
+
+
+def unmarked(text: str, by: str = "") -> str:
+    """``text`` without the characters that :func:`emphasised` uses, which a hostile text could contain."""
+    for mark in _EMPHASIS:
+        text = text.replace(mark, by)
+    return text
+
+
+def show(text: str, emphasis: bool = True) -> None:
+    """Print an answer on standard output, its control characters made visible and, on a terminal that permits it
+    (``NO_COLOR`` is not set), its :func:`emphasised` words in bold; elsewhere these are as others. Without
+    ``emphasis`` the text is printed as it is, as JSON must be.
 
     Raises :class:`OutputError` where standard output is closed.
     """
     if sys.stdout is None:
         raise OutputError("standard output is closed, so there is nowhere to print the result")
-    print(visible(text))
+    text = visible(text)
+    if emphasis:
+        bold = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        for mark, code in zip(_EMPHASIS, ("\x1b[1m", "\x1b[0m"), strict=True):
+            text = text.replace(mark, code if bold else "")
+    print(text)
 
 
 def occupy_standard_files() -> None:
@@ -86,8 +112,13 @@ def occupy_standard_files() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
 
 
+_PACKAGES = {"pytrec_eval": "pytrec_eval-terrier", "faiss": "faiss-cpu"}
+"""Packages that are not named like what they are imported as."""
+
+
 def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint: str = "") -> int:
-    """Run ``job`` and return an exit status; a :class:`DupmaeError` becomes one line on standard error.
+    """Run ``job`` and return an exit status; a :class:`DupmaeError` becomes one line on standard error, and
+    so does a package that is not installed.
 
     ``resume_hint`` is added to the line for Ctrl-C.
     """
@@ -104,6 +135,14 @@ def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint:
         # The reader (head, less) closed the pipe; prevent a second error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as e:
+        missing = str(e.name).partition(".")[0]
+        if missing == "dupmae_ir":
+            raise
+        _complain(
+            f"{prog}: needs {missing}, which is not installed; run: pip install {_PACKAGES.get(missing, missing)}"
+        )
+        return 1
     except OSError as e:
         if e.errno is None:
             raise

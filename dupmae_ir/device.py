@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 
@@ -34,6 +34,7 @@ class Threaded(Protocol):
 
 C = TypeVar("C", bound=Threaded)
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
@@ -122,13 +123,13 @@ def torch_threads(threads: int | None) -> AbstractContextManager[None]:
     return _temporarily(torch.get_num_threads, torch.set_num_threads, threads)
 
 
-def with_torch_threads(run: Callable[[C], T]) -> Callable[[C], T]:
-    """Decorator: execute ``run(config)`` inside :func:`torch_threads` with ``config.threads``."""
+def with_torch_threads(run: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
+    """Decorator: execute ``run(config, ...)`` inside :func:`torch_threads` with ``config.threads``."""
 
     @wraps(run)
-    def limited(config: C) -> T:
+    def limited(config: C, *args: P.args, **kwargs: P.kwargs) -> T:
         with torch_threads(config.threads):
-            return run(config)
+            return run(config, *args, **kwargs)
 
     return limited
 
@@ -151,7 +152,13 @@ def pick_batch_tokens(device: torch.device) -> tuple[int, str]:
     if device.type != "cuda":
         return CPU_BATCH, "measured: larger batches are no faster, and smaller ones wait for the vocabulary projection"
     free, _ = torch.cuda.mem_get_info(device)
-    return max(CPU_BATCH, min(free // 2 // BYTES_PER_PIECE, 1 << 18)), f"for half of {free / 2**30:.0f} GiB free"
+    return gpu_batch(free), f"for half of {free / 2**30:.0f} GiB free"
+
+
+def gpu_batch(free: int) -> int:
+    """Word pieces for ``free`` bytes of GPU memory: a power of two, since results depend on the batches in their last
+    bits, and GPUs of one kind never have exactly the same free memory."""
+    return 1 << max(CPU_BATCH, min(free // 2 // BYTES_PER_PIECE, 1 << 18)).bit_length() - 1
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -167,7 +174,8 @@ def out_of_memory(error: BaseException) -> bool:
 def pick_engine(wanted: str, index: str | Path) -> tuple[str, str]:
     """The engine for ``lucene``, ``postings`` or ``auto``, and the reason. Raises :class:`UsageError` for other names.
 
-    ``auto`` is postings if the index folder has them and numba is installed, otherwise Lucene.
+    ``auto`` is postings if the index folder has them and numba is installed, otherwise Lucene; and postings where there
+    is no Lucene index or no Pyserini.
     """
     if wanted not in ENGINES:
         raise UsageError(f"--engine {wanted}: use one of {', '.join(ENGINES)}")
@@ -175,6 +183,10 @@ def pick_engine(wanted: str, index: str | Path) -> tuple[str, str]:
         return wanted, "asked for"
     if not Path(index, "postings", "meta.json").is_file():
         return "lucene", f"no postings in {index}"
+    if not any(Path(index, "ot").glob("segments_*")):
+        return "postings", f"no Lucene index in {index}"
+    if importlib.util.find_spec("pyserini") is None:
+        return "postings", "Pyserini is not installed"
     if importlib.util.find_spec("numba") is None:
         return "lucene", "numba is not installed"
     return "postings", "postings and numba found"

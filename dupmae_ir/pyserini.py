@@ -15,7 +15,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import resource
 import runpy
 import shutil
 import subprocess
@@ -32,6 +31,11 @@ from dupmae_ir.console import guarded, one_line
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem, OutputError, UnknownName, UsageError
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Query
+
+try:
+    import resource
+except ImportError:  # Windows, where address space is not limited
+    resource = None  # type: ignore[assignment]
 
 MINIMUM_JAVA = 21
 HEAP_VARIABLE = "DUPMAE_IR_HEAP"
@@ -166,10 +170,18 @@ def _has_jmod(home: Path) -> bool:
 
 def version() -> str:
     """Pyserini's version, without importing it."""
+    if not installed():
+        raise EnvironmentProblem("Pyserini is not installed; run: pip install 'pyserini>=1.6,<3,!=2.4.0'")
+    return importlib.metadata.version("pyserini")
+
+
+def installed() -> bool:
+    """Whether Pyserini is installed. Without it, indexes have postings in place of a Lucene part."""
     try:
-        return importlib.metadata.version("pyserini")
+        importlib.metadata.version("pyserini")
     except importlib.metadata.PackageNotFoundError:
-        raise EnvironmentProblem("Pyserini is not installed; run: pip install 'pyserini>=1.6,<3,!=2.4.0'") from None
+        return False
+    return importlib.util.find_spec("pyserini") is not None
 
 
 def find_jar() -> Path:
@@ -256,6 +268,7 @@ def _start(heap: str | None) -> Java:
     try:
         import jnius_config
     except ImportError:
+        version()  # Pyserini brings pyjnius, so if both are missing, that is the one to install
         raise EnvironmentProblem("pyjnius is not installed; run: pip install pyjnius") from None
     if jnius_config.vm_running:
         return _already_running(jnius_config.vm_started_at)
@@ -305,6 +318,8 @@ def _check_memory(java: Java, options: list[str]) -> None:
 
 def _address_space_left() -> int | None:
     """Bytes of address space that the limit of this process leaves; None without a limit."""
+    if resource is None:
+        return None
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
@@ -447,7 +462,7 @@ def module(name: str) -> Any:
     """Import a module of Pyserini: starts the JVM first, requires no OpenAI key, hides warnings of dependencies."""
     version()
     start_jvm()
-    with _openai_key(), warnings.catch_warnings():
+    with openai_key(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return importlib.import_module(name)
@@ -458,7 +473,7 @@ def module(name: str) -> Any:
 
 
 @contextmanager
-def _openai_key() -> Iterator[None]:
+def openai_key() -> Iterator[None]:
     """Set a dummy OPENAI_API_KEY: Pyserini 1.6 creates an OpenAI client at import, which fails without a key."""
     missing = "OPENAI_API_KEY" not in os.environ
     if missing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ class HashingEncoder:
     def __init__(self, dim: int | None = 16, vocabulary: int | None = 512, seed: int = 0, **settings: Any) -> None:
         self.name = "testing:hashing"
         self.dim = dim
+        self.pause = 0.0  #: seconds that encoding takes at least
         self.width = vocabulary or 512
         self.terms = [f"w{i}" for i in range(vocabulary)] if vocabulary else None
         self.settings = replace(EncoderSettings(document_length=64, query_length=32, top_k=32), **settings)
@@ -47,7 +49,16 @@ class HashingEncoder:
         """[CLS] vectors (n, dim) and the ``cap`` largest OT weights of each text."""
         return self._encode(texts, self.settings.query_length, cap)
 
+    def term_spans(self, text: str) -> list[tuple[str, int, int]]:
+        """(index term, start, end) of each word of ``text``."""
+        terms = self.terms or []
+        return [(terms[self._column(m.group().lower())], m.start(), m.end()) for m in _WORD.finditer(text) if terms]
+
+    def _column(self, word: str) -> int:
+        return int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big") % self.width
+
     def _encode(self, texts: Sequence[str], length: int, keep: int) -> Representation:
+        time.sleep(self.pause)
         rows = [self._counts(text, length) for text in texts]
         ot = sp.csr_matrix(np.stack(rows) if rows else np.zeros((0, self.width), np.float32))
         # Row by row, since the rounding of a batched product may depend on the batch size.
@@ -59,7 +70,7 @@ class HashingEncoder:
     def _counts(self, text: str, length: int) -> np.ndarray:
         row = np.zeros(self.width, np.float32)
         for word in _WORD.findall(text.lower())[: length - 2]:
-            row[int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big") % self.width] += 1
+            row[self._column(word)] += 1
         return np.log1p(row)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -19,12 +20,22 @@ SEPARATORS = {"space": " ", "sep": " [SEP] "}
 """Names of ``--title-separator`` -> what is put between title and text."""
 
 
+MetadataScalar = str | int | float | bool
+MetadataValue = MetadataScalar | list[MetadataScalar]
+Metadata = Mapping[str, MetadataValue]
+"""What is known of a document beside its text, by name; for filters and for showing it."""
+LONGEST_METADATA = 1000
+"""Characters of a value, as JSON."""
+
+
 class Document(NamedTuple):
-    """One unit of retrieval. A document with an empty ``text`` is kept, with its id and row."""
+    """One unit of retrieval. A document with an empty ``text`` is kept, with its id and row. ``metadata`` is stored
+    with the text and never encoded."""
 
     docid: str
     text: str
     title: str = ""
+    metadata: Metadata | None = None
 
     def joined(self, separator: str = " ") -> str:
         """Title and text as one string; the separator is ``" "`` for BEIR, ``" [SEP] "`` for MS MARCO."""
@@ -85,13 +96,14 @@ class EncoderSettings:
     document_length: int = 256  #: word pieces kept per document, special tokens included
     query_length: int = 64  #: word pieces kept per query, special tokens included
     top_k: int = 384  #: largest OT weights kept per document (DupMAE section 3.4)
-    activation: str = "relu"  #: relu, log1p or none
+    activation: str = "relu"  #: relu, log1p, log1p-log1p or none
     dtype: str = "float32"  #: precision of the forward pass
     device: str = "cpu"  #: recorded only; results on different devices agree up to rounding
     title_separator: str = " "  #: between title and text
     normalize: bool = False  #: dense vectors of unit length
     impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
+    head_scale: float = 0.0  #: factor of the masked-LM head's weights that are added to lexical ones
 
 
 class Encoder(Protocol):
@@ -111,6 +123,15 @@ class Encoder(Protocol):
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """(n,) texts -> [CLS] (n, dim) and the ``cap`` largest positive OT weights of each."""
+
+
+def is_metadata_value(value: object) -> bool:
+    """Whether a value can be metadata: a string, a finite number, a truth value, or a list of these."""
+    if isinstance(value, list):
+        return all(not isinstance(v, list) and is_metadata_value(v) for v in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str | int)
 
 
 @runtime_checkable

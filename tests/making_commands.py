@@ -30,13 +30,14 @@ class Making:
     target: str
     other: tuple[Any, ...] = ()  #: flags that change the contents
     named: str = ""  #: what an error about them must say: the flag and both values
-    adds_to_index: bool = False  #: the target is a part of the copy of an index in ``out``
+    adds_to_index: bool = False  #: the target is a part of the copy of an index in ``out``, or that copy
+    index: str = "index"  #: which index of ``inputs`` is copied
 
     def prepare(self, inputs: Path, out: Path) -> None:
         """Make the folder ``out``."""
         out.mkdir(parents=True)
         if self.adds_to_index:
-            shutil.copytree(inputs / "index", out / "index")
+            shutil.copytree(inputs / self.index, out / "index")
 
 
 def _encode(inputs: Path, index: Path, *more: Any) -> list[Any]:
@@ -89,6 +90,33 @@ MAKING = [
         adds_to_index=True,
     ),
     Making(
+        "index add",
+        lambda i, o: ["index", "add", "--index", o / "index", "--corpus", i / "more.jsonl"],
+        "index",
+        adds_to_index=True,
+    ),
+    Making(
+        "index update",
+        lambda i, o: ["index", "update", "--index", o / "index", "--corpus", i / "changed.jsonl"],
+        "index",
+        adds_to_index=True,
+    ),
+    Making(
+        "index sync",
+        lambda i, o: ["index", "sync", "--index", o / "index", "--corpus", i / "changed.jsonl"],
+        "index",
+        adds_to_index=True,
+    ),
+    Making(
+        "index delete",
+        lambda _, o: ["index", "delete", "--index", o / "index", "--ids", "n3", "n5"],
+        "index",
+        adds_to_index=True,
+    ),
+    Making(
+        "index compact", lambda _, o: ["index", "compact", o / "index"], "index", adds_to_index=True, index="segmented"
+    ),
+    Making(
         "finetune",
         lambda i, o: [
             *("finetune", "--pairs", i / "pairs.jsonl", "--model", i / "masked_lm", "--output", o / "made", *TRAINING),
@@ -123,6 +151,26 @@ MAKING = [
         "--depth 200 (requested 3)",
     ),
     Making(
+        "finetune.mine by both",
+        lambda i, o: [
+            *("finetune.mine", "--pairs", i / "pairs.jsonl", "--by", "both", "--output", o / "made.jsonl"),
+            *("--model", "testing:hashing", "--device", "cpu"),
+        ],
+        "made.jsonl",
+        ("--k1", 1.5),
+        "--k1 0.9 (requested 1.5)",
+    ),
+    Making(
+        "finetune.score fused",
+        lambda i, o: [
+            *("finetune.score", "--teacher", "fused", "--mined", i / "searched.jsonl", "--output", o / "made.jsonl"),
+            *("--model", "testing:hashing", *COMPUTE),
+        ],
+        "made.jsonl",
+        ("--depth", 4),
+        "--depth 1000 (requested 4)",
+    ),
+    Making(
         "finetune.score",
         lambda i, o: [
             *("finetune.score", "--mined", i / "mined.jsonl", "--model", i / "teacher", "--output", o / "made.jsonl"),
@@ -141,6 +189,16 @@ MAKING = [
         "made",
         ("--seed", 5),
         "--seed 42 (requested 5)",
+    ),
+    Making(
+        "adapt",
+        lambda i, o: [
+            *("adapt", "--corpus", i / "collection.jsonl", "--model", i / "retriever", "--output", o / "made"),
+            *("--steps", 4, "--length", 24, "--query-length", 16, "--pool", 10, *TRAINING),
+        ],
+        "made",
+        ("--seed", 5),
+        "--seed 0 (requested 5)",
     ),
     Making(
         "pretrain",
@@ -188,11 +246,31 @@ def write_inputs(folder: Path, run: Callable[[list[Any]], int]) -> Path:
         for n, t in enumerate(texts)
     ]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    documents = [
+        {"_id": f"d{n}", "title": " ".join(rng.choices(WORDS, k=3)), "text": " ".join(rng.choices(WORDS, k=12))}
+        for n in range(60)
+    ]
+    (folder / "collection.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
     _write_models(folder)
     assert run(_encode(folder, folder / "index", "--quiet")) == 0
+    mine = ["finetune.mine", "--pairs", folder / "pairs.jsonl", "--by", "model", "--model", "testing:hashing"]
+    assert run([*mine, "--device", "cpu", "--output", folder / "searched.jsonl", "--quiet"]) == 0
+    _write_changes(folder, run)
     for n in range(2):
         assert run(_encode(folder, folder / f"shard{n}", "--quiet", "--window", 8, "--shard", f"{n}/2")) == 0
     return folder
+
+
+def _write_changes(folder: Path, run: Callable[[list[Any]], int]) -> None:
+    """Collections that differ from the index's, and an index with a second segment and a deleted document."""
+    lines = (folder / "corpus.jsonl").read_text().splitlines(keepends=True)
+    new = [json.dumps({"id": f"new{n}", "text": f"{WORDS[n]} and {WORDS[n + 1]}"}) + "\n" for n in range(3)]
+    (folder / "more.jsonl").write_text("".join(new))
+    changed = json.dumps({"id": "n7", "text": "another text"}) + "\n"
+    (folder / "changed.jsonl").write_text("".join([*lines[:7], changed, *lines[8:40], *new]))
+    shutil.copytree(folder / "index", folder / "segmented")
+    assert run(["index", "add", "--index", folder / "segmented", "--corpus", folder / "more.jsonl", "--quiet"]) == 0
+    assert run(["index", "delete", "--index", folder / "segmented", "--ids", "n1", "--quiet"]) == 0
 
 
 def _write_models(folder: Path) -> None:

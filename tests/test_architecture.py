@@ -33,10 +33,14 @@ ORDER = [
     "training",
     "collections",
     "encode",
+    "backend",
     "search",
+    "serve",
     "finetune",
     "pretrain",
     "eval",
+    "integrations",
+    "adapt",
     "demo",
     "doctor",
     "export",
@@ -271,3 +275,9 @@ def test_no_function_is_too_long():
 @pytest.mark.parametrize(("code", "count"), [("def f():\n  from dupmae_ir.a import b", 1), ("import dupmae_ir", 0)])
 def test_inner_imports_are_counted(code, count):
     assert own_imports_inside_functions(ast.parse(code)) == count
+
+
+def test_names_of_test_files_are_unique() -> None:
+    # The folders of tests are not packages, so pytest imports a test file by its name alone.
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

@@ -76,3 +76,10 @@ def test_auto_is_bfloat16_only_on_gpus_that_do_not_emulate_it(
     dtype, reason = device.pick_dtype("auto", torch.device("cuda"))
     assert dtype is expected
     assert "the GPU" in reason
+
+
+def test_gpu_batches_are_powers_of_two() -> None:
+    """Small differences of the free memory must not change the batches, and with them the last bits of vectors."""
+    assert {device.gpu_batch(free << 20) for free in range(19_000, 20_000, 50)} == {65536}
+    assert device.gpu_batch(1 << 20) == 4096
+    assert device.gpu_batch(139 << 30) == 1 << 18

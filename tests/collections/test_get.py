@@ -56,7 +56,7 @@ def expected(name: str, shared_data: Path) -> StandIn:
 
 def holds(one: PreparedCollection, what: StandIn, documents: list[Document]) -> None:
     """Check that the collection, read with the toolkit's readers, is the one on the mirror."""
-    assert sorted(read_collection(one.corpus)) == sorted(documents)
+    assert sorted(d[:3] for d in read_collection(one.corpus)) == sorted(d[:3] for d in documents)
     assert {q.qid: q.text for q in read_topics(one.queries)} == {
         qid: " ".join(text.split()) if "\t" in text else text.strip()
         for queries in what.queries.values()

@@ -10,13 +10,14 @@ from dupmae_ir.demo import run as demo
 from dupmae_ir.demo.__main__ import main, show
 from dupmae_ir.demo.config import DemoConfig
 from dupmae_ir.demo.run import FUSIONS, MEASURES, SYSTEMS
+from dupmae_ir.errors import InputError
 from dupmae_ir.io.locks import exclusive, lock_path
 
 
 def results() -> dict:
     """A result of the shape that ``run`` returns."""
     values = dict.fromkeys([*MEASURES, "lexical", "mixed", "paraphrase"], 0.5)
-    hit = {"docid": "os.path.join", "score": 3.0, "dense": 1.0, "impact": 2.0, "grade": 2, "terms": [{"term": "path"}]}
+    hit = {"docid": "os.path.join", "score": 3.0, "dense": 1.0, "impact": 2.0, "grade": 2, "words": [{"word": "path"}]}
     ranks = {**dict.fromkeys(SYSTEMS, 1), "bm25": None}
     example = {"qid": "1", "kind": "mixed", "query": "join two paths", "ranks": ranks, "hits": [hit]}
     return {
@@ -54,6 +55,28 @@ def test_a_second_process_is_refused(tmp_path, capsys):
         assert main(["--output", str(output), "--quiet"]) == 2
     assert "is running the demonstration in" in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_an_index_of_another_model_is_refused_with_the_flag_to_pass(tmp_path, capsys, monkeypatch):
+    """As after an upgrade that changes the embedded model."""
+    output = tmp_path / "demo"
+
+    def few(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "corpus.jsonl").write_text('{"_id": "a", "text": "a cat"}\n')
+        return {}
+
+    monkeypatch.setattr(demo, "write_beir", few)
+    monkeypatch.setattr(demo, "_index_bm25", lambda *_: (_ for _ in ()).throw(InputError("the index is made")))
+    flags = ["--output", str(output), "--quiet"]
+    assert main([*flags, "--model", "testing:hashing"]) == 2
+    assert "the index is made" in capsys.readouterr().err
+    assert main(flags) == 2
+    error = capsys.readouterr().err
+    assert "index was made by another model or with other settings: run `dupmae-ir demo --overwrite`" in error
+    assert len(error.splitlines()) == 1
+    assert main([*flags, "--overwrite"]) == 2
+    assert "the index is made" in capsys.readouterr().err
 
 
 @pytest.mark.slow

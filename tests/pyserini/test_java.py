@@ -256,17 +256,25 @@ def test_impacts_are_written_as_strings_in_a_jvm_without_our_class(tmp_path):
 
 
 @pytest.mark.jvm
-def test_our_class_is_compiled_for_the_oldest_java_from_its_source(tmp_path):
-    made = Path(pyserini.__file__).parent / "java" / "ImpactFeed.class"
+@pytest.mark.parametrize(("name", "files"), [("ImpactFeed", 1), ("RowFilter", 2)])
+def test_our_classes_are_compiled_for_the_oldest_java_from_their_sources(tmp_path, name, files):
+    made = Path(pyserini.__file__).parent / "java" / f"{name}.class"
     assert int.from_bytes(made.read_bytes()[6:8], "big") == pyserini.MINIMUM_JAVA + 44
-    assert pyserini.own_class("ImpactFeed") is not None
+    if name == "RowFilter" and pyserini.version() >= "2":
+        # Lucene 10 has made a method final that the class must have for Lucene 9; longer lists replace the filter.
+        assert pyserini.own_class(name) is None
+        pytest.skip("RowFilter is of Lucene 9")
+    assert pyserini.own_class(name) is not None
     assert pyserini.own_class("NoSuchClass") is None
     javac = pyserini.find_java().home / "bin" / "javac"
     if not javac.is_file() or pyserini.find_java().major != 25:
         pytest.skip("the compiler that made the class, javac 25, is not here")
     flags = ["--release", str(pyserini.MINIMUM_JAVA), "-g:none", "-cp", str(pyserini.find_jar()), "-d", str(tmp_path)]
     subprocess.run([javac, *flags, made.with_suffix(".java")], check=True, timeout=120)
-    assert (tmp_path / made.name).read_bytes() == made.read_bytes()
+    compiled = list(tmp_path.iterdir())
+    assert len(compiled) == files
+    for file in compiled:
+        assert file.read_bytes() == (made.parent / file.name).read_bytes()
 
 
 def test_a_java_that_does_not_start_is_a_one_line_error(tmp_path):

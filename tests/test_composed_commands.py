@@ -1,0 +1,87 @@
+"""The contract of jobs for the commands that are no single job: demo, collections, regressions, ``index seal``.
+
+    command           locked                        run again                              killed
+    demo              here                          tests/demo (slow: it encodes 5,268)    tests/campaign
+    collections get   waits: tests/collections      here                                   tests/collections
+    eval.regressions  here                          tests/eval/test_regressions            its jobs are in the table
+    index seal        here                          here                                   tests/index/test_integrity
+    backend load      tests/backend                 tests/backend                          tests/backend
+
+What they are made of are jobs of ``tests/making_commands.py``; settings are recorded with those.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making_commands import write_inputs
+from test_job_contract import held_by_another_process
+
+sys.path.append(str(Path(__file__).parent / "index"))
+
+from index_samples import unseal
+
+from dupmae_ir.__main__ import main
+from dupmae_ir.io.locks import lock_path
+
+pytestmark = pytest.mark.jvm
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("inputs"), lambda words: main([*map(str, words)]))
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
+
+@pytest.mark.parametrize(
+    ("words", "locked"),
+    [
+        (["demo", "--model", "testing:hashing", "--output"], "out"),
+        (["eval.regressions", "run", "tiny/bm25", "--output"], "out"),
+        (["index", "seal"], "out/meta.json"),
+    ],
+    ids=["demo", "eval.regressions", "index seal"],
+)
+def test_a_second_process_is_refused_and_the_first_is_named(
+    words: list[Any], locked: str, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if locked != "out":
+        unseal(shutil.copytree(inputs / "index", tmp_path / "out"))
+    with held_by_another_process(lock_path(tmp_path / locked)) as pid:
+        capfd.readouterr()
+        assert main([*words, str(tmp_path / "out")]) == 2
+    errors = capfd.readouterr().err.splitlines()
+    assert f"process {pid} is " in errors[-1]
+
+
+def test_seal_done_again_changes_nothing(inputs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(inputs / "index", tmp_path / "I")
+    unseal(folder)
+    assert main(["index", "seal", str(folder)]) == 0
+    before = contents(folder)
+    assert "manifest_sha256" in json.loads(before["meta.json"][0])
+    assert main(["index", "seal", str(folder)]) == 0
+    assert contents(folder) == before
+
+
+def test_collections_done_again_change_nothing(inputs: Path, tmp_path: Path) -> None:
+    beir = tmp_path / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    (beir / "corpus.jsonl").write_text('{"_id": "a", "title": "", "text": "cat"}\n')
+    (beir / "queries.jsonl").write_text('{"_id": "q", "text": "cat"}\n')
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    words = ["collections", "get", f"local:{beir}", "--cache", str(tmp_path / "cache")]
+    assert main(words) == 0
+    before = contents(tmp_path / "cache")
+    assert before
+    assert main(words) == 0
+    assert contents(tmp_path / "cache") == before

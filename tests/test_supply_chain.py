@@ -1,0 +1,101 @@
+"""Pins with hashes agree with the pins that CI uses, and the audit says what it could not compare."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tools"))
+
+import audit  # noqa: E402
+import pin_hashes  # noqa: E402
+
+
+def pins(name: str) -> dict[str, str]:
+    """Package -> version; pins for other Pythons are left out."""
+    lines = (ROOT / name).read_text().splitlines()
+    rows = [re.match(r"([A-Za-z0-9_.-]+)==([^ ;]+)(?: *; python_version (\S+) \"3.12\")?", line) for line in lines]
+    return {re.sub(r"[-_.]+", "-", m[1]).lower(): m[2] for m in rows if m and m[3] != ">="}
+
+
+def test_hashes_are_of_the_pinned_versions() -> None:
+    pinned, hashed = pins("constraints.txt"), pins("constraints-hashes.txt")
+    both = pinned.keys() & hashed.keys()
+    assert len(both) > 20
+    differ = {name: (pinned[name], hashed[name]) for name in both if pinned[name] != hashed[name]}
+    assert differ == {}, "run make hashes"
+    text = (ROOT / "constraints-hashes.txt").read_text()
+    assert all(re.search(r" --hash=sha256:[0-9a-f]{64}$", row) for row in text.splitlines() if not row.startswith("#"))
+
+
+def test_a_report_becomes_requirements() -> None:
+    def item(name: str, version: str, **download: Any) -> dict[str, Any]:
+        return {"metadata": {"name": name, "version": version}, "download_info": download}
+
+    file = {"archive_info": {"hashes": {"sha256": "ab" * 32}}}
+    rows = [item("torch", "2.0+cpu", **file), item("A_b.c", "1", **file), item("dupmae-ir", "0.1", dir_info={})]
+    places = {"python_version": "3.11", "platform_system": "Linux", "platform_machine": "x86_64"}
+    made = pin_hashes.pinned({"install": rows, "environment": places})
+    hashed = [row for row in made.splitlines() if not row.startswith("#")]
+    assert hashed == [f"a-b-c==1 --hash=sha256:{'ab' * 32}", f"torch==2.0 --hash=sha256:{'ab' * 32}"]
+    with pytest.raises(SystemExit, match="x: pip's report has no sha256"):
+        pin_hashes.pinned({"install": [item("x", "1", archive_info={})], "environment": places})
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_make_installs_only_hashed_files() -> None:
+    def commands(*words: str) -> str:
+        return subprocess.run(
+            ["make", "-n", "VENV=none", "test", *words], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+
+    hashed = commands("HASHES=1")
+    assert hashed.count("--require-hashes --only-binary :all: --requirement constraints-hashes.txt") == 1
+    assert hashed.count("pip --disable-pip-version-check install") == hashed.count("--no-deps") + 1
+    assert "--require-hashes" not in commands()
+
+
+FINE = {"name": "a", "version": "1", "vulns": []}
+WEAK = {"name": "b", "version": "2", "vulns": [{"id": "X-1", "fix_versions": ["3"]}]}
+SKIPPED = {"name": "c", "skip_reason": "not found"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "status", "printed", "said"),
+    [
+        ([FINE], 0, "1 packages compared, 0 advisories\n", ""),
+        ([FINE, WEAK], 1, "b 2: X-1, fixed in 3\n2 packages compared, 1 advisories\n", ""),
+        ([FINE, SKIPPED], 3, "1 packages compared, 0 advisories\n", "1 could not be compared: c (not found)\n"),
+        ([], 3, "0 packages compared, 0 advisories\n", ""),
+    ],
+)
+def test_the_audit_says_what_it_compared(
+    rows: list[Any], status: int, printed: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audit.report(rows) == status
+    assert tuple(capsys.readouterr()) == (printed, said)
+
+
+@pytest.mark.parametrize(
+    ("control", "said"),
+    [
+        (([FINE], ""), "it knows no advisory of jinja2==2.4.1"),
+        (([], "ServiceError: no route"), "ServiceError: no route"),
+    ],
+)
+def test_an_audit_without_advisories_is_no_success(
+    control: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(audit, "audited", lambda *words: control)
+    assert audit.main() == 3
+    error = capsys.readouterr().err
+    assert error.startswith("nothing was compared: ")
+    assert said in error
+    assert error.count("\n") == 1
