@@ -2,11 +2,21 @@
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo ok),$(p))))
 VENV ?= .venv
 RUN = $(VENV)/bin/python
-INSTALL = $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable
+PIP = $(RUN) -m pip --disable-pip-version-check
+# HASHES=1: only the files whose sha256 is in constraints-hashes.txt are installed.
+HASHES ?=
+INSTALL = $(if $(HASHES),$(PIP) install -qq --no-deps --no-build-isolation --editable,\
+  $(PIP) install -qq --constraint constraints.txt --editable)
+PINNED = $(if $(HASHES),$(PIP) install -qq --require-hashes --only-binary :all: --requirement constraints-hashes.txt)
 DEMO ?= runs/demo
+# Processes that run the tests: two, or one on a machine with one core. Each has its own JVM and its share of the cores.
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+WORKERS ?= $(if $(filter 1,$(CORES)),1,2)
+THREADS = OMP_NUM_THREADS=$$(( $(CORES) > $(WORKERS) ? $(CORES) / $(WORKERS) : 1 ))
+PYTEST = $(if $(filter 0 1,$(WORKERS)),$(RUN) -m pytest,$(THREADS) $(RUN) -m pytest -n $(WORKERS) --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types check audit docs site java clean
+.PHONY: help demo test test-all integrations cluster lint types check audit hashes docs site java clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -17,6 +27,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV) (a few minutes the first time)"
+	$(PINNED)
 	$(INSTALL) .
 	@touch $@
 
@@ -28,11 +39,27 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 demo: $(VENV)/.installed  ## encode, search and evaluate the embedded collection
 	$(RUN) -m dupmae_ir.demo --output $(DEMO)
 
-test: $(VENV)/.installed-dev  ## the tests, in a few minutes
-	$(RUN) -m pytest
+test: $(VENV)/.installed-dev  ## the tests, in a few minutes (WORKERS=N: in N processes)
+	$(PYTEST)
 
 test-all: $(VENV)/.installed-dev  ## the slow tests too
-	$(RUN) -m pytest -m ''
+	$(PYTEST) -m ''
+
+$(VENV)/.installed-integrations: $(VENV)/.installed-dev
+	@echo "installing other people's frameworks into $(VENV)"
+	$(INSTALL) '.[integrations]'
+	@touch $@
+
+integrations: $(VENV)/.installed-integrations  ## the tests of dupmae_ir/integrations, with every framework
+	$(RUN) -m pytest -m '' -o asyncio_mode=auto -o asyncio_default_fixture_loop_scope=function tests/integrations
+
+$(VENV)/.installed-cluster: $(VENV)/.installed-dev
+	@echo "installing Ray into $(VENV)"
+	$(INSTALL) '.[ray]'
+	@touch $@
+
+cluster: $(VENV)/.installed-cluster  ## the tests of encoding on a local Ray cluster, with workers and drivers killed
+	$(RUN) -m pytest -m '' tests/encode/test_ray_workers.py
 
 lint: $(VENV)/.installed-dev  ## ruff: rules and formatting
 	$(RUN) -m ruff check .
@@ -41,9 +68,16 @@ lint: $(VENV)/.installed-dev  ## ruff: rules and formatting
 types: $(VENV)/.installed-dev  ## mypy
 	$(RUN) -m mypy
 
-audit: $(VENV)/.installed-dev  ## compare the pinned dependencies with the published advisories (needs the network)
-	$(RUN) -m pip install -qq --disable-pip-version-check pip-audit
-	$(RUN) -m pip_audit --local --skip-editable
+audit: $(VENV)/.installed-dev  ## compare the installed packages with the published advisories (needs the network)
+	$(PIP) install -qq --constraint constraints.txt pip-audit
+	$(RUN) tools/audit.py
+
+hashes: $(VENV)/bin/python  ## write constraints-hashes.txt for this platform and Python (after a pin has changed)
+	$(PIP) install -qq --upgrade 'setuptools>=77'
+	$(PIP) install -qq --dry-run --ignore-installed --no-build-isolation --constraint constraints.txt \
+	  --report build-report.json '.[dev,docs]'
+	$(RUN) tools/pin_hashes.py build-report.json > constraints-hashes.txt
+	rm build-report.json
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	@echo "installing what the site needs into $(VENV)"
@@ -58,6 +92,8 @@ docs: $(VENV)/.installed  ## write the generated pages and parts of pages in doc
 	$(RUN) docs/make_reproduction.py
 	$(RUN) docs/make_performance.py
 	$(RUN) docs/make_systems.py
+	$(RUN) docs/make_scale.py
+	$(RUN) docs/make_backends.py
 
 site: $(VENV)/.installed-docs  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet

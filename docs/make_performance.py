@@ -72,6 +72,8 @@ def _rates(details: dict[str, Any]) -> str:
         if key.endswith("_per_second") and isinstance(value, dict) and _numbers(value.values()):
             unit = key.removesuffix("_per_second").replace("_", " ")
             tables.append(_table(["", f"{unit}/s"], [[n, f"{v:,.1f}"] for n, v in value.items()]))
+        if key == "table":
+            tables.append(_table(value["header"], value["rows"]))
         if key == "growth":
             names = list(value[0])
             rows = [[f"{row[n]:,.0f}" for n in names] for row in value]

@@ -25,6 +25,8 @@ SECTIONS = {
     "dupmae_ir": "The front: read files, encode, search, evaluate.",
     "dupmae_ir.encode": "Encoding a collection, and encoders in the shape that Pyserini's searchers expect.",
     "dupmae_ir.search": "Settings, results and reports of a search, and the fusion of ranked lists.",
+    "dupmae_ir.finetune": "Fine-tuning from a program or a notebook.",
+    "dupmae_ir.pretrain": "Pre-training from a program or a notebook.",
     "dupmae_ir.eval": "trec_eval's measures under ir_measures' names.",
     "dupmae_ir.collections": "Public test collections by name.",
 }

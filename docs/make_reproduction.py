@@ -1,11 +1,13 @@
 """Write docs/reproduction/*.md, one page per paper laid out like its tables, and the index in docs/reproduction.md.
 
 Numbers, recipes and accepted values are those of eval/*.toml; docs/reproduction_tables.toml names the tables. With
---check, exit 1 if a page is out of date.
+--check, exit 1 if a page is out of date; with --results FOLDER, the values of `eval.regressions run --output FOLDER`
+are shown and judged instead of the accepted ones.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +17,18 @@ from typing import Any
 from pages import ROOT, regenerate
 
 sys.path.insert(0, str(ROOT))
-from dupmae_ir.collections import mean_over
 from dupmae_ir.config import read_toml
-from dupmae_ir.eval.regressions.cases import Case, Mean, Regression, load
+from dupmae_ir.eval.regressions.cases import MODELS, Case, Mean, Regression, load
+from dupmae_ir.eval.regressions.execute import Result, load_result
+from dupmae_ir.eval.regressions.models import read_models
+from dupmae_ir.eval.regressions.report import NOT_HERE, SIDE_HEADS, MeanRow, Row, means, status_word
+from dupmae_ir.eval.regressions.verdict import PAPER, SIDES, Verdict, judge
 
 INDEX = ROOT / "docs" / "reproduction.md"
 FOLDER = ROOT / "docs" / "reproduction"
 LAYOUT = ROOT / "docs" / "reproduction_tables.toml"
-NOT_HERE = "not run here"
+OURS = ("ours", *SIDE_HEADS, "recipe")
+"""Columns beside the paper's."""
 PAPERS = ("RetroMAE ", "DupMAE ", "MASTER ", "CoT-MoTE ")
 """How the source of a paper's number begins; other published numbers, such as Anserini's, have no page here."""
 HEAD = """\
@@ -32,18 +38,33 @@ HEAD = """\
 
 {about}
 
-The numbers are the paper's. *Ours* is the accepted value of the same measure, or "not run here"; *status* is its
-difference from the paper. `dupmae-ir eval.regressions run RECIPE` runs a row from download to verdict; with `--dry-run`
-it prints the commands. [The papers' numbers](../reproduction.md) has the index and what is left out.
+The numbers are the paper's. *Ours* is the value measured here, or "not run here". *Against the paper* and *against
+accepted* are the two [verdicts](../regressions.md), the first with the difference. `dupmae-ir eval.regressions run
+RECIPE` runs a row from download to verdict; with `--dry-run` it prints the plan and the commands. [The papers'
+numbers](../reproduction.md) has the index and what is left out.
 """
 
 
 class Numbers:
-    """The cases of tier full and their accepted values, by the table that prints them."""
+    """The cases of tier full with their values and verdicts, by the table that prints them."""
 
-    def __init__(self, regressions: Mapping[str, Regression]) -> None:
-        self.regressions = {name: r for name, r in regressions.items() if r.tier == "full"}
+    def __init__(self, folder: Path, results: Path | None = None) -> None:
+        self.regressions = {name: r for name, r in load(folder).items() if r.tier == "full"}
+        self.results = results
+        self.models = read_models(read_toml(folder / MODELS), folder)
+        self.rows = {case.id: self._row(r, case) for r in self.regressions.values() for case in r.cases}
         self.placed: set[tuple[str, str]] = set()  #: (case or mean, measure) on some page
+
+    def _row(self, regression: Regression, case: Case) -> Row:
+        """The case with the result to show: of a run if --results names one, else what was accepted."""
+        accepted = regression.accepted.get(case.name, {})
+        queries = regression.accepted_queries.get(case.name, {})
+        if self.results:
+            result = load_result(self.results / "runs" / case.regression / f"{case.name}.json")
+        else:
+            result = _as_result(case, accepted, queries) if accepted else None
+        fixed = bool(case.model) and self.models[case.model].fixed
+        return Row(case, result, judge(case, result, accepted, queries, fixed), accepted, list, "")
 
     def cases(self, source: str) -> list[Case]:
         """Cases whose source names the table."""
@@ -53,10 +74,16 @@ class Numbers:
         """(regression, mean) of the table."""
         return [(n, m) for n, r in self.regressions.items() for m in r.means if source in m.source.split("; ")]
 
-    def accepted(self, case: Case, measure: str) -> float | None:
-        """The accepted value, or None."""
-        block = self.regressions[case.regression].accepted.get(case.name, {})
-        return block.get("values", {}).get(measure)
+    def mean_row(self, regression: str, mean: Mean) -> MeanRow:
+        """A printed mean with its value and verdicts."""
+        found = self.regressions[regression]
+        rows = [self.rows[case.id] for case in found.cases]
+        return next(row for row in means(found, rows) if row.mean == mean)
+
+    def measured(self, case: Case, measure: str) -> float | None:
+        """The value to show, or None."""
+        row = self.rows[case.id]
+        return row.measured(measure) if row.result else None
 
     def paper(self, case: Case, measure: str) -> str:
         """The printed number, empty if the paper has none; counts it as placed."""
@@ -75,10 +102,23 @@ class Numbers:
         ]
 
 
-def pages() -> dict[Path, str]:
+def _as_result(case: Case, accepted: Mapping[str, Any], queries: Mapping[str, Mapping[str, float]]) -> Result:
+    """The result that was accepted."""
+    return Result(
+        case.id,
+        configuration=accepted["configuration"],
+        values=accepted["values"],
+        per_query=queries,
+        inputs={name: accepted[name] for name in ("topics", "judgements") if name in accepted},
+        key={name: accepted.get(name) for name in ("collection", "weights")},
+        environment=accepted["environment"],
+    )
+
+
+def pages(results: Path | None = None) -> dict[Path, str]:
     """Path -> text of all pages. Raises SystemExit if a number of the papers is on none of them."""
     layout = read_toml(LAYOUT)["paper"]
-    numbers = Numbers(load(ROOT / "eval"))
+    numbers = Numbers(ROOT / "eval", results)
     found = {FOLDER / f"{paper['page']}.md": _page(paper, numbers) for paper in layout}
     if missing := numbers.missing():
         sys.exit(f"docs/reproduction_tables.toml has no table for: {'; '.join(missing)}")
@@ -106,7 +146,7 @@ def _counts(table: Mapping[str, Any], numbers: Numbers) -> tuple[int, int]:
     """Printed numbers of a table, and those with an accepted value that belongs to them."""
     columns = _columns(table)
     found = [
-        numbers.accepted(case, measure) if case.compare else None
+        numbers.measured(case, measure) if case.compare else None
         for case in numbers.cases(table.get("source", "none"))
         for measure in case.paper
         if not columns or (case.test, measure) in columns
@@ -139,27 +179,35 @@ def _by_system(table: Mapping[str, Any], numbers: Numbers) -> list[list[str]]:
     systems: dict[str, list[Case]] = {}
     for case in _ordered(table, numbers):
         systems.setdefault(case.title, []).append(case)
-    rows = [["system", *table["columns"], "ours", "status", "recipe"], [":--", *["--:"] * len(columns), *[":--"] * 3]]
+    rows = [["system", *table["columns"], *OURS], [":--", *["--:"] * len(columns), *[":--"] * len(OURS)]]
     for title, cases in systems.items():
         used = [c for c in cases if any((c.test, m) in columns for m in c.paper)]
         cells = [next((p for c in used if c.test == test and (p := numbers.paper(c, m))), "-") for test, m in columns]
         ours = [
-            (_name(c.test, measure), value, float(c.paper[measure]), c.compare)
+            (_name(c.test, measure), value, [numbers.rows[c.id].verdict(measure, side) for side in SIDES])
             for c in used
             for test, measure in columns
-            if c.test == test and measure in c.paper and (value := numbers.accepted(c, measure)) is not None
+            if c.test == test and measure in c.paper and (value := numbers.measured(c, measure)) is not None
         ]
         recipes = "<br>".join(f"`{case.id}`" for case in used)
         rows.append([title, *cells, *_ours(ours), recipes])
     return rows
 
 
-def _ours(values: Sequence[tuple[str, float, float, bool]]) -> tuple[str, str]:
-    """(name, our value, the paper's, same weights) of each measured number -> the cells "ours" and "status"."""
+def _ours(values: Sequence[tuple[str, float, Sequence[Verdict | None]]]) -> list[str]:
+    """(name, value, verdicts) of each measured number -> the cells "ours" and one for each side."""
     if not values:
-        return NOT_HERE, "-"
-    ours = "<br>".join(f"{name} {value:.4f}" for name, value, _, _ in values)
-    return ours, "<br>".join(f"{v - paper:+.4f}" if same else "other weights" for _, v, paper, same in values)
+        return [NOT_HERE, *("-" for _ in SIDES)]
+    ours = "<br>".join(f"{name} {value:.4f}" for name, value, _ in values)
+    columns = zip(*(verdicts for _, _, verdicts in values), strict=True)
+    return [ours, *("<br>".join(map(_words, column)) for column in columns)]
+
+
+def _words(verdict: Verdict | None) -> str:
+    """The status, with the difference where a value is compared with a paper's."""
+    if verdict is None or verdict.against != PAPER or verdict.value is None or verdict.expected is None:
+        return status_word(verdict)
+    return f"{verdict.status} {verdict.value - verdict.expected:+.4f}"
 
 
 def _by_collection(table: Mapping[str, Any], numbers: Numbers) -> list[list[str]]:
@@ -167,10 +215,7 @@ def _by_collection(table: Mapping[str, Any], numbers: Numbers) -> list[list[str]
     cases, means = _ordered(table, numbers), numbers.means(table["source"])
     systems = list(dict.fromkeys(c.regression for c in cases))
     titles = {name: next(c.title for c in cases if c.regression == name) for name in systems}
-    rows = [
-        ["collection", *titles.values(), "ours", "status", "recipe"],
-        [":--", *["--:"] * len(systems), *[":--"] * 3],
-    ]
+    rows = [["collection", *titles.values(), *OURS], [":--", *["--:"] * len(systems), *[":--"] * len(OURS)]]
     first = [c.collection for c in cases if c.regression == systems[0]]
     for collection in dict.fromkeys([*first, *(c.collection for c in cases)]):
         here = {c.regression: c for c in cases if c.collection == collection}
@@ -178,9 +223,9 @@ def _by_collection(table: Mapping[str, Any], numbers: Numbers) -> list[list[str]
             continue
         cells = [numbers.paper(here[s], "nDCG@10") if s in here else "" for s in systems]
         ours = [
-            (titles[s], value, float(case.paper["nDCG@10"]), case.compare)
+            (titles[s], value, [numbers.rows[case.id].verdict("nDCG@10", side) for side in SIDES])
             for s, case in here.items()
-            if (value := numbers.accepted(case, "nDCG@10")) is not None and "nDCG@10" in case.paper
+            if (value := numbers.measured(case, "nDCG@10")) is not None and "nDCG@10" in case.paper
         ]
         recipes = "<br>".join(f"`{case.id}`" for case in here.values())
         rows.append([collection.removeprefix("beir-"), *(cell or "-" for cell in cells), *_ours(ours), recipes])
@@ -195,11 +240,9 @@ def _mean_rows(
         cells = [here[s].paper["nDCG@10"] if s in here else "-" for s in systems]
         ours = []
         for regression, mean in here.items():
-            cases = numbers.regressions[regression].cases
-            known = {c.collection: v for c in cases if (v := numbers.accepted(c, "nDCG@10")) is not None}
-            value, _ = mean_over(mean.group, known)
-            if value is not None:
-                ours.append((titles[regression], value, float(mean.paper["nDCG@10"]), True))
+            row = numbers.mean_row(regression, mean)
+            if (value := row.values["nDCG@10"]) is not None:
+                ours.append((titles[regression], value, [row.verdict("nDCG@10", side) for side in SIDES]))
         yield [f"mean: {name}", *cells, *_ours(ours), "<br>".join(f"`{regression}`" for regression in here)]
 
 
@@ -231,10 +274,14 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    made = pages()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--results", type=Path, metavar="FOLDER")
+    options = parser.parse_args()
+    made = pages(options.results)
     FOLDER.mkdir(exist_ok=True)
     for path, text in made.items():
-        if "--check" not in sys.argv:
+        if not options.check:
             path.write_text(text, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != text:
             sys.exit(f"{path.relative_to(ROOT)} is older than eval/*.toml: make docs")

@@ -6,36 +6,27 @@ With --check, exit 1 when a page is out of date.
 from __future__ import annotations
 
 import sys
-import tomllib
 
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
 from embedded import scores
 from records import Record, read_records
-from tables import choice, cost_table, difference_table, score_tables
+from tables import choice, cost_table, difference_table, pooled_table, score_tables
 
 RECORDS = ROOT / "experiments" / "records"
-FUSED_PAIR = ROOT / "experiments" / "fused_pair.toml"
+COMPETITORS = ("bm25", "minilm", "fused-rrf", "fused-min-max")
+PUBLIC = ("scifact", "vaswani", "cranfield", "cacm")
 PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md", ROOT / "dupmae_ir" / "default_model" / "README.md")
 
 
 def headline(records: list[Record]) -> str:
-    """Markdown: the embedded model beside BM25, MiniLM and their fusion, on the public collections.
-
-    The fusion is measured if the records have its rows; otherwise its figures come from fused_pair.toml.
-    """
-    fused = tomllib.loads(FUSED_PAIR.read_text(encoding="utf-8"))["row"]
-    sets = list(fused[0]["scores"])
+    """Markdown: the embedded model beside BM25, MiniLM and their fusion, on the public collections."""
     header, _, *lines = [_cells(line) for line in score_tables(records, "systems", "bm25", ["nDCG@10"])[0].splitlines()]
-    columns = [header.index(name) for name in sets]
+    columns = [header.index(name) for name in PUBLIC]
     rows = [[title, mode, *(cells[c - 2] for c in columns)] for title, mode, *cells in lines]
     ours = next(r["title"] for r in records if r["row"] == "embedded")
-    references = [row for row in rows if row[1] in ("bm25", "dense") and row[0] != ours]
-    joined = [row for row in rows if row[1] == "fused"]
-    if not joined:
-        joined = [[row["title"], "fused", *(f"{row['scores'][name]:.4f}" for name in sets)] for row in fused]
-    return _table([header[0], "", *sets], [*references, *joined, *(row for row in rows if row[0] == ours)])
+    return _table([header[0], "", *PUBLIC], sorted(rows, key=lambda row: row[0] == ours))
 
 
 def _cells(line: str) -> list[str]:
@@ -58,7 +49,8 @@ if __name__ == "__main__":
     parts = {
         "headline": lambda: headline(embedded),
         "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
-        "embedded_differences": lambda: "\n\n".join(difference_table(embedded, c) for c in ("bm25", "minilm")),
+        "embedded_differences": lambda: "\n\n".join(difference_table(embedded, c) for c in COMPETITORS),
+        "embedded_pooled": lambda: pooled_table(embedded, "embedded", COMPETITORS),
         "scores": lambda: scores(embedded),
         "differences": lambda: difference_table(cores),
         "systems": lambda: "\n\n".join(score_tables(cores, "systems")),

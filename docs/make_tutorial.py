@@ -1,8 +1,9 @@
-"""Run docs/tutorial.md from top to bottom and write what its commands print. With --check, exit 1 when that differs.
+"""Run docs/tutorial.md and the sections of docs/by-example.md and write what their commands print. With --check, exit 1
+when that differs.
 
 Blocks with a title are files and are written first. ``console`` blocks hold commands after ``$``; what follows is their
 output. ``python`` blocks without a title are run; a ``text`` block after one is its output. Everything happens in an
-empty folder.
+empty folder: one for the tutorial, one for each section of the other page.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-PAGE = Path(__file__).with_name("tutorial.md")
+PAGES = [Path(__file__).with_name(name) for name in ("tutorial.md", "by-example.md")]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```\n', re.M | re.S)
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 SPEED = re.compile(r"[\d,.]+(?= documents/s| s\b)|\([\d,.]+/s\)")
@@ -58,11 +59,11 @@ def _run(command: str | list[str], folder: Path) -> str:
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         module = command.replace("\\\n", " ").replace("dupmae-ir ", f"{sys.executable} -m dupmae_ir ", 1)
         command = ["bash", "-c", module]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    # Libraries show progress on standard error; commands are run with --quiet where theirs is not part of the page.
+    stderr = subprocess.PIPE if command[0] == sys.executable else subprocess.STDOUT
+    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
     if done.returncode:
-        sys.exit(f"{PAGE.name}: {command} ended with {done.returncode}:\n{done.stdout}")
+        sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr or ''}")
     return done.stdout
 
 
@@ -75,11 +76,22 @@ def same(old: str, new: str) -> bool:
     return all(math.isclose(*(float(n.replace(",", "")) for n in pair), rel_tol=TOLERANCE) for pair in pairs)
 
 
-if __name__ == "__main__":
-    page = PAGE.read_text(encoding="utf-8")
+def sections(page: Path) -> list[str]:
+    """The parts of a page that are run in one folder each."""
+    text = page.read_text(encoding="utf-8")
+    return [text] if page == PAGES[0] else re.split(r"^(?=## )", text, flags=re.M)
+
+
+def run_section(text: str) -> str:
+    """:func:`run_page` in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        current = run_page(page, Path(folder))
-    if "--check" not in sys.argv:
-        PAGE.write_text(current, encoding="utf-8")
-    elif not same(page, current):
-        sys.exit("docs/tutorial.md does not show what its commands print: make docs")
+        return run_page(text, Path(folder))
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        current = "".join(map(run_section, sections(page)))
+        if "--check" not in sys.argv:
+            page.write_text(current, encoding="utf-8")
+        elif not same("".join(sections(page)), current):
+            sys.exit(f"docs/{page.name} does not show what its commands print: make docs")
