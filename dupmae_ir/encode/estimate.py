@@ -102,8 +102,8 @@ def as_text(result: Mapping[str, Any]) -> str:
             f"{result['device']}, {result['threads']} thread(s))",
             f"index: {megabytes(sum(sizes.values()))} ({', '.join(f'{p} {megabytes(round(s))}' for p, s in named)})",
             f"disk while encoding: {megabytes(result['work_bytes'])} more, in the work folder",
-            f"memory: {megabytes(peak) if peak else 'unknown'} to encode, whatever the number of documents; searching maps "
-            f"{megabytes(sum(s for p, s in sizes.items() if p in ('cls', 'forward')))}",
+            f"memory: {megabytes(peak) if peak else 'unknown'} to encode, whatever the number of documents; "
+            f"searching maps {megabytes(sum(s for p, s in sizes.items() if p in ('cls', 'forward')))}",
             "",
             table(rows, ["", "documents/s", "encode", "index", "US$"]),
             "(host), (reading): the devices wait for the CPU that prepares their texts, or for the process that reads",
