@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -64,6 +66,13 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_reload: Callable[[], None]) -> None:
         super().__init__(config)
         self.on_reload = on_reload
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop gracefully at the first signal, without waiting for the running requests at the second."""
+        if self.should_exit:
+            self.force_exit = True
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)  # tracebacks of the cancelled requests
+        super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

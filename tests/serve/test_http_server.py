@@ -161,21 +161,37 @@ def test_what_is_not_http_gets_400(server: Running, head: bytes) -> None:
     assert server.request("GET", "/health")[0] == 200
 
 
+LONG = {"query": [f"lock wait {n}" for n in range(128)], "hits": 60, "explain": True, "texts": True}
+
+
+def wait_until_searching(server: Running) -> None:
+    while b"queries_count" not in (found := server.request("GET", "/metrics")[2]) or b"_queries_count 0" in found:
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stop_answers_what_is_running(folders: dict[str, Path], number: int) -> None:
     """Requests that arrived before the signal are answered; the exit status is 0 and a line says what was done."""
     with running(folders["docs"], "--batch-size", 1) as server, ThreadPoolExecutor(4) as pool:
-        asked = {"query": [f"lock wait {n}" for n in range(128)], "hits": 60, "explain": True, "texts": True}
-        replies = [pool.submit(server.request, "POST", "/api/search", asked) for _ in range(4)]
-        while (
-            b"dupmae_ir_batch_queries_count 0" in (m := server.request("GET", "/metrics")[2])
-            or b"queries_count" not in m
-        ):
-            time.sleep(0.01)
+        replies = [pool.submit(server.request, "POST", "/api/search", LONG) for _ in range(4)]
+        wait_until_searching(server)
         assert server.stop(number) == 0
         assert [reply.result()[0] for reply in replies] == [200] * 4
         assert server.process.stderr is not None
         assert "stopped after" in server.process.stderr.read()
+
+
+def test_a_second_signal_does_not_wait(folders: dict[str, Path]) -> None:
+    with running(folders["docs"], "--batch-size", 1) as server, ThreadPoolExecutor(4) as pool:
+        replies = [pool.submit(server.request, "POST", "/api/search", LONG) for _ in range(4)]
+        wait_until_searching(server)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert server.stop(signal.SIGINT) == 0
+        assert any(reply.exception() or reply.result()[0] == 500 for reply in replies)
+        assert server.process.stderr is not None
+        assert "Traceback" not in (said := server.process.stderr.read())
+        assert "stopped after" in said
 
 
 @pytest.mark.slow
