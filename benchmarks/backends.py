@@ -166,7 +166,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def spread(topics: Sequence[Query], most: int) -> list[Query]:
-    """At most so many topics, spread over all of them."""
+    """At most ``most`` topics, spread over all of them."""
     return [topics[place] for place in np.linspace(0, len(topics) - 1, min(most, len(topics))).astype(int)]
 
 

@@ -3,7 +3,7 @@
     python benchmarks/dense_kinds.py [--documents N] [--index I --topics T]
 
 Peer: ``IndexFlatIP.search`` in float32, as Pyserini's FaissSearcher calls it, all questions at once, in batches of 64
-(what ``search`` does unless told) or one by one, on one thread as ours. Ours is what ``search --dense-index`` runs:
+(the default of ``search``) or one by one, on one thread as ours. Ours is what ``search --dense-index`` runs:
 candidates from the smaller index, scored in float64 with the stored vectors, ranked, and with sq8 certified.
 The truth that R@100 counts against is the certified list of
 the flat index. The vectors are drawn: topics with subtopics of Zipf's sizes, on dimensions of falling variance, rotated

@@ -4,7 +4,7 @@
 
 An update is what the trainer does: encoding of queries and documents, loss, gradient, clipping, AdamW; at equal batch
 and with the trainer's own modules. ``cls`` trains the [CLS] part alone, ``sum`` Eq. 12 with the document's top 384,
-FLOPS and the parts' own losses. They take turns; medians are told. On a processor the time is the process's own
+FLOPS and the parts' own losses. They take turns; medians are printed. On a processor the time is the process's own
 (other jobs do not count), on a GPU the clock's. ``bound`` is the ratio of the two by multiplications alone: 6 per
 weight and token in the encoder, 2 d V in OT's head (its way back is sparse). Weights are random; the head's bias lets
 1% of the words (305) have a weight in a text, as after training, or with --heard 0.5 half of them, as before it.

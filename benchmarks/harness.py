@@ -207,7 +207,7 @@ def curves(
     log: bool = True,
     log_x: bool | None = None,
 ) -> Callable[[Path], None]:
-    """A picture of lines: name -> (xs, ys), on logarithmic axes unless told otherwise (``log_x``: of one of them)."""
+    """A picture of lines: name -> (xs, ys). ``log``: logarithmic axes; ``log_x``: overrides it for the x axis."""
 
     def draw(path: Path) -> None:
         plt = _pyplot()

@@ -199,7 +199,7 @@ def main() -> None:
     for documents in args.documents:
         queries = args.queries if documents < 500_000 else -(-args.queries // 5)
         contest = Contest(Path(args.work), documents, queries)
-        details[f"{documents:,} documents"] = told = {
+        details[f"{documents:,} documents"] = figures = {
             "queries": queries,
             "terms_per_query": round(float(np.mean([len(q) for q in contest.queries])), 1),
             "postings": contest.index.meta["postings"],
@@ -210,7 +210,7 @@ def main() -> None:
             contest.gate(k)
             taken = in_turns(contest.variants(k), args.repeats, warm=2)
             seconds |= {f"{name}, {documents:,} documents, k={k}": values for name, values in taken.items()}
-            told[f"queries_per_second_k{k}"] = {n: float(f"{queries / s:.4g}") for n, s in middle(taken).items()}
+            figures[f"queries_per_second_k{k}"] = {n: float(f"{queries / s:.4g}") for n, s in middle(taken).items()}
             for name, middling in middle(taken).items():
                 rates.setdefault(f"{name}, k={k}", {})[documents] = queries / middling
             if goal := GOALS.get((k, documents)):

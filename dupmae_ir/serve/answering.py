@@ -64,7 +64,7 @@ class Ranking(NamedTuple):
 
 class Shown(NamedTuple):
     """What a search returns for each hit: stored texts, the strongest ``terms`` of an explanation, and its words with a
-    passage of so many characters (None: not)."""
+    passage of ``passage`` characters (None = neither)."""
 
     texts: bool = False
     terms: int | None = None

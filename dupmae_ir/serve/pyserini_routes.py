@@ -152,7 +152,7 @@ def _add_version_1(router: APIRouter, service: Service) -> None:
 
     @router.get("/indexes/", tags=tags, operation_id="pyserini_indexes")
     async def indexes(index_type: Annotated[str, Query(max_length=100)] = "") -> list[str]:  # noqa: ARG001
-        """The names of all indexes; their types are not told apart."""
+        """The names of all indexes; their types are not distinguished."""
         return service.catalogue.names
 
 

@@ -33,7 +33,7 @@ class CachingEncoder:
     Args:
         encoder: the encoder.
         most: encodings kept after :meth:`trim`, the least recently used dropped first.
-        threads: the texts of a call are encoded on so many threads.
+        threads: number of threads that encode the texts of a call.
     """
 
     def __init__(self, encoder: Encoder, most: int, threads: int = 1) -> None:

@@ -87,9 +87,9 @@ def test_equals_pyserinis_own_on_random_texts(random_texts):
         return bool(tokenizer.tokenize(unicodedata.normalize("NFD", text)).words())
 
     matched = 0
-    for told, text in random_texts:
+    for given, text in random_texts:
         # Pyserini finds an answer without a token in every text, we in none.
-        answers = [a for a in told if tokens(a)]
+        answers = [a for a in given if tokens(a)]
         wanted = has_answers(text, answers, tokenizer)
         assert has_answer(answers, text) is wanted, (answers, text)
         matched += wanted
@@ -211,8 +211,8 @@ def test_dprs_own_passages(tmp_path, name):
     content = (tmp_path / "plain.tsv").read_bytes()
     assert b'""Heroes""' in content
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    told = ['sang "heroes" there', '"Heroes"', "heroes", '"whole"', '1"', '""']
-    answers = {q: [a] for q, a in zip("abcdef", told, strict=True)}
+    given = ['sang "heroes" there', '"Heroes"', "heroes", '"whole"', '1"', '""']
+    answers = {q: [a] for q, a in zip("abcdef", given, strict=True)}
     run = {q: [Hit(d, 1.0)] for q, d in zip("abcdef", "000243", strict=True)}
     found = first_ranks(run, answers, tmp_path / name, 1)
     with open(tmp_path / "plain.tsv", encoding="utf-8", newline="") as file:

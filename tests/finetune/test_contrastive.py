@@ -45,8 +45,8 @@ def batch(same=()):
     }
 
 
-def loss_of(model, told, objective, anchors=()):
-    return batch_loss(model.parts(slice(0, 3)), model.parts(slice(3, 8)), told, objective, anchors=anchors)
+def loss_of(model, targets, objective, anchors=()):
+    return batch_loss(model.parts(slice(0, 3)), model.parts(slice(3, 8)), targets, objective, anchors=anchors)
 
 
 def restated(model, k, same):

@@ -75,8 +75,8 @@ def test_judged_documents_have_titles_of_their_own(marco):
     with gzip.open(marco / "msmarco-docs.tsv.gz", "wt") as f:
         f.write("D0\thttp://x\tA title\tits body\nD1\thttp://y\t\tno title\n")
     (marco / "qrels.tsv").write_text("10 0 D0 1\n11 0 D1 1\n")
-    told = ("--queries", marco / "queries.tsv", "--collection", marco / "msmarco-docs.tsv.gz")
-    assert convert(marco, "msmarco-qrels", "qrels.tsv", *told) == 0
+    flags = ("--queries", marco / "queries.tsv", "--collection", marco / "msmarco-docs.tsv.gz")
+    assert convert(marco, "msmarco-qrels", "qrels.tsv", *flags) == 0
     assert [p.positive.joined() for p in read_pairs(marco / "out.jsonl")] == ["A title its body", "no title"]
 
 
@@ -85,8 +85,8 @@ def test_titles_for_passages_that_have_none(marco, capsys):
     titles = ("--titles", marco / "titles.txt")
     assert convert(marco, "titles", "collection.tsv", *titles, "--json", output="titled.jsonl.gz") == 0
     assert summary(capsys)["with_title"] == 2
-    told = ("--queries", marco / "queries.tsv", "--collection", marco / "titled.jsonl.gz")
-    assert convert(marco, "msmarco-qrels", "qrels.tsv", *told) == 0
+    flags = ("--queries", marco / "queries.tsv", "--collection", marco / "titled.jsonl.gz")
+    assert convert(marco, "msmarco-qrels", "qrels.tsv", *flags) == 0
     assert convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), *titles, output="at-once.jsonl") == 0
     assert read_pairs(marco / "out.jsonl") == read_pairs(marco / "at-once.jsonl")
     assert [p.positive.joined() for p in read_pairs(marco / "out.jsonl")] == ["A title first passage", "second passage"]
@@ -178,11 +178,11 @@ def test_teacher_scores_go_along(hard, form):
 
 def test_passages_without_a_score(hard, capsys):
     (hard / "scores.tsv").write_text("10 0 9\n10 2 1\n11 0 2\n")
-    told = (*ids(hard), "--scores", hard / "scores.tsv")
-    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *told) == 2
+    flags = (*ids(hard), "--scores", hard / "scores.tsv")
+    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *flags) == 2
     assert "2 without score (1 of query 10, 1 of query 11)" in capsys.readouterr().err
     assert not list(hard.glob("*out.jsonl*"))
-    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *told, "--unknown", "skip") == 0
+    assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *flags, "--unknown", "skip") == 0
     assert [(m.qid, m.negatives) for m in read_mined(hard / "out.jsonl")] == [("10", ("2",))]
     assert read_scores(scores_path(hard / "out.jsonl")) == {"10": {"0": 9.0, "2": 1.0}}
 
@@ -373,8 +373,8 @@ def test_unknown_ids_are_named_and_counted(marco, capsys):
     assert "1 unknown queries (12), 1 unknown positives (99 of query 11); give the files" in said
     assert not list(marco.glob("*out*"))
     assert convert(marco, "msmarco-qrels", "qrels.tsv", *ids(marco), "--unknown", "skip", "--json") == 0
-    told = summary(capsys)
-    assert (told["lines"], told["unknown_positives"], told["unknown_queries"]) == (1, 1, 1)
+    report = summary(capsys)
+    assert (report["lines"], report["unknown_positives"], report["unknown_queries"]) == (1, 1, 1)
 
 
 def test_unknown_negatives(marco, capsys):

@@ -128,15 +128,15 @@ def test_every_query_once_a_pass_and_another_draw_each_time(inputs):
 def test_it_learns_and_writes_a_teacher(inputs, tmp_path, capsys):
     more = ("--epochs", 15, "--learning-rate", "5e-3", "--held-out", 8, "--json", "--quiet")
     assert main(flags(inputs, tmp_path / "teacher", *more)) == 0
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     record = json.loads((tmp_path / "teacher" / "training.json").read_text())
     losses = [row["loss"] for row in record["log"]]
     assert sum(losses[-5:]) < 0.2 * sum(losses[:5])
-    assert told["held_out"]["after"]["loss"] < told["held_out"]["before"]["loss"]
-    after = f"| held out after loss | {told['held_out']['after']['loss']:.6g} |"
+    assert report["held_out"]["after"]["loss"] < report["held_out"]["before"]["loss"]
+    after = f"| held out after loss | {report['held_out']['after']['loss']:.6g} |"
     assert after in (tmp_path / "teacher" / "README.md").read_text()
-    assert told["held_out"]["after"]["positive_first"] > 0.8
-    assert (told["queries"], told["updates"]) == (40, 75)
+    assert report["held_out"]["after"]["positive_first"] > 0.8
+    assert (report["queries"], report["updates"]) == (40, 75)
     model, _ = load_reranker(tmp_path / "teacher")
     assert model.config.num_labels == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["teacher"]
@@ -148,8 +148,8 @@ def test_accumulation_is_one_larger_batch(inputs, tmp_path):
     assert main(flags(inputs, tmp_path / "b", "--batch-size", 2, "--accumulate", 4, *more, base="still")) == 0
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     # Both biases shift all scores of a softmax alike: their gradient is rounding noise, which Adam blows up.
-    told = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]
-    assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in told)
+    names = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]
+    assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in names)
     start = weights(inputs / "still")
     moved = "bert.encoder.layer.0.output.dense.weight"
     assert (a[moved] - start[moved.removeprefix("bert.")]).abs().max() > 1e-3
@@ -164,8 +164,8 @@ def test_two_processes_are_one_of_twice_the_batch(inputs, tmp_path):
     two = flags(inputs, tmp_path / "two", "--batch-size", 4, *more, base="still")
     subprocess.run([*launch, *module, *two], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
     a, b = weights(tmp_path / "one"), weights(tmp_path / "two")
-    told = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]  # as above
-    assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in told)
+    names = [k for k in a if not k.endswith(("key.bias", "classifier.bias"))]  # as above
+    assert all(torch.allclose(a[k], b[k], atol=2e-5) for k in names)
 
 
 def test_a_killed_run_resumes_to_the_same_weights(inputs, tmp_path):

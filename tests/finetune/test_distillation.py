@@ -72,7 +72,7 @@ def test_a_student_that_agrees_has_nothing_to_learn():
 
 
 def test_mined_negatives_join_the_softmax():
-    """Eq. 14: the same loss with more columns, the positive in the column that is told."""
+    """Eq. 14: the same loss with more columns, the positive in the given column."""
     scores = torch.tensor([[0.1, 2.0, 0.3, 0.4], [1.0, 0.0, 0.5, 3.0]], dtype=torch.float64)
     loss = contrastive(scores, target=torch.tensor([1, 3]))
     expected = [-math.log(softmax(row)[t]) for row, t in zip(scores.tolist(), (1, 3), strict=True)]

@@ -23,13 +23,13 @@ def mined(tmp_path):
 
 
 def test_negatives_are_the_best_ranked_ones_drawn_anew_each_epoch(mined):
-    told = {m.qid: m for m in read_mined(mined)}
+    by_qid = {m.qid: m for m in read_mined(mined)}
     examples = mined_examples(mined, negatives=2, top=4, seed=0)
     seen = set()
     for epoch in range(30):
         example = examples[Draw(3, epoch)]
         names = [d.docid for d in example.negatives]
-        assert set(names) <= set(told["q3"].negatives[:4])
+        assert set(names) <= set(by_qid["q3"].negatives[:4])
         assert len(set(names)) == 2
         assert example == examples[Draw(3, epoch)]
         seen.add(tuple(names))

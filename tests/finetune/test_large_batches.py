@@ -143,8 +143,8 @@ batch = {k: whole[k][list(rows)] for k in ("query_ids", "query_mask", "query_key
 batch |= {k: whole[k][documents] for k in ("document_ids", "document_mask", "document_keys")} | {"group": group}
 model = DistributedDataParallel(BiEncoder(retriever()), find_unused_parameters=True)
 parts = [model(batch[f"{s}_ids"], batch[f"{s}_mask"], s) for s in ("query", "document")]
-queries, every, told = gather_batch(*parts, batch, accelerator)
-loss, _ = batch_loss(queries, every, told, OBJECTIVE)
+queries, every, targets = gather_batch(*parts, batch, accelerator)
+loss, _ = batch_loss(queries, every, targets, OBJECTIVE)
 (loss * world).backward()
 if rank == 0:
     torch.save({"loss": loss.detach(), **{n.removeprefix("module."): p.grad for n, p in model.named_parameters()

@@ -159,17 +159,17 @@ def test_both_parts_search_by_their_sum(folder):
 
 def test_positives_and_copies_never_appear_and_are_counted(folder, capsys):
     assert mine(folder, *MODEL, "--depth", 120, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     for m in read_mined(folder / "mined.jsonl"):
         assert m.positives[0].docid not in m.negatives
         assert not {"d0", "d5"} & set(m.negatives) if m.qid == "q0" else True
         assert len({"d6", "d7"} & set(m.negatives)) <= (m.qid not in ("q6", "q7"))
         assert f"d{int(m.qid[1:]) + 20}" in m.negatives  # judged, and not relevant
     # q0 meets d5, q5 meets d0, q6 and q7 meet each other's; the rest drop one of d0/d5 and one of d6/d7.
-    assert told["dropped_positive_id"] == 12
-    assert told["dropped_positive_text"] == 4
-    assert told["dropped_duplicate"] == 2 * 8 + 4
-    assert told["negatives"] == 12 * 120 - 12 - 4 - 20
+    assert report["dropped_positive_id"] == 12
+    assert report["dropped_positive_text"] == 4
+    assert report["dropped_duplicate"] == 2 * 8 + 4
+    assert report["negatives"] == 12 * 120 - 12 - 4 - 20
 
 
 def test_the_filter_alone():
@@ -252,8 +252,8 @@ def test_unknown_ids_are_refused_in_one_line_or_skipped(folder, capsys):
     assert "2 positives are not in" in said
     assert "corpus.jsonl (nowhere of query q0, lost of query q1)" in said
     assert mine(folder, *MODEL, "--unknown", "skip", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["unknown_positives"], told["judged_without_topic"], told["queries"]) == (2, 1, 12)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["unknown_positives"], report["judged_without_topic"], report["queries"]) == (2, 1, 12)
 
 
 def test_queries_without_a_positive_are_counted_and_left_out(folder, capsys):

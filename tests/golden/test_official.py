@@ -1,7 +1,7 @@
 """Losses and gradient norms of the released code, in float64, to 1e-9.
 
 Each case is ``NAME.safetensors`` (weights under their released names, ``input.*``) and ``NAME.json`` (configuration,
-expected values); what a case checks is told by its keys, so that any folder of that layout can be given.
+expected values); the keys of a case say what it checks, so that any folder of that layout can be given.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ EXACT = {"rel": 1e-9, "abs": 1e-9}
 
 def load(case):
     """(config values, expected values, weights, inputs) of one case."""
-    told = json.loads(case.with_suffix(".json").read_text())
+    recorded = json.loads(case.with_suffix(".json").read_text())
     tensors = load_file(case.with_suffix(".safetensors"))
     inputs = {k.removeprefix("input."): v for k, v in tensors.items() if k.startswith("input.")}
     outputs = {k.removeprefix("output."): v for k, v in tensors.items() if k.startswith("output.")}
     heads = tuple(f"{name}." for name in ("lm", "d_head_ln_f", "c_head", "d_head", *TASKS.values()))
     weights = {k: v for k, v in tensors.items() if k.startswith(heads) and not k.endswith("position_ids")}
-    return told, weights, {**inputs, "outputs": outputs}
+    return recorded, weights, {**inputs, "outputs": outputs}
 
 
 def masked_lm(config):
@@ -56,8 +56,8 @@ def check_gradients(objective, loss, expected):
 
 
 def test_case(case):
-    told, weights, inputs = load(case)
-    expected = told["expected"]
+    recorded, weights, inputs = load(case)
+    expected = recorded["expected"]
     checks = {
         "retromae": check_retromae,
         "dupmae": check_dupmae,
@@ -67,16 +67,16 @@ def test_case(case):
     asked = [check for key, check in checks.items() if key in expected]
     assert asked, f"{case.name}: nothing here knows what to do with {sorted(expected)}"
     for check in asked:
-        check(told, weights, inputs)
+        check(recorded, weights, inputs)
 
 
 def retromae_batch(inputs):
     return {**inputs, "decoder_visible": inputs["decoder_attention_mask"].bool()}
 
 
-def check_retromae(told, weights, inputs):
-    expected = told["expected"]["retromae"]
-    objective = filled(RetroMAE(masked_lm(told["config"])), weights)
+def check_retromae(recorded, weights, inputs):
+    expected = recorded["expected"]["retromae"]
+    objective = filled(RetroMAE(masked_lm(recorded["config"])), weights)
     loss, terms = objective(retromae_batch(inputs))
     assert loss.item() == pytest.approx(expected["loss"], **EXACT)
     assert {k: v.item() for k, v in terms.items()} == pytest.approx({k: expected[k] for k in terms}, **EXACT)
@@ -97,19 +97,19 @@ def check_representation(objective, inputs):
         torch.testing.assert_close(pooled, outputs["ot_max_pooled"], rtol=1e-9, atol=1e-9)
 
 
-def check_dupmae(told, weights, inputs):
-    expected = told["expected"]["dupmae"]
-    objective = filled(DupMAE(masked_lm(told["config"]), expected["bow_loss_weight"]), weights)
+def check_dupmae(recorded, weights, inputs):
+    expected = recorded["expected"]["dupmae"]
+    objective = filled(DupMAE(masked_lm(recorded["config"]), expected["bow_loss_weight"]), weights)
     loss, terms = objective(retromae_batch(inputs))
     assert loss.item() == pytest.approx(expected["loss"], **EXACT)
     assert {k: v.item() for k, v in terms.items()} == pytest.approx({k: expected[k] for k in terms}, **EXACT)
     check_gradients(objective, loss, expected.get("grad_norm", {}))
 
 
-def check_master(told, weights, inputs):
-    expected = told["expected"]
-    assert told["heads"] == TASKS
-    objective = filled(MASTER(masked_lm(told["config"]), layers=told["decoder_layers"]), weights)
+def check_master(recorded, weights, inputs):
+    expected = recorded["expected"]
+    assert recorded["heads"] == TASKS
+    objective = filled(MASTER(masked_lm(recorded["config"]), layers=recorded["decoder_layers"]), weights)
     loss, terms = objective(inputs)
     assert loss.item() == pytest.approx(expected["loss"], **EXACT)
     for task, value in expected["decoder_losses"].items():
@@ -120,9 +120,9 @@ def check_master(told, weights, inputs):
     check_gradients(objective, loss, expected.get("grad_norm", {}))
 
 
-def check_cotmae(told, weights, inputs):
-    expected = told["expected"]
-    objective = CoTMAE(masked_lm(told["config"]), layers(weights, "c_head"), layers(weights, "d_head"))
+def check_cotmae(recorded, weights, inputs):
+    expected = recorded["expected"]
+    objective = CoTMAE(masked_lm(recorded["config"]), layers(weights, "c_head"), layers(weights, "d_head"))
     loss, terms = filled(objective, weights)(inputs)
     assert terms["mlm"].item() == pytest.approx(expected["bert_mlm_loss"], **EXACT)
     assert terms["mask_decoder"].item() == pytest.approx(expected["enc_head_mlm_loss"], **EXACT)

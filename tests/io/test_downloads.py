@@ -61,50 +61,50 @@ class Server:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    told: Server
+    script: Server
 
     def log_message(self, *_: object) -> None:
         pass
 
     def do_GET(self) -> None:
-        told, wants = self.told, self.headers.get("Range")
-        told.asked.append((self.path, wants))
+        script, wants = self.script, self.headers.get("Range")
+        script.asked.append((self.path, wants))
         self.close_connection = True
-        if told.statuses:
-            self.answer(told.statuses.pop(0), {"Content-Length": "0"})
-        elif told.redirect:
-            self.answer(302, {"Location": told.redirect, "Content-Length": "0"})
+        if script.statuses:
+            self.answer(script.statuses.pop(0), {"Content-Length": "0"})
+        elif script.redirect:
+            self.answer(302, {"Location": script.redirect, "Content-Length": "0"})
         else:
-            self.give(int(wants[6:-1]) if wants and told.ranges and self.same_version() else 0)
+            self.give(int(wants[6:-1]) if wants and script.ranges and self.same_version() else 0)
 
     def same_version(self) -> bool:
         version = self.headers.get("If-Range")
-        return version in (None, self.told.etag, self.told.modified) or not self.told.obey_if_range
+        return version in (None, self.script.etag, self.script.modified) or not self.script.obey_if_range
 
     def give(self, start: int) -> None:
-        told, total = self.told, len(self.told.data)
-        headers = {"ETag": told.etag, "Last-Modified": told.modified, **told.headers}
+        script, total = self.script, len(self.script.data)
+        headers = {"ETag": script.etag, "Last-Modified": script.modified, **script.headers}
         if start and start >= total:
             return self.answer(416, {"Content-Range": f"bytes */{total}", "Content-Length": "0"})
         if start:
             headers["Content-Range"] = f"bytes {start}-{total - 1}/{total}"
-        if told.chunked:
+        if script.chunked:
             headers["Transfer-Encoding"] = "chunked"
-        elif told.length:
+        elif script.length:
             headers["Content-Length"] = str(total - start)
         self.answer(206 if start else 200, headers)
-        return self.body(told.data[start:][: told.cuts.pop(0) if told.cuts else None], len(told.data) - start)
+        return self.body(script.data[start:][: script.cuts.pop(0) if script.cuts else None], len(script.data) - start)
 
     def body(self, data: bytes, whole: int) -> None:
         for at in range(0, len(data), 50_000):
             block = data[at : at + 50_000]
-            time.sleep(self.told.slow)
+            time.sleep(self.script.slow)
             try:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(block), block) if self.told.chunked else block)
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(block), block) if self.script.chunked else block)
                 self.wfile.flush()
             except OSError:
                 return
-        if self.told.chunked and len(data) == whole:
+        if self.script.chunked and len(data) == whole:
             self.wfile.write(b"0\r\n\r\n")
 
     def answer(self, status: int, headers: dict[str, str | None]) -> None:
@@ -128,13 +128,13 @@ def server(monkeypatch) -> Iterator[Server]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setattr(downloads, "WAITS", (0.0, 0.0, 0.0))
-    told = Server()
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"told": told})) as real:
+    script = Server()
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"script": script})) as real:
         real.daemon_threads = True
         thread = threading.Thread(target=real.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        told.url = f"http://127.0.0.1:{real.server_port}"
-        yield told
+        script.url = f"http://127.0.0.1:{real.server_port}"
+        yield script
         real.shutdown()
         thread.join()
 
@@ -690,7 +690,7 @@ def test_a_bomb_does_not_go_off(tmp_path, monkeypatch, name):
     monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: free._replace(free=10_000_000))
     written: list[int] = []
     real = archives._pour
-    monkeypatch.setattr(archives, "_pour", lambda *told: (written.append(n) or n for n in real(*told)))
+    monkeypatch.setattr(archives, "_pour", lambda *script: (written.append(n) or n for n in real(*script)))
     with pytest.raises(OutputError, match="more than the disk has room for"):
         unpack(tmp_path / name, tmp_path / "out", quiet=True)
     assert sum(written) < 10_000_000

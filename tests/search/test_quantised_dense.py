@@ -91,10 +91,10 @@ def test_a_search_leaves_the_number_of_threads_as_it_was(
     make: Callable[[np.ndarray], DenseIndex], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, queries = clustered(np.random.default_rng(0), 300)
-    part, told, tell = make(x).queries(queries, threads=3), [], faiss.omp_set_num_threads
-    monkeypatch.setattr(faiss, "omp_set_num_threads", lambda threads: (told.append(threads), tell(threads)))
+    part, set_to, tell = make(x).queries(queries, threads=3), [], faiss.omp_set_num_threads
+    monkeypatch.setattr(faiss, "omp_set_num_threads", lambda threads: (set_to.append(threads), tell(threads)))
     part.top([0, 1], 5)
-    assert told == [3, 1]
+    assert set_to == [3, 1]
     assert faiss.omp_get_max_threads() == 1
 
 

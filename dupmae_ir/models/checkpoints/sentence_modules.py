@@ -53,7 +53,7 @@ class Modules:
     document_prompt: str
 
     def applied(self, config: ModelConfig, longest: int, terms: int) -> ModelConfig:  # noqa: ARG002
-        """``config`` with the modules' settings, for a model of so many word pieces per text and vocabulary entries."""
+        """``config`` with the modules' settings, cut to the model's limits of word pieces and terms."""
         length = min(self.length or longest, longest)
         return replace(
             config,

@@ -24,7 +24,8 @@ BLOCK_ROWS = 1024
 """Vocabulary rows of a block."""
 
 ROW_MULTIPLES = ((256, 8), (1024, 64))
-"""(rows, multiple): a batch of at most so many rows is padded to this multiple; larger ones to :data:`ROW_MULTIPLE`."""
+"""(rows, multiple): a batch of at most ``rows`` rows is padded to a multiple of ``multiple``; a larger one to one
+of :data:`ROW_MULTIPLE`."""
 
 ROW_MULTIPLE = 256
 """The number of rows of a large batch is padded to a multiple of this."""
