@@ -66,6 +66,11 @@ def run(browser: Any, script: str, *arguments: Any) -> Any:
     return browser.execute_script(script, *arguments)
 
 
+def wait_for(browser: Any, script: str) -> Any:
+    """What a script returns once it is true: the page draws and navigates in its own time."""
+    return WebDriverWait(browser, 30).until(lambda page: page.execute_script(script))
+
+
 def width(browser: Any, pixels: int, height: int = 900) -> None:
     """Make the page this wide; a window has a least width, the device metrics have none."""
     metrics = {"width": pixels, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -78,6 +83,7 @@ AUDIT = Path(__file__).with_name("contrast.js").read_text()
 def test_lines_join_the_places_of_a_document(browser: Any, address: str) -> None:
     width(browser, 1400)
     browser.get(f"{address}/?q=lock+queue")
+    wait_for(browser, "return document.querySelector('.links path')")
     lines = run(browser, "return [...document.querySelectorAll('.links path')].map((p) => p.dataset.docid)")
     shared = run(
         browser,
@@ -124,6 +130,7 @@ def test_a_phone_shows_one_list(browser: Any, address: str) -> None:
     )
     assert run(browser, visible) == ["By both, hybrid"]
     run(browser, "[...document.querySelectorAll('.switch a')].find((a) => a.textContent === 'By words').click()")
+    wait_for(browser, "return location.search.includes('mode=impact') && document.querySelector('.list')")
     assert run(browser, visible) == ["By words, OT"]
     assert "mode=impact" in browser.current_url
 
@@ -159,9 +166,10 @@ def test_history_and_links(browser: Any, address: str) -> None:
             "f.requestSubmit()",
             query,
         )
-        run(browser, "return document.title")
+        wait_for(browser, "return location.search && document.readyState === 'complete'")
     assert browser.current_url == f"{address}/?q=lock"
     browser.get(address)
+    wait_for(browser, "return document.querySelector('#recent a')")
     assert run(browser, "return [...document.querySelectorAll('#recent a')].map((a) => a.textContent)") == [
         "lock",
         "queue <b>",
