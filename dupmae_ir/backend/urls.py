@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, cast
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from dupmae_ir.backend.protocol import Backend
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
+from dupmae_ir.io.remote import has_credentials
 from dupmae_ir.registry import suggest
 
 
@@ -35,7 +36,6 @@ ENGINES: dict[str, EngineEntry] = {
 }
 """Scheme -> engine."""
 
-_SECRET = re.compile(r"pass|token|secret|key|auth|credential", re.IGNORECASE)
 _COLLECTION = re.compile(r"[a-z][a-z0-9_]{0,47}")
 Opener = Callable[[SplitResult, str, float], Backend]
 
@@ -59,7 +59,7 @@ def parse(url: str) -> SplitResult:
     """The parts of a URL. Raises :class:`UsageError`, without its credentials, for one that cannot be used."""
     try:
         parts = urlsplit(url)
-        secret = parts.password or any(_SECRET.search(name) and value for name, value in parse_qsl(parts.query))
+        secret = has_credentials(parts)
         _ = parts.port
     except ValueError as e:
         raise UsageError(f"the URL of the engine cannot be read: {e}") from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dupmae_ir.config import ComputeOptions, OutputOptions, TitleOptions, option
 from dupmae_ir.errors import UsageError
+from dupmae_ir.io.remote import is_url
 from dupmae_ir.io.sources import CorpusOptions
 
 PARTS = ("cls,ot", "cls", "ot")
@@ -17,7 +18,9 @@ BACKENDS = ("local", "ray")
 class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     """Options of ``dupmae-ir encode``."""
 
-    index: str = option(help="index folder to make", group="output", metavar="FOLDER")
+    index: str = option(
+        help="index folder to make, or a URL to make one at: s3://bucket/index", group="output", metavar="FOLDER"
+    )
     model: str | None = option(
         None, "model folder; without it, the embedded default model", group="encoding", metavar="FOLDER"
     )
@@ -112,6 +115,8 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         super().__post_init__()
         if self.devices is not None and self.device != "auto":
             raise UsageError("--devices and --device exclude each other; name all devices in --devices")
+        if is_url(self.jsonl):
+            raise UsageError("--jsonl: representation files are written into a folder of this machine, not to a URL")
         self.device_names()
 
     def device_names(self) -> list[str]:
@@ -138,9 +143,13 @@ class MergeConfig(OutputOptions):
     """Options of ``dupmae-ir encode.merge``."""
 
     shards: tuple[str, ...] = option(
-        help="index folders made with --shard, in any order, or quoted patterns", positional=True, metavar="SHARD"
+        help="index folders made with --shard, in any order, or quoted patterns, or URLs",
+        positional=True,
+        metavar="SHARD",
     )
-    index: str = option(help="index folder to make", group="output", metavar="FOLDER")
+    index: str = option(
+        help="index folder to make, or a URL to make one at: s3://bucket/index", group="output", metavar="FOLDER"
+    )
     overwrite: bool = option(False, "replace an older index", group="output")
 
 
@@ -151,7 +160,7 @@ class QueriesConfig(OutputOptions):
     topics: str = option(
         help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", group="input", metavar="TOPICS"
     )
-    index: str = option(help="index folder that will be searched", group="input", metavar="FOLDER")
+    index: str = option(help="index folder that will be searched, or its URL", group="input", metavar="FOLDER")
     model: str | None = option(
         None, "model folder, when it is no longer where the index was made", group="input", metavar="FOLDER"
     )

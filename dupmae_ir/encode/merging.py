@@ -23,12 +23,16 @@ from dupmae_ir.encode.windows import window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.manifest import Meta, check_target
+from dupmae_ir.index.stored import Output
+from dupmae_ir.io.remote import is_url
 
 
 def run(config: MergeConfig) -> dict[str, Any]:
     """Merge and return the summary. Raises :class:`IndexMismatch` for shards that do not belong together."""
-    target = Path(config.index).absolute()
+    output = Output(config.index, overwrite=config.overwrite, quiet=config.quiet)
+    target = output.folder
     check_target(target)
+    output.prepare()
     shards = in_order([_opened(path) for path in _expanded(config.shards)])
     if target in [Path(s.path).absolute() for s in shards]:
         raise UsageError(f"--index {config.index}: is one of the shards; name another folder")
@@ -40,7 +44,7 @@ def run(config: MergeConfig) -> dict[str, Any]:
         if not (result := job.finished()):
             meta = _merge(config, shards, job.begin() / "index")
             result = job.publish(job.work / "index", summary(meta))
-        return {**result, **names}
+    return output.publish({**result, **names})
 
 
 def in_order(shards: Sequence[IndexFolder]) -> list[IndexFolder]:
@@ -124,6 +128,9 @@ def _describe(config: MergeConfig, shards: Sequence[IndexFolder]) -> dict[str, A
 def _expanded(patterns: Sequence[str]) -> list[str]:
     paths: list[str] = []
     for pattern in patterns:
+        if is_url(pattern):
+            paths.append(pattern)
+            continue
         found = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))  # noqa: PTH207 (may be absolute)
         if not found:
             raise InputError(f"{pattern}: no such index folder")

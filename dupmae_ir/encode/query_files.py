@@ -24,6 +24,7 @@ from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.generations import generation_of
 from dupmae_ir.index.manifest import read_meta
+from dupmae_ir.index.stored import local_index
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.topics import read_topics
@@ -35,7 +36,7 @@ BATCH = 256
 def run(config: QueriesConfig) -> dict[str, Any]:
     """Encode ``config.topics``, write the files, and return their names and the number of queries."""
     topics = read_topics(config.topics)
-    inputs = {"topics": topics_digest(topics), "index": generation_of(read_meta(config.index)).digest}
+    inputs = {"topics": topics_digest(topics), "index": generation_of(read_meta(local_index(config.index))).digest}
     with Job(config.output, "encode.queries", {"cap": config.cap}, inputs, resumable=False, quiet=config.quiet) as job:
         if result := job.finished():
             return result

@@ -35,6 +35,7 @@ from dupmae_ir.encode.windows import documents_digest, windows
 from dupmae_ir.encode.workers import Here, Workers
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.manifest import Meta, check_target
+from dupmae_ir.index.stored import Output
 from dupmae_ir.io.sources import Source
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.checkpoints.names import model_folder
@@ -52,18 +53,21 @@ def run(config: EncodeConfig) -> dict[str, Any]:
     config.shard_of()
     if config.estimate:
         return estimate(config)
+    output = Output(config.index, overwrite=config.overwrite, quiet=config.quiet)
     collection = config.collection()
-    check_target(Path(config.index).absolute())
+    check_target(output.folder)
     collection.check()  # before the model is loaded
-    with closing(_workers(config)) as workers:
-        return _Run(config, collection, workers)()
+    output.prepare()
+    with closing(_workers(config)) as workers, output.named():
+        result = _Run(config, output.target, collection, workers)()
+    return output.publish(result)
 
 
 class _Run:
     """One run: its settings, and the steps from the collection to the summary."""
 
-    def __init__(self, config: EncodeConfig, collection: Source, workers: Workers) -> None:
-        self.config, self.collection, self.workers = config, collection, workers
+    def __init__(self, config: EncodeConfig, target: str, collection: Source, workers: Workers) -> None:
+        self.config, self.target, self.collection, self.workers = config, target, collection, workers
         self.encoder = workers.facts
         self.shard, self.shards = config.shard_of()
         self.separator = _separator(config, self.encoder.settings.title_separator)
@@ -76,7 +80,7 @@ class _Run:
     def __call__(self) -> dict[str, Any]:
         config = self.config
         with EncodeJob(
-            config.index,
+            self.target,
             "encode",
             self._settings(),
             config.digests,

@@ -16,12 +16,15 @@ from dupmae_ir.index.config import (
     DeleteConfig,
     DenseConfig,
     PostingsConfig,
+    PullConfig,
+    PushConfig,
     SealConfig,
     ShowConfig,
     SyncConfig,
     UpdateConfig,
     VerifyConfig,
 )
+from dupmae_ir.io.jobs import COMPLETE
 
 BM25_PURPOSE = """
 Index a collection for BM25 with Anserini's defaults (Porter stemming, k1 0.9, b 0.4, title and text in one field), the
@@ -94,6 +97,17 @@ and smaller dense indexes are built again. Searches in progress keep the old fil
 commands read the result; before, they read the first segment only.
 """
 COMPACT_EXAMPLE = "python -m dupmae_ir.index compact indexes/mine"
+PUSH_PURPOSE = """
+Copy an index folder to an object store (extra s3 for s3://). The manifest goes last, so an unfinished copy is never
+opened; what is there already, with the same size and sha256, is not sent again. Credentials are those of the store's
+own tools: the environment or their files.
+"""
+PUSH_EXAMPLE = "python -m dupmae_ir.index push indexes/mine --to s3://bucket/mine"
+PULL_PURPOSE = """
+Copy an index from an object store to a folder, compared with its digests; interrupted, the same command continues.
+Commands that only read an index take the URL itself and keep such a copy in the cache.
+"""
+PULL_EXAMPLE = "python -m dupmae_ir.index pull s3://bucket/mine --index indexes/mine"
 EXAMPLES = "\n".join(
     (BM25_EXAMPLE, DENSE_EXAMPLES.split("\n")[1], POSTINGS_EXAMPLE, SYNC_EXAMPLE, SHOW_EXAMPLE, VERIFY_EXAMPLE)
 )
@@ -145,6 +159,18 @@ def summarize_deleted(config: DeleteConfig, result: dict[str, Any]) -> str:
 def summarize_compacted(config: CompactConfig, result: dict[str, Any]) -> str:
     """How many deleted rows were removed, and what the index is now."""
     return f"{config.index}: {result['removed_now']:,} deleted rows removed; {_state(result)}"
+
+
+def summarize_pushed(config: PushConfig, result: dict[str, Any]) -> str:
+    """How many files were sent."""
+    files = f"{result['sent_now']:,} of {result['files'] - 1:,} files sent"
+    return f"{config.index}: {result['to']} is complete, {megabytes(result['bytes'])}; {files}"
+
+
+def summarize_pulled(config: PullConfig, result: dict[str, Any]) -> str:
+    """How many documents the copy has."""
+    done = ", already complete" if result["status"] == COMPLETE else ""
+    return f"{config.index}: {result['documents']:,} documents{done}"
 
 
 def _state(result: dict[str, Any]) -> str:
@@ -244,6 +270,13 @@ compact = Command(
     summarize=summarize_compacted,
 )
 
+push = Command(
+    "index push", PUSH_PURPOSE, PUSH_EXAMPLE, PushConfig, f"{RUN}:run_push", summarize=summarize_pushed, resumes=True
+)
+pull = Command(
+    "index pull", PULL_PURPOSE, PULL_EXAMPLE, PullConfig, f"{RUN}:run_pull", summarize=summarize_pulled, resumes=True
+)
+
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index with Anserini's defaults: the baseline", bm25),
     "dense": ("a smaller dense index beside the flat one: sq8, ivf-sq8 or hnsw-sq8", dense),
@@ -253,6 +286,8 @@ VERBS = {
     "sync": ("make an index that of a collection; only the difference is encoded", sync),
     "delete": ("delete documents from an index", delete),
     "compact": ("several segments to one, without deleted documents", compact),
+    "push": ("copy an index folder to an object store", push),
+    "pull": ("copy an index from an object store to a folder", pull),
     "verify": ("every byte of an index, and its parts against each other", verify),
     "seal": ("record the files of an index of an earlier version", seal),
     "show": ("what an index folder contains, and whether it is whole", show_command),

@@ -32,6 +32,7 @@ from dupmae_ir.index.generations import (
 from dupmae_ir.index.manifest import META
 from dupmae_ir.index.places import remove_retired
 from dupmae_ir.index.segments import AnyIndex, folders_of, live_rows, open_index
+from dupmae_ir.index.stored import need_folder
 from dupmae_ir.io.jobs import COMPLETE, STATE, Job
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import fsync_folder, fsync_tree
@@ -55,6 +56,7 @@ class ChangeJob(Job):
         restart: bool = False,
         quiet: bool = False,
     ) -> None:
+        need_folder(path, f"dupmae-ir {command}")
         self.name = str(path)
         real = os.path.realpath(path)  # the folder that a link names is changed, not the link
         if not Path(real).parent.is_dir():

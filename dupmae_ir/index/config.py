@@ -150,3 +150,21 @@ class CompactConfig(OutputOptions):
     """Options of ``dupmae-ir index compact``."""
 
     index: str = option(help="index folder to rewrite in one piece", group="output", metavar="FOLDER", positional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushConfig(OutputOptions):
+    """Options of ``dupmae-ir index push``."""
+
+    index: str = option(help="index folder to copy", group="input", metavar="FOLDER", positional=True)
+    to: str = option(help="where: s3://bucket/index, or another URL that fsspec opens", group="output", metavar="URL")
+    overwrite: bool = option(False, "replace another index that is there", group="output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullConfig(OutputOptions):
+    """Options of ``dupmae-ir index pull``."""
+
+    url: str = option(help="URL of the index: s3://bucket/index", group="input", metavar="URL", positional=True)
+    index: str = option(help="index folder to make", group="output", metavar="FOLDER")
+    overwrite: bool = option(False, "replace another index, once the new one is complete", group="output")

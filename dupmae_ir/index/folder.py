@@ -36,6 +36,7 @@ from dupmae_ir.index.lucene import ImpactSearcher
 from dupmae_ir.index.manifest import AGAIN, Meta
 from dupmae_ir.index.places import Place, place_of
 from dupmae_ir.index.postings import PostingsSearcher
+from dupmae_ir.index.stored import local_index
 from dupmae_ir.index.texts import TextStore
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class IndexFolder:
         missing, truncated or at odds with ``meta.json``, and for an index with further segments or deleted documents,
         which :func:`dupmae_ir.index.segments.open_index` opens.
         """
-        place = place_of(path)
+        place = place_of(local_index(path))
         folder = cls(place, manifest.read_meta(place.path))
         generation = generation_of(folder.meta)
         if not generation.plain:

@@ -4,25 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from dupmae_ir import pyserini
 from dupmae_ir.console import progress
-from dupmae_ir.errors import DamagedIndex
-from dupmae_ir.index import dense_kinds, postings, verification
+from dupmae_ir.errors import DamagedIndex, UsageError
+from dupmae_ir.index import dense_kinds, manifest, postings, verification
 from dupmae_ir.index.bm25 import build_bm25
-from dupmae_ir.index.config import Bm25Config, DenseConfig, PostingsConfig, SealConfig, ShowConfig, VerifyConfig
+from dupmae_ir.index.config import (
+    Bm25Config,
+    DenseConfig,
+    PostingsConfig,
+    PullConfig,
+    PushConfig,
+    SealConfig,
+    ShowConfig,
+    VerifyConfig,
+)
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.manifest import Meta
 from dupmae_ir.index.segments import folders_of, open_index
+from dupmae_ir.index.stored import is_copy, local_index, need_folder, pull, push
 from dupmae_ir.io.jobs import COMPLETE, Job
+from dupmae_ir.io.remote import Remote, is_url
 from dupmae_ir.types import Document
 
 
 def run_bm25(config: Bm25Config) -> dict[str, Any]:
     """Make the BM25 index and return a summary; an older one stays until the new one is complete."""
+    need_folder(config.index, "dupmae-ir index bm25")
     collection = config.collection()
     collection.check()
     settings: dict[str, Any] = {
@@ -63,6 +76,7 @@ class _Bm25Job(Job):
 
 def run_dense(config: DenseConfig) -> dict[str, Any]:
     """Build the kind into the index folder and return its description (see :mod:`dupmae_ir.index.dense_kinds`)."""
+    need_folder(config.index, "dupmae-ir index dense")
     results: list[dict[str, Any]] = []
     for folder in folders_of(open_index(config.index)):
         # The number of lists is that of the first segment; later ones are small and choose their own.
@@ -75,6 +89,7 @@ def run_dense(config: DenseConfig) -> dict[str, Any]:
 
 def run_postings(config: PostingsConfig) -> dict[str, Any]:
     """Write the postings of an index beside its other parts and return a summary; older ones stay until then."""
+    need_folder(config.index, "dupmae-ir index postings")
     results: list[dict[str, Any]] = []
     for folder in folders_of(open_index(config.index)):
         with postings.PostingsJob(folder, quiet=config.quiet) as job:
@@ -101,7 +116,7 @@ def show(config: ShowConfig) -> Meta:
 
 def verify(config: VerifyConfig) -> dict[str, Any]:
     """Read every byte and compare the parts. Raises :class:`DamagedIndex` with every problem found."""
-    if found := verification.problems(config.index):
+    if found := verification.problems(local_index(config.index)):
         raise DamagedIndex(found)
     index = open_index(config.index)
     files = [file for folder in folders_of(index) if folder.sealed for file in folder.meta["files"].values()]
@@ -117,8 +132,38 @@ def verify(config: VerifyConfig) -> dict[str, Any]:
 
 def seal(config: SealConfig) -> dict[str, Any]:
     """Add the records of files to an older index and return a summary."""
+    need_folder(config.index, "dupmae-ir index seal")
     meta = verification.seal(config.index)
     return {"index": config.index, "files": len(meta["files"]), "digest": meta["digest"]}
+
+
+def run_push(config: PushConfig) -> dict[str, Any]:
+    """Copy an index folder to a URL and return the counts of :func:`~dupmae_ir.index.stored.push`."""
+    to = _remote(config.to, "--to")
+    need_folder(config.index, "dupmae-ir index push")
+    folder = open_index(config.index).path
+    return {"index": config.index, **push(folder, to, overwrite=config.overwrite, quiet=config.quiet)}
+
+
+def run_pull(config: PullConfig) -> dict[str, Any]:
+    """Copy the index of a URL to a folder and return a summary; an index that it has replaced is removed."""
+    source = _remote(config.url, "URL")
+    need_folder(config.index, "dupmae-ir index pull")
+    target = Path(config.index).absolute()
+    manifest.check_target(target)
+    if config.overwrite or not target.exists() or not any(target.iterdir()):
+        changed = pull(source, target, quiet=config.quiet)
+    elif changed := not is_copy(source, target):
+        raise UsageError(f"{config.index} already has another index; pass --overwrite to replace it")
+    index = open_index(target)
+    status = "complete" if changed else COMPLETE
+    return {"index": config.index, "documents": index.documents, "digest": index.meta["digest"], "status": status}
+
+
+def _remote(url: str, flag: str) -> Remote:
+    if not is_url(url):
+        raise UsageError(f"{flag} {url}: expected a URL, for example s3://bucket/index")
+    return Remote(url)
 
 
 def show_extras(config: ShowConfig) -> dict[str, str]:

@@ -27,6 +27,7 @@ from dupmae_ir.index.forward import Forward
 from dupmae_ir.index.generations import Generation, SegmentRecord, generation_of, read_deleted
 from dupmae_ir.index.manifest import AGAIN, META, Meta
 from dupmae_ir.index.places import Place, place_of
+from dupmae_ir.index.stored import local_index
 from dupmae_ir.index.texts import Column, StoredDocument, TextStore
 from dupmae_ir.registry import suggest
 
@@ -269,8 +270,10 @@ AnyIndex = IndexFolder | SegmentedIndex
 def open_index(path: str | Path) -> AnyIndex:
     """Open an index, of one segment or several, in its current generation.
 
-    Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for a damaged one.
+    ``path``: a folder, or the URL of one (:func:`~dupmae_ir.index.stored.local_index`). Raises :class:`InputError` for
+    a path that is not a (finished) index, :class:`IndexMismatch` for a damaged one.
     """
+    path = local_index(path)
     place = place_of(path)
     for _ in range(_ATTEMPTS):
         folder = IndexFolder(place, manifest.read_meta(place.path))
@@ -279,7 +282,7 @@ def open_index(path: str | Path) -> AnyIndex:
             folder.check_parts()
             return folder
         try:
-            return _segmented(Path(path), place, folder, generation)
+            return _segmented(path, place, folder, generation)
         except FileNotFoundError as e:
             if generation_of(manifest.read_meta(place.path)).number == generation.number:
                 raise IndexMismatch(f"{e.filename} is missing; {AGAIN}") from None

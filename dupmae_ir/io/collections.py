@@ -11,7 +11,8 @@ Formats, and how they are recognised:
 * gzip of all these, recognised by its first two bytes and not by its name;
 * a folder: its ``corpus.jsonl`` when it has one (BEIR), else every file with one of the endings above, in natural
   order (``docs2`` before ``docs10``), without hidden files and the records that our commands leave
-  (``NAME.meta.json``).
+  (``NAME.meta.json``);
+* a URL of a file or folder of these (:mod:`dupmae_ir.io.remote`), streamed.
 
 A byte order mark, Windows line ends and blank lines are accepted. Any other defect raises :class:`InputError` with
 ``file:line``; nothing is skipped silently. The JSON is parsed here and not by ``jsonlines``, whose reader adds a
@@ -32,10 +33,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 from unicodedata import category
 
 from dupmae_ir.errors import InputError
+from dupmae_ir.io.remote import Remote, is_url
 from dupmae_ir.types import LONGEST_METADATA, Document, MetadataValue, is_metadata_value
 
 STDIN = "-"
@@ -112,7 +114,7 @@ class Collection:
 
     def __iter__(self) -> Iterator[Document]:
         seen = Seen()
-        paths: Sequence[Path | None] = self.paths or [None]
+        paths: Sequence[Path | Remote | None] = self.paths or [None]
         for path in paths:
             before = self.documents
             name = "<standard input>" if path is None else str(path)
@@ -148,7 +150,7 @@ class Collection:
 
     def read_digests(self) -> dict[str, str]:
         """The same without parsing: reads all files; standard input is read to its end."""
-        paths: Sequence[Path | None] = self.paths or [None]
+        paths: Sequence[Path | Remote | None] = self.paths or [None]
         return {"corpus": combined_digest([_digest(path, STDIN if path is None else str(path)) for path in paths])}
 
     def _parsed(self, tap: _Tap, name: str) -> Iterator[tuple[Document, int]]:
@@ -176,8 +178,10 @@ class Collection:
         return _Tsv(first, self.fields, where)
 
 
-def list_files(source: str | Path) -> list[Path]:
+def list_files(source: str | Path) -> Sequence[Path | Remote]:
     """The files of a collection in reading order; the module's docstring gives the rule."""
+    if is_url(source):
+        return _list_remote(Remote(str(source)))
     path = Path(source)
     if path.is_dir():
         beir = [p for p in (path / "corpus.jsonl", path / "corpus.jsonl.gz") if p.is_file()]
@@ -188,6 +192,17 @@ def list_files(source: str | Path) -> list[Path]:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     return [path]
+
+
+def _list_remote(source: Remote) -> list[Remote]:
+    """The same of a URL. Raises :class:`InputError` where there is nothing."""
+    if (entries := source.files()) is None:
+        return [source]
+    named = {entry.name: entry for entry in entries if _is_lines_entry(entry.name)}
+    beir = [named[name] for name in ("corpus.jsonl", "corpus.jsonl.gz") if name in named]
+    if not (found := beir[:1] or [named[name] for name in sorted(named, key=natural_key)]):
+        raise InputError(f"{source}: no collection in this folder (no .jsonl, .json or .tsv file, gzipped or not)")
+    return found
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -472,7 +487,7 @@ def _composed(names: Sequence[str], values: Sequence[str]) -> tuple[str, str]:
     return " ".join(v for n, v in pairs if n not in ("title", _IGNORED) and v), title
 
 
-def _digest(path: Path | None, name: str) -> str:
+def _digest(path: Path | Remote | None, name: str) -> str:
     sha256 = hashlib.sha256()
     with _opened(path, name) as f:
         try:
@@ -484,9 +499,13 @@ def _digest(path: Path | None, name: str) -> str:
 
 
 @contextmanager
-def _opened(path: Path | None, name: str) -> Iterator[IO[bytes]]:
+def _opened(path: Path | Remote | None, name: str) -> Iterator[IO[bytes]]:
     if path is None:
         yield sys.stdin.buffer
+        return
+    if isinstance(path, Remote):
+        with path.open() as stream:
+            yield cast("IO[bytes]", stream)
         return
     try:
         file = path.open("rb", buffering=0)
@@ -510,13 +529,23 @@ def is_lines_name(name: str) -> bool:
 
 def is_lines_file(path: Path) -> bool:
     """Whether a file of a folder is one of its files of lines; records (``.meta.json``) and hidden files are none."""
-    record = path.name.lower().removesuffix(".gz").endswith(".meta.json")
-    return is_lines_name(path.name) and not record and not path.name.startswith(".") and path.is_file()
+    return _is_lines_entry(path.name) and path.is_file()
 
 
-def _total_bytes(paths: Sequence[Path]) -> int | None:
-    sizes = [p.stat().st_size if p.is_file() else None for p in paths]
+def _is_lines_entry(name: str) -> bool:
+    record = name.lower().removesuffix(".gz").endswith(".meta.json")
+    return is_lines_name(name) and not record and not name.startswith(".")
+
+
+def _total_bytes(paths: Sequence[Path | Remote]) -> int | None:
+    sizes = [_size(path) for path in paths]
     return sum(s for s in sizes if s) if paths and None not in sizes else None
+
+
+def _size(path: Path | Remote) -> int | None:
+    if isinstance(path, Remote):
+        return path.size()
+    return path.stat().st_size if path.is_file() else None
 
 
 def _or(names: Sequence[str]) -> str:

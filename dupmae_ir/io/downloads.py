@@ -71,6 +71,12 @@ def cache_folder() -> Path:
     return Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dupmae_ir"
 
 
+def offline_by() -> str | None:
+    """The environment variable that forbids the network; None where it is permitted."""
+    names = ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE")
+    return next((n for n in names if os.environ.get(n, "").strip().lower() in ("1", "on", "yes", "true")), None)
+
+
 def download(source: Source, target: Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
     """Download ``source`` to ``target``, verify it, and return ``target``.
 
@@ -164,9 +170,8 @@ class _Transfer:
         _remember(self.source, self.target, found, self.quiet)
 
     def _refuse_offline(self) -> None:
-        for variable in ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE"):
-            if os.environ.get(variable, "").strip().lower() in ("1", "on", "yes", "true"):
-                raise self._by_hand(f"{self.target.name} is missing and {variable} is set")
+        if variable := offline_by():
+            raise self._by_hand(f"{self.target.name} is missing and {variable} is set")
 
     def _by_hand(self, problem: str) -> EnvironmentProblem:
         return EnvironmentProblem(

@@ -4,6 +4,7 @@
   dataset (:mod:`dupmae_ir.io.datasets`);
 * JSON lines and tab-separated files, and folders of them, are collections of lines, one document each
   (:mod:`dupmae_ir.io.collections`);
+* URLs are collections of lines, streamed (:mod:`dupmae_ir.io.remote`);
 * everything else is files of documents, which are split into passages (:mod:`dupmae_ir.io.documents`).
 """
 
@@ -22,6 +23,7 @@ from dupmae_ir.io.collections import STDIN, Collection, Input, RecordReader, is_
 from dupmae_ir.io.datasets import IRDS, HfDataset, IrDataset, is_dataset_folder
 from dupmae_ir.io.documents.collection import LENGTH, OVERLAP, DocumentCollection
 from dupmae_ir.io.documents.files import kind_of
+from dupmae_ir.io.remote import Remote, is_url
 from dupmae_ir.types import Document
 
 READING = ("fields", "docid_field", "delimiter", "read_as", "passage_length", "passage_overlap", "exclude")
@@ -71,8 +73,8 @@ class CorpusOptions(Config):
 
     corpus: str | tuple[str, ...] = option(
         help="collection: a folder or files of documents (txt, md, html, pdf, docx, epub, csv, json, ipynb, source "
-        "code), BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, irds:ID, a Hugging Face dataset on "
-        "disk, or - for standard input",
+        "code), BEIR corpus.jsonl, Pyserini JSONL, MS MARCO tsv, .gz of these, a URL of such lines (s3://bucket/file), "
+        "irds:ID, a Hugging Face dataset on disk, or - for standard input",
         group="input",
         metavar="PATH",
     )
@@ -170,13 +172,26 @@ def left_out(sources: dict[str, Any] | None, most: int = 20) -> str:
 
 def _are_lines(sources: Sequence[str], read_as: str) -> bool:
     """Whether the files hold a document on each line. Raises :class:`InputError` where both kinds are mixed."""
+    if remote := next((source for source in sources if is_url(source)), None):
+        _check_remote(remote, read_as)
     if read_as != "auto":
         return read_as == "lines"
-    found = {source: source == STDIN or _is_lines(Path(source)) for source in sources}
+    found = {source: source == STDIN or is_url(source) or _is_lines(Path(source)) for source in sources}
     if len(set(found.values())) == 2:
         lines = next(source for source, is_lines in found.items() if is_lines)
         raise InputError(f"--corpus: {lines} has a document on each line, the others do not; {_CHOOSE}")
     return all(found.values())
+
+
+def _check_remote(source: str, read_as: str) -> None:
+    """Raise :class:`UsageError` for documents behind a URL."""
+    remote = Remote(source)
+    kind = kind_of(remote.name) or "text"
+    if read_as == "documents" or (read_as == "auto" and not is_lines_name(remote.name) and kind != "text"):
+        raise UsageError(
+            f"--corpus {remote}: only collections with a document on each line are read from a URL; copy the documents "
+            "to this machine"
+        )
 
 
 _CHOOSE = "choose with --read-as lines or --read-as documents"

@@ -160,7 +160,9 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     )
 
     index: tuple[str, ...] = option(
-        help="index folder; several, of one model and one scale, are searched as one", group="what", metavar="FOLDER"
+        help="index folder or its URL (s3://bucket/index); several, of one model and one scale, are searched as one",
+        group="what",
+        metavar="FOLDER",
     )
     topics: str | None = option(
         None,

@@ -11,6 +11,7 @@ from typing import ClassVar
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
 from dupmae_ir.device import ENGINES
 from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.io.remote import is_url, without_credentials
 from dupmae_ir.search.config import SearchSettings
 
 TOKEN_VARIABLE = "DUPMAE_IR_TOKEN"
@@ -159,6 +160,9 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
 
 def _named(word: str) -> tuple[str, Path]:
     name, equals, folder = word.partition("=")
+    if is_url(word) or is_url(folder):
+        url = without_credentials(word if is_url(word) else folder)
+        raise UsageError(f"--index {url}: serve needs a folder of this machine: dupmae-ir index pull URL --index I")
     if equals and name and "/" not in name:
         return name, Path(folder)
     return Path(word).absolute().name or "index", Path(word)
