@@ -163,7 +163,7 @@ def summarize_compacted(config: CompactConfig, result: dict[str, Any]) -> str:
 
 def summarize_pushed(config: PushConfig, result: dict[str, Any]) -> str:
     """How many files were sent."""
-    files = f"{result['sent_now']:,} of {result['files'] - 1:,} files sent"
+    files = f"{result['sent_now']:,} of {result['files']:,} files sent"
     return f"{config.index}: {result['to']} is complete, {megabytes(result['bytes'])}; {files}"
 
 

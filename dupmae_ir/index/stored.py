@@ -35,7 +35,7 @@ from dupmae_ir.io.publishing import atomic_write, disk_full, exchange, move_into
 from dupmae_ir.io.remote import Moved, Remote, is_url, json_object
 
 UPLOAD = "upload.json"
-AGAIN = "push the index again (dupmae-ir index push), or restore the object from a backup"
+AGAIN = "push the index again with --overwrite, or restore the object from a backup"
 
 
 class Stored(NamedTuple):
@@ -88,8 +88,7 @@ class Output:
         if self.remote is None:
             return result
         push(self.folder, self.remote, overwrite=self.overwrite, quiet=self.quiet)
-        named = {key: str(self.remote) for key in ("index", "output") if key in result}
-        return {**result, **named, "folder": self.target}
+        return {**result, "index": str(self.remote), "folder": self.target}
 
 
 def local_index(path: str | Path) -> Path:
@@ -115,30 +114,27 @@ def need_folder(path: str | Path, command: str) -> None:
         shown = Remote(str(path))
         raise UsageError(
             f"{shown}: {command} needs a folder of this machine: dupmae-ir index pull {shown} --index I, change I, and "
-            f"dupmae-ir index push I --to {shown} --overwrite"
+            f"dupmae-ir index push I --to {shown}"
         )
 
 
-def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: bool = False) -> dict[str, object]:
-    """Copy a finished index folder to a URL and return how many files were there already and how many were sent.
+def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: bool = False) -> dict[str, Any]:
+    """Copy a finished index folder to a URL and return how many files it has and how many were sent.
 
-    Objects that are there whole are not sent again. The manifest goes last, so the index appears at once; one that
-    replaces another of which no object is overwritten (after ``index add``, ``update`` or ``delete``) replaces it at
-    once, too. Otherwise the older manifest is removed first. A push that was killed is continued by the next.
+    Objects that are there whole are not sent again, unless with ``overwrite``. The manifest goes last, so the index
+    appears at once. A later generation of the index that is there (after ``index add``, ``postings``, ...) replaces it
+    at once, too, where no object changes; otherwise the older manifest is removed first. A push that was killed is
+    continued by the next.
 
-    Raises :class:`UsageError` where the URL has another index and ``overwrite`` is not set, :class:`IndexMismatch` for
-    a damaged folder, :class:`EnvironmentProblem`, naming the object, where the store does not answer.
+    Raises :class:`UsageError` where the URL has another index, or a later generation, and ``overwrite`` is not set,
+    :class:`IndexMismatch` for a damaged folder, :class:`EnvironmentProblem`, naming the object, where the store does
+    not answer.
     """
     folder = Path(folder)
     meta = manifest.read_meta(folder)
     wanted = {name: stored or _described(folder / name) for name, stored in files_of(folder, meta)}
     raw = (folder / META).read_bytes()
-    found = (remote / META).read()
-    if found not in (None, raw) and not overwrite:
-        raise UsageError(f"{remote} already has another index; pass --overwrite to replace it, or name another URL")
-    record = _uploaded(remote)
-    if found not in (None, raw) and any(record.get(name, wanted[name]) != wanted[name] for name in wanted):
-        (remote / META).remove()  # what follows overwrites its objects
+    record = _prepared(remote, meta, raw, wanted, overwrite)
     total = sum(stored.bytes for stored in wanted.values())
     sent = 0
     with byte_bar(f"pushing {remote.name}", total, quiet) as bar:
@@ -151,10 +147,34 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
             record[name] = stored
             _write_record(remote, record)
             sent += 1
-    if found != raw or sent:
-        (remote / META).write(raw)
+    (remote / META).write(raw)
     _remove_others(remote, record, wanted)
-    return {"to": str(remote), "files": len(wanted) + 1, "sent_now": sent, "bytes": total, "digest": meta["digest"]}
+    return {"to": str(remote), "files": len(wanted), "sent_now": sent, "bytes": total, "digest": meta["digest"]}
+
+
+def _prepared(
+    remote: Remote, meta: Meta, raw: bytes, wanted: Mapping[str, Stored], overwrite: bool
+) -> dict[str, Stored]:
+    """The record of what is at the URL already and may stay, once nothing there can be mistaken for this index."""
+    found, record = (remote / META).read(), _uploaded(remote)
+    if found is None:
+        return record
+    if not overwrite and found != raw and not _follows(meta, json_object(found)):
+        raise UsageError(f"{remote} already has another index; pass --overwrite to replace it, or name another URL")
+    if overwrite or any(record.get(name, stored) != stored for name, stored in wanted.items()):
+        (remote / META).remove()
+    if overwrite:
+        record = {}
+        _write_record(remote, record)
+    return record
+
+
+def _follows(meta: Meta, found: dict[str, Any]) -> bool:
+    """Whether an index is the one that was ``found``, changed since, or with other optional parts."""
+    if found.get("digest") != meta["digest"]:
+        return False
+    mine, theirs = generation_of(meta), generation_of(found)
+    return mine.number > theirs.number or (mine.number, mine.digest) == (theirs.number, theirs.digest)
 
 
 def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:

@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, TypeVar, cast
+from typing import IO, Any, Protocol, TypeVar, cast
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from dupmae_ir.console import one_line
@@ -276,7 +276,7 @@ class RemoteStream(io.RawIOBase):
         super().close()
 
 
-def json_object(raw: bytes | None) -> dict[str, object]:
+def json_object(raw: bytes | None) -> dict[str, Any]:
     """The JSON object in a remote file; empty where there is none."""
     try:
         found = json.loads(raw or b"")
