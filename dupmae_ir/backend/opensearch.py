@@ -17,19 +17,22 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
-from urllib.parse import SplitResult, quote
+from urllib.parse import SplitResult
 
 import numpy as np
 
-from dupmae_ir.backend.opensearch_filters import NAME, Json, condition_query
+from dupmae_ir.backend.opensearch_filters import NAME, condition_query
 from dupmae_ir.backend.protocol import BackendFailed, EngineQuery, Found, Record, Rows, Spec, Where
-from dupmae_ir.backend.urls import is_loopback, shown
+from dupmae_ir.backend.rest import Json, Rest, line
+from dupmae_ir.backend.urls import shown
 from dupmae_ir.errors import UsageError
 from dupmae_ir.types import Metadata
 
-_RECORDS = "dupmae_ir_collections"
+RECORDS = "dupmae_ir_collections"
+RECORDS_BODY: dict[str, object] = {"mappings": {"enabled": False}}
 _PAGE = 1000
 _LONGEST_ID = 512
+_LONGEST_KEYWORD = 8191  #: characters; Lucene refuses terms of more than 32,766 bytes
 _DIALECTS: dict[str, tuple[str, str]] = {
     "opensearch": ("innerProduct(params.q, doc['cls'])", "knn_vector"),
     "elasticsearch": ("dotProduct(params.q, 'cls')", "dense_vector"),
@@ -50,20 +53,16 @@ class OpenSearch:
     deepest = 100_000
 
     def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
-        import requests
-
         self.engine = parts.scheme.partition("+")[0]
-        self.name, self._where, self._timeout = collection, shown(parts), timeout
-        secure = parts.scheme.endswith("+https")
-        self._base = f"{'https' if secure else 'http'}://{parts.hostname}:{parts.port or 9200}"
-        self._session = requests.Session()
-        self._session.trust_env = False  # no proxies, and no passwords of ~/.netrc for another service
-        self._authorize(secure, parts.hostname)
+        self.name, self._where = collection, shown(parts)
+        self._rest = Rest(parts, 9200, timeout)
+        self._call, self._post = self._rest.call, self._rest.post
+        self._authorize()
         self._longest = 0.0
 
     def read_record(self) -> Record | None:
         """See :class:`Backend`; an index of this name without a record is refused."""
-        found = self._call("GET", f"{_RECORDS}/_doc/{self.name}", missing=True)
+        found = self._call("GET", f"{RECORDS}/_doc/{self.name}", missing=True)
         source = found.get("_source") if found else None
         if source is None:
             if self._call("GET", self.name, missing=True) is not None:
@@ -77,9 +76,9 @@ class OpenSearch:
 
     def write_record(self, record: Record) -> None:
         """See :class:`Backend`; records are documents of an index of their own."""
-        if self._call("GET", _RECORDS, missing=True) is None:
-            self._call("PUT", _RECORDS, {"mappings": {"enabled": False}})
-        self._call("PUT", f"{_RECORDS}/_doc/{self.name}?refresh=true", record.as_dict())
+        if self._call("GET", RECORDS, missing=True) is None:
+            self._call("PUT", RECORDS, RECORDS_BODY)
+        self._call("PUT", f"{RECORDS}/_doc/{self.name}?refresh=true", record.as_dict())
 
     def lock(self) -> None:
         """There are no locks; writes of several loaders are the same."""
@@ -103,7 +102,7 @@ class OpenSearch:
 
     def upsert(self, rows: Rows) -> None:
         """See :class:`Backend`."""
-        self._bulk(line for action in bulk_lines(rows) for line in action)
+        self._bulk(part for action in bulk_lines(rows) for part in action)
 
     def delete(self, docids: Sequence[str]) -> None:
         """See :class:`Backend`."""
@@ -118,7 +117,7 @@ class OpenSearch:
     def drop(self) -> None:
         """See :class:`Backend`."""
         self._call("DELETE", self.name, missing=True)
-        self._call("DELETE", f"{_RECORDS}/_doc/{self.name}?refresh=true", missing=True)
+        self._call("DELETE", f"{RECORDS}/_doc/{self.name}?refresh=true", missing=True)
 
     def count(self, where: Where | None = None) -> int:
         """See :class:`Backend`."""
@@ -139,74 +138,40 @@ class OpenSearch:
 
     def close(self) -> None:
         """Release the connections."""
-        self._session.close()
+        self._rest.close()
 
     def _dense(self, query: EngineQuery, depth: int, where: Where | None) -> Found:
-        product, _ = _DIALECTS[self.engine]
-        length = float(np.linalg.norm(query.cls.astype(np.float64)))
-        shift = float(np.float32(length * self._longest * 1.001 + 1e-6))
-        script = {"source": f"{product} + params.shift", "params": {"q": query.cls.tolist(), "shift": shift}}
-        found = self._search({"script_score": {"query": _query(where), "script": script}}, depth)
-        return Found(found.docids, found.scores - shift)
+        body = dense_body(self.engine, query, depth, self._longest, where)
+        found = self._search(body)
+        return Found(found.docids, found.scores - _shift(query, self._longest))
 
     def _impact(self, query: EngineQuery, depth: int, where: Where | None) -> Found:
-        pairs = zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
-        clauses = [{"rank_feature": {"field": f"ot.{term}", "linear": {}, "boost": float(w)}} for term, w in pairs]
-        return self._search({"bool": {"should": clauses, "minimum_should_match": 1, "filter": [_query(where)]}}, depth)
+        return self._search(impact_body(query, depth, where))
 
-    def _search(self, query: Json, depth: int) -> Found:
-        body: Json = {"query": query, "size": depth, "_source": False, "track_total_hits": False}
+    def _search(self, body: Json) -> Found:
         hits = _hits(self._post(f"{self.name}/_search", body))
         return Found([str(hit["_id"]) for hit in hits], np.array([hit["_score"] for hit in hits], np.float64))
 
     def _bulk(self, lines: Iterator[Json]) -> None:
-        body = "".join(json.dumps(line) + "\n" for line in lines)
+        body = "".join(json.dumps(one) + "\n" for one in lines)
         found = self._post(f"{self.name}/_bulk", body)
         if not found.get("errors"):
             return
         for item in cast(list[Mapping[str, Json]], found["items"]):
             for action, result in item.items():
                 if "error" in result and not (action == "delete" and result.get("status") == 404):
-                    raise BackendFailed(f"{self._where}: {result['_id']}: {_line(json.dumps(result['error']))}")
+                    raise BackendFailed(f"{self._where}: {result['_id']}: {line(json.dumps(result['error']))}")
 
-    def _post(self, path: str, body: Json | str) -> Json:
-        found = self._call("POST", path, body)
-        assert found is not None
-        return found
-
-    def _call(self, method: str, path: str, body: Json | str | None = None, missing: bool = False) -> Json | None:
-        """The answer to a request; None for a 404 if that may be ``missing``."""
-        import requests
-
-        data = body if isinstance(body, str) or body is None else json.dumps(body)
-        kind = "application/x-ndjson" if isinstance(body, str) else "application/json"
-        url = f"{self._base}/{quote(path, safe='/?=&_')}"
-        try:
-            answer = self._session.request(
-                method, url, data=data, headers={"Content-Type": kind}, timeout=self._timeout, allow_redirects=False
-            )
-        except requests.RequestException as e:
-            raise BackendFailed(
-                f"{self._where}: no answer within {self._timeout:g} s ({type(e).__name__}); raise --timeout, or check "
-                "server and network"
-            ) from None
-        if answer.status_code == 404 and missing:
-            return None
-        if not answer.ok:
-            raise BackendFailed(f"{self._where}: {answer.status_code} {answer.reason}: {_line(answer.text)}")
-        return cast(Json, answer.json())
-
-    def _authorize(self, secure: bool, host: str | None) -> None:
+    def _authorize(self) -> None:
         key, user = os.environ.get("ELASTICSEARCH_API_KEY"), os.environ.get("OPENSEARCH_USERNAME")
         elastic = self.engine == "elasticsearch"
         if elastic and key:
-            self._session.headers["Authorization"] = f"ApiKey {key}"
+            self._rest.session.headers["Authorization"] = f"ApiKey {key}"
         elif not elastic and user:
-            self._session.auth = (user, os.environ.get("OPENSEARCH_PASSWORD", ""))
+            self._rest.session.auth = (user, os.environ.get("OPENSEARCH_PASSWORD", ""))
         else:
             return
-        if not secure and not is_loopback(host):
-            raise UsageError(f"credentials would be sent in the clear to {host}; use {self.engine}+https://")
+        self._rest.check_secret(f"{self.engine}+https")
 
 
 def index_body(engine: str, spec: Spec) -> Json:
@@ -218,13 +183,40 @@ def index_body(engine: str, spec: Spec) -> Json:
     properties |= {name: {"type": "object", "enabled": False} for name in ("stored",)}
     properties |= {"cls": vector} if spec.dim else {}
     properties |= {"ot": {"type": "rank_features"}} if spec.terms else {}
-    typed = {"num": "double", "str": "keyword", "bool": "boolean"}
+    typed: dict[str, Json] = {"num": {"type": "double"}, "bool": {"type": "boolean"}}
+    typed["str"] = {"type": "keyword", "ignore_above": _LONGEST_KEYWORD}
     properties |= {name: {"type": "object", "dynamic": True} for name in typed}
-    templates = [{name: {"path_match": f"{name}.*", "mapping": {"type": kind}}} for name, kind in typed.items()]
+    templates = [{name: {"path_match": f"{name}.*", "mapping": mapping}} for name, mapping in typed.items()]
     return {
         "settings": {"index": {"max_result_window": OpenSearch.deepest}},
         "mappings": {"dynamic": "strict", "dynamic_templates": templates, "properties": properties},
     }
+
+
+def dense_body(engine: str, query: EngineQuery, depth: int, longest: float, where: Where | None = None) -> Json:
+    """A search for the largest inner products, plus a constant that makes them positive. ``longest``: as in
+    :class:`Record`."""
+    product, _ = _DIALECTS[engine]
+    params = {"q": query.cls.tolist(), "shift": _shift(query, longest)}
+    script = {"source": f"{product} + params.shift", "params": params}
+    return _search_body({"script_score": {"query": _query(where), "script": script}}, depth)
+
+
+def impact_body(query: EngineQuery, depth: int, where: Where | None = None) -> Json:
+    """A search for the largest sums of products of impacts."""
+    pairs = zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
+    clauses = [{"rank_feature": {"field": f"ot.{term}", "linear": {}, "boost": float(w)}} for term, w in pairs]
+    matching = {"should": clauses, "minimum_should_match": 1, "filter": [_query(where)]}
+    return _search_body({"bool": matching}, depth)
+
+
+def _search_body(query: Json, depth: int) -> Json:
+    return {"query": query, "size": depth, "_source": False, "track_total_hits": False}
+
+
+def _shift(query: EngineQuery, longest: float) -> float:
+    length = float(np.linalg.norm(query.cls.astype(np.float64)))
+    return float(np.float32(length * longest * 1.001 + 1e-6))
 
 
 def bulk_lines(rows: Rows) -> Iterator[tuple[Json, Json]]:
@@ -241,7 +233,7 @@ def bulk_lines(rows: Rows) -> Iterator[tuple[Json, Json]]:
         if rows.documents is not None:
             document = rows.documents[place]
             metadata = dict(document.metadata)
-            source["stored"] = {"title": document.title, "text": document.text, "metadata": metadata}
+            source["stored"] = {"title": _text(document.title), "text": _text(document.text), "metadata": metadata}
             source |= {"names": list(metadata), **_typed(metadata)}
         yield {"index": {"_id": docid}}, source
 
@@ -270,6 +262,6 @@ def _hits(page: Json) -> list[Json]:
     return cast(list[Json], cast(Json, page["hits"])["hits"])
 
 
-def _line(text: str) -> str:
-    """The start of a message, on one line."""
-    return " ".join(text.split())[:300]
+def _text(text: str) -> str:
+    """A text without half surrogate pairs, which UTF-8 lacks."""
+    return text.encode("utf-8", "replace").decode()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 from dupmae_ir.backend.protocol import Untranslatable
+from dupmae_ir.backend.rest import Json
 from dupmae_ir.index.conditions import Condition, Joined, Node, Not
 from dupmae_ir.types import MetadataScalar
 
-Json = dict[str, object]
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _BOUNDS = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
 _EXACT = 2**53

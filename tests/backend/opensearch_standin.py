@@ -5,19 +5,12 @@ It refuses unmapped fields, unknown queries and negative scores, as the engines 
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-
-
-class Refused(Exception):
-    """A request that an engine would refuse."""
+from http_standin import Refused
 
 
 class StandIn:
@@ -31,7 +24,7 @@ class StandIn:
 
     def answer(self, method: str, path: str, body: str) -> tuple[int, Any]:
         """Status and JSON of a request."""
-        names = path.strip("/").split("/")
+        names = urlsplit(path).path.strip("/").split("/")
         index, *rest = names
         given = [json.loads(line) for line in body.splitlines()] if rest == ["_bulk"] else json.loads(body or "null")
         if names[:2] == ["_search", "scroll"]:
@@ -155,37 +148,3 @@ def holds(query: Any, docid: str, document: Any) -> bool:
     keys = [v.encode() if isinstance(v, str) else float(v) for v in values]
     edge = limit.encode() if isinstance(limit, str) else float(limit)
     return any(getattr(key, compare)(edge) for key in keys)
-
-
-@contextmanager
-def served(standin: StandIn, password: str = "") -> Iterator[int]:
-    """The port of a loopback server; with ``password``, it wants this Authorization header."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-            if password and self.headers.get("Authorization") != password:
-                status, found = 401, {"error": "missing authentication credentials"}
-            else:
-                try:
-                    status, found = standin.answer(self.command, urlsplit(self.path).path, body)
-                except Refused as e:
-                    status, found = 400, {"error": str(e)}
-            data = json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_PUT = do_DELETE = do_POST
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Print nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from backend_samples import CONDITIONS, assert_same, load, small_index
+from http_standin import served
 from living import TOPICS, Living
-from opensearch_standin import StandIn, served
+from opensearch_standin import StandIn
 
 from dupmae_ir.backend.config import DropConfig, ShowConfig
 from dupmae_ir.backend.load import drop, show
