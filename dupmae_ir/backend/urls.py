@@ -33,6 +33,7 @@ ENGINES: dict[str, EngineEntry] = {
     "milvus": EngineEntry("milvus", ("pymilvus",), "milvus", "set MILVUS_TOKEN"),
     "opensearch": EngineEntry("opensearch", (), "", "set OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD"),
     "elasticsearch": EngineEntry("opensearch", (), "", "set ELASTICSEARCH_API_KEY"),
+    "vespa": EngineEntry("vespa", (), "", "set VESPA_CLI_DATA_PLANE_TOKEN"),
 }
 """Scheme -> engine."""
 
@@ -44,15 +45,21 @@ def connect(url: str, collection: str, timeout: float) -> Backend:
     """Open a collection of an engine. Raises :class:`UsageError` for a URL that names no engine or has credentials,
     :class:`BackendFailed` for an engine that does not answer within ``timeout`` seconds."""
     parts = parse(url)
-    if not _COLLECTION.fullmatch(collection):
-        raise UsageError(
-            f"--collection {collection!r}: expected a lower-case letter, then at most 47 lower-case letters, digits "
-            "and underscores"
-        )
+    check_collection(collection)
     entry = ENGINES[parts.scheme.partition("+")[0]]
     need_packages(f"{parts.scheme}://", entry.packages, entry.extra)
     opener = cast(Opener, importlib.import_module(f"dupmae_ir.backend.{entry.module}").connect)
     return opener(parts, collection, timeout)
+
+
+def check_collection(name: str) -> str:
+    """The name of a collection. Raises :class:`UsageError` for one that an engine could refuse."""
+    if not _COLLECTION.fullmatch(name):
+        raise UsageError(
+            f"--collection {name!r}: expected a lower-case letter, then at most 47 lower-case letters, digits "
+            "and underscores"
+        )
+    return name
 
 
 def parse(url: str) -> SplitResult:

@@ -106,7 +106,7 @@ def engine_bytes(measured: Measured) -> dict[str, float]:
         "Qdrant": dense + 128 + 16 * impacts,
         "Milvus": dense + 16 * impacts,
         "OpenSearch, Elasticsearch": dense + 128 + own.get("ot", 0.0),
-        "Vespa": dense + 12 * impacts,
+        "Vespa": dense + 16 * impacts,
     }
 
 
