@@ -6,6 +6,7 @@
     eval.regressions  here                          tests/eval/test_regressions            its jobs are in the table
     index seal        here                          here                                   tests/index/test_integrity
     backend load      tests/backend                 tests/backend                          tests/backend
+    backend files     a job                         tests/backend                          tests/backend
 
 What they are made of are jobs of ``tests/making_commands.py``; settings are recorded with those.
 """

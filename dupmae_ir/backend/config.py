@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from dupmae_ir.config import Config, OutputOptions, option
 
+FILE_ENGINES = ("opensearch", "elasticsearch", "vespa")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions(Config):
@@ -48,3 +50,26 @@ class ShowConfig(EngineOptions, OutputOptions):
 @dataclass(frozen=True, kw_only=True)
 class DropConfig(ShowConfig):
     """Options of ``dupmae-ir backend drop``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesConfig(OutputOptions):
+    """Options of ``dupmae-ir backend files``."""
+
+    index: str = option(help="index folder to write for an engine", group="input", metavar="FOLDER")
+    output: str = option(help="folder to create", group="output", metavar="FOLDER")
+    engine: str = option(help="the engine that reads the files", group="engine", choices=FILE_ENGINES)
+    collection: str | None = option(
+        None, "name of the collection (default: from the name of the index folder)", group="engine", metavar="NAME"
+    )
+    megabytes: float = option(
+        10.0,
+        "size of a file, uncompressed; servers limit a request, often to 100 MB",
+        group="output",
+        above=0,
+        at_most=1000,
+    )
+    gzip: bool = option(False, "compress the files of documents", group="output")
+    approximate: bool = option(
+        False, "give the schema an HNSW index, for search --approximate", group="engine", only_with="engine=vespa"
+    )

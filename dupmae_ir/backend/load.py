@@ -14,11 +14,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-import numpy as np
-
 from dupmae_ir.backend.config import DropConfig, LoadConfig, ShowConfig
 from dupmae_ir.backend.protocol import COMPLETE, LOADING, Backend, BackendFailed, Record, Spec
-from dupmae_ir.backend.rows import batches, selected, spec_of
+from dupmae_ir.backend.rows import batches, largest_norm, selected, spec_of
 from dupmae_ir.backend.urls import connect, default_collection
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, UsageError
@@ -84,8 +82,7 @@ class _Load:
         longest = 0.0
         with progress("load", "documents", self.index.documents, self.config.quiet) as bar:
             for rows in batches(self.index, self.config.batch):
-                if rows.cls is not None:
-                    longest = max(longest, _longest(rows.cls))
+                longest = max(longest, largest_norm(rows))
                 known = [stored.pop(docid, None) for docid in rows.docids]
                 new = [place for place, found in enumerate(known) if found != rows.fingerprints[place]]
                 if new:
@@ -107,11 +104,6 @@ class _Load:
                 "collection; load it again when that has ended"
             )
         self.backend.write_record(dataclasses.replace(record, state=COMPLETE))
-
-
-def _longest(vectors: np.ndarray) -> float:
-    wide = vectors.astype(np.float64)
-    return float(np.sqrt(np.vecdot(wide, wide).max(initial=0.0)))
 
 
 def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:

@@ -26,11 +26,12 @@ def spec_of(index: AnyIndex) -> Spec:
     )
 
 
-def batches(index: AnyIndex, size: int) -> Iterator[Rows]:
-    """The live rows of all segments, at most ``size`` at a time."""
+def batches(index: AnyIndex, size: int, first: int = 0) -> Iterator[Rows]:
+    """The live rows of all segments, at most ``size`` at a time, without the ``first`` ones."""
     slices = index.slices() if isinstance(index, SegmentedIndex) else [(index, 0, live_rows(index))]
     for folder, _, live in slices:
         rows = np.flatnonzero(live)
+        rows, first = rows[first:], max(0, first - len(rows))
         for start in range(0, len(rows), size):
             yield _read(folder, rows[start : start + size])
 
@@ -44,6 +45,14 @@ def selected(rows: Rows, places: Sequence[int]) -> Rows:
         None if rows.impacts is None else [rows.impacts[place] for place in places],
         None if rows.documents is None else [rows.documents[place] for place in places],
     )
+
+
+def largest_norm(rows: Rows) -> float:
+    """The largest norm of the vectors; 0 without any."""
+    if rows.cls is None:
+        return 0.0
+    wide = rows.cls.astype(np.float64)
+    return float(np.sqrt(np.vecdot(wide, wide).max(initial=0.0)))
 
 
 def _read(folder: IndexFolder, numbers: np.ndarray) -> Rows:
