@@ -17,6 +17,7 @@ from backend_samples import CONDITIONS, assert_same, load, small_index
 from living import TOPICS, Living
 
 from dupmae_ir.__main__ import main
+from dupmae_ir.backend import pgvector
 from dupmae_ir.backend.config import DropConfig, ShowConfig
 from dupmae_ir.backend.load import drop, show
 from dupmae_ir.backend.protocol import BackendFailed
@@ -126,6 +127,7 @@ def counted(*given, **more):
     return execute(*given, **more)
 psycopg.Connection.execute = counted
 from dupmae_ir.__main__ import main
+from dupmae_ir.backend import pgvector
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -169,6 +171,48 @@ def test_a_server_that_goes_away_is_one_line_and_the_load_continues(
     assert "\n" not in str(caught.value)
     assert load(living, postgres, name, batch=10)["unchanged_now"] == 20
     assert_same(living, postgres, name, ["hybrid"], [5])
+
+
+def test_a_server_killed_while_loading_ends_whole(
+    living: Living, mortal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--index", str(living.index), "--collection", "mine"]
+    load_words = ["backend", "load", *words, "--to", mortal.url, "--batch", "7", "--quiet"]
+    search_words = ["search", *words, "--backend", mortal.url, "--query", "sort a list of dates"]
+    binary_rows, seed = pgvector._binary_rows, random.randrange(10**6)
+    batches = random.Random(seed).sample(range(2, 12), 2)  # of 24; what was committed is not copied again
+    done = 0
+    for batch in batches:
+        left = [batch]
+
+        def rows(*given: Any, left: list[int] = left) -> Iterator[bytes]:
+            left[0] -= 1
+            for number, row in enumerate(binary_rows(*given)):
+                if left[0] == 0 and number == 3:  # within a COPY, within a transaction
+                    mortal.kill()
+                yield row
+
+        monkeypatch.setattr(pgvector, "_binary_rows", rows)
+        assert main(load_words) == 1
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1, (seed, error)
+        assert error.startswith("dupmae-ir backend load: postgresql://"), seed
+        assert main(search_words) == 1  # the server is dead
+        error = capfd.readouterr().err
+        assert error.startswith("dupmae-ir search: postgresql://"), seed
+        assert error.count("\n") == 1, (seed, error)
+        mortal.start()
+        with psycopg.connect(mortal.url, autocommit=True) as connection:
+            row = connection.execute("SELECT count(*) FROM mine").fetchone()
+        done += 7 * (batch - 1)
+        assert row == (done,), seed  # every batch that was committed, and nothing of the one that was not
+        assert main(search_words) == 2
+        assert "is not complete: a load is running or was interrupted" in capfd.readouterr().err
+    monkeypatch.undo()
+    loaded = load(living, mortal.url, "mine", batch=7)
+    assert loaded["unchanged_now"] == done, seed
+    assert loaded["written_now"] == len(living.documents) - done, seed
+    assert_same(living, mortal.url, "mine")
 
 
 def test_a_stalled_server_is_one_line(living: Living, postgres: str, name: str, sql: Sql) -> None:
