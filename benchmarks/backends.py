@@ -48,6 +48,7 @@ RECORD = ROOT / "benchmarks" / "results" / "backends" / "parity.json"
 COLLECTIONS = ("scifact", "vaswani", "cranfield", "cacm")
 HITS, CLIENTS = 1000, 8
 Row = dict[str, object]
+CLIENTS_HELP = "clients that are timed at once; 0: one at a time only, for engines that take minutes (default: 8)"
 TOPICS_HELP = "topics whose lists are compared, for each engine or for all; 0 = all (default: 0 20)"
 
 
@@ -170,25 +171,26 @@ def spread(topics: Sequence[Query], most: int) -> list[Query]:
     return [topics[place] for place in np.linspace(0, len(topics) - 1, min(most, len(topics))).astype(int)]
 
 
-def measure(engine: str, url: str, index: str, collection: str, topics: Sequence[Query], few: int) -> Row:
-    """One row of the table."""
+def measure(engine: str, url: str, index: str, collection: str, topics: Sequence[Query], few: int, clients: int) -> Row:
+    """One row of the table. With 0 ``clients``, several at once are not timed."""
     name = f"parity_{collection}"
     found = load(LoadConfig(index=index, to=url, collection=name, quiet=True))
     through = Searcher.open(index, backend=url, collection=name, threads=1)
     some = spread(topics, few)
     row: Row = {"engine": engine, "collection": collection, "documents": found["documents"]}
     row |= compared(index, topics, through) | {"own_error": own_error(through, some)}
-    row |= {"load_seconds": found["seconds"], "bytes": found["bytes"]}
+    row |= {"load_seconds": found["seconds"], "bytes": found["bytes"], "timed": len(some)}
     # The client of a folder holds it alone, so its eight threads share one.
     alone = engine == "qdrant"
     others = [
         through if alone else Searcher.open(index, through.encoder, backend=url, collection=name, threads=1)
-        for _ in range(CLIENTS - 1)
+        for _ in range(clients - 1)
     ]
     plain = Searcher.open(index, through.encoder, engine="postings", threads=1)
     for hits in (10, HITS):
         row[f"p50_{hits}"] = latency([through], some, hits)
-        row[f"p50_{hits}_many"] = latency([through, *others], some[: max(4, few // 4)], hits)
+        if clients:
+            row[f"p50_{hits}_many"] = latency([through, *others], some[: max(4, few // 4)], hits)
         row[f"p50_{hits}_local"] = latency([plain], some, hits)
     del through, others
     drop(DropConfig(where=url, collection=name))
@@ -202,12 +204,12 @@ def shown(rows: Sequence[Row]) -> str:
     return table(cells, names)
 
 
-def save(rows: Sequence[Row], timed: int) -> None:
+def save(rows: Sequence[Row]) -> None:
     """Put the rows into the record, in place of older ones of the same engines and collections."""
     old = json.loads(RECORD.read_text(encoding="utf-8"))["rows"] if RECORD.is_file() else []
     found = {(row["engine"], row["collection"]): row for row in [*old, *rows]}
     order = [(engine, collection) for engine in ENGINES for collection in COLLECTIONS]
-    record = {"processor": processor(), "hits": HITS, "clients": CLIENTS, "timed": timed}
+    record = {"processor": processor(), "hits": HITS, "clients": CLIENTS}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps({**record, "rows": [found[key] for key in order if key in found]}, indent=1) + "\n")
 
@@ -221,6 +223,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES), help="which of them")
     parser.add_argument("--timed", type=int, default=20, help="topics whose answers are timed (default: 20)")
     parser.add_argument("--topics", nargs="+", type=int, default=[0, 20], metavar="N", help=TOPICS_HELP)
+    parser.add_argument("--clients", type=int, default=CLIENTS, choices=(0, CLIENTS), help=CLIENTS_HELP)
     parser.add_argument("--no-save", action="store_true", help="print only")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -232,10 +235,10 @@ def main() -> None:
                 index = indexed(args.data, args.work, collection)
                 topics = list(read_topics(args.data / collection / "queries.jsonl"))
                 some = spread(topics, most) if most else topics
-                rows.append(measure(engine, url, index, collection, some, args.timed))
+                rows.append(measure(engine, url, index, collection, some, args.timed, args.clients))
                 print(shown(rows[-1:]), flush=True)
                 if not args.no_save:
-                    save(rows, args.timed)
+                    save(rows)
     print(shown(rows))
 
 

@@ -13,6 +13,11 @@ RECORD = ROOT / "benchmarks" / "results" / "backends" / "parity.json"
 PAGE = ROOT / "docs" / "backends.md"
 
 
+def milliseconds(row: dict[str, float], name: str) -> str:
+    """A time of a row; a dash for one that was not measured."""
+    return f"{1000 * row[name]:.0f}" if name in row else "-"
+
+
 def parity() -> str:
     """Markdown: one row for each engine and collection."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -31,7 +36,7 @@ def parity() -> str:
     lines = ["| " + " | ".join(header) + " |", "|:--|:--|" + "--:|" * (len(header) - 2)]
     for row in record["rows"]:
         times = [
-            ", ".join(f"{1000 * row[f'p50_{k}{which}']:.0f}" for which in ("_local", "", "_many")) for k in (10, hits)
+            ", ".join(milliseconds(row, f"p50_{k}{which}") for which in ("_local", "", "_many")) for k in (10, hits)
         ]
         cells = [
             row["engine"],
