@@ -284,7 +284,7 @@ def table_rows(servers: Sequence[Server]) -> list[list[str]]:
 
 
 def claims(servers: Sequence[Server], case: str, gate: str, note: str) -> list[Claim]:
-    """Hybrid search at 8 clients against the better plain loop, by the clock and by processor time."""
+    """Hybrid search at 8 clients against each plain loop, by the clock and by processor time."""
     ours, *peers = [s for s in servers if SERVERS[s.name].search == "hybrid"]
     if 8 not in ours.turns:
         return []
@@ -292,9 +292,10 @@ def claims(servers: Sequence[Server], case: str, gate: str, note: str) -> list[C
     p99 = 1000 * percentile([latency for turn in turns for latency in turn.latencies], 0.99)
     found = []
     for what, rate in (("queries a second", "per_second"), ("queries a processor-second", "per_processor_second")):
-        times, peer = min((ratio(turns, s.turns[8], rate), s.name) for s in peers)
         what = f"{case}, 8 clients, {what} (p99 {p99:.0f} ms)"
-        found.append(Claim(ROW, what, ours.name, peer, times, 3, gate=gate, note=note))
+        found += [
+            Claim(ROW, what, ours.name, s.name, ratio(turns, s.turns[8], rate), 3, gate=gate, note=note) for s in peers
+        ]
     return found
 
 
