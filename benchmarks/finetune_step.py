@@ -1,13 +1,14 @@
 """One update of fine-tuning with [CLS] and OT against the same with [CLS] alone, and the share of padding.
 
-    python benchmarks/finetune_step.py [--shapes minilm bert-base] [--pairs FILE] [--device cuda] [--json FILE]
+    python benchmarks/finetune_step.py [--shapes minilm bert-base] [--pairs FILE] [--device cuda]
+                                        [--torch-attention] [--json FILE]
 
 An update is what the trainer does: encoding of queries and documents, loss, gradient, clipping, AdamW; at equal batch
 and with the trainer's own modules. ``cls`` trains the [CLS] part alone, ``sum`` Eq. 12 with the document's top 384,
 FLOPS and the parts' own losses. They take turns; medians are printed. On a processor the time is the process's own
 (other jobs do not count), on a GPU the clock's. ``bound`` is the ratio of the two by multiplications alone: 6 per
 weight and token in the encoder, 2 d V in OT's head (its way back is sparse). Weights are random; the head's bias lets
-1% of the words (305) have a weight in a text, as after training, or with --heard 0.5 half of them, as before it.
+1% of the words (305) have a weight in a text, as after training, or with --weighted 0.5 half of them, as before it.
 
 With --pairs the batches hold these texts; else lengths are drawn. The last lines say how much of the work of encoding
 is padding: in the trainer's groups of like length, and in plain batches, padded to their longest text.
@@ -31,6 +32,7 @@ from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss, group_by_length
 from dupmae_ir.models.masked_lm import head_of
 from dupmae_ir.models.retriever import Retriever
+from dupmae_ir.training.attention import training_attention
 
 SHAPES = {
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
@@ -83,7 +85,7 @@ def batch_of(lengths: dict[str, list[int]], queries: int, negatives: int, device
 
 
 def update_of(
-    kind: str, shape: dict[str, int], batch: dict[str, Any], device: str, bf16: bool, heard: float
+    kind: str, shape: dict[str, int], batch: dict[str, Any], device: str, bf16: bool, weighted: float, ours: bool
 ) -> Callable[[], float]:
     """A function that makes one update and returns its seconds."""
     from transformers import BertConfig, BertForMaskedLM
@@ -96,12 +98,15 @@ def update_of(
     model = BiEncoder(Retriever(BertForMaskedLM(config), projection, special, special), objective.uses)
     model.to(device).train()
     if objective.uses[1]:
-        _quiet(model.retriever, batch, heard)
+        _quiet(model.retriever, batch, weighted)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def update() -> float:
         started = _now(device)
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+        with (
+            training_attention(torch.device(device), bf16 and ours),
+            torch.autocast(device, torch.bfloat16, enabled=bf16),
+        ):
             parts = [model(batch[f"{s}_ids"], batch[f"{s}_mask"], s) for s in SIDES]
             loss, _ = batch_loss(*parts, batch, objective)
         loss.backward()
@@ -114,11 +119,11 @@ def update_of(
 
 
 @torch.no_grad()
-def _quiet(model: Any, batch: dict[str, Any], heard: float) -> None:
-    """Shift the head's bias until the share ``heard`` of the words has a positive weight in a document."""
+def _quiet(model: Any, batch: dict[str, Any], weighted: float) -> None:
+    """Shift the head's bias until the share ``weighted`` of the words has a positive weight in a document."""
     model.activation = "none"
     weights = model(batch["document_ids"][:8], batch["document_mask"][:8], cls=False)[1]
-    head_of(model.lm).bias.sub_(weights[:, 1000:].flatten().sort(descending=True).values[int(8 * heard * 29522)])
+    head_of(model.lm).bias.sub_(weights[:, 1000:].flatten().sort(descending=True).values[int(8 * weighted * 29522)])
     model.activation = "relu"
 
 
@@ -137,7 +142,10 @@ def bound(shape: dict[str, int]) -> float:
 
 
 def measure(name: str, bf16: bool, batch: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    updates = {kind: update_of(kind, SHAPES[name], batch, args.device, bf16, args.heard) for kind in OBJECTIVES}
+    updates = {
+        kind: update_of(kind, SHAPES[name], batch, args.device, bf16, args.weighted, not args.torch_attention)
+        for kind in OBJECTIVES
+    }
     seconds: dict[str, list[float]] = {kind: [] for kind in OBJECTIVES}
     for turn in range(args.repeats + 1):
         for kind, update in updates.items():
@@ -174,7 +182,8 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=16, help="queries in a batch (default: 16)")
     parser.add_argument("--negatives", type=int, default=1, help="hard negatives of each (default: 1)")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each (default: 5)")
-    parser.add_argument("--heard", type=float, default=0.01, help="share of words with a weight (default: 0.01)")
+    parser.add_argument("--weighted", type=float, default=0.01, help="share of words with a weight (default: 0.01)")
+    parser.add_argument("--torch-attention", action="store_true", help="bfloat16 attention as torch computes it")
     parser.add_argument("--pairs", metavar="FILE", help="real texts instead of drawn lengths")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)

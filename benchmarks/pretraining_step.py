@@ -2,7 +2,7 @@
 
     python benchmarks/pretraining_step.py --text textbooks.txt.gz [--methods mlm retromae dupmae] [--anchor minilm] \\
         [--dtype bfloat16] [--dropout 0.1] [--threads 2] [--batch-size 32] [--length 128] [--repeats 5] \\
-        [--profile] [--json FILE]
+        [--torch-attention] [--profile] [--json FILE]
 
 An update is what the trainer does: masks and padding of a batch, loss, gradient, clipping, AdamW, with the objective,
 the collator and the recipe of ``dupmae-ir pretrain``. The base has MiniLM's shape and vocabulary with random weights,
@@ -19,6 +19,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from dupmae_ir.pretrain.objectives import build_objective
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged
 from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.training.attention import training_attention
 
 SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 STEPS = ("masks", "forward", "backward", "optimizer")
@@ -73,7 +75,9 @@ def update_of(method: str, corpus: Corpus, tokenizer: AutoTokenizer, args: argpa
         marks = [time.process_time()]
         batch = collate([Draw(n, 0, n % len(corpus)) for n in numbers])
         marks.append(time.process_time())
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bfloat16"):
+        bfloat16 = args.dtype == "bfloat16"
+        attention = nullcontext() if args.torch_attention else training_attention(torch.device("cpu"), bfloat16)
+        with attention, torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             loss, _ = objective(batch)
         marks.append(time.process_time())
         loss.backward()
@@ -99,6 +103,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--torch-attention", action="store_true", help="bfloat16 attention as torch computes it")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()

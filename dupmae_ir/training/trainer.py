@@ -14,6 +14,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from dupmae_ir.console import say
+from dupmae_ir.training.attention import training_attention
 from dupmae_ir.training.callbacks import JsonLines, TensorBoard, Terminal
 from dupmae_ir.training.checkpoints import COUNTERS, WEIGHTS, last_checkpoint, refuse_broken_weights, refuse_non_finite
 from dupmae_ir.training.log import LOG, read_log
@@ -74,7 +75,8 @@ class CheckedTrainer(Trainer):
             say(f"resuming from {checkpoint}", self.quiet or not self.is_world_process_zero())
             self.args.eval_on_start = False  # was done before the first update
             self._evaluated_at = _last_evaluation(self.work, int(checkpoint.name.rpartition("-")[2]))
-        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with training_attention(self.args.device, self.args.bf16):
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     @property
     def work(self) -> str:

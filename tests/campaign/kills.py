@@ -50,7 +50,7 @@ COMPOSED = [
         "made",
     ),
 ]
-ROUNDS = {"demo": 8, "finetune, three stages": 4, "pretrain": 2, "finetune.cross_encoder": 2}
+ROUNDS = {"demo": 4, "finetune, three stages": 4, "pretrain": 2, "finetune.cross_encoder": 2}
 """Commands that take long are tried in every n-th round only."""
 
 

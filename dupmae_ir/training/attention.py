@@ -1,0 +1,42 @@
+"""Attention of training on a CPU in bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+
+
+class Float32Attention(TorchFunctionMode):
+    """A context in which bfloat16 attention on a CPU is computed in float32; its result is rounded to bfloat16.
+
+    torch's fused kernel takes 1.3 to 4 times as long in bfloat16 as in float32, most of it in the backward pass, for
+    texts of 32 to 256 word pieces (benchmarks/finetune_step.py and pretraining_step.py with ``--torch-attention``).
+    Other devices, dtypes and functions are left alone.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call ``func``, in float32 where it is the attention above."""
+        kwargs = kwargs or {}
+        if func is not scaled_dot_product_attention or not _slow(args[0]):
+            return func(*args, **kwargs)
+        # Autocast would round the inputs again.
+        with torch.autocast("cpu", enabled=False):
+            exact = [a.float() if _slow(a) else a for a in args]
+            named = {name: a.float() if _slow(a) else a for name, a in kwargs.items()}
+            return func(*exact, **named).to(args[0].dtype)
+
+
+def training_attention(device: torch.device, bfloat16: bool) -> AbstractContextManager[object]:
+    """The context in which training on ``device`` runs: :class:`Float32Attention` where it is faster."""
+    return Float32Attention() if bfloat16 and device.type == "cpu" else nullcontext()
+
+
+def _slow(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cpu and value.dtype == torch.bfloat16
