@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 CPU_BATCH = 4096
 BYTES_PER_PIECE = 1 << 17
 """Upper estimate of the memory of one word piece: activations of a BERT-large layer and a share of its logits."""
+
+_ACCELERATORS = ("nvidiactl", "nvidia0", "nvhost-ctrl", "kfd", "dxg")
+"""Device files of accelerators that torch supports: NVIDIA, its small boards, AMD, and Windows' own in its Linux."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ENGINES = ("lucene", "postings", "auto")
@@ -61,6 +65,16 @@ def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"--device {wanted}: only {torch.cuda.device_count()} CUDA device(s) here")
     return device, "asked for"
+
+
+def is_plain_cpu(wanted: str) -> bool:
+    """Whether :func:`pick_device` returns the CPU, as far as this can be known without importing torch.
+
+    False in doubt: ``auto`` on other systems than Linux, or where a device file of an accelerator is there.
+    """
+    if wanted != "auto":
+        return wanted == "cpu"
+    return sys.platform == "linux" and not any(Path("/dev", name).exists() for name in _ACCELERATORS)
 
 
 def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:

@@ -146,3 +146,14 @@ class LexicalEncoder(Protocol):
 
     def term_names(self, text: str) -> dict[str, str]:
         """Index term -> words of ``text``, for the terms whose own name is not readable."""
+
+
+@runtime_checkable
+class LazyEncoder(Protocol):
+    """An encoder that is loaded whole only when it is needed."""
+
+    def is_quick(self, texts: Sequence[str]) -> bool:
+        """Whether these queries are encoded without the rest."""
+
+    def whole(self) -> Encoder:
+        """The encoder that computes everything, for programs that start once and answer often."""

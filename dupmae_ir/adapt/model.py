@@ -19,8 +19,8 @@ from dupmae_ir.finetune.base import set_dropout
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.objective import BiEncoder
 from dupmae_ir.models.checkpoints.calibrated_head import FEWEST, add_head
-from dupmae_ir.models.checkpoints.compact import is_compact, write_compact
-from dupmae_ir.models.checkpoints.layout import LEXICON
+from dupmae_ir.models.checkpoints.compact import write_compact
+from dupmae_ir.models.checkpoints.layout import LEXICON, is_compact
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import save_model

@@ -5,30 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-@dataclass(frozen=True)
-class BertShape:
-    """The entries of a BERT model's ``config.json`` that inference needs."""
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    max_position_embeddings: int
-    type_vocab_size: int
-    layer_norm_eps: float
-    hidden_act: str = "gelu"
-    position_embedding_type: str = "absolute"
-    pad_token_id: int = 0
-    model_type: str = "bert"
+from dupmae_ir.models.checkpoints.plain_files import BertShape
 
 
 class PlainBert(nn.Module):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
 from dupmae_ir.index.quantisation import HIGHEST_IMPACT, highest_query_impact
 from dupmae_ir.index.quantisation import quantise as quantise_weights
 from dupmae_ir.index.segments import AnyIndex
-from dupmae_ir.models import load_encoder
+from dupmae_ir.models import load_lazy_encoder
 from dupmae_ir.search.impact import ImpactQuery
-from dupmae_ir.types import Encoder
+from dupmae_ir.types import Encoder, LazyEncoder
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -41,7 +43,7 @@ def load_query_encoder(
         recorded = {}
     name = recorded["name"] if model is None else model
     try:
-        return load_encoder(
+        return load_lazy_encoder(
             None if name == "default" else name,
             device=device,
             dtype=dtype or recorded.get("dtype"),
@@ -115,13 +117,17 @@ class QueryEncodings:
 
     Texts are encoded in groups of :data:`GROUP`, in the order of their first use.
 
-    ``scale`` is the index's impact scale S; ``cap`` the number of OT weights kept.
+    ``scale`` is the index's impact scale S; ``cap`` the number of OT weights kept; ``threads``
+    limits those of torch.
     """
 
-    def __init__(self, encoder: Encoder, scale: float | None, cap: int, texts: list[str]) -> None:
+    def __init__(
+        self, encoder: Encoder, scale: float | None, cap: int, texts: list[str], threads: int | None = None
+    ) -> None:
         self.encoder = encoder
         self.scale = scale
         self.cap = cap
+        self.threads = threads
         self.highest = highest_query_impact(encoder.settings.ot)
         self._left = Counter(texts)
         distinct = list(self._left)
@@ -145,7 +151,9 @@ class QueryEncodings:
     def _encode(self, texts: list[str]) -> list[EncodedQuery]:
         if not texts:
             return []
-        found = self.encoder.encode_queries(texts, self.cap)
+        quick = isinstance(self.encoder, LazyEncoder) and self.encoder.is_quick(texts)
+        with nullcontext() if quick else torch_threads(self.threads):
+            found = self.encoder.encode_queries(texts, self.cap)
         cls = np.zeros((len(texts), 0), np.float32) if found.cls is None else found.cls
         if len(bad := np.flatnonzero(~np.isfinite(cls).all(axis=1))):
             raise DupmaeError(

@@ -27,7 +27,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.segments import AnyIndex, open_indexes
 from dupmae_ir.index.statistics import for_index
@@ -41,7 +40,7 @@ from dupmae_ir.search.explain import Explanation, explain
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.impact import ImpactIndex
 from dupmae_ir.search.opened_index import OpenedIndex
-from dupmae_ir.search.query_encoder import EncodedQuery, QueryEncodings, check_encoder, load_query_encoder
+from dupmae_ir.search.query_encoder import QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.search.ranking import Answer, Ranker, Request
 from dupmae_ir.search.segments import SegmentedDense, SegmentedImpact
 from dupmae_ir.search.selection import Condition, Selection, select
@@ -209,7 +208,7 @@ class Searcher:
         for start in range(0, len(queries), self.settings.batch_size):
             batch = queries[start : start + self.settings.batch_size]
             nonblank = [query for query in batch if query.text.strip()]
-            ranked = iter(ranker.rank(nonblank, self._take(encodings, [query.text for query in nonblank])))
+            ranked = iter(ranker.rank(nonblank, encodings.take([query.text for query in nonblank])))
             yield from (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
 
     def selection(self, within: Iterable[str] | Selection | None = None, filter: Condition | None = None) -> Selection:
@@ -226,7 +225,7 @@ class Searcher:
 
     def explain_all(self, query: str, docids: Sequence[str]) -> list[Explanation]:
         """:meth:`explain` for several documents; the query is encoded once."""
-        (encoded,) = self._take(self._encodings([query]), [query])
+        (encoded,) = self._encodings([query]).take([query])
         names = self.encoder.term_names(query) if isinstance(self.encoder, LexicalEncoder) else {}
         return explain(self._opened, self.settings, query, encoded, docids, names)
 
@@ -255,7 +254,7 @@ class Searcher:
         passage. The query is encoded once.
         Raises :class:`UnknownName` for an unknown id.
         """
-        (encoded,) = self._take(self._encodings([query]), [query])
+        (encoded,) = self._encodings([query]).take([query])
         words = QueryWords(self.encoder, query)
         if documents is None:
             documents = {docid: found for docid in docids if (found := self.document(docid))}
@@ -266,11 +265,7 @@ class Searcher:
         ]
 
     def _encodings(self, texts: list[str]) -> QueryEncodings:
-        return QueryEncodings(self.encoder, self.index.scale, self.settings.query_terms, texts)
-
-    def _take(self, encodings: QueryEncodings, texts: list[str]) -> list[EncodedQuery]:
-        with torch_threads(self.settings.threads):
-            return encodings.take(texts)
+        return QueryEncodings(self.encoder, self.index.scale, self.settings.query_terms, texts, self.settings.threads)
 
     def _check(self, request: Request) -> None:
         lookup("search mode", request.mode, MODES)

@@ -27,7 +27,7 @@ from dupmae_ir.search.query_encoder import COMPARED
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.query_cache import CachingEncoder, cached
-from dupmae_ir.types import Encoder, Query
+from dupmae_ir.types import Encoder, LazyEncoder, Query
 
 Signature = tuple[str, int, int, int]
 """What tells one state of an index folder from another: the folder itself, and ``meta.json``'s inode, time and size."""
@@ -193,6 +193,8 @@ class Catalogue:
             if recorded.get("digest") == encoder.digest and all(same):
                 return Searcher.open(path, encoder, settings=self.settings)
         searcher = Searcher.open(path, config.model, device=config.device, dtype=config.dtype, settings=self.settings)
+        if isinstance(searcher.encoder, LazyEncoder):
+            searcher.encoder = searcher.encoder.whole()  # now rather than at a request
         self._encoders.append(searcher.encoder)
         return searcher
 

@@ -29,13 +29,10 @@ from torch import Tensor
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.layout import COMPACT, WEIGHTS, untied_folders
+from dupmae_ir.models.checkpoints.module_list import module_folders
 from dupmae_ir.models.checkpoints.released import read_tensors
-from dupmae_ir.models.checkpoints.sentence_modules import module_folders
+from dupmae_ir.models.checkpoints.stored import DIAGONAL, GROUP, METADATA, SCALE, VERSION
 
-VERSION = "2"
-METADATA = "dupmae_ir.compact"  #: key of the version in the file's metadata
-SCALE, DIAGONAL = ".scale", ".diagonal"
-GROUP = 64  #: weights with one factor
 LEVELS = 127
 _ADDED_TO_EVERY_TOKEN = ("position_embeddings", "token_type_embeddings")
 _RECORDS = ("training.json", "made.json")
@@ -175,18 +172,6 @@ def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
     if len(codes) == 0:
         return torch.zeros(len(scale), columns)
     return codes.float().mul_(scale.float().repeat_interleave(GROUP, 1)[:, :columns])
-
-
-def is_compact(folder: Path) -> bool:
-    """Whether the weights in ``folder`` are stored in 8 bits.
-
-    Raises :class:`CheckpointError` if it also contains weights of another format.
-    """
-    if not (folder / COMPACT).is_file():
-        return False
-    if others := [n for n in WEIGHTS if n != COMPACT and (folder / n).is_file()]:
-        raise CheckpointError(f"{folder}: has both {COMPACT} and {others[0]}; remove the wrong one")
-    return True
 
 
 def read_compact(path: Path) -> dict[str, Tensor]:

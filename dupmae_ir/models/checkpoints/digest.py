@@ -8,7 +8,7 @@ from pathlib import Path
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.models.checkpoints.layout import POOLER, UNTIED, untied_folders
-from dupmae_ir.models.checkpoints.sentence_modules import module_folders
+from dupmae_ir.models.checkpoints.module_list import module_folders
 
 _SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
 _RECORDS = {"training.json", "made.json"}  #: records of how a model was made, which do not affect its output

@@ -32,3 +32,15 @@ def untied_folders(folder: Path) -> dict[str, Path] | None:
     if len(found) == 1:
         raise CheckpointError(f"{folder}: has only one of {' and '.join(UNTIED.values())}; an untied model needs both")
     return found or None
+
+
+def is_compact(folder: Path) -> bool:
+    """Whether the weights in ``folder`` are stored in 8 bits.
+
+    Raises :class:`CheckpointError` if it also contains weights of another format.
+    """
+    if not (folder / COMPACT).is_file():
+        return False
+    if others := [n for n in WEIGHTS if n != COMPACT and (folder / n).is_file()]:
+        raise CheckpointError(f"{folder}: has both {COMPACT} and {others[0]}; remove the wrong one")
+    return True

@@ -7,7 +7,7 @@ run code: ``.bin`` weights are read with ``weights_only``.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.models.checkpoints import released
-from dupmae_ir.models.checkpoints.compact import is_compact, read_compact
+from dupmae_ir.models.checkpoints.compact import read_compact
 from dupmae_ir.models.checkpoints.layout import (
     COMPACT,
     CONFIG,
@@ -27,10 +27,12 @@ from dupmae_ir.models.checkpoints.layout import (
     SIDES,
     TOKENIZER,
     WEIGHTS,
+    is_compact,
     untied_folders,
 )
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
-from dupmae_ir.models.checkpoints.plain import PlainTokenizer, read_plain
+from dupmae_ir.models.checkpoints.plain import read_plain
+from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer, vocabulary_gap
 from dupmae_ir.models.checkpoints.sentence_modules import read_modules
 from dupmae_ir.models.checkpoints.transformers_state import LOADING, quiet_transformers
 from dupmae_ir.models.masked_lm import has_head, longest
@@ -51,8 +53,6 @@ Projections = dict[str, torch.nn.Linear | None]
 
 _ARCHIVES = (".gz", ".tgz", ".tar", ".zip")
 # Parts of the weights' names.
-PADDING = 128
-"""Word embeddings are padded to a multiple of this many rows at most."""
 _HEADS = ("cls.predictions.transform", "vocab_transform", "lm_head.dense", "generator_predictions")
 _TIED = ("cls.predictions", "vocab_layer_norm", "vocab_projector", "lm_head", "generator_lm_head")
 
@@ -252,23 +252,9 @@ def _common_tokenizer(path: Path, tokenizers: Sequence[Tokenizer], lms: Mapping[
                 f"{path}: the tokenizer has {len(document)} entries but the model {lm.config.vocab_size}; "
                 "they do not belong together"
             )
-    if problem := _vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size):
+    if problem := vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size):
         raise CheckpointError(f"{path}: {problem}; restore the tokenizer that the model was trained with")
     return document
-
-
-def _vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
-    """Why a tokenizer with these ids is not the one of a model with ``rows`` word embeddings; None where it can be.
-
-    Models pad their embeddings to a multiple of at most 128 rows at the end; ids missing before, or more of them, are
-    tokens that the tokenizer has lost.
-    """
-    known = len(set(ids))
-    if lost := max(ids, default=-1) + 1 - known:
-        return f"the tokenizer lacks {lost:,} of the ids up to its highest, {max(ids):,}"
-    if rows - known >= PADDING:
-        return f"the tokenizer has {known:,} entries but the model {rows:,}, more than padding explains"
-    return None
 
 
 def _load_projections(home: Path, homes: dict[str, Path], lms: Mapping[str, Model]) -> Projections:

@@ -21,8 +21,9 @@ from safetensors.torch import load_file
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.layout import CONFIG, MODULES
+from dupmae_ir.models.checkpoints.layout import MODULES
 from dupmae_ir.models.checkpoints.model_config import OT_POOLINGS, POOLINGS, ModelConfig
+from dupmae_ir.models.checkpoints.module_list import listed_modules
 from dupmae_ir.models.checkpoints.released import linear
 
 if TYPE_CHECKING:
@@ -118,21 +119,12 @@ class DenseModules(Modules):
         return linear({name.removeprefix("linear."): value for name, value in state.items()}, hidden, str(path))
 
 
-def module_folders(folder: Path) -> list[Path]:
-    """The existing subfolders of a sentence-transformers folder's modules; none for any other folder."""
-    try:
-        listed = _listed(folder)
-    except CheckpointError:
-        return []  # reported when the model is loaded
-    return [folder / path for _, path in listed if path and (folder / path).is_dir()]
-
-
 def read_modules(folder: Path) -> Modules | None:
     """The modules of a sentence-transformers folder; None for any other folder.
 
     Raises :class:`CheckpointError` for modules that cannot be honoured.
     """
-    listed = _listed(folder)
+    listed = listed_modules(folder)
     if not listed:
         return None
     sparse = not _SPARSE.isdisjoint(name for name, _ in listed)
@@ -180,19 +172,6 @@ def _splade(path: Path) -> tuple[str, str]:
             f"{' or '.join(_SPLADE_ACTIVATIONS)}, and {' or '.join(OT_POOLINGS)}"
         )
     return _SPLADE_ACTIVATIONS[activation], strategy
-
-
-def _listed(folder: Path) -> list[tuple[str, str]]:
-    """Class name and subfolder of each module; empty for anything but a model of sentence-transformers."""
-    path = folder / MODULES
-    if not path.is_file() or (folder / CONFIG).is_file():
-        return []
-    try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
-        listed = [(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in modules]
-    except (ValueError, KeyError, TypeError) as e:
-        raise CheckpointError(f"{path}: not a list of modules: {one_line(e, 300)}") from None
-    return listed
 
 
 def _pooling(path: Path) -> str:

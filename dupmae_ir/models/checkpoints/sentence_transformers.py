@@ -33,7 +33,7 @@ from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import make_readable
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, save_tokenizer
-from dupmae_ir.models.inference.encoder import vocabulary
+from dupmae_ir.models.inference.settings import vocabulary
 from dupmae_ir.models.masked_lm import encoder_of, head_of
 from dupmae_ir.models.special_tokens import excluded_ids
 

@@ -10,14 +10,12 @@ import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick_dtype
@@ -29,6 +27,8 @@ from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.names import model_folder, model_name
 from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
+from dupmae_ir.models.inference.settings import after, encoder_settings, positive
+from dupmae_ir.models.inference.texts import TermEncoder
 from dupmae_ir.models.lexical.lexicon import Lexicon, Weights
 from dupmae_ir.models.masked_lm import longest as longest_input
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
@@ -42,7 +42,7 @@ Batch = tuple[Tensor | None, Tensor | None, Tensor | None]
 """[CLS] vectors (b, d'), ids (b, k) and weights (b, k) of one forward pass; None for a part that was not computed."""
 
 
-class TextEncoder:
+class TextEncoder(TermEncoder):
     """A model, its tokenizer and its settings. Use :meth:`load`.
 
     The representation of a text does not depend on the other texts of the call beyond float32 rounding (1e-4), and
@@ -66,18 +66,14 @@ class TextEncoder:
         self.name = name
         self.digest = digest
         self.settings = settings
-        self.parts = parts
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
-        self.tokenizer = tokenizer
         self.dim: int | None = model.dim if "cls" in parts else None
         sides = {name: model.side(name) for name in SIDES}
-        self._width = int(sides["document"].lm.config.vocab_size)
-        self._lexicon = lexicon if "ot" in parts else None
+        super().__init__(tokenizer, int(sides["document"].lm.config.vocab_size), parts, lexicon)
         mixed = lexicon is not None and lexicon.settings.head_scale > 0
         self._pools = "ot" in parts and (lexicon is None or mixed)  #: whether the masked-LM head computes OT weights
         self._query_prompt, self._document_prompt = prompts
         self._query_top_k = query_top_k
-        self._special = frozenset(tokenizer.all_special_ids)
         self._device = device
         # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
@@ -113,18 +109,18 @@ class TextEncoder:
         module, tokenizer, config = load_model(folder, need_ot, activation, normalize, True, where.type == "cpu")
         check_dense(folder, config, "cls" in parts)
         lexicon = _lexicon(folder, config, module) if config.ot == "lexical" and "ot" in parts else None
-        mixed, kind = config.has_head, pick_dtype(dtype, where)[0]
-        settings = EncoderSettings(
-            *_lengths(module, config, document_length, query_length),
-            top_k=_positive("top_k", top_k or config.top_k),
-            activation=config.activation,
+        kind = pick_dtype(dtype, where)[0]
+        longest = min(longest_input(module.side(side).lm) for side in SIDES)
+        settings = encoder_settings(
+            config,
+            longest,
+            "ot" in parts,
             dtype=str(kind).removeprefix("torch."),
             device=str(where),
-            title_separator=config.title_separator if title_separator is None else title_separator,
-            impact_scale=config.impact_scale if lexicon is None or mixed else float(lexicon.settings.document_scale),
-            normalize=config.normalize,
-            ot=config.ot,
-            head_scale=config.lexical.head_scale if config.lexical else 0.0,
+            document_length=document_length,
+            query_length=query_length,
+            top_k=top_k,
+            title_separator=title_separator,
         )
         named = (model_name(model), folder_digest(folder))
         prompts, last = (config.query_prompt, config.document_prompt), config.query_top_k
@@ -137,7 +133,7 @@ class TextEncoder:
         """
         if self._lexicon is not None:
             return self.encode_collection([Document("", text) for text in texts])
-        texts = _after(self._document_prompt, texts)
+        texts = after(self._document_prompt, texts)
         return self._encode(self._tokenise(texts, self.settings.document_length), "document", self.settings.top_k)
 
     def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
@@ -159,8 +155,8 @@ class TextEncoder:
         DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query. Of a
         SparseEncoder with ``max_active_dims``, no more than these are kept.
         """
-        keep = min(_positive("cap", cap), self._query_top_k or cap)
-        pieces = self._tokenise(_after(self._query_prompt, texts), self.settings.query_length)
+        keep = min(positive("cap", cap), self._query_top_k or cap)
+        pieces = self._tokenise(after(self._query_prompt, texts), self.settings.query_length)
         if self._lexicon is None:
             return self._encode(pieces, "query", keep)
         rows = [self._lexicon.query(text, self._ordinary(p)) for text, p in zip(texts, pieces, strict=True)]
@@ -173,41 +169,6 @@ class TextEncoder:
         other = copy.copy(self)
         other._lexicon = self._lexicon.for_collection(collection)
         return other
-
-    def term_names(self, text: str) -> dict[str, str]:
-        """Index term -> words of ``text``, for stems of a lexical OT part; their own terms are hashes."""
-        if self._lexicon is None or self.terms is None:
-            return {}
-        return {self.terms[dimension]: name for dimension, name in self._lexicon.names(text).items()}
-
-    def term_spans(self, text: str) -> list[tuple[str, int, int]]:
-        """(index term, start, end) of each place of ``text`` that gives a term: stems, then word pieces."""
-        if (terms := self.terms) is None:
-            return []
-        found = [] if self._lexicon is None else [(terms[d], a, b) for d, a, b in self._lexicon.spans(text)]
-        if (splitter := self._splitter) is not None:
-            pieces = splitter.encode(text, add_special_tokens=False)
-            found += [(terms[i], a, b) for i, (a, b) in zip(pieces.ids, pieces.offsets, strict=True) if a < b]
-        return found
-
-    @cached_property
-    def _splitter(self) -> Tokenizer | None:
-        """The tokenizer without truncation, with offsets; None for one written in Python."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if not isinstance(backend, Tokenizer):
-            return None
-        own = Tokenizer.from_str(backend.to_str())
-        own.no_truncation()
-        own.no_padding()
-        return own
-
-    @cached_property
-    def terms(self) -> list[str] | None:
-        """The index term of each dimension of the OT part; None without one."""
-        if "ot" not in self.parts:
-            return None
-        pieces = vocabulary(self.tokenizer, self._width)
-        return pieces if self._lexicon is None else self._lexicon.terms(pieces)
 
     @property
     def running(self) -> dict[str, str]:
@@ -227,10 +188,6 @@ class TextEncoder:
         other = copy.copy(self)
         other.settings = replace(self.settings, **changes)
         return other
-
-    def _ordinary(self, pieces: Sequence[int]) -> list[int]:
-        """Word pieces without special tokens."""
-        return [piece for piece in pieces if piece not in self._special]
 
     def _encode_lexical(self, pieces: list[list[int]], side: str, rows: Sequence[Weights], keep: int) -> Representation:
         """[CLS] vectors, and the ``keep`` largest of the lexical weights ``rows`` with those of the head added."""
@@ -272,19 +229,6 @@ class TextEncoder:
         data = np.concatenate([_NO_WEIGHTS, *kept_weights])
         indices = np.concatenate([_NO_IDS, *kept_ids]).astype(np.int32)
         return Representation(cls, sp.csr_matrix((data, indices, indptr), shape=(n, self._width)))
-
-    def _tokenise(self, texts: Sequence[str], length: int) -> list[list[int]]:
-        if not len(texts):
-            return []
-        out = self.tokenizer(
-            list(texts),
-            truncation=True,
-            max_length=length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )
-        return out["input_ids"]
 
     def _batches(self, pieces: list[list[int]], side: str, keep: int) -> Iterator[tuple[Rows, Batch]]:
         """Batches of texts, by row number, with the results of their forward passes."""
@@ -355,23 +299,6 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> Iterator[list[int]
         start += size
 
 
-def _after(prompt: str, texts: Sequence[str]) -> Sequence[str]:
-    return [prompt + text for text in texts] if prompt else texts
-
-
-def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """The index term of each vocabulary id.
-
-    Ids without a token, and tokens with white space (ModernBERT's runs of blanks), which Lucene would split, get a name
-    that cannot occur in a text.
-    """
-    terms = [f"[unnamed{i}]" for i in range(size)]
-    for token, i in tokenizer.get_vocab().items():
-        if token and not any(map(str.isspace, token)):
-            terms[i] = token
-    return terms
-
-
 def _has_head(folder: Path) -> bool:
     """Whether the OT part needs the masked-LM head; a lexical one does not, unless the head's weights are added."""
     return not folder.is_dir() or read_config(folder).has_head
@@ -387,26 +314,3 @@ def _check(parts: tuple[str, ...], activation: str | None) -> None:
         raise UsageError(f"parts must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
     if activation is not None and activation not in pooling.ACTIVATIONS:
         raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
-
-
-def _lengths(
-    model: Retriever | UntiedRetriever, config: ModelConfig, document_length: int | None, query_length: int | None
-) -> tuple[int, int]:
-    """Lengths of documents and queries, those of ``config`` by default, within the model's limit."""
-    longest = min(longest_input(model.side(s).lm) for s in SIDES)
-    return (
-        _length("document", document_length or min(config.document_length, longest), longest),
-        _length("query", query_length or min(config.query_length, longest), longest),
-    )
-
-
-def _length(what: str, value: int, longest: int) -> int:
-    if not 3 <= value <= longest:
-        raise UsageError(f"--{what}-length {value}: this model reads 3 to {longest} word pieces")
-    return value
-
-
-def _positive(what: str, value: int) -> int:
-    if value < 1:
-        raise UsageError(f"{what} must be at least 1, got {value}")
-    return value

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from dupmae_ir.models.checkpoints import loading, plain
+from dupmae_ir.models.checkpoints import loading
 from dupmae_ir.models.checkpoints.compact import write_compact
 from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.models.checkpoints.plain import read_plain
+from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.plain_bert import PlainBert, PlainEncoder
 
@@ -136,7 +137,7 @@ def test_a_bare_encoder_has_no_ot_part(copy: Path) -> None:
 
 
 def test_a_tokenizer_serves_two_lengths() -> None:
-    tokenizer = plain.PlainTokenizer.read(default_model_path())
+    tokenizer = PlainTokenizer.read(default_model_path())
     assert tokenizer is not None
     for length in (8, 5, 8):
         (ids,) = tokenizer(["a b c d e f g h i"], length)["input_ids"]

@@ -1,0 +1,178 @@
+"""What makes a folder a plain BERT model, and its tokenizer: read with the library ``tokenizers`` alone, without torch.
+
+:mod:`dupmae_ir.models.checkpoints.plain` reads such a folder for torch, :mod:`dupmae_ir.models.inference.one_query`
+for numpy. Both leave every irregularity to the reader that reports it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from dupmae_ir.models.checkpoints.layout import MODULES, POOLER, untied_folders
+
+_SPECIAL = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_EXPECTED = {
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "tie_word_embeddings": True,
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+"""Entries of config.json that a plain BERT has, or lacks."""
+_TOKENIZER = {"tokenizer_class": ("BertTokenizer", "BertTokenizerFast"), "truncation_side": ("right",)}
+PADDING = 128
+"""Word embeddings are padded to a multiple of this many rows at most."""
+_UNUSUAL = ("additional_special_tokens", "extra_special_tokens", "never_split")
+
+
+@dataclass(frozen=True)
+class BertShape:
+    """The entries of a BERT model's ``config.json`` that inference needs."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    type_vocab_size: int
+    layer_norm_eps: float
+    hidden_act: str = "gelu"
+    position_embedding_type: str = "absolute"
+    pad_token_id: int = 0
+    model_type: str = "bert"
+
+
+def is_plain(folder: Path) -> bool:
+    """Whether the folder is of one model, without the modules or projections of other projects.
+
+    Raises :class:`CheckpointError` for one half of an untied model.
+    """
+    other = (folder / MODULES).exists() or (folder / POOLER).exists()
+    return folder.is_dir() and not other and not untied_folders(folder)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_shape(folder: Path) -> BertShape | None:
+    """The sizes in ``config.json``; None unless it is that of a plain BERT model."""
+    config = _json(folder / "config.json")
+    if any(config.get(name, value) != value for name, value in _EXPECTED.items()) or "model_type" not in config:
+        return None
+    if any(str(name) not in ("BertModel", "BertForMaskedLM") for name in config.get("architectures") or []):
+        return None
+    return BertShape(**{field.name: config[field.name] for field in fields(BertShape) if field.name in config})
+
+
+def vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
+    """Why a tokenizer with these ids is not the one of a model with ``rows`` word embeddings; None where it can be.
+
+    Models pad their embeddings to a multiple of at most 128 rows at the end; ids missing before, or more of them, are
+    tokens that the tokenizer has lost.
+    """
+    known = len(set(ids))
+    if lost := max(ids, default=-1) + 1 - known:
+        return f"the tokenizer lacks {lost:,} of the ids up to its highest, {max(ids):,}"
+    if rows - known >= PADDING:
+        return f"the tokenizer has {known:,} entries but the model {rows:,}, more than padding explains"
+    return None
+
+
+class PlainTokenizer:
+    """BERT's tokenizer from ``tokenizer.json``: those of a transformers tokenizer's members that encoding uses."""
+
+    def __init__(self, tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+        self._truncated: dict[int, Tokenizer] = {}
+        self._lock = threading.Lock()
+        self.all_special_ids = list(special.values())
+        self.unk_token_id, self.sep_token_id, self.pad_token_id, self.cls_token_id, self.mask_token_id = (
+            special.values()
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> PlainTokenizer | None:
+        """The tokenizer in ``folder``; None unless its two files describe the same BERT tokenizer."""
+        settings, described = _json(folder / "tokenizer_config.json"), _json(folder / "tokenizer.json")
+        if any(settings.get(name, values[0]) not in values for name, values in _TOKENIZER.items()):
+            return None
+        if "tokenizer_class" not in settings or not _ordinary(settings, described):
+            return None
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_padding()
+        found = {name: tokenizer.token_to_id(settings[name]) for name in _SPECIAL}
+        special = {name: number for name, number in found.items() if number is not None}
+        return cls(tokenizer, special) if special.keys() == found.keys() else None
+
+    def __call__(self, texts: Sequence[str], max_length: int, **_: bool) -> dict[str, list[list[int]]]:
+        """``input_ids`` of each text, special tokens included, cut to ``max_length``. Safe for several threads."""
+        with self._lock:
+            if max_length not in self._truncated:
+                tokenizer = Tokenizer.from_str(self._tokenizer.to_str()) if self._truncated else self._tokenizer
+                tokenizer.enable_truncation(max_length)
+                self._truncated[max_length] = tokenizer
+        encoded = self._truncated[max_length].encode_batch(list(texts))
+        return {"input_ids": [one.ids for one in encoded]}
+
+    @property
+    def backend_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the library ``tokenizers``, as transformers names it."""
+        return self._tokenizer
+
+    def __len__(self) -> int:
+        return len(self._vocabulary)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Token -> id."""
+        return dict(self._vocabulary)
+
+
+def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool:
+    """Whether ``tokenizer.json`` is what transformers would make of ``tokenizer_config.json``."""
+    special = [str(settings.get(name)) for name in _SPECIAL]
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+        "strip_accents": settings.get("strip_accents"),
+        "lowercase": settings.get("do_lower_case", True),
+    }
+    model = {
+        "type": "WordPiece",
+        "unk_token": settings.get("unk_token"),
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+    }
+    template = [settings.get("cls_token"), "A", settings.get("sep_token")]
+    added = described["added_tokens"]
+    return (
+        described.get("normalizer") == normalizer
+        and described.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
+        and _template(described.get("post_processor") or {}) == template
+        and sorted(token["content"] for token in added) == sorted(special)
+        and all(token["special"] and not _odd(token) for token in added)
+        and not any(settings.get(name) for name in _UNUSUAL)
+        and {name: value for name, value in described["model"].items() if name != "vocab"} == model
+    )
+
+
+def _odd(token: Mapping[str, Any]) -> bool:
+    return any(token.get(name) for name in ("single_word", "lstrip", "rstrip", "normalized"))
+
+
+def _template(processor: Mapping[str, Any]) -> list[str] | None:
+    """The sequence of a template for single texts."""
+    if processor.get("type") != "TemplateProcessing":
+        return None
+    return [next(iter(part.values()))["id"] for part in processor.get("single", [])]
