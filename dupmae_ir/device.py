@@ -185,11 +185,11 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def pick_engine(wanted: str, index: str | Path) -> tuple[str, str]:
+def pick_engine(wanted: str, index: str | Path, problem: Callable[[], str | None] = lambda: None) -> tuple[str, str]:
     """The engine for ``lucene``, ``postings`` or ``auto``, and the reason. Raises :class:`UsageError` for other names.
 
-    ``auto`` is postings if the index folder has them and numba is installed, otherwise Lucene; and postings where there
-    is no Lucene index or no Pyserini.
+    ``auto`` is postings if the index folder has them, ``problem`` finds nothing wrong with them and numba is installed,
+    otherwise Lucene; and postings where there is no Lucene index or no Pyserini.
     """
     if wanted not in ENGINES:
         raise UsageError(f"--engine {wanted}: use one of {', '.join(ENGINES)}")
@@ -203,6 +203,8 @@ def pick_engine(wanted: str, index: str | Path) -> tuple[str, str]:
         return "postings", "Pyserini is not installed"
     if importlib.util.find_spec("numba") is None:
         return "lucene", "numba is not installed"
+    if found := problem():
+        return "lucene", f"the postings cannot be used: {found}"
     return "postings", "postings and numba found"
 
 

@@ -35,6 +35,12 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         "keep titles, texts and metadata in the index, compressed: search shows and filters by them",
         group="output",
     )
+    postings: bool = option(
+        True,
+        "store the impacts by term as well, for search without Java (with the extra speed); about a fifth of the index",
+        group="output",
+        only_with=("parts=ot", "parts=cls,ot"),
+    )
     jsonl: str | None = option(
         None,
         "also write Pyserini's representation files (JsonVectorCollection) into this folder",

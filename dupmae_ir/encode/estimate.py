@@ -55,7 +55,7 @@ def estimate(config: EncodeConfig, clock: Clock = time.monotonic) -> dict[str, A
     sample = _sample(config.collection(), config.sample, clock)
     choice = EncoderChoice.of(config)
     encoder = choice.load(config.device)
-    measured = _measure(sample, encoder, choice, clock)
+    measured = _measure(sample, encoder, choice, config.postings, clock)
     on_cpu = encoder.settings.device == "cpu"
     threads = (config.threads or processors()) if on_cpu else 1
     one = dataclasses.replace(measured, rate=measured.rate / threads)
@@ -136,13 +136,14 @@ def _sample(collection: Source, count: int, clock: Clock) -> Sample:
     return Sample(list(islice(head[::step], count)), total, ended, len(head), len(head) / seconds)
 
 
-def _measure(sample: Sample, encoder: Encoder, choice: EncoderChoice, clock: Clock) -> Measured:
+def _measure(sample: Sample, encoder: Encoder, choice: EncoderChoice, postings: bool, clock: Clock) -> Measured:
     """Encode the sample in two halves, and index one half and both: the difference is what documents add."""
     documents = sample.documents
     encode_shard(encoder, _shard(documents[:16], None), choice)  # the first call of an encoder is slow
     halves = [documents[: len(documents) // 2], documents[len(documents) // 2 :]]
     scale: Scale | None = None
     parts: list[Part] = []
+    optional = choice.store_texts, postings
     seconds = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for number, some in enumerate(halves):
@@ -151,11 +152,11 @@ def _measure(sample: Sample, encoder: Encoder, choice: EncoderChoice, clock: Clo
             scale, seconds = encoded.scale, seconds + clock() - started
             write_part(Path(folder) / f"part{number}", encoded.part or b"")
             parts.append(load_part(Path(folder) / f"part{number}"))
-        _indexed(parts[:1], Path(folder) / "warm", encoder, scale, choice)  # starts the JVM
+        _indexed(parts[:1], Path(folder) / "warm", encoder, scale, optional)  # starts the JVM
         times = [clock()]
-        first = _indexed(parts[:1], Path(folder) / "first", encoder, scale, choice)
+        first = _indexed(parts[:1], Path(folder) / "first", encoder, scale, optional)
         times.append(clock())
-        both = _indexed(parts, Path(folder) / "both", encoder, scale, choice)
+        both = _indexed(parts, Path(folder) / "both", encoder, scale, optional)
         times.append(clock())
     short, long = times[1] - times[0], times[2] - times[1]
     added = long - short if long > short else long / 2
@@ -177,9 +178,9 @@ def _shard(documents: Sequence[Document], scale: Scale | None) -> Shard:
 
 
 def _indexed(
-    parts: Sequence[Part], folder: Path, encoder: Encoder, scale: Scale | None, choice: EncoderChoice
+    parts: Sequence[Part], folder: Path, encoder: Encoder, scale: Scale | None, optional: tuple[bool, bool]
 ) -> dict[str, int]:
-    """Bytes by part of the index of ``parts``."""
+    """Bytes by part of the index of ``parts``. ``optional``: whether it stores texts, and postings."""
     build_index(
         parts,
         folder,
@@ -188,7 +189,8 @@ def _indexed(
         scale=scale.value if scale else None,
         describe=dict,
         on_documents=lambda _: None,
-        texts=choice.store_texts,
+        texts=optional[0],
+        postings=optional[1],
     )
     return {p.name: sum(f.stat().st_size for f in [p, *p.rglob("*")] if f.is_file()) for p in folder.iterdir()}
 

@@ -108,6 +108,7 @@ def _merge(config: MergeConfig, shards: list[IndexFolder], folder: Path) -> Meta
             describe=lambda: _describe(config, shards),
             on_documents=bar.update,
             texts=shards[0].has_texts,
+            postings=all(shard.has_part("postings") for shard in shards),
         )
 
 

@@ -233,13 +233,14 @@ def build_index(
     describe: Callable[[], Mapping[str, object]],
     on_documents: Callable[[int], object],
     texts: bool = False,
+    postings: bool = False,
 ) -> Meta:
     """Write the index of ``parts`` into ``folder``, which is new, and return its meta.
 
     ``describe`` is called after the last part and returns what the meta records beyond the counts. ``on_documents`` is
     called with the number of documents of each part.
     """
-    with IndexBuilder(folder, dim=dim, terms=terms, scale=scale, texts=texts) as builder:
+    with IndexBuilder(folder, dim=dim, terms=terms, scale=scale, texts=texts, postings=postings) as builder:
         for part in parts:
             counts = part.clipped, part.dropped
             builder.add_impacts(part.docids, part.cls, part.impacts, *counts, part.documents, part.digests)

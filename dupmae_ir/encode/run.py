@@ -117,6 +117,7 @@ class _Run:
             "window": config.window,
             "shard": config.shard if self.shards > 1 else None,
             "store_texts": None if config.store_texts else False,
+            "postings": None if config.postings else False,
             "jsonl": str(Path(config.jsonl).absolute()) if config.jsonl else None,
         }
 
@@ -225,6 +226,7 @@ class _Run:
                 describe=lambda: self._describe(job, parts),
                 on_documents=bar.update,
                 texts=self.config.store_texts,
+                postings=self.config.postings,
             )
 
     def _describe(self, job: EncodeJob, parts: PartStore) -> dict[str, Any]:

@@ -33,8 +33,9 @@ class IndexBuilder:
     ``dim`` is the width of the [CLS] vectors and ``terms`` the index term of each vocabulary id; None leaves that
     part out. ``scale`` turns OT weights into impacts. With ``texts``, the documents themselves are stored too (see
     :mod:`dupmae_ir.index.texts`). Everything is streamed: memory does not grow with the collection, but for the
-    distinct values of metadata. Without Pyserini the index gets postings (:mod:`dupmae_ir.index.postings`), and the
-    folder of its Lucene part has an index id only. Leaving the context manager closes all files; only :meth:`finish`
+    distinct values of metadata. With ``postings``, the impacts are stored by term too
+    (:mod:`dupmae_ir.index.postings`). Without Pyserini they always are, and the folder of the Lucene part has an index
+    id only. Leaving the context manager closes all files; only :meth:`finish`
     makes the folder an index.
     """
 
@@ -46,6 +47,7 @@ class IndexBuilder:
         terms: Sequence[str] | None,
         scale: float | None,
         texts: bool = False,
+        postings: bool = False,
     ) -> None:
         if dim is None and terms is None:
             raise UsageError("an index needs vectors, terms, or both")
@@ -56,6 +58,7 @@ class IndexBuilder:
         self.terms = None if terms is None else list(terms)
         self.scale = scale
         self.texts = texts
+        self.postings = postings
         self.lucene = pyserini.installed()
         self.documents = 0
         self._counts: Counter[str] = Counter()
@@ -174,8 +177,8 @@ class IndexBuilder:
         return record
 
     def _write_postings(self, record: Meta) -> dict[str, object]:
-        """Write the postings of an index without a Lucene part, and describe their files."""
-        if self.terms is None or self.lucene:
+        """Write the postings, if asked for or if there is no Lucene part, and describe their files."""
+        if self.terms is None or (self.lucene and not self.postings):
             return {}
         folder_of(self.folder).mkdir()
         write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), record["digest"])

@@ -35,7 +35,7 @@ from dupmae_ir.index.generations import generation_of
 from dupmae_ir.index.lucene import ImpactSearcher
 from dupmae_ir.index.manifest import AGAIN, Meta
 from dupmae_ir.index.places import Place, place_of
-from dupmae_ir.index.postings import PostingsSearcher
+from dupmae_ir.index.postings import PostingsSearcher, built
 from dupmae_ir.index.stored import local_index
 from dupmae_ir.index.texts import TextStore
 
@@ -250,7 +250,20 @@ class IndexFolder:
     @property
     def has_texts(self) -> bool:
         """Whether the index stores titles, texts and metadata."""
-        return self.sealed and any(integrity.part_of(name) == "texts" for name in self._checks.files)
+        return self.has_part("texts")
+
+    def has_part(self, part: str) -> bool:
+        """Whether the manifest records files of ``part``: ``texts``, ``postings``, ``cls/KIND``."""
+        return self.sealed and any(integrity.part_of(name) == part for name in self._checks.files)
+
+    def postings_problem(self) -> str | None:
+        """Why the postings are not to be used instead of Lucene, by their records; None where they can be."""
+        if not self.sealed:
+            return f"{self.path} is not sealed"
+        self._adopt(manifest.read_meta(self.path))  # they may have been made since this index was opened
+        if not self.has_part("postings"):
+            return f"{self.path}/meta.json does not list its postings"
+        return built(self).get("postings", "").partition("unusable: ")[2].partition(";")[0] or None
 
     @cached_property
     def searcher(self) -> ImpactSearcher:

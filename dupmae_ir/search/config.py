@@ -105,9 +105,9 @@ class SearchSettings(ThreadOptions):
         only_with="dense_index=hnsw-sq8",
     )
     engine: str = option(
-        "lucene",
-        "engine for impacts: lucene; postings, built by 'dupmae-ir index postings': the same hits without Java, much "
-        "faster for large topic sets; auto: postings if the index has them",
+        "auto",
+        "engine for impacts: postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
+        "auto: postings if the index has them and the extra speed is installed, otherwise lucene",
         choices=ENGINES,
         group="compute",
         only_with="!bm25 and !dense and !backend",

@@ -28,6 +28,7 @@ class OpenedIndex:
     def __init__(self, folder: AnyIndex) -> None:
         self.folder = folder
         self._dense: dict[tuple[str, int, int], DenseIndex | SegmentedDense] = {}
+        self._engines: dict[str, tuple[str, str]] = {}
         self._impact: dict[str, ImpactIndex | SegmentedImpact] = {}
         self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
         self._sources: dict[tuple[str, str | None, bool, float], EngineSource] = {}
@@ -55,8 +56,11 @@ class OpenedIndex:
 
     def engine(self, settings: SearchSettings) -> tuple[str, str]:
         """The engine for impacts, ``lucene`` or ``postings``, and the reason for the choice."""
-        choices = [pick_engine(settings.engine, folder.path) for folder in folders_of(self.folder)]
-        return next((choice for choice in choices if choice[0] == "lucene"), choices[0])
+        if (wanted := settings.engine) not in self._engines:
+            folders = folders_of(self.folder)
+            choices = [pick_engine(wanted, folder.path, folder.postings_problem) for folder in folders]
+            self._engines[wanted] = next((choice for choice in choices if choice[0] == "lucene"), choices[0])
+        return self._engines[wanted]
 
     def impact(self, settings: SearchSettings) -> ImpactIndex | SegmentedImpact:
         """The impact part. The engine itself is opened when candidates are first needed."""

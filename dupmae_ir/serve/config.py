@@ -83,8 +83,8 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
     )
     engine: str = option(
         "auto",
-        "engine for impacts: lucene; postings, built by 'dupmae-ir index postings': the same hits without Java; auto: "
-        "postings if the index has them",
+        "engine for impacts: postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
+        "auto: postings if the index has them and the extra speed is installed, otherwise lucene",
         choices=ENGINES,
         group="compute",
     )

@@ -20,7 +20,9 @@ from dupmae_ir.encode.parts import quantised
 from dupmae_ir.encode.run import run
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.postings import compare_postings
 from dupmae_ir.io.collections import read_collection
+from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Representation
 
@@ -330,3 +332,19 @@ def test_a_vector_that_is_not_finite_is_refused_with_its_window():
     vectors[1, 0] = np.nan
     with pytest.raises(IndexMismatch, match=r"vector of document 'b' is not finite; check the model's weights"):
         quantised(["a", "b", "c"], Representation(vectors, None), None)
+
+
+def test_postings_are_written_unless_told_otherwise(corpus, tmp_path, encode):
+    assert encode(corpus, tmp_path / "I", "--window", 100)[0] == 0
+    folder = IndexFolder.open(tmp_path / "I")
+    assert folder.postings_problem() is None
+    assert compare_postings(folder) is None
+    folder.verify()
+    assert encode(corpus, tmp_path / "J", "--window", 100, "--no-postings")[0] == 0
+    other = IndexFolder.open(tmp_path / "J")
+    assert not (tmp_path / "J" / "postings").exists()
+    assert other.meta["digest"] == folder.meta["digest"]
+    status, said = encode(corpus, tmp_path / "J", "--window", 100)[:2]
+    assert status == 2, said  # made with other settings
+    assert Searcher.open(tmp_path / "I", HashingEncoder()).engine[0] == "postings"
+    assert Searcher.open(tmp_path / "J", HashingEncoder()).engine[0] == "lucene"

@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,13 @@ def search(folder: Path, output: Path, *flags: str, index: str = "index") -> byt
 def test_the_run_file_is_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: list[str], hits: str
 ) -> None:
-    lucene = search(folder, tmp_path / "lucene", *mode, "--hits", hits, "--quiet")
+    lucene = search(folder, tmp_path / "lucene", *mode, "--hits", hits, "--quiet", "--engine", "lucene")
 
     def java(*_: Any) -> None:
         raise AssertionError("Lucene was used")
 
     monkeypatch.setattr(ImpactSearcher, "__init__", java)
-    for more in (["--engine", "postings"], ["--engine", "auto", "--batch-size", "7", "--threads", "2"]):
+    for more in (["--engine", "postings"], ["--batch-size", "7", "--threads", "2"]):
         assert search(folder, tmp_path / "postings", *mode, "--hits", hits, "--quiet", *more) == lucene
     assert len(lucene.splitlines()) > 20
 
@@ -100,7 +101,8 @@ def test_the_summary_names_the_engine_and_the_reason(
         summary = json.loads(capsys.readouterr().out)
         return summary.get("engine"), summary.get("engine_reason")
 
-    assert chosen() == ("lucene", "asked for")
+    assert chosen() == ("postings", "postings and numba found")
+    assert chosen("--engine", "lucene") == ("lucene", "asked for")
     assert chosen("--engine", "postings", "--impact") == ("postings", "asked for")
     assert chosen("--engine", "auto") == ("postings", "postings and numba found")
     assert chosen("--engine", "auto", index="bare") == ("lucene", f"no postings in {folder / 'bare'}")
@@ -112,11 +114,45 @@ def test_the_summary_names_the_engine_and_the_reason(
     assert chosen("--engine", "auto") == ("lucene", "numba is not installed")
 
 
+def damage_id(postings: Path) -> None:
+    meta = json.loads((postings / "meta.json").read_text())
+    (postings / "meta.json").write_text(json.dumps({**meta, "digest": "other"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (damage_id, "was made from another index (digest differ)"),
+        (lambda postings: (postings / "rows.npy").write_bytes(b""), "rows.npy"),
+        (lambda postings: (postings / "meta.json").write_text("{"), "meta.json"),
+    ],
+)
+def test_unusable_postings_leave_the_search_to_lucene(
+    folder: Path, tmp_path: Path, change: Callable[[Path], object], says: str
+) -> None:
+    shutil.copytree(folder / "index", tmp_path / "index")
+    expected = Searcher.open(tmp_path / "index").search("word1 word2", 20)
+    change(tmp_path / "index" / "postings")
+    searcher = Searcher.open(tmp_path / "index")
+    engine, reason = searcher.engine
+    assert engine == "lucene"
+    assert reason.startswith("the postings cannot be used: ")
+    assert says in reason
+    assert searcher.search("word1 word2", 20) == expected
+
+
+def test_postings_that_the_manifest_does_not_list_are_not_used(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "bare", tmp_path / "index")
+    shutil.copytree(folder / "index" / "postings", tmp_path / "index" / "postings")
+    engine, reason = Searcher.open(tmp_path / "index").engine
+    assert (engine, "does not list its postings" in reason) == ("lucene", True)
+
+
 def test_invalid_engines_are_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--topics", str(folder / "queries.jsonl"), "--output", str(tmp_path / "run")]
     for index, flags, says in (
         ("bare", ["--engine", "postings"], "has no postings; build them with: dupmae-ir index postings"),
-        ("index", ["--engine", "auto", "--dense"], "--engine applies only without --bm25 and without --dense"),
+        ("index", ["--engine", "lucene", "--dense"], "--engine applies only without --bm25 and without --dense"),
     ):
         assert main(["--index", str(folder / index), *out, *flags]) == 2
         err = capsys.readouterr().err
@@ -130,7 +166,7 @@ def test_invalid_engines_are_refused(folder: Path, tmp_path: Path, capsys: pytes
 
 
 def test_one_searcher_changes_its_engine(folder: Path) -> None:
-    lucene = Searcher.open(folder / "index")
+    lucene = Searcher.open(folder / "index", engine="lucene")
     postings = lucene.with_settings(engine="postings")
     assert lucene.search("word1 word2", 20, "impact") == postings.search("word1 word2", 20, "impact")
     assert postings.with_settings(threads=2).impact is postings.impact

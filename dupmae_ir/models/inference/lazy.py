@@ -2,8 +2,8 @@
 
 A call with one text is computed by :mod:`dupmae_ir.models.inference.one_query`, whichever program makes it, so equal
 calls return equal results. Several texts, and documents, are encoded by
-:class:`~dupmae_ir.models.inference.encoder.TextEncoder`. The two agree to 1e-6 in every number of a vector, as two
-batches of that encoder do; OT weights, which no product computes, are the same.
+:class:`~dupmae_ir.models.inference.encoder.TextEncoder`. The two agree to 4e-7 of a vector's length in each of its
+numbers, as two batches of that encoder do; OT weights, which no product computes, are the same.
 """
 
 from __future__ import annotations
