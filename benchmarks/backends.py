@@ -98,7 +98,8 @@ def indexed(data: Path, work: Path, collection: str) -> str:
 
 def compared(index: str, topics: Sequence[Query], through: Searcher) -> Row:
     """How many lists are the same, and how many are certified."""
-    plain = Searcher.open(index, through.encoder, engine="postings")
+    # With as many threads: sums of queries' vectors depend on how they are split.
+    plain = Searcher.open(index, through.encoder, engine="postings", threads=through.settings.threads)
     expected: dict[str, list[Hit]] = plain.search(topics, HITS, "hybrid")
     same = certified = 0
     for answer in through.answers(topics, HITS, "hybrid"):
