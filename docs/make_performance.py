@@ -18,15 +18,18 @@ Record = dict[str, Any]
 
 
 def records() -> list[Record]:
-    """All records, ordered by the first row of the table of goals that they belong to."""
+    """All records, ordered by the table of goals and its first row that they belong to."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
-    return sorted(found, key=lambda r: (min([c["row"] for c in r["claims"]], default=99), r["name"]))
+    return sorted(
+        found, key=lambda r: (min([(c.get("round", 1), c["row"]) for c in r["claims"]], default=(99, 0)), r["name"])
+    )
 
 
-def summary(found: Sequence[Record]) -> str:
-    """Markdown: every claim with its row, what was measured, the peer, the figure and the goal."""
+def summary(found: Sequence[Record], number: int) -> str:
+    """Markdown: every claim of a round with its row, what was measured, the peer, the figure and the goal."""
     lines = ["| row | what | ours | against | figure | goal | |", "|--:|:--|:--|:--|--:|--:|:--|"]
-    for c, record in sorted(_claims(found), key=lambda pair: pair[0].row):
+    claims = (pair for pair in _claims(found) if pair[0].round == number)
+    for c, record in sorted(claims, key=lambda pair: pair[0].row):
         goal = f"{'≥' if c.sense == '>=' else '≤'} {c.goal:g}{c.unit}"
         lines.append(
             f"| {c.row} | [{c.what}](#{record['name']}) | {c.ours} | {c.peer} | **{figure(c)}** | {goal} | "
@@ -95,5 +98,9 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 if __name__ == "__main__":
     found = records()
-    parts = {"summary": lambda: summary(found), "details": lambda: details(found)}
+    parts = {
+        "summary": lambda: summary(found, 1),
+        "second": lambda: summary(found, 2),
+        "details": lambda: details(found),
+    }
     write_or_check(PAGES, parts, "benchmarks/results")

@@ -1,0 +1,269 @@
+"""Sparse engines of others behind one interface, for benchmarks/impact_peers.py.
+
+Each is built once from a finished index folder (its forward index: the same impacts) and then searched one query at a
+time on one thread. Packages are imported where they are used, so that a missing one leaves the others usable.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+
+from dupmae_ir.index.folder import IndexFolder
+
+Weights = dict[str, int]
+BLOCK = 32
+"""Documents of a block of Block-Max Pruning."""
+BMP_HIGHEST = 32
+"""Block-Max Pruning scales a query so that its largest weight is 32 and rounds the others up."""
+BMP_TERMS = 1 << 16
+"""Block-Max Pruning keeps the ids of terms in 16 bits and returns wrong scores for more terms."""
+CHUNK = 20_000
+
+
+class Engine(Protocol):
+    """A built index of a peer. ``prepare`` converts a query to the peer's own arguments, outside the timing."""
+
+    name: str
+    exact: bool
+
+    def adapted(self, query: Weights) -> Weights:
+        """The query whose exact answer the peer gives."""
+
+    def prepare(self, query: Weights) -> Any:
+        """The arguments of a search."""
+
+    def search(self, prepared: Any, k: int) -> Any:
+        """The peer's own answer, not read further."""
+
+    def hits(self, answer: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Rows (m,) int64 and scores (m,) float64 of an answer."""
+
+
+def rounded_to(query: Weights, highest: int) -> Weights:
+    """``query`` with weights of at most ``highest``: scaled in float32 and rounded up, as Block-Max Pruning does."""
+    largest = max(query.values())
+    if largest <= highest:
+        return query
+    scale = np.float32(highest / largest)
+    return {term: int(np.ceil(np.float32(weight) * scale)) for term, weight in query.items()}
+
+
+def documents(index: IndexFolder) -> Iterator[tuple[int, list[str], list[int]]]:
+    """Row, terms and impacts of every document."""
+    names = np.array(index.terms, object)
+    forward = index.forward
+    for row in range(index.documents):
+        part = slice(int(forward.indptr[row]), int(forward.indptr[row + 1]))
+        yield row, names[forward.terms[part]].tolist(), forward.impacts[part].tolist()
+
+
+def most_frequent(index: IndexFolder, count: int) -> frozenset[str]:
+    """The terms of the index that most documents have: all that occur, or ``count`` of them."""
+    frequencies = np.bincount(index.forward.terms, minlength=len(index.terms))
+    best = np.argsort(-frequencies, kind="stable")[:count]
+    return frozenset(index.terms[t] for t in best if frequencies[t])
+
+
+def once(folder: Path, build: Callable[[], None]) -> float | None:
+    """Seconds of ``build``, which ``folder`` records when it is complete; None if it was built before."""
+    mark = folder / "built.json"
+    if not mark.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        start = time.perf_counter()
+        build()
+        mark.write_text(json.dumps({"seconds": round(time.perf_counter() - start, 1)}), encoding="utf-8")
+    return json.loads(mark.read_text(encoding="utf-8"))["seconds"]
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+class Bmp:
+    """Block-Max Pruning (package ``bmp``), exact: alpha = beta = 1."""
+
+    name, exact = "bmp", True
+
+    def __init__(self, index: IndexFolder, work: Path) -> None:
+        import bmp
+
+        self.folder = work / "bmp"
+        self.terms = most_frequent(index, BMP_TERMS)
+        file = str(self.folder / "index.bmp")
+
+        def build() -> None:
+            writer = bmp.Indexer(file, bsize=BLOCK, compress_range=False)
+            for row, terms, impacts in documents(index):
+                known = ((term, impact) for term, impact in zip(terms, impacts, strict=True) if term in self.terms)
+                writer.add_document(str(row), dict(known))
+            writer.finish()
+
+        self.took = once(self.folder, build)
+        self.searcher = bmp.Searcher(file)
+
+    def adapted(self, query: Weights) -> Weights:
+        known = {term: weight for term, weight in query.items() if term in self.terms}
+        return rounded_to(known, BMP_HIGHEST) if known else {}
+
+    def prepare(self, query: Weights) -> dict[str, float]:
+        return {term: float(weight) for term, weight in query.items()}
+
+    def search(self, prepared: dict[str, float], k: int) -> tuple[list[str], list[float]]:
+        return self.searcher.search(prepared, k=k, alpha=1.0, beta=1.0)
+
+    def hits(self, answer: tuple[list[str], list[float]]) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([int(name) for name in answer[0]], np.int64), np.array(answer[1], np.float64)
+
+
+def write_pisa(index: IndexFolder, folder: Path) -> None:
+    """The collection in PISA's binary format: uint32 runs of rows and impacts, terms in the order of their names."""
+    from pyterrier_pisa import _pisathon
+
+    forward, rows = index.forward, index.documents
+    by_row = sp.csr_matrix((forward.impacts, forward.terms, forward.indptr), (rows, len(index.terms)))
+    by_term = by_row.tocsc()
+    used = np.flatnonzero(np.diff(by_term.indptr))
+    names = [index.terms[t] for t in used]
+    order = sorted(range(len(names)), key=lambda i: names[i].encode())
+    with open(folder / "inv.docs", "wb") as docs, open(folder / "inv.freqs", "wb") as freqs:
+        docs.write(np.array([1, rows], np.uint32).tobytes())
+        for place in order:
+            part = slice(*by_term.indptr[used[place] : used[place] + 2])
+            count = np.array([part.stop - part.start], np.uint32).tobytes()
+            docs.write(count + by_term.indices[part].astype(np.uint32).tobytes())
+            freqs.write(count + by_term.data[part].astype(np.uint32).tobytes())
+    sums = np.asarray(by_row.sum(axis=1, dtype=np.int64)).ravel()
+    (folder / "inv.sizes").write_bytes(np.concatenate(([rows], sums)).astype(np.uint32).tobytes())
+    (folder / "fwd.documents").write_text("".join(f"{row}\n" for row in range(rows)), encoding="utf-8")
+    (folder / "fwd.terms").write_text("".join(f"{names[place]}\n" for place in order), encoding="utf-8")
+    for kind, lexicon in (("documents", "doclex"), ("terms", "termlex")):
+        _pisathon.build_binlex(str(folder / f"fwd.{kind}"), str(folder / f"fwd.{lexicon}"))
+    meta = {"type": "sparse_index", "format": "pisa", "package_hint": "pyterrier-pisa", "stemmer": "none"}
+    (folder / "pt_meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+class Pisa:
+    """PISA by ``pyterrier-pisa``: impacts compressed by block_simdbp, scores are inner products.
+
+    Searches call the compiled retrieval below its transformer, without the data frame (1.5 ms a query) around it. The
+    package hands PISA a weight as so many copies of the term.
+    """
+
+    exact = True
+
+    def __init__(self, index: IndexFolder, work: Path, algorithm: str, name: str) -> None:
+        import pyterrier_pisa
+
+        self.name, self.algorithm, self.folder = name, algorithm, work / "pisa"
+        self.took = once(self.folder, lambda: write_pisa(index, self.folder))
+        self._native = pyterrier_pisa._pisathon
+        opened = pyterrier_pisa.PisaIndex(str(self.folder), stemmer="none", stops="none", threads=1)
+        self._retrieve = opened.quantized(num_results=10, query_algorithm=algorithm, toks_scale=1.0)
+
+    def adapted(self, query: Weights) -> Weights:
+        return query
+
+    def prepare(self, query: Weights) -> list[tuple[int, dict[str, float]]]:
+        return [(0, {term: float(weight) for term, weight in query.items()})]
+
+    def search(self, prepared: list[tuple[int, dict[str, float]]], k: int) -> tuple[int, np.ndarray, np.ndarray]:
+        numbers, ranks, scores = np.empty(k, np.int32), np.empty(k, np.int32), np.empty(k, np.float32)
+        names = np.empty(k, object)
+        found = self._native.retrieve(
+            self._retrieve._ctxt,
+            self.algorithm,
+            prepared,
+            k=k,
+            threads=1,
+            query_weighted=1,
+            pretokenised=True,
+            result_qidxs=numbers,
+            result_docnos=names,
+            result_ranks=ranks,
+            result_scores=scores,
+        )
+        return found, names, scores
+
+    def hits(self, answer: tuple[int, np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        found, names, scores = answer
+        return np.array([int(name) for name in names[:found]], np.int64), scores[:found].astype(np.float64)
+
+
+class Seismic:
+    """Seismic (package ``pyseismic-lsr``) with its defaults for building; approximate."""
+
+    name, exact = "seismic", False
+    QUERY_CUT, HEAP_FACTOR = 16, 0.8
+
+    def __init__(self, index: IndexFolder, work: Path) -> None:
+        import seismic
+
+        large = len(index.terms) > 1 << 16
+        kind = seismic.SeismicIndexRawLV if large else seismic.SeismicIndexRaw
+        self.ids, self.folder = index.term_ids, work / "seismic"
+        self.type = np.int32
+        saved = self.folder / "index"
+
+        def build() -> None:
+            source = self.folder / "documents.bin"
+            write_seismic(index, source)
+            kind.build(str(source)).save(str(saved))
+            source.unlink()
+
+        self.took = once(self.folder, build)
+        self.index = kind.load(str(next(self.folder.glob("index*"))))
+
+    def adapted(self, query: Weights) -> Weights:
+        return query
+
+    def prepare(self, query: Weights) -> tuple[np.ndarray, np.ndarray]:
+        pairs = sorted((self.ids[term], weight) for term, weight in query.items())
+        return np.array([i for i, _ in pairs], self.type), np.array([w for _, w in pairs], np.float32)
+
+    def search(self, prepared: tuple[np.ndarray, np.ndarray], k: int) -> list[tuple[float, int]]:
+        return self.index.search(*prepared, k, self.QUERY_CUT, self.HEAP_FACTOR, 0, True)
+
+    def hits(self, answer: list[tuple[float, int]]) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([row for _, row in answer], np.int64), np.array([score for score, _ in answer], np.float64)
+
+
+def write_seismic(index: IndexFolder, path: Path) -> None:
+    """Seismic's binary format: the number of documents, then of each its length, components and float32 values."""
+    forward = index.forward
+    with open(path, "wb") as file:
+        file.write(np.array([index.documents], np.uint32).tobytes())
+        for first in range(0, index.documents, CHUNK):
+            starts = np.asarray(forward.indptr[first : first + CHUNK + 1])
+            terms = np.asarray(forward.terms[starts[0] : starts[-1]]).astype(np.uint32)
+            values = np.asarray(forward.impacts[starts[0] : starts[-1]]).astype(np.float32)
+            pieces = []
+            for start, end in zip(starts[:-1] - starts[0], starts[1:] - starts[0], strict=True):
+                count = np.array([end - start], np.uint32).tobytes()
+                pieces += [count, terms[start:end].tobytes(), values[start:end].tobytes()]
+            file.write(b"".join(pieces))
+
+
+def engines(index: IndexFolder, work: Path, wanted: Sequence[str]) -> tuple[list[Any], dict[str, str]]:
+    """The peers that can be built here, and why others cannot."""
+    makers: dict[str, Callable[[], Any]] = {
+        "bmp": lambda: Bmp(index, work),
+        "pisa": lambda: Pisa(index, work, "maxscore", "PISA MaxScore"),
+        "pisa-bmw": lambda: Pisa(index, work, "block_max_wand", "PISA BlockMax-WAND"),
+        "seismic": lambda: Seismic(index, work),
+    }
+    found, missing = [], {}
+    for name in wanted:
+        try:
+            found.append(makers[name]())
+        except ImportError as e:
+            missing[name] = f"not installed: {e}"
+            print(f"{name} is left out, {missing[name]}; pip install 'dupmae-ir[benchmarks]'", flush=True)
+    return found, missing
