@@ -28,10 +28,14 @@ CHUNK = 20_000
 
 
 class Engine(Protocol):
-    """A built index of a peer. ``prepare`` converts a query to the peer's own arguments, outside the timing."""
+    """A built index of a peer. ``prepare`` converts a query to the peer's own arguments, outside the timing.
+
+    ``files``: the pattern of the files that a search reads.
+    """
 
     name: str
     exact: bool
+    files: str
 
     def adapted(self, query: Weights) -> Weights:
         """The query whose exact answer the peer gives."""
@@ -82,15 +86,15 @@ def once(folder: Path, build: Callable[[], None]) -> float | None:
     return json.loads(mark.read_text(encoding="utf-8"))["seconds"]
 
 
-def size_of(folder: Path) -> int:
-    """Bytes of all files."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def size_of(folder: Path, names: str = "*") -> int:
+    """Bytes of all files of these names."""
+    return sum(file.stat().st_size for file in folder.rglob(names) if file.is_file())
 
 
 class Bmp:
     """Block-Max Pruning (package ``bmp``), exact: alpha = beta = 1."""
 
-    name, exact = "bmp", True
+    name, exact, files = "bmp", True, "index.bmp"
 
     def __init__(self, index: IndexFolder, work: Path) -> None:
         import bmp
@@ -157,7 +161,7 @@ class Pisa:
     package hands PISA a weight as so many copies of the term.
     """
 
-    exact = True
+    exact, files = True, "quantized*"
 
     def __init__(self, index: IndexFolder, work: Path, algorithm: str, name: str) -> None:
         import pyterrier_pisa
@@ -200,7 +204,7 @@ class Pisa:
 class Seismic:
     """Seismic (package ``pyseismic-lsr``) with its defaults for building; approximate."""
 
-    name, exact = "seismic", False
+    name, exact, files = "seismic", False, "index*"
     QUERY_CUT, HEAP_FACTOR = 16, 0.8
 
     def __init__(self, index: IndexFolder, work: Path) -> None:
