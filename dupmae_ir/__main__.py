@@ -14,6 +14,7 @@ COMMANDS = {
     "get started": {
         "demo": "encode, search and evaluate an embedded collection",
         "doctor": "check this machine and show how to fix problems",
+        "bench": "measure this machine in two minutes, beside recorded ones",
     },
     "collections": {"collections": "list, download, verify and prepare MS MARCO, TREC DL, NQ, TriviaQA and BEIR"},
     "models": {"models": "list the models that commands accept by name; download one"},

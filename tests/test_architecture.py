@@ -43,6 +43,7 @@ ORDER = [
     "adapt",
     "demo",
     "doctor",
+    "bench",
     "export",
     "__main__",
 ]

@@ -29,7 +29,7 @@ from dupmae_ir.__main__ import VERBS, main
 from dupmae_ir.io.jobs import COMPLETE, Job, record_path, work_folder
 from dupmae_ir.io.locks import lock_path
 
-ANSWERING = {"search", "search.fusion", "serve", "doctor", "eval"} | {
+ANSWERING = {"search", "search.fusion", "serve", "doctor", "bench", "eval"} | {
     f"eval.{name}" for name in ("answers", "case", "lengths", "repeats", "space")
 }
 """Commands that answer. Files that they write besides are replaced whole and swept by ``atomic_write``."""

@@ -1,0 +1,1 @@
+"""``dupmae-ir bench``: how fast this machine is, beside recorded machines."""
