@@ -114,6 +114,12 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         metavar="FILE",
         only_with="estimate",
     )
+    share_work: bool = option(
+        False,
+        "with a URL as --index: keep finished shards there until the index is complete, so that another machine can "
+        "continue",
+        group="output",
+    )
     overwrite: bool = option(False, "replace an older index, once the new one is complete", group="output")
     restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")
 
@@ -121,6 +127,8 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         super().__post_init__()
         if self.devices is not None and self.device != "auto":
             raise UsageError("--devices and --device exclude each other; name all devices in --devices")
+        if self.share_work and not is_url(self.index):
+            raise UsageError(f"--share-work applies only with a URL as --index, for example s3://bucket/{self.index}")
         if is_url(self.jsonl):
             raise UsageError("--jsonl: representation files are written into a folder of this machine, not to a URL")
         self.device_names()

@@ -31,6 +31,7 @@ from dupmae_ir.encode.parts import PartStore, build_index, load_part
 from dupmae_ir.encode.ray_workers import RayWorkers
 from dupmae_ir.encode.representation_files import JsonlFolder, jsonl_work
 from dupmae_ir.encode.shards import Encoded, EncoderChoice, EncoderFacts, Shard
+from dupmae_ir.encode.shared_work import SharedWork, remove_shared_work
 from dupmae_ir.encode.windows import documents_digest, windows
 from dupmae_ir.encode.workers import Here, Workers
 from dupmae_ir.errors import UsageError
@@ -59,18 +60,22 @@ def run(config: EncodeConfig) -> dict[str, Any]:
     collection.check()  # before the model is loaded
     output.prepare()
     with closing(_workers(config)) as workers, output.named():
-        result = _Run(config, output.target, collection, workers)()
-    return output.publish(result)
+        result = _Run(config, output, collection, workers)()
+    published = output.publish(result)
+    if output.remote:
+        remove_shared_work(output.remote, config.quiet)
+    return published
 
 
 class _Run:
     """One run: its settings, and the steps from the collection to the summary."""
 
-    def __init__(self, config: EncodeConfig, target: str, collection: Source, workers: Workers) -> None:
-        self.config, self.target, self.collection, self.workers = config, target, collection, workers
+    def __init__(self, config: EncodeConfig, output: Output, collection: Source, workers: Workers) -> None:
+        self.config, self.output, self.collection, self.workers = config, output, collection, workers
         self.encoder = workers.facts
         self.shard, self.shards = config.shard_of()
         self.separator = _separator(config, self.encoder.settings.title_separator)
+        self.shared: SharedWork | None = None
         self.started = time.monotonic()
         self.encoded = self.resumed = self.windows = 0
         self.at_work: dict[int, Shard] = {}  # what the workers have, by number
@@ -80,7 +85,7 @@ class _Run:
     def __call__(self) -> dict[str, Any]:
         config = self.config
         with EncodeJob(
-            self.target,
+            self.output.target,
             "encode",
             self._settings(),
             config.digests,
@@ -132,6 +137,7 @@ class _Run:
 
     def _make(self, job: EncodeJob) -> dict[str, Any]:
         """Encode what is missing, build the index and publish it."""
+        self.shared = self._shared(job)
         parts = PartStore(job.begin())
         target = self.config.jsonl
         jsonl = None
@@ -149,6 +155,17 @@ class _Run:
             jsonl.publish()
         meta = self._build(job, parts)
         return job.publish(job.work / "index", summary(meta), inputs=self.collection.digests())
+
+    def _shared(self, job: EncodeJob) -> SharedWork | None:
+        """The work at the URL of the index, with --share-work, once what is there is here, too."""
+        if not (self.config.share_work and self.output.remote):
+            return None
+        shared = SharedWork(self.output.remote, job.work, self.config.quiet)
+        if self.config.restart:
+            shared.remove()
+        else:
+            shared.receive(job.settings)
+        return shared
 
     def _encode(self, parts: PartStore, jsonl: JsonlFolder | None) -> None:
         if done := len(parts.numbers()):
@@ -174,6 +191,8 @@ class _Run:
             if wanted or calibrates:
                 self.at_work[number] = Shard(number, window, digest, parts.chosen_scale, wanted)
                 yield self.at_work[number]
+            if self.shared and finished:
+                self.shared.send(parts, number, str(Shard(number, window, digest, None)))
             if not wanted:
                 self.resumed += len(window) if mine else 0
                 if not bar.disable:  # read but not encoded: fills the bar but not the rate
@@ -189,6 +208,8 @@ class _Run:
         if encoded.part is None:
             return
         parts.save(shard.number, encoded.part, str(shard))
+        if self.shared:
+            self.shared.send(parts, shard.number, str(shard))
         if jsonl:
             jsonl.write(shard.number, shard.documents, load_part(parts.path(shard.number)), self.encoder.terms)
         self.encoded += len(shard.documents)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -275,7 +274,7 @@ def _uploaded(remote: Remote) -> dict[str, Stored]:
 
 
 def _write_record(remote: Remote, record: Mapping[str, Stored]) -> None:
-    (remote / UPLOAD).write(json.dumps({"files": record}, indent=0).encode())
+    (remote / UPLOAD).write_json({"files": record})
 
 
 def _send(path: Path, to: Remote, stored: Stored, moved: Moved) -> None:

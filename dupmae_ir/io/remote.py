@@ -22,7 +22,7 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol, TypeVar, cast
@@ -202,6 +202,10 @@ class Remote:
     def write(self, contents: bytes) -> None:
         """Write a small object; it is there whole, or not at all, in stores of objects."""
         watched(str(self), lambda _: self._fs.pipe_file(self._path, contents))
+
+    def write_json(self, value: Mapping[str, Any]) -> None:
+        """:meth:`write` of a JSON object."""
+        self.write(json.dumps(value, ensure_ascii=False).encode())
 
     def remove(self) -> None:
         """Remove an object; one that is missing is no error."""
