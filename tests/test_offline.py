@@ -1,4 +1,4 @@
-"""No socket is opened by importing a module or by printing a help page."""
+"""No connection is made by importing a module or by printing a help page."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ FORBIDDEN = """
 import sys
 
 def forbid(event, details):
+    # urllib3 binds the loopback address once to see whether the machine has IPv6; accelerate imports it where boto3 is.
+    if event == "socket.bind" and details[1] == ("::1", 0):
+        return
     if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
         raise SystemExit(f"{event} {details!r}")
 
@@ -63,12 +66,12 @@ def test_the_hook_sees_a_connection() -> None:
     assert "socket." in done.stderr
 
 
-def test_importing_every_module_opens_no_socket() -> None:
+def test_importing_every_module_makes_no_connection() -> None:
     done = python(EVERY_MODULE)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_help_opens_no_socket() -> None:
+def test_help_makes_no_connection() -> None:
     done = python(EVERY_HELP, *VERBS)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("usage: dupmae-ir") == len(VERBS)
