@@ -21,8 +21,9 @@ from dupmae_ir.io.runs import read_run
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION
-from dupmae_ir.models.checkpoints.loading import _vocabulary_gap, load_model
+from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
+from dupmae_ir.models.checkpoints.plain_files import vocabulary_gap
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
@@ -205,8 +206,8 @@ def test_a_tokenizer_that_lost_tokens_is_refused(sides, tmp_path):
 
 
 def test_padding_of_word_embeddings_is_not_a_lost_token():
-    assert _vocabulary_gap(range(1000), 1024) is None
-    assert "more than padding explains" in (_vocabulary_gap(range(30322), 30522) or "")
+    assert vocabulary_gap(range(1000), 1024) is None
+    assert "more than padding explains" in (vocabulary_gap(range(30322), 30522) or "")
 
 
 def damage_one_side(folder):
