@@ -16,9 +16,9 @@ times queries runs without them, to start sooner; there one query over 100,000 d
 
 Every engine gets queries in its own format, made before the timing; what it returns is not read further. Indexes are
 built once into --work (--build: nothing else). Weights of queries above 255 (the embedded model's go to 8,191) are
-scaled to 255 first, since PISA gets a weight as so many copies of a term. bmp scales a query to weights of at most 32,
-rounds up, and keeps the ids of terms in 16 bits: it gets the 65,536 most frequent terms, and is compared with our
-search of the same rounded query without the other terms.
+scaled to 255 first, since a weight of w reaches PISA as w copies of a term. bmp scales a query to weights of at
+most 32, rounds up, and keeps the ids of terms in 16 bits: it gets the 65,536 most frequent terms, and is compared with
+our search of the same rounded query without the other terms.
 
 Gate: for every query each exact engine returns the scores of our list in the same order, and the score of each of its
 documents is the exact one. So its documents are ours, but for ties at rank k.

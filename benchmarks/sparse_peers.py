@@ -158,7 +158,7 @@ class Pisa:
     """PISA by ``pyterrier-pisa``: impacts compressed by block_simdbp, scores are inner products.
 
     Searches call the compiled retrieval below its transformer, without the data frame (1.5 ms a query) around it. The
-    package hands PISA a weight as so many copies of the term.
+    package hands a weight of w to PISA as w copies of the term.
     """
 
     exact, files = True, "quantized*"

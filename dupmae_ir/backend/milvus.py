@@ -256,7 +256,7 @@ def _rows(rows: Rows, terms: int) -> Iterator[dict[str, object]]:
             row["cls"] = rows.cls[place]
         if rows.impacts is not None:
             ids, impacts = rows.impacts[place]
-            # A sparse vector must not be empty: a term that no query has stands for no term.
+            # A sparse vector must not be empty: without terms it gets one that no query has.
             row["ot"] = dict(zip(ids.tolist(), impacts.astype(float).tolist(), strict=True)) or {terms: 1.0}
         yield row
 

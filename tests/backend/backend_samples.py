@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from living import TOPICS, Living, real_texts
 
 from dupmae_ir.backend.config import LoadConfig
 from dupmae_ir.backend.load import run
+from dupmae_ir.backend.protocol import Untranslatable
+from dupmae_ir.search.filters import Filter
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Metadata
 
@@ -90,3 +92,19 @@ def assert_same(
             answers = list(through.answers(TOPICS, count, mode, **more))  # type: ignore[arg-type]
             assert [answer.hits for answer in answers] == expected, (mode, count)
             assert all(answer.report and answer.report.exact for answer in answers), (mode, count)
+
+
+def translated(living: Living, url: str, translate: Callable[..., object]) -> int:
+    """How many of :data:`CONDITIONS` ``translate`` accepts; each must select the same documents with the engine."""
+    plain = Searcher.open(living.index, engine="postings")
+    through = Searcher.open(living.index, backend=url, collection="mine")
+    count = 0
+    for condition in CONDITIONS:
+        try:
+            translate(Filter.parse(condition).tree)
+            count += 1
+        except Untranslatable:
+            pass
+        expected = plain.search(TOPICS[0].text, 1000, "hybrid", filter=condition)
+        assert through.search(TOPICS[0].text, 1000, "hybrid", filter=condition) == expected, condition
+    return count
