@@ -58,6 +58,7 @@ class Budget:
     dev_queries: int
     others: int
     tables: list[str] = field(default_factory=list)  #: tables that are run; empty = all
+    left_out: list[str] = field(default_factory=list)  #: steps of the fine-tuning that are not run
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)  #: settings by step, ``stage``, encode, search
 
     def settings(self, step: str) -> dict[str, Any]:
@@ -119,6 +120,8 @@ class Experiment:
         """The steps of a row's fine-tuning, for :func:`write_recipe`."""
         steps = []
         for common in self.data["step"]:
+            if common["name"] in self.budget.left_out:
+                continue
             step = dict(common)
             if step["command"] == "finetune":
                 step |= self.budget.settings("stage") | self.budget.settings(step["name"]) | row.stage
@@ -129,7 +132,8 @@ class Experiment:
                 step["parts"] = {"sum": "hybrid", "cls": "dense", "ot": "impact"}[row.similarity]
             if step["command"] == "finetune.cross_encoder":
                 step["seed"] = seed
-            steps.append(step)
+            # "" takes a setting of the shared recipe away.
+            steps.append({name: value for name, value in step.items() if value != ""})
         return steps
 
 

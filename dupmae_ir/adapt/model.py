@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from dupmae_ir.adapt.config import AdaptConfig
 from dupmae_ir.adapt.objective import Adapting, Weights
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
-from dupmae_ir.finetune.base import set_dropout
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.objective import BiEncoder
 from dupmae_ir.models.checkpoints.calibrated_head import FEWEST, add_head
@@ -30,6 +29,7 @@ from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.objectives import build_objective
 from dupmae_ir.pretrain.recipes import Recipe
+from dupmae_ir.training.dropout import set_dropout
 from dupmae_ir.types import CollectionStatistics, Document
 
 STATISTICS = 5000

@@ -28,6 +28,7 @@ from dupmae_ir.models.lexical.lexicon import Lexicon
 from dupmae_ir.models.lexical.settings import LexicalSettings
 from dupmae_ir.models.masked_lm import encoder_of
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+from dupmae_ir.training.dropout import set_dropout
 from dupmae_ir.types import SEPARATORS
 
 
@@ -82,15 +83,6 @@ def _set_head_scale(model: Retriever | UntiedRetriever, config: FinetuneConfig, 
     start = torch.nn.Parameter(torch.tensor(config.head_scale)) if kept is None else kept
     for side in sides:
         side.head_scale = start if form == "lexical+mlm" else None
-
-
-def set_dropout(model: torch.nn.Module, rate: float) -> None:
-    """Set the rate of every dropout layer of ``model``."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = rate
-        elif hasattr(module, "dropout_prob"):
-            setattr(module, "dropout_prob", rate)  # noqa: B010
 
 
 def _new_projection(

@@ -89,6 +89,13 @@ class PretrainConfig(Recipe, RunOptions):
     held_out: int = option(
         256, "texts excluded from training, whose losses are reported; 0 = none", group="training", at_least=0
     )
+    dropout: float | None = option(
+        None,
+        "dropout of the encoder and the decoders (default: the base model's, in most 0.1); 0 trains faster on a CPU",
+        group="training",
+        at_least=0,
+        below=1,
+    )
     checkpointing: bool = option(
         False, "activation checkpointing: less memory, activations are computed twice", group="compute"
     )

@@ -41,6 +41,7 @@ from dupmae_ir.training.arguments import process_state, training_arguments, trai
 from dupmae_ir.training.card import Card, write_card
 from dupmae_ir.training.checkpoints import refuse_broken_weights
 from dupmae_ir.training.distributed import DistributedJob
+from dupmae_ir.training.dropout import set_dropout
 from dupmae_ir.training.log import LOG, read_log
 from dupmae_ir.training.plots import keep_log
 from dupmae_ir.training.push import push
@@ -78,9 +79,11 @@ def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
 
 
 def _settings(config: PretrainConfig, processes: int) -> dict[str, Any]:
-    """The settings that decide the weights; those of the anchor only where there is one."""
+    """The settings that decide the weights; those of the anchor and of dropout only where they are given."""
     settings = deciding_settings(config, processes, PATHS) | choices(config.recipe)
-    unused = () if config.anchored else ("anchor", "anchor_weight")
+    unused = [] if config.anchored else ["anchor", "anchor_weight"]
+    if config.dropout is None:
+        unused.append("dropout")
     return {name: value for name, value in settings.items() if name not in unused}
 
 
@@ -167,6 +170,8 @@ def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest
     if length > most:
         raise UsageError(f"--length {length}: {name} has positions for {most} tokens; use --length {most} or less")
     objective = build_objective(config.method, load_continued_experts(config) or retriever.lm, recipe)
+    if config.dropout is not None:
+        set_dropout(objective, config.dropout)
     if config.checkpointing:
         recompute_activations(retriever.lm)
     objective.anchor = load_anchor(config, retriever, tokenizer)

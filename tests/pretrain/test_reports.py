@@ -132,6 +132,17 @@ def test_activation_checkpointing_changes_no_bit(made, base, corpus, tmp_path):
     assert a == b
 
 
+def test_dropout_is_recorded_where_it_is_given_and_the_model_keeps_its_own(made, base, corpus, tmp_path):
+    assert main(flags("mlm", base, corpus, tmp_path / "other", dropout=0.0, **SHORT)) == 0
+    settings = [json.loads((f / "training.json").read_text())["settings"] for f in (made, tmp_path / "other")]
+    assert [s.get("dropout") for s in settings] == [None, 0.0]
+    assert set(settings[1]) - set(settings[0]) == {"dropout"}
+    rates = [json.loads((f / "config.json").read_text())["hidden_dropout_prob"] for f in (base, tmp_path / "other")]
+    assert rates[0] == rates[1] > 0
+    a, b = ((folder / "model.safetensors").read_bytes() for folder in (made, tmp_path / "other"))
+    assert a != b
+
+
 class Hub:
     """Stands in for huggingface_hub.HfApi."""
 
