@@ -15,7 +15,7 @@ import functools
 import importlib.util
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,8 +27,6 @@ from dupmae_ir.models.checkpoints.stored import StoredWeights
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
-
-_LOCK = threading.Lock()
 
 
 class Linear(NamedTuple):
@@ -116,7 +114,7 @@ class OneQuery:
 
     def cls(self, ids: Sequence[int]) -> np.ndarray:
         """(L,) word pieces, special tokens included -> (1, d') float32."""
-        with _one_thread():
+        with _ONE_THREAD:
             words = self._stored.rows(self._words, list(ids))
             x = self._norm(words + self._type + self._positions[: len(ids)])
             for layer in self._layers[:-1]:
@@ -209,10 +207,27 @@ def _blas() -> ThreadpoolController | None:
     return ThreadpoolController().select(user_api="blas")
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread at a time computes, and numpy's BLAS takes no others."""
-    with _LOCK:
-        libraries = _blas()
-        with contextlib.nullcontext() if libraries is None else libraries.limit(limits=1):
-            yield
+class _OneThread(contextlib.AbstractContextManager[None]):
+    """While any thread is inside, numpy's BLAS takes no threads besides those that call it.
+
+    The limit belongs to the whole process: the first that enters sets it, and the last that leaves lifts it.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._limits = threading.Lock(), 0, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            libraries = _blas() if self._inside == 0 else None
+            if libraries is not None:
+                self._limits.enter_context(libraries.limit(limits=1))
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limits.close()
+
+
+_ONE_THREAD = _OneThread()

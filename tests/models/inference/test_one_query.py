@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.models.checkpoints.stored import StoredWeights
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.lazy import LazyTextEncoder
-from dupmae_ir.models.inference.one_query import erf, gelu
+from dupmae_ir.models.inference.one_query import _OneThread, erf, gelu
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 
 TEXTS = [
@@ -231,3 +232,31 @@ def test_the_error_function_and_gelu() -> None:
     np.testing.assert_allclose(erf(points), [math.erf(x) for x in points], rtol=0, atol=1e-10)
     x = torch.linspace(-7, 7, 20_001)
     np.testing.assert_allclose(gelu(x.numpy()), torch.nn.functional.gelu(x.double()).numpy(), rtol=0, atol=5e-7)
+
+
+def test_threads_compute_the_same_numbers_as_one_alone(both: tuple[LazyTextEncoder, TextEncoder]) -> None:
+    lazy, _ = both
+    texts = [text for text in TEXTS if text.strip()] * 12
+    alone = [lazy.encode_queries([text]).cls for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda text: lazy.encode_queries([text]).cls, texts))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_limit_on_threads_ends_with_the_last_that_computes() -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+
+    def threads() -> list[int]:
+        return [library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+
+    with threadpoolctl.threadpool_limits(2, "blas"):
+        before, limit = threads(), _OneThread()
+        with limit:
+            with limit:
+                assert set(threads()) == {1}
+            assert set(threads()) == {1}
+        assert threads() == before
+        with pytest.raises(KeyError), limit:
+            raise KeyError
+        assert threads() == before
