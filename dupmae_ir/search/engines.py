@@ -189,7 +189,7 @@ def described_answer(config: SearchConfig, engine: Engine, text: str, explained:
         hits, report = [Hit(found.docid, found.score)], None
     else:
         answer = next(iter(engine.answers([Query("query", text)], config.hits or QUERY_HITS)))
-        hits, report = answer.hits, answer.report
+        hits, report = list(answer.hits), answer.report
     seconds = time.perf_counter() - started
     descriptions = _descriptions(config, searcher, text, [hit.docid for hit in hits])
     about = engine.described()

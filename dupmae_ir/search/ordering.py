@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dupmae_ir.types import Hit
@@ -20,6 +22,6 @@ def best_positions(scores: np.ndarray, ranks: np.ndarray, k: int) -> np.ndarray:
     return kept[order[:k]]
 
 
-def without(hits: list[Hit], docid: str, k: int) -> list[Hit]:
+def without(hits: Sequence[Hit], docid: str, k: int) -> list[Hit]:
     """The first ``k`` hits other than ``docid``."""
     return [hit for hit in hits if hit.docid != docid][:k]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.dense import DensePart
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.fusion.methods import Exact, fuse
+from dupmae_ir.search.hits import RankedHits
 from dupmae_ir.search.impact import ImpactPart
 from dupmae_ir.search.one_pass import MOST_HITS, scanned_top, summed_top
 from dupmae_ir.search.opened_index import OpenedIndex
@@ -55,10 +55,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Answer:
-    """One query's hits, best first. ``report`` is None for BM25 and for fused lists."""
+    """One query's hits, best first. ``report`` is None for BM25 and for fused lists.
+
+    Dense, impact and hybrid lists are :class:`~dupmae_ir.search.hits.RankedHits`, with arrays of rows and scores.
+    """
 
     query: Query
-    hits: list[Hit]
+    hits: Sequence[Hit]
     report: Report | None
 
 
@@ -212,11 +215,8 @@ class Ranker:
     def _rows(self, docids: Sequence[str]) -> np.ndarray:
         return np.array([self.index.row(docid) for docid in docids], np.int64)
 
-    def _hits(self, outcome: Outcome) -> list[Hit]:
-        docids = self.index.folder.docids
-        # A named tuple's own constructor takes longer than finding the hit did.
-        pairs = zip([docids[row] for row in outcome.rows.tolist()], outcome.scores.tolist(), strict=True)
-        return list(map(partial(tuple.__new__, Hit), pairs))
+    def _hits(self, outcome: Outcome) -> RankedHits:
+        return RankedHits(outcome.rows, outcome.scores, self.index.folder.docids)
 
 
 def _report(query: Query, outcome: Outcome, parts: list[str]) -> Report:

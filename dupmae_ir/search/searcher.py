@@ -150,10 +150,10 @@ class Searcher:
         """
         hits = options.pop("k", hits)
         if isinstance(queries, str):
-            return next(self.answers([Query("", queries)], hits, mode, **options)).hits
+            return list(next(self.answers([Query("", queries)], hits, mode, **options)).hits)
         if len({query.qid for query in queries}) < len(queries):
             raise UsageError("two topics have the same id; topic ids must be unique")
-        return {answer.query.qid: answer.hits for answer in self.answers(queries, hits, mode, **options)}
+        return {answer.query.qid: list(answer.hits) for answer in self.answers(queries, hits, mode, **options)}
 
     def batch_search(
         self,
@@ -182,6 +182,8 @@ class Searcher:
         filter: Condition | None = None,
     ) -> Iterator[Answer]:
         """Answers in the order of the queries, computed batch by batch. A blank query has no hits.
+
+        The hits of an answer are arrays of rows and scores, and become :class:`Hit` objects when they are read.
 
         Args:
             queries: the topics.

@@ -109,7 +109,7 @@ def _by_model(config: MineConfig, source: str, index: Path) -> Search:
     searcher = ModelSearch(config.model, **settings).open(source, index)
 
     def search(queries: Sequence[Query]) -> dict[str, list[Hit]]:
-        return {a.query.qid: a.hits for a in searcher.answers(queries, config.depth, config.parts)}
+        return {a.query.qid: list(a.hits) for a in searcher.answers(queries, config.depth, config.parts)}
 
     return search
 

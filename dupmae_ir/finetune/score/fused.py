@@ -69,7 +69,7 @@ class FusedTeacher:
 
     def _lists(self, window: Sequence[Mined]) -> list[Scores]:
         config, queries = self.config, [Query(m.qid, m.query) for m in window]
-        by_model = {a.query.qid: a.hits for a in self.searcher.answers(queries, config.depth, config.parts)}
+        by_model = {a.query.qid: list(a.hits) for a in self.searcher.answers(queries, config.depth, config.parts)}
         by_bm25 = self.bm25.search(queries, config.depth, config.threads or processors())
         fuse = _fusion(config)
         return [{h.docid: h.score for h in fuse(by_bm25[q.qid], by_model[q.qid])} for q in queries]

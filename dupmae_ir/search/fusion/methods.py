@@ -24,7 +24,7 @@ Exact = Callable[[list[str]], list[float]]
 
 
 def fuse(
-    fusion: Fusion, dense: list[Hit], impact: list[Hit], k: int, exact: tuple[Exact, Exact] | None = None
+    fusion: Fusion, dense: Sequence[Hit], impact: Sequence[Hit], k: int, exact: tuple[Exact, Exact] | None = None
 ) -> list[Hit]:
     """The ``k`` best of two lists (best first). ``exact``: scorers for each list, for ``missing="exact"``."""
     if fusion.method == "rrf":
@@ -35,7 +35,7 @@ def fuse(
     return interpolate(dense, impact, alpha, fusion.normalize, fusion.missing, exact)[:k]
 
 
-def rrf(lists: Sequence[list[Hit]], rrf_k: int = RRF_K) -> list[Hit]:
+def rrf(lists: Sequence[Sequence[Hit]], rrf_k: int = RRF_K) -> list[Hit]:
     """Reciprocal rank fusion (Cormack, Clarke and Buettcher, SIGIR 2009): sum of ``1 / (rrf_k + rank)``, ranks from 1.
 
     A list adds nothing to the score of a document that it lacks.
@@ -48,8 +48,8 @@ def rrf(lists: Sequence[list[Hit]], rrf_k: int = RRF_K) -> list[Hit]:
 
 
 def interpolate(
-    first: list[Hit],
-    second: list[Hit],
+    first: Sequence[Hit],
+    second: Sequence[Hit],
     alpha: float = 0.5,
     normalize: bool = False,
     missing: str = "zero",
@@ -70,7 +70,11 @@ def interpolate(
 
 
 def pyserini_hybrid(
-    dense: list[Hit], sparse: list[Hit], alpha: float = 0.1, normalization: bool = False, weight_on_dense: bool = False
+    dense: Sequence[Hit],
+    sparse: Sequence[Hit],
+    alpha: float = 0.1,
+    normalization: bool = False,
+    weight_on_dense: bool = False,
 ) -> list[Hit]:
     """The scores of ``pyserini.search.hybrid.HybridSearcher``, number for number, with ties in docid order.
 
@@ -92,7 +96,7 @@ def unit_range(low: float, high: float) -> Callable[[float], float]:
 
 
 def _filled(
-    hits: list[Hit], docids: list[str], normalize: bool, missing: str, scorer: Exact | None
+    hits: Sequence[Hit], docids: list[str], normalize: bool, missing: str, scorer: Exact | None
 ) -> dict[str, float]:
     scores = {hit.docid: float(hit.score) for hit in hits}
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
