@@ -1,4 +1,5 @@
-"""The gate of benchmarks/impact_peers.py, with fakes of index and peer, and the queries that bmp can answer."""
+"""Benchmarks that cannot run here in full: the gate of impact_peers.py, with fakes of index and peer, the queries that
+bmp can answer, and accelerator.py on the processor."""
 
 from __future__ import annotations
 
@@ -75,3 +76,27 @@ def test_goals_are_those_of_the_nearest_size(peers):
     assert peers.goal_of("bmp", 10, 150_000) == 10.0
     assert peers.goal_of("bmp", 10, 1_000_000) == 4.0
     assert peers.goal_of("PISA MaxScore", 1000, 1_000_000) == 10.0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of names that older releases need
+def test_the_benchmark_of_an_accelerator_runs_on_the_processor(monkeypatch, capsys):
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import accelerator
+
+    words = "accelerator.py --device cpu --shape tiny --passages 8 --train-texts 4 --no-compile --no-save --repeats 1"
+    monkeypatch.setattr(sys, "argv", words.split())
+    accelerator.main()
+    printed = capsys.readouterr().out
+    assert "float32 on the device: [CLS] of the plain model" in printed
+    assert [line.split()[0] for line in printed.splitlines()].count("17") == 4
+
+
+def test_the_benchmark_of_an_accelerator_needs_one(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import accelerator
+
+    monkeypatch.setattr(accelerator.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["accelerator.py"])
+    with pytest.raises(SystemExit, match="no CUDA device"):
+        accelerator.main()
