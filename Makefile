@@ -91,6 +91,7 @@ docs: $(VENV)/.installed  ## write the generated pages and parts of pages in doc
 	$(RUN) docs/make_tutorial.py
 	$(RUN) docs/make_reproduction.py
 	$(RUN) docs/make_performance.py
+	$(RUN) docs/make_growth.py
 	$(RUN) docs/make_systems.py
 	$(RUN) docs/make_scale.py
 	$(RUN) docs/make_backends.py

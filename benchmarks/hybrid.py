@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +78,32 @@ def opened(work: Path, documents: int) -> IndexFolder:
     """The index with both parts and postings; built if it does not exist."""
     folder = work / f"hybrid-{documents}"
     if not (folder / "meta.json").is_file():
-        halves, written = Halves(), 0
-        terms = [f"t{i}" for i in range(impact_engine.VOCABULARY)]
-        with IndexBuilder(folder, dim=DIM, terms=terms, scale=SCALE) as builder:
-            for number, impacts in enumerate(impact_engine.Collection(documents).batches()):
-                rows = range(written, written + impacts.shape[0])
-                builder.add_impacts([str(row) for row in rows], halves.of(impacts, number), impacts)
-                written += impacts.shape[0]
-            builder.finish({})
+        written(folder, documents)
     index = IndexFolder.open(folder)
     if not (folder_of(folder) / "meta.json").is_file():
         export_postings(index)
     return index
+
+
+def written(folder: Path, documents: int) -> None:
+    """Write the index without postings."""
+    with builder(folder) as out:
+        for batch in batches(documents):
+            out.add_impacts(*batch)
+        out.finish({})
+
+
+def builder(folder: Path) -> IndexBuilder:
+    """An empty index for the collection."""
+    return IndexBuilder(folder, dim=DIM, terms=[f"t{i}" for i in range(impact_engine.VOCABULARY)], scale=SCALE)
+
+
+def batches(documents: int) -> Iterator[tuple[list[str], np.ndarray, sp.csr_matrix]]:
+    """Ids, vectors and impacts of the collection."""
+    halves, rows = Halves(), 0
+    for number, impacts in enumerate(impact_engine.Collection(documents).batches()):
+        yield [str(row) for row in range(rows, rows + impacts.shape[0])], halves.of(impacts, number), impacts
+        rows += impacts.shape[0]
 
 
 def queries(index: IndexFolder, count: int) -> Ready:

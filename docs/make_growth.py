@@ -1,0 +1,79 @@
+"""Write the tables of docs/growth.md from the records in benchmarks/results. With --check, exit 1 when it is old."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from make_scale import amount, row
+from pages import ROOT, write_or_check
+
+PAGE, RESULTS = ROOT / "docs" / "growth.md", ROOT / "benchmarks" / "results"
+LARGE = 10_000_000
+WORDS = {
+    "index": "vectors, impacts, Lucene",
+    "postings": "postings from the forward index",
+    "open": "open and first answer",
+    "query": "one hybrid query, 10 hits",
+    "topics": "a query of a topic set, hybrid, 1,000 hits",
+}
+
+
+def record(name: str) -> Mapping[str, Any]:
+    """The details of a record."""
+    return dict(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["details"])
+
+
+def steps() -> str:
+    """Markdown: processor time of every step by size, its exponent, and what ten million documents would take."""
+    found = record("growth")
+    sizes = found["documents"]
+    lines = [
+        row("step", *(f"{n:,}" for n in sizes), "exponent", f"{LARGE:,}, extrapolated"),
+        "|:--|" + "--:|" * (len(sizes) + 2),
+    ]
+    for name, step in found["steps"].items():
+        lines.append(_line(WORDS[name], sizes, step["seconds"], step["exponent"]))
+    scaling = record("encode_scaling")
+    known = {r["passages"]: r["seconds"] for r in scaling["growth"]}
+    cells = [duration(known[n]) if n in known else "" for n in sizes]
+    last = max(known)
+    beyond = known[last] * (LARGE / last) ** max(1.0, scaling["time_exponent"])
+    lines.append(row("the encode command, a tiny model", *cells, f"{scaling['time_exponent']:.2f}", duration(beyond)))
+    return "\n".join(lines)
+
+
+def _line(name: str, sizes: Sequence[int], seconds: Sequence[float], exponent: float) -> str:
+    # Small sizes hide growth behind constant costs: no less than linear beyond the last, but for opening.
+    power = exponent if name == WORDS["open"] else max(1.0, exponent)
+    beyond = seconds[-1] * (LARGE / sizes[-1]) ** power
+    return row(name, *map(duration, seconds), f"{exponent:.2f}", duration(beyond))
+
+
+def duration(seconds: float) -> str:
+    """In the unit that suits it."""
+    for size, unit in ((3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= 2 * size or (unit == "s" and seconds >= 1):
+            return f"{amount(seconds / size)} {unit}"
+    return f"{amount(1000 * seconds)} ms"
+
+
+def room() -> str:
+    """Markdown: bytes of a document, and memory of every step by size."""
+    found = record("growth")
+    sizes = found["documents"]
+    lines = [row("", *(f"{n:,}" for n in sizes)), "|:--|" + "--:|" * len(sizes)]
+    for name in ("index", "postings"):
+        each = [amount(b / n) for b, n in zip(found["steps"][name]["bytes"], sizes, strict=True)]
+        lines.append(row(f"{WORDS[name]}: bytes a document", *each))
+    for name in ("index", "postings", "query"):
+        title = "search" if name == "query" else WORDS[name]
+        lines.append(row(f"{title}: MB of memory", *(amount(m) for m in found["steps"][name]["megabytes"])))
+    memory = {r["passages"]: r["megabytes"] for r in record("encode_scaling")["growth"]}
+    lines.append(row("the encode command: MB of memory", *(amount(memory[n]) if n in memory else "" for n in sizes)))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    write_or_check([PAGE], {"growth_steps": steps, "growth_room": room}, "benchmarks/results/growth.json")
