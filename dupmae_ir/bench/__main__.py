@@ -11,7 +11,7 @@ from dupmae_ir.console import table
 PURPOSE = """
 Measure this machine in about two minutes: encoding, the first answer, one query, both impact engines, and a thousand
 hits of many queries. Documents and queries are those of the embedded collection, so every machine does the same work;
-the figures of recorded machines stand beside. Close other programs first. --json prints a record of this machine.
+those of recorded machines are printed beside them. Close other programs first. --json prints a record of this machine.
 """
 EXAMPLES = """
 python -m dupmae_ir.bench

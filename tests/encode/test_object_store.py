@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -163,6 +165,21 @@ def test_a_collection_and_its_index_are_those_of_folders(bucket, corpus, whole, 
     status, said = run(*encoded(url, index, "--top-k", 5))
     assert (status, said.count("\n")) == (2, 1)
     assert f"{index} already exists with other settings: --top-k 32 (requested 5)" in said
+
+
+@pytest.mark.slow  # a cluster is nine processes
+def test_ray_workers_read_from_the_store_and_write_the_same_index_into_it(bucket, corpus, whole, monkeypatch):
+    pytest.importorskip("ray", reason="needs the extra: pip install 'dupmae-ir[ray]'")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    url, index = f"{bucket}/corpus.jsonl", f"{bucket}/indexes/I"
+    files().pipe(url, corpus.read_bytes())
+    words = encoded(url, index, "--backend", "ray", "--workers", 2)
+    done = subprocess.run(
+        [sys.executable, "-m", "dupmae_ir", *map(str, words)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert content(copy_of(index)) == content(whole)
+    assert meta(copy_of(index))["digest"] == meta(whole)["digest"]
 
 
 def test_search_and_eval_answer_as_from_the_folder(bucket, whole, tmp_path, capsys, run):
