@@ -10,6 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.names import model_folder, model_name
 from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
+from dupmae_ir.models.inference.parallel import side_by_side
 from dupmae_ir.models.inference.settings import after, encoder_settings, positive
 from dupmae_ir.models.inference.texts import TermEncoder
 from dupmae_ir.models.lexical.lexicon import Lexicon, Weights
@@ -178,7 +180,7 @@ class TextEncoder(TermEncoder):
             one = self._packed["document"]
             chosen |= {"kernel": f"packed: {one.kernel}"}
             chosen |= {"head": one.head_kernel} if self._pools else {}
-            chosen |= {"threads": f"{torch.get_num_threads()} (torch's)"}
+            chosen |= {"threads": f"{torch.get_num_threads()} (torch's), each with batches of its own"}
         else:
             chosen |= {"kernel": "padded batches through transformers' own model"}
         return chosen | {"batch": f"{self._batch_tokens:,} word pieces: {self._batch_reason}"}
@@ -234,7 +236,16 @@ class TextEncoder(TermEncoder):
         """Batches of texts, by row number, with the results of their forward passes."""
         if self.dim is None and not self._pools:
             return
-        queue = deque(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
+        batches = list(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
+        threads = min(torch.get_num_threads(), len(batches)) if self._packed is not None else 1
+        work = partial(self._results, pieces, side, keep)
+        found = map(work, batches) if threads < 2 else side_by_side(work, batches, threads)
+        for results in found:
+            yield from results
+
+    def _results(self, pieces: list[list[int]], side: str, keep: int, batch: Rows) -> list[tuple[Rows, Batch]]:
+        """The result of a batch, or of smaller ones where it does not fit into memory."""
+        queue, results = deque([batch]), list[tuple[Rows, Batch]]()
         while queue:
             rows = queue.popleft()
             try:
@@ -245,7 +256,8 @@ class TextEncoder(TermEncoder):
                     raise
                 queue.extendleft(self._halves(rows, pieces))
                 continue
-            yield rows, found
+            results.append((rows, found))
+        return results
 
     def _halves(self, rows: Rows, pieces: list[list[int]]) -> tuple[Rows, Rows]:
         """The two halves of a batch that did not fit, second first for ``extendleft``; later batches are smaller."""
