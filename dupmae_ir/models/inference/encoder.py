@@ -237,11 +237,12 @@ class TextEncoder(TermEncoder):
         if self.dim is None and not self._pools:
             return
         batches = list(batches_by_tokens([len(p) for p in pieces], self._batch_tokens))
-        threads = min(torch.get_num_threads(), len(batches)) if self._packed is not None else 1
-        work = partial(self._results, pieces, side, keep)
-        found = map(work, batches) if threads < 2 else side_by_side(work, batches, threads)
-        for results in found:
-            yield from results
+        threads, work = torch.get_num_threads(), partial(self._results, pieces, side, keep)
+        # The bits of an index must not depend on the threads; one batch of queries is answered sooner by all of them.
+        own = self._packed is not None and threads > 1 and len(batches) > (side == "query")
+        results = side_by_side(work, batches, min(threads, len(batches))) if own else map(work, batches)
+        for found in results:
+            yield from found
 
     def _results(self, pieces: list[list[int]], side: str, keep: int, batch: Rows) -> list[tuple[Rows, Batch]]:
         """The result of a batch, or of smaller ones where it does not fit into memory."""
