@@ -12,13 +12,10 @@ from pages import ROOT, write_or_check
 sys.path.insert(0, str(ROOT / "experiments"))
 from embedded import scores
 from records import Record, read_records
-from tables import choice, cost_table, difference_table, pooled_table, score_table, score_tables
+from tables import choice, cost_table, difference_table, pooled_table, score_tables
 
 RECORDS = ROOT / "experiments" / "records"
 COMPETITORS = ("bm25", "minilm", "fused-rrf", "fused-min-max")
-MODES = ("dense", "impact", "hybrid")
-PRETRAINED = {"dupmae": ("none", "mlm", "retromae"), "retromae": ("none", "mlm")}
-"""Rows of the budget of 5 million tokens, and those that they are compared with over all queries."""
 PUBLIC = ("scifact", "vaswani", "cranfield", "cacm")
 PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md", ROOT / "dupmae_ir" / "default_model" / "README.md")
 
@@ -48,7 +45,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    embedded, cores, tokens = (read_records(RECORDS / name) for name in ("embedded", "cores", "tokens"))
+    embedded, cores = read_records(RECORDS / "embedded"), read_records(RECORDS / "cores")
     parts = {
         "headline": lambda: headline(embedded),
         "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
@@ -61,11 +58,5 @@ if __name__ == "__main__":
         "caps": lambda: "\n\n".join(score_tables(cores, "caps", measures=["nDCG@10"])),
         "costs": lambda: cost_table(cores),
         "choice": lambda: choice(cores),
-        "tokens": lambda: score_table(tokens, ["systems"], "none", "nDCG@10"),
-        "tokens_differences": lambda: "\n\n".join(difference_table(tokens, mode=mode) for mode in MODES),
-        "tokens_pooled": lambda: "\n\n".join(
-            pooled_table(tokens, row, against, mode) for row, against in PRETRAINED.items() for mode in MODES
-        ),
-        "tokens_costs": lambda: cost_table(tokens),
     }
     write_or_check(PAGES, parts, "experiments/records")

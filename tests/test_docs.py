@@ -281,12 +281,16 @@ def test_the_readmes_factors_equal_the_benchmarks():
 
 
 def test_every_benchmark_of_speed_has_its_record():
-    """A benchmark that uses the harness has saved a record."""
+    """A benchmark that uses the harness has saved a record, or the page of records says that it has none."""
     saves = [p for p in (ROOT / "benchmarks").glob("*.py") if "harness" in p.read_text(encoding="utf-8")]
     assert saves
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    without = re.search(r"have no record of a\s+quiet machine yet:(.*?)\n\n", page, re.S)
+    named = set(re.findall(r"`(\w+)\.py`", without[1])) if without else set()
     for path in saves:
         if path.stem not in ("harness", "passages"):
-            assert (ROOT / "benchmarks" / "results" / f"{path.stem}.json").is_file(), f"run {path.name}"
+            record = ROOT / "benchmarks" / "results" / f"{path.stem}.json"
+            assert record.is_file() or path.stem in named, f"run {path.name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
