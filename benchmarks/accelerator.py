@@ -19,31 +19,31 @@ the words.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import harness
+import head
 import numpy as np
 import passages
 import torch
-from torch.nn import functional as F
 
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.pooling import ot_max_packed, strongest
+from dupmae_ir.models.masked_lm import longest
 from dupmae_ir.pretrain.collate import COLLATORS, Draw
 from dupmae_ir.pretrain.objectives import build_objective
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged
 from dupmae_ir.pretrain.vocabulary import Vocabulary
 from dupmae_ir.training.dropout import set_dropout
-from encode import plain_vectors, useful_flops
+from encode import plain_vectors, sentence_transformers, useful_flops
 
 OURS, PEER = "ours, bfloat16", "sentence-transformers, float16, torch.compile"
-TOP_K, LONGEST, BATCH = 384, 180, 128
+BATCH = 128
 SIDE = {"cuda": 8192, "cpu": 512}
 """Side of the square product."""
 
@@ -58,32 +58,6 @@ def settled(work: Callable[[], Any], device: str) -> Callable[[], Any]:
         return found
 
     return run
-
-
-def sentence_transformers(folder: Path, device: str, compiled: bool) -> Callable[[list[str]], Any]:
-    """Both models of sentence-transformers in float16 (float32 on a processor), compiled if asked for."""
-    import sentence_transformers as st
-    from sentence_transformers.models import Dense, Pooling, Transformer
-    from sentence_transformers.sparse_encoder.models import MLMTransformer, SpladePooling
-
-    with quiet_transformers():
-        words = MLMTransformer(str(folder), max_seq_length=LONGEST)
-        encoder = Transformer(str(folder), max_seq_length=LONGEST)
-    width = encoder.auto_model.config.hidden_size
-    project = Dense(width, 384, bias=False, activation_function=torch.nn.Identity())
-    sparse = st.SparseEncoder(modules=[words, SpladePooling("max")], device=device, max_active_dims=TOP_K)
-    dense = st.SentenceTransformer(modules=[encoder, Pooling(width, "cls"), project], device=device)
-    for model in (sparse, dense):
-        model.to(torch.float16 if device == "cuda" else torch.float32)
-    if compiled:
-        for module in (words, encoder):
-            module.auto_model = torch.compile(module.auto_model, dynamic=True)
-
-    def encode(texts: list[str]) -> tuple[Any, Any]:
-        rows = sparse.encode(texts, batch_size=BATCH, show_progress_bar=False)
-        return rows, dense.encode(texts, batch_size=BATCH, show_progress_bar=False, convert_to_tensor=True)
-
-    return encode
 
 
 def check(folder: Path, device: str, texts: list[str]) -> str:
@@ -101,26 +75,12 @@ def check(folder: Path, device: str, texts: list[str]) -> str:
     return f"float32 on the device: [CLS] of the plain model to {off:.0e}, {shared:.1%} of its words"
 
 
-def heads(width: int, words: int, device: str, dtype: torch.dtype) -> dict[str, Callable[[], Any]]:
+def heads(width: int, device: str, dtype: torch.dtype) -> dict[str, Callable[[], Any]]:
     """Two forms of the head on the same token states of 32 texts."""
-    drawn = torch.Generator().manual_seed(0)
-    counts = torch.randint(30, LONGEST, (32,), generator=drawn).tolist()
-    packed = torch.randn(sum(counts), width, generator=drawn).to(device, dtype)
-    weight, bias = (torch.randn(*s, generator=drawn).mul(0.05).to(device, dtype) for s in ((words, width), (words,)))
-    padded = torch.zeros(len(counts), max(counts), width, device=device, dtype=dtype)
-    mask = torch.zeros(len(counts), max(counts), device=device, dtype=dtype)
-    for row, tokens in enumerate(packed.split(counts)):
-        padded[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
-    most = min(TOP_K, words)
-
-    def released() -> Any:
-        logits = F.linear(padded, weight, bias)
-        return strongest(torch.max(logits + (1 - mask[:, :, None]) * -1000, dim=1).values, most)
-
-    return {
-        "head, ours": lambda: strongest(ot_max_packed(packed, counts, weight, bias), most),
-        "head, released": released,
-    }
+    drawn = head.Inputs.draw(width)
+    names = ("padded", "mask", "packed", "weight", "bias")
+    x = dataclasses.replace(drawn, **{name: getattr(drawn, name).to(device, dtype) for name in names})
+    return {"head, ours": lambda: head.chunked(x), "head, released": lambda: head.released(x)}
 
 
 def pretraining(folder: Path, device: str, texts: int, length: int) -> tuple[Callable[[], Any], float]:
@@ -176,29 +136,25 @@ def main() -> None:
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("this machine has no CUDA device; --device cpu --no-save shows that the benchmark runs")
     texts, side = passages.passages(args.passages, shape=args.shape), SIDE[args.device]
+    half = torch.float16 if args.device == "cuda" else torch.float32  # which a processor has
     square = torch.randn(side, side).to(args.device, torch.bfloat16)
     with passages.model_folder(args.shape) as folder:
         gate = check(folder, args.device, texts[:8])
         print(gate, flush=True)
         ours = TextEncoder.load(folder, device=args.device, dtype="bfloat16")
-        peer = sentence_transformers(folder, args.device, not args.no_compile)
+        peer = sentence_transformers(folder, half, args.device, BATCH, not args.no_compile)
         lm = ours.model.side("document").lm
         update, training = pretraining(folder, args.device, args.train_texts, min(128, longest(lm)))
         work = {
             OURS: lambda: ours.encode_documents(texts),
             PEER: lambda: peer(texts),
-            **heads(lm.config.hidden_size, lm.config.vocab_size, args.device, torch.bfloat16),
+            **heads(lm.config.hidden_size, args.device, torch.bfloat16),
             "pre-train": update,
             "product": lambda: square @ square,
         }
         seconds = harness.in_turns({n: settled(w, args.device) for n, w in work.items()}, args.repeats, warm=2)
         encoding = useful_flops(ours, texts, True)
     report(args, seconds, gate, {OURS: encoding, "pre-train": training, "product": 2.0 * side**3})
-
-
-def longest(lm: Any) -> int:
-    """The longest input."""
-    return int(lm.config.max_position_embeddings)
 
 
 def report(args: argparse.Namespace, seconds: dict[str, list[float]], gate: str, operations: dict[str, float]) -> None:
@@ -208,7 +164,7 @@ def report(args: argparse.Namespace, seconds: dict[str, list[float]], gate: str,
         name: statistics.median(100 * a / b for a, b in zip(rates[name], rates["product"], strict=True))
         for name in (OURS, "pre-train")
     }
-    what = {"base": "BERT-base", "minilm": "MiniLM", "tiny": "tiny"}[args.shape]
+    what = passages.NAMES[args.shape]
     share = {"unit": " %", "gate": gate, "round": 2}
     claims = [
         harness.Claim(

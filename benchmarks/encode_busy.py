@@ -80,7 +80,7 @@ def main() -> None:
                     seconds[name].append(time.perf_counter() - start)
                 assert same(found, alone), name
     name = f"beside {cores} busy processes"
-    what = {"base": "BERT-base", "minilm": "MiniLM", "tiny": "tiny"}[args.shape]
+    what = passages.NAMES[args.shape]
     claims = [
         harness.Claim(
             6,

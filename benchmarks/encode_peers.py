@@ -48,7 +48,6 @@ OURS = {
 }
 OPENVINO, OPENVINO_32, INT8 = "OpenVINO", "OpenVINO, float32", "ONNX int8"
 GOALS = {"minilm": (1, 4.0), "base": (2, 3.0)}
-NAMES = {"base": "BERT-base", "minilm": "MiniLM", "tiny": "tiny"}
 LEAST = 0.99
 
 
@@ -168,7 +167,7 @@ def claims_of(
         if peer in used:
             ratio = harness.speedup(used, peer, ours)
             note = f"{harness.speedup(wall, peer, ours):.3g}x by wall time; {note}"
-            text = f"{what}, {NAMES[shape]}, processor time"
+            text = f"{what}, {passages.NAMES[shape]}, processor time"
             claims.append(harness.Claim(row, text, ours, peer, ratio, goal, gate=gate, note=note, round=2))
 
     layers = harness.speedup(used, "ours, float32, [CLS] alone", "ours, float32")
@@ -225,7 +224,7 @@ def main() -> None:
         "missing": missing,
         "running": {n: e.running for n, e in encoders.items()},
     }
-    title = f"Encoding passages, {NAMES[args.shape]}, {args.threads} thread(s)"
+    title = f"Encoding passages, {passages.NAMES[args.shape]}, {args.threads} thread(s)"
     picture = harness.bars(title, "passages a processor-second", speeds, tuple(OURS))
     name = "encode_peers" if args.shape == "minilm" else f"encode_peers_{args.shape}"
     harness.report(name, claims, wall | {f"{n}, processor": s for n, s in used.items()}, args, details, picture)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,13 @@ class Halves:
 
 def opened(work: Path, documents: int) -> IndexFolder:
     """The index with both parts and postings; built if it does not exist."""
-    folder = work / f"hybrid-{documents}"
+    return with_postings(work / f"hybrid-{documents}", lambda folder: written(folder, documents))
+
+
+def with_postings(folder: Path, write: Callable[[Path], None]) -> IndexFolder:
+    """The index in ``folder``, written by ``write`` unless it is there, and its postings likewise."""
     if not (folder / "meta.json").is_file():
-        written(folder, documents)
+        write(folder)
     index = IndexFolder.open(folder)
     if not (folder_of(folder) / "meta.json").is_file():
         export_postings(index)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import hybrid
 import numpy as np
 import passages
 import scipy.sparse as sp
@@ -40,7 +41,6 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.index import kernels  # noqa: F401 # loaded before anything is timed, as in any process that goes on
 from dupmae_ir.index.builder import IndexBuilder
 from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings, folder_of
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.search.query_encoder import QueryEncodings
 from dupmae_ir.search.searcher import Searcher
@@ -51,13 +51,7 @@ HITS, CLIENTS, SOURCES, BATCH = 10, 8, 2000, 5000
 
 def opened(work: Path, documents: int) -> IndexFolder:
     """The index of drawn documents, with postings; written if it does not exist."""
-    folder = work / f"latency-{documents}"
-    if not (folder / "meta.json").is_file():
-        _write(folder, documents)
-    index = IndexFolder.open(folder)
-    if not (folder_of(folder) / "meta.json").is_file():
-        export_postings(index)
-    return index
+    return hybrid.with_postings(work / f"latency-{documents}", lambda folder: _write(folder, documents))
 
 
 def _write(folder: Path, documents: int) -> None:

@@ -30,6 +30,9 @@ SHAPES = {
 }
 """BERT-base, the shape of the embedded default model, and a tiny one that makes the overhead visible."""
 
+NAMES = {"base": "BERT-base", "minilm": "MiniLM", "tiny": "tiny"}
+"""What tables and pictures call them."""
+
 
 FEW_WORDS = 4096
 """Vocabulary of the tiny shape: BERT's first entries, which are its special tokens and most frequent words."""

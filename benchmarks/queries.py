@@ -97,7 +97,7 @@ def main() -> None:
         read = _weights_read(encoders["bfloat16"])
     each = harness.middle(seconds)["ours, bfloat16, one by one"] / args.questions
     bound = f"each reads {read / 1e6:.0f} MB of weights in {1e3 * each:.0f} ms"
-    what = {"base": "BERT-base", "minilm": "MiniLM", "tiny": "tiny"}[args.shape]
+    what = passages.NAMES[args.shape]
     peer = "pyserini SpladeQueryEncoder"
     claims = [
         harness.Claim(

@@ -34,21 +34,21 @@ def steps() -> str:
         "|:--|" + "--:|" * (len(sizes) + 2),
     ]
     for name, step in found["steps"].items():
-        lines.append(_line(WORDS[name], sizes, step["seconds"], step["exponent"]))
+        seconds = dict(zip(sizes, step["seconds"], strict=True))
+        # Small sizes hide growth behind constant costs: no less than linear beyond the last, but for opening.
+        lines.append(_line(WORDS[name], sizes, seconds, step["exponent"], 0.0 if name == "open" else 1.0))
     scaling = record("encode_scaling")
     known = {r["passages"]: r["seconds"] for r in scaling["growth"]}
-    cells = [duration(known[n]) if n in known else "" for n in sizes]
-    last = max(known)
-    beyond = known[last] * (LARGE / last) ** max(1.0, scaling["time_exponent"])
-    lines.append(row("the encode command, a tiny model", *cells, f"{scaling['time_exponent']:.2f}", duration(beyond)))
+    lines.append(_line("the encode command, a tiny model", sizes, known, scaling["time_exponent"], 1.0))
     return "\n".join(lines)
 
 
-def _line(name: str, sizes: Sequence[int], seconds: Sequence[float], exponent: float) -> str:
-    # Small sizes hide growth behind constant costs: no less than linear beyond the last, but for opening.
-    power = exponent if name == WORDS["open"] else max(1.0, exponent)
-    beyond = seconds[-1] * (LARGE / sizes[-1]) ** power
-    return row(name, *map(duration, seconds), f"{exponent:.2f}", duration(beyond))
+def _line(name: str, sizes: Sequence[int], seconds: Mapping[int, float], exponent: float, least: float) -> str:
+    """``seconds`` by size, which may lack some of ``sizes``; they grow at least with the power ``least``."""
+    cells = [duration(seconds[n]) if n in seconds else "" for n in sizes]
+    last = max(seconds)
+    beyond = seconds[last] * (LARGE / last) ** max(least, exponent)
+    return row(name, *cells, f"{exponent:.2f}", duration(beyond))
 
 
 def duration(seconds: float) -> str:

@@ -108,8 +108,8 @@ def _by_model(config: MineConfig, source: str, index: Path) -> Search:
     settings = {name: getattr(config, name) for name in (*names, "quiet")}
     searcher = ModelSearch(config.model, **settings).open(source, index)
 
-    def search(queries: Sequence[Query]) -> dict[str, list[Hit]]:
-        return {a.query.qid: list(a.hits) for a in searcher.answers(queries, config.depth, config.parts)}
+    def search(queries: Sequence[Query]) -> dict[str, Sequence[Hit]]:
+        return {a.query.qid: a.hits for a in searcher.answers(queries, config.depth, config.parts)}
 
     return search
 

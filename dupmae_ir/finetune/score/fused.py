@@ -69,7 +69,7 @@ class FusedTeacher:
 
     def _lists(self, window: Sequence[Mined]) -> list[Scores]:
         config, queries = self.config, [Query(m.qid, m.query) for m in window]
-        by_model = {a.query.qid: list(a.hits) for a in self.searcher.answers(queries, config.depth, config.parts)}
+        by_model = {a.query.qid: a.hits for a in self.searcher.answers(queries, config.depth, config.parts)}
         by_bm25 = self.bm25.search(queries, config.depth, config.threads or processors())
         fuse = _fusion(config)
         return [{h.docid: h.score for h in fuse(by_bm25[q.qid], by_model[q.qid])} for q in queries]
@@ -84,7 +84,7 @@ def candidates(mined: Mined) -> list[str]:
     return [*(p.docid for p in mined.positives), *mined.negatives]
 
 
-def _fusion(config: ScoreConfig) -> Callable[[list[Hit], list[Hit]], list[Hit]]:
+def _fusion(config: ScoreConfig) -> Callable[[Sequence[Hit], Sequence[Hit]], list[Hit]]:
     if config.fusion == "rrf":
         return lambda first, second: rrf([first, second], config.rrf_k)
     return lambda first, second: interpolate(first, second, 0.5, normalize=True)
