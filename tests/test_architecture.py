@@ -23,6 +23,7 @@ ORDER = [
     "config",
     "console",
     "device",
+    "blas",
     "command",
     "testing",
     "pyserini",

@@ -16,19 +16,17 @@ For impacts alone the lists of the postings are exact as they are (:func:`summed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dupmae_ir.blas import blas_threads
 from dupmae_ir.search.certified_topk import Outcome
 from dupmae_ir.search.dense import DensePart, inner_products
 from dupmae_ir.search.impact import ImpactPart
 from dupmae_ir.search.ordering import best_positions
 
 if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
-
     from dupmae_ir.index.postings import Others, PostingsSearcher
 
 MOST_HITS = 1 << 14
@@ -56,20 +54,12 @@ def scanned_top(
     slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
     wanted = min(k + any(e is not None for e in excluded), dense.documents)
     products = _products(np.float32(weights[0]) * dense.vectors, dense.dense.vectors)
-    with _blas().limit(limits=threads):
+    with blas_threads(threads):
         kept = postings.best_sums(impact.terms(), products, unit, slacks, wanted, threads, dense.allowed)
     return [
         None if found is None else _rescored(dense, impact, query, found, weights, ranks, k, excluded[query])
         for query, found in enumerate(kept)
     ]
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """The process's BLAS libraries. Finding them takes a millisecond, as long as a query, so it is done once."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")
 
 
 def _products(weighted: np.ndarray, vectors: np.ndarray) -> Others:

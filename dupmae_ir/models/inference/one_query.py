@@ -10,23 +10,18 @@ long where another process uses a core.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dupmae_ir.blas import blas_threads
 from dupmae_ir.models.checkpoints.layout import PROJECTION
 from dupmae_ir.models.checkpoints.plain_files import BertShape
 from dupmae_ir.models.checkpoints.stored import StoredWeights
-
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
 
 
 class Linear(NamedTuple):
@@ -114,7 +109,7 @@ class OneQuery:
 
     def cls(self, ids: Sequence[int]) -> np.ndarray:
         """(L,) word pieces, special tokens included -> (1, d') float32."""
-        with _ONE_THREAD:
+        with blas_threads(1):
             words = self._stored.rows(self._words, list(ids))
             x = self._norm(words + self._type + self._positions[: len(ids)])
             for layer in self._layers[:-1]:
@@ -195,39 +190,3 @@ def _projection(folder: Path, hidden: int) -> Linear | None:
     if bias is not None:
         _check(PROJECTION, bias, (len(weight),))
     return Linear(weight, bias)
-
-
-@functools.cache
-def _blas() -> ThreadpoolController | None:
-    """The BLAS libraries that are loaded by now; None without threadpoolctl. Finding them takes a millisecond."""
-    if importlib.util.find_spec("threadpoolctl") is None:
-        return None
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="blas")
-
-
-class _OneThread(contextlib.AbstractContextManager[None]):
-    """While any thread is inside, numpy's BLAS takes no threads besides those that call it.
-
-    The limit belongs to the whole process: the first that enters sets it, and the last that leaves lifts it.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._limits = threading.Lock(), 0, contextlib.ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            libraries = _blas() if self._inside == 0 else None
-            if libraries is not None:
-                self._limits.enter_context(libraries.limit(limits=1))
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._limits.close()
-
-
-_ONE_THREAD = _OneThread()

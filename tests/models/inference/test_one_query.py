@@ -24,7 +24,7 @@ from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.models.checkpoints.stored import StoredWeights
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.lazy import LazyTextEncoder
-from dupmae_ir.models.inference.one_query import _OneThread, erf, gelu
+from dupmae_ir.models.inference.one_query import erf, gelu
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 
 TEXTS = [
@@ -242,21 +242,3 @@ def test_threads_compute_the_same_numbers_as_one_alone(both: tuple[LazyTextEncod
         together = list(pool.map(lambda text: lazy.encode_queries([text]).cls, texts))
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_the_limit_on_threads_ends_with_the_last_that_computes() -> None:
-    threadpoolctl = pytest.importorskip("threadpoolctl")
-
-    def threads() -> list[int]:
-        return [library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
-
-    with threadpoolctl.threadpool_limits(2, "blas"):
-        before, limit = threads(), _OneThread()
-        with limit:
-            with limit:
-                assert set(threads()) == {1}
-            assert set(threads()) == {1}
-        assert threads() == before
-        with pytest.raises(KeyError), limit:
-            raise KeyError
-        assert threads() == before
