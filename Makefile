@@ -59,7 +59,7 @@ $(VENV)/.installed-cluster: $(VENV)/.installed-dev
 	@touch $@
 
 cluster: $(VENV)/.installed-cluster  ## the tests of encoding on a local Ray cluster, with workers and drivers killed
-	$(RUN) -m pytest -m '' tests/encode/test_ray_workers.py
+	$(RUN) -m pytest -m '' tests/encode/test_ray_workers.py tests/encode/test_object_store.py -k "ray"
 
 lint: $(VENV)/.installed-dev  ## ruff: rules and formatting
 	$(RUN) -m ruff check .
