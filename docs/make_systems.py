@@ -12,10 +12,13 @@ from pages import ROOT, write_or_check
 sys.path.insert(0, str(ROOT / "experiments"))
 from embedded import scores
 from records import Record, read_records
-from tables import choice, cost_table, difference_table, pooled_table, score_tables
+from tables import choice, cost_table, difference_table, pooled_table, score_table, score_tables
 
 RECORDS = ROOT / "experiments" / "records"
 COMPETITORS = ("bm25", "minilm", "fused-rrf", "fused-min-max")
+MODES = ("dense", "impact", "hybrid")
+PRETRAINED = {"dupmae": ("none", "mlm", "retromae"), "retromae": ("none", "mlm")}
+"""Rows of the budget of 5 million tokens, and those that they are compared with over all queries."""
 PUBLIC = ("scifact", "vaswani", "cranfield", "cacm")
 PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md", ROOT / "dupmae_ir" / "default_model" / "README.md")
 
@@ -27,6 +30,12 @@ def headline(records: list[Record]) -> str:
     rows = [[title, mode, *(cells[c - 2] for c in columns)] for title, mode, *cells in lines]
     ours = next(r["title"] for r in records if r["row"] == "embedded")
     return _table([header[0], "", *PUBLIC], sorted(rows, key=lambda row: row[0] == ours))
+
+
+def pooled(records: list[Record], row: str, controls: tuple[str, ...]) -> str:
+    """Markdown: a row's title, and its differences from each control over all queries: each half, then the sum."""
+    title = next(r["title"] for r in records if r["row"] == row)
+    return "\n\n".join([f"{title}:", *(pooled_table(records, row, controls, mode) for mode in MODES)])
 
 
 def _cells(line: str) -> list[str]:
@@ -45,7 +54,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    embedded, cores = read_records(RECORDS / "embedded"), read_records(RECORDS / "cores")
+    embedded, cores, tokens = (read_records(RECORDS / name) for name in ("embedded", "cores", "tokens"))
     parts = {
         "headline": lambda: headline(embedded),
         "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
@@ -58,5 +67,9 @@ if __name__ == "__main__":
         "caps": lambda: "\n\n".join(score_tables(cores, "caps", measures=["nDCG@10"])),
         "costs": lambda: cost_table(cores),
         "choice": lambda: choice(cores),
+        "tokens": lambda: score_table(tokens, ["systems"], "none", "nDCG@10"),
+        "tokens_differences": lambda: "\n\n".join(difference_table(tokens, mode=mode) for mode in MODES),
+        "tokens_pooled": lambda: "\n\n".join(pooled(tokens, row, against) for row, against in PRETRAINED.items()),
+        "tokens_costs": lambda: cost_table(tokens),
     }
     write_or_check(PAGES, parts, "experiments/records")

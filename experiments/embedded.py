@@ -68,7 +68,8 @@ def card(made: dict[str, Any], sources: str, records: list[Record]) -> str:
 
 MiniLM's mean-pooled vectors as [CLS] and BM25-like weights of stemmed words as OT, in DupMAE's form: one vector and one
 sparse vector per text, ranked by the exact sum of both inner products (Eq. 12). It is **not** a DupMAE: it was not
-pre-trained with a masked autoencoder, and its OT part is computed, not learned (docs/lexical.md).
+pre-trained with a masked autoencoder, and its OT part is computed, not learned (docs/lexical.md). Masked
+auto-encoding of 5 million tokens before fine-tuning MiniLM's encoder made neither half better (docs/experiments.md).
 
 It exists so that the toolkit is useful without training. A BERT encoder of seven layers, 384 wide (uncased vocabulary,
 23 million parameters), gives a [CLS] vector of 384 numbers; the OT part has 161,594 dimensions and needs no forward
