@@ -447,11 +447,12 @@ class PostingsSearcher:
             fixed = (w, self._files, self.window, self.documents, group, unit)
             self._kernels.search_sum(*fixed, scores[share], k, slacks[share], own, counts[share], floors[share])
 
-        with ThreadPoolExecutor(len(groups)) as pool:
+        with ThreadPoolExecutor(len(groups)) as pool:  # starts threads when they get work
             for w, first in enumerate(range(0, self.documents, self.window)):
                 scores = _in_window(others, first, min(first + self.window, self.documents), count, allowed)
                 if scores is not None:
-                    list(pool.map(one, shares, groups, itertools.repeat(w), itertools.repeat(scores)))
+                    each = map if len(groups) == 1 else pool.map
+                    list(each(one, shares, groups, itertools.repeat(w), itertools.repeat(scores)))
         return counts
 
     def _plain_sums(

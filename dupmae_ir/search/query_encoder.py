@@ -115,14 +115,20 @@ the rows of the batch, by up to about 2e-6 of a score, and a score must not depe
 class QueryEncodings:
     """Encodes each distinct text of ``texts`` once and drops the encoding after its last use.
 
-    Texts are encoded in groups of :data:`GROUP`, in the order of their first use.
+    Texts are encoded in groups of ``group``, in the order of their first use.
 
     ``scale`` is the index's impact scale S; ``cap`` the number of OT weights kept; ``threads``
     limits those of torch.
     """
 
     def __init__(
-        self, encoder: Encoder, scale: float | None, cap: int, texts: list[str], threads: int | None = None
+        self,
+        encoder: Encoder,
+        scale: float | None,
+        cap: int,
+        texts: list[str],
+        threads: int | None = None,
+        group: int = GROUP,
     ) -> None:
         self.encoder = encoder
         self.scale = scale
@@ -131,7 +137,7 @@ class QueryEncodings:
         self.highest = highest_query_impact(encoder.settings.ot)
         self._left = Counter(texts)
         distinct = list(self._left)
-        self._groups = [distinct[start : start + GROUP] for start in range(0, len(distinct), GROUP)]
+        self._groups = [distinct[start : start + group] for start in range(0, len(distinct), group)]
         self._group_of = {text: number for number, group in enumerate(self._groups) for text in group}
         self._known: dict[str, EncodedQuery] = {}
 

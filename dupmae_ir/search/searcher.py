@@ -10,7 +10,8 @@
 The path of a query, one file after the other:
 
 1. ``run.py``             reads topics, writes the run file (Python callers start at 2)
-2. ``searcher.py``        :meth:`Searcher.answers` checks the request and works in batches
+2. ``searcher.py``        :meth:`Searcher.answers` checks the request and works in batches; ``joining.py`` makes a batch
+                          of single queries that several threads ask
 3. ``query_encoder.py``   text to [CLS] vector and quantised OT weights
 4. ``ranking.py``         the mode decides how the batch is ranked
 5. ``opened_index.py``    the parts of the index, opened on first use
@@ -27,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.segments import AnyIndex, open_indexes
 from dupmae_ir.index.statistics import for_index
@@ -39,8 +41,9 @@ from dupmae_ir.search.described import DescribedHit, described
 from dupmae_ir.search.explain import Explanation, explain
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.impact import ImpactIndex
+from dupmae_ir.search.joining import Joined
 from dupmae_ir.search.opened_index import OpenedIndex
-from dupmae_ir.search.query_encoder import QueryEncodings, check_encoder, load_query_encoder
+from dupmae_ir.search.query_encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.search.ranking import Answer, Ranker, Request
 from dupmae_ir.search.segments import SegmentedDense, SegmentedImpact
 from dupmae_ir.search.selection import Condition, Selection, select
@@ -55,6 +58,7 @@ class Searcher:
         self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
+        self._joined = Joined(self._answers_alone, processors())
 
     @classmethod
     def open(
@@ -147,10 +151,15 @@ class Searcher:
 
         ``mode``: dense, impact or hybrid; None is :attr:`mode`. ``k`` is an alias of ``hits``; the other options are
         those of :meth:`answers`.
+
+        Several threads can call it at a time. What they ask meanwhile is searched together, with the hits of each call
+        alone.
         """
         hits = options.pop("k", hits)
         if isinstance(queries, str):
-            return list(next(self.answers([Query("", queries)], hits, mode, **options)).hits)
+            if options or self.settings.backend:
+                return list(next(self.answers([Query("", queries)], hits, mode, **options)).hits)
+            return list(self._joined((hits, mode), queries).hits)
         if len({query.qid for query in queries}) < len(queries):
             raise UsageError("two topics have the same id; topic ids must be unique")
         return {answer.query.qid: list(answer.hits) for answer in self.answers(queries, hits, mode, **options)}
@@ -199,19 +208,32 @@ class Searcher:
                 :class:`~dupmae_ir.index.texts.StoredDocument`.
         """
         depth = hits if fusion_depth is None else fusion_depth
-        # With BM25 a single part of the index is enough for a sum.
-        available = self._opened.parts if self.settings.bm25_index else MODES["hybrid"]
         chosen = self.selection(within, filter)
-        options = (remove_query, raw_impacts, fusion, depth, available)
+        options = (remove_query, raw_impacts, fusion, depth, self._available)
         request = Request(mode or self.mode, hits, *options, chosen.allowed, chosen.condition)
+        yield from self._ranked(queries, request)
+
+    def _answers_alone(self, kind: tuple[int, str | None], texts: list[str]) -> list[Answer]:
+        """Answers by (hits, mode) to texts that are encoded one by one, as in calls of their own."""
+        hits, mode = kind
+        request = Request(mode or self.mode, hits, fusion_depth=hits, available=self._available)
+        return list(self._ranked([Query("", text) for text in texts], request, 1))
+
+    def _ranked(self, queries: Sequence[Query], request: Request, group: int = GROUP) -> Iterator[Answer]:
+        """Answers batch by batch; ``group`` texts are encoded together."""
         self._check(request)
         ranker = Ranker(self._opened, self.settings, request)
-        encodings = self._encodings([query.text for query in queries if query.text.strip()])
+        encodings = self._encodings([query.text for query in queries if query.text.strip()], group)
         for start in range(0, len(queries), self.settings.batch_size):
             batch = queries[start : start + self.settings.batch_size]
             nonblank = [query for query in batch if query.text.strip()]
             ranked = iter(ranker.rank(nonblank, encodings.take([query.text for query in nonblank])))
             yield from (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
+
+    @property
+    def _available(self) -> tuple[str, ...]:
+        """The parts that a sum takes. With BM25 a single part of the index is enough."""
+        return tuple(self._opened.parts) if self.settings.bm25_index else MODES["hybrid"]
 
     def selection(self, within: Iterable[str] | Selection | None = None, filter: Condition | None = None) -> Selection:
         """The documents to which a search is restricted, for several calls of :meth:`answers`; arguments as there."""
@@ -266,8 +288,9 @@ class Searcher:
             for explanation in explain(self._opened, self.settings, query, encoded, docids)
         ]
 
-    def _encodings(self, texts: list[str]) -> QueryEncodings:
-        return QueryEncodings(self.encoder, self.index.scale, self.settings.query_terms, texts, self.settings.threads)
+    def _encodings(self, texts: list[str], group: int = GROUP) -> QueryEncodings:
+        cap, threads = self.settings.query_terms, self.settings.threads
+        return QueryEncodings(self.encoder, self.index.scale, cap, texts, threads, group)
 
     def _check(self, request: Request) -> None:
         lookup("search mode", request.mode, MODES)

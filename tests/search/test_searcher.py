@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,23 @@ def test_hybrid_is_the_sum_of_the_two_runs(searcher: Searcher, topics: list[Quer
     for qid, hits in hybrid.items():
         d, i = dict(dense[qid]), dict(impact[qid])
         assert {h.docid: h.score for h in hits} == {doc: d[doc] + i.get(doc, 0.0) for doc in d}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_threads_on_one_searcher_find_what_one_finds(searcher: Searcher, topics: list[Query], mode: str) -> None:
+    expected = [searcher.search(query.text, 10, mode) for query in topics]
+    sizes, encode = list[int](), searcher.encoder.encode_queries
+    together = searcher.with_settings(threads=1)
+
+    def encoded(asked: list[str], *given: Any) -> Representation:
+        sizes.append(len(asked))
+        return encode(asked, *given)
+
+    with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(8) as pool:
+        patched.setattr(searcher.encoder, "encode_queries", encoded)
+        found = list(pool.map(lambda query: together.search(query.text, 10, mode), [*topics, Query("blank", " ")]))
+    assert found == [*expected, []]
+    assert set(sizes) == {1}  # a text of a larger call may be rounded differently
 
 
 @pytest.mark.parametrize(("threads", "inside"), [(3, 3), (0, 2)])
