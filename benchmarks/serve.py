@@ -12,8 +12,9 @@ so requests per processor-second are given too.
 dupmae-ir keeps no encodings (``--query-cache 0``) and every query has a number of its own, so each is encoded. With
 ``--repeated`` the texts come again and again, and dupmae-ir has its default cache.
 
-Hybrid search: ours and the plain loop, one ``def`` route that calls ``searcher.search``, as a first server is written;
-once with as many threads for a query as ours, and once with one thread, since FastAPI runs the calls side by side.
+Hybrid search: ours and the plain loop, one ``def`` route that searches for each request alone (``searcher.answers``);
+once with as many threads for a query as ours, and once with one thread, since FastAPI runs the calls side by side. The
+same loop with ``searcher.search``, which searches together what several threads ask, stands beside them without a goal.
 Impact search: ours and Pyserini 1.6's REST server over the impacts of the same index with the same query encoder. Its
 controller is given the index as one more entry, and empty documents, since it would download a collection otherwise.
 
@@ -49,6 +50,7 @@ import sys, uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 from dupmae_ir import Searcher
+from dupmae_ir.types import Query
 app, searcher = FastAPI(), Searcher.open(
     sys.argv[1], engine="auto", threads=int(sys.argv[3]), dtype=sys.argv[4] if len(sys.argv) > 4 else None
 )
@@ -57,9 +59,16 @@ class Asked(BaseModel):
     hits: int = 10
 @app.post("/search")
 def search(asked: Asked):
-    return [{"docid": h.docid, "score": h.score} for h in searcher.search(asked.query, asked.hits)]
+    answer = next(searcher.answers([Query("", asked.query)], asked.hits))
+    return [{"docid": h.docid, "score": h.score} for h in answer.hits]
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
 """
+ALONE_LINES = """    answer = next(searcher.answers([Query("", asked.query)], asked.hits))
+    return [{"docid": h.docid, "score": h.score} for h in answer.hits]
+"""
+JOINED_LINES = """    return [{"docid": h.docid, "score": h.score} for h in searcher.search(asked.query, asked.hits)]
+"""
+assert ALONE_LINES in PLAIN
 PYSERINI = """
 import sys, types
 from dupmae_ir import pyserini
@@ -97,11 +106,13 @@ class Kind:
 
 PLAIN_BODY = '{"query": %s, "hits": 10}'
 ALONE = "plain loop, 1 thread a query"
+JOINED = "plain loop, searcher.search"
 PYSERINI_NAME = "Pyserini 1.6, impact"
 SERVERS = {
     "dupmae-ir": Kind("hybrid", "/api/search", '{"query": %s, "hits": 10, "mode": "hybrid"}'),
     "plain loop": Kind("hybrid", "/search", PLAIN_BODY),
     ALONE: Kind("hybrid", "/search", PLAIN_BODY, threads=1),
+    JOINED: Kind("hybrid", "/search", PLAIN_BODY, threads=1),
     "dupmae-ir, impact": Kind("impact", "/api/search", '{"query": %s, "hits": 10, "mode": "impact"}'),
     PYSERINI_NAME: Kind("impact", "/v1/indexes/mine/search", PLAIN_BODY),
 }
@@ -154,6 +165,7 @@ def command(name: str, args: argparse.Namespace, index: str, port: int) -> list[
     threads = str(args.threads if chosen is None else chosen)
     if not name.startswith("dupmae-ir"):
         code = PYSERINI if name == PYSERINI_NAME else PLAIN
+        code = code.replace(ALONE_LINES, JOINED_LINES) if name == JOINED else code
         return [sys.executable, "-c", code, index, str(port), threads, *([args.dtype] if args.dtype else [])]
     flags = ["--threads", threads, "--quiet", *(["--dtype", args.dtype] if args.dtype else [])]
     flags += [] if args.repeated else ["--query-cache", "0"]
@@ -294,7 +306,9 @@ def claims(servers: Sequence[Server], case: str, gate: str, note: str) -> list[C
     for what, rate in (("queries a second", "per_second"), ("queries a processor-second", "per_processor_second")):
         what = f"{case}, 8 clients, {what} (p99 {p99:.0f} ms)"
         found += [
-            Claim(ROW, what, ours.name, s.name, ratio(turns, s.turns[8], rate), 3, gate=gate, note=note) for s in peers
+            Claim(ROW, what, ours.name, s.name, ratio(turns, s.turns[8], rate), 3, gate=gate, note=note)
+            for s in peers
+            if s.name != JOINED
         ]
     return found
 
