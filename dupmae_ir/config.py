@@ -129,9 +129,10 @@ class ComputeOptions(ThreadOptions):
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
     dtype: str | None = option(
         None,
-        "precision of the model: float32, bfloat16, float16 or auto (the fastest here)",
+        "precision of the model: float32, mixed (bfloat16 products in the layers, for encoding on a CPU), bfloat16, "
+        "float16 or auto (the fastest here)",
         group="compute",
-        choices=("auto", "float32", "bfloat16", "float16"),
+        choices=("auto", "float32", "mixed", "bfloat16", "float16"),
     )
 
 

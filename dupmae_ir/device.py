@@ -24,6 +24,8 @@ _ACCELERATORS = ("nvidiactl", "nvidia0", "nvhost-ctrl", "kfd", "dxg")
 """Device files of accelerators that torch supports: NVIDIA, its small boards, AMD, and Windows' own in its Linux."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+MIXED = "mixed"
+"""Precision of encoding on a CPU: the products of the layers in bfloat16, everything else in float32."""
 ENGINES = ("lucene", "postings", "auto")
 """Engines that search impacts."""
 
@@ -84,6 +86,8 @@ def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
     """
     import torch
 
+    if wanted == MIXED:
+        raise UsageError(f"--dtype {MIXED} is for encoding alone; use one of {', '.join(DTYPES)}")
     if wanted not in DTYPES:
         raise UsageError(f"--dtype {wanted}: use one of {', '.join(DTYPES)}")
     if wanted != "auto":
@@ -98,6 +102,21 @@ def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
     if device.type == "cpu" and cpu_supports_bf16():
         return torch.bfloat16, "the CPU supports bfloat16"
     return torch.float32, "no native bfloat16 support found"
+
+
+def pick_encoding(wanted: str, device: torch.device) -> tuple[str, torch.dtype, torch.dtype]:
+    """The name of an encoder's precision, the dtype of its weights and that of the products in its layers.
+
+    ``wanted`` is :data:`MIXED` or one of :func:`pick_dtype`. Raises :class:`UsageError` for others.
+    """
+    import torch
+
+    if wanted == MIXED:
+        if device.type != "cpu":
+            raise UsageError(f"--dtype {MIXED} is for encoding on a CPU; use bfloat16 on {device}")
+        return MIXED, torch.float32, torch.bfloat16
+    dtype, _ = pick_dtype(wanted, device)
+    return str(dtype).removeprefix("torch."), dtype, dtype
 
 
 def cpu_supports_bf16() -> bool:

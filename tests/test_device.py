@@ -12,6 +12,7 @@ import torch
 from dupmae_ir import device
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
+from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
 from dupmae_ir.finetune.cross_encoder.run import run as train_cross_encoder
@@ -76,6 +77,15 @@ def test_auto_is_bfloat16_only_on_gpus_that_do_not_emulate_it(
     dtype, reason = device.pick_dtype("auto", torch.device("cuda"))
     assert dtype is expected
     assert "the GPU" in reason
+
+
+def test_mixed_is_for_encoding_on_a_cpu() -> None:
+    assert device.pick_encoding("mixed", torch.device("cpu")) == ("mixed", torch.float32, torch.bfloat16)
+    assert device.pick_encoding("bfloat16", torch.device("cpu")) == ("bfloat16", torch.bfloat16, torch.bfloat16)
+    with pytest.raises(UsageError, match="--dtype mixed is for encoding on a CPU; use bfloat16 on cuda"):
+        device.pick_encoding("mixed", torch.device("cuda"))
+    with pytest.raises(UsageError, match="--dtype mixed is for encoding alone; use one of auto, float32"):
+        device.pick_dtype("mixed", torch.device("cpu"))
 
 
 def test_gpu_batches_are_powers_of_two() -> None:

@@ -309,9 +309,9 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     )
     dtype: str | None = option(
         None,
-        "precision of the query encoder: float32, bfloat16, float16 or auto (default: as recorded in the index)",
+        "precision of the query encoder: float32, mixed, bfloat16, float16 or auto (default: as recorded in the index)",
         group="compute",
-        choices=("auto", "float32", "bfloat16", "float16"),
+        choices=("auto", "float32", "mixed", "bfloat16", "float16"),
         only_with="!bm25",
     )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.console import progress, say
-from dupmae_ir.device import pick_device, pick_dtype
+from dupmae_ir.device import pick_device, pick_encoding
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.finetune.data.mined import IdTable, counted, inputs_digest, survey, text_key
 from dupmae_ir.finetune.mine.config import MineConfig
@@ -178,7 +178,7 @@ def _settings(config: MineConfig) -> dict[str, Any]:
     by_model, by_bm25 = config.by != "bm25", config.by != "model"
     dtype = None
     if by_model:
-        dtype = str(pick_dtype(config.dtype or "float32", pick_device(config.device)[0])[0]).removeprefix("torch.")
+        dtype, _, _ = pick_encoding(config.dtype or "float32", pick_device(config.device)[0])
     return {
         "split": config.split if config.topics else None,
         "unknown": config.unknown,

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from dupmae_ir.device import out_of_memory, pick_batch_tokens, pick_device, pick_dtype
+from dupmae_ir.device import MIXED, out_of_memory, pick_batch_tokens, pick_device, pick_encoding
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
 from dupmae_ir.models.checkpoints.digest import folder_digest
@@ -61,6 +61,7 @@ class TextEncoder(TermEncoder):
         parts: tuple[str, ...],
         device: torch.device,
         dtype: torch.dtype,
+        products: torch.dtype,
         lexicon: Lexicon | None = None,
         prompts: tuple[str, str] = ("", ""),
         query_top_k: int | None = None,
@@ -79,7 +80,9 @@ class TextEncoder(TermEncoder):
         self._device = device
         # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
-        packed = {number: PackedRetriever(s) for number, s in {id(s): s for s in sides.values()}.items() if pack}
+        if products != dtype and not pack:
+            raise UsageError(f"{name}: --dtype {MIXED} is for BERT models; use float32 or bfloat16")
+        packed = {n: PackedRetriever(s, products) for n, s in {id(s): s for s in sides.values()}.items() if pack}
         self._packed = {name: packed[id(s)] for name, s in sides.items()} if pack else None
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
 
@@ -111,13 +114,13 @@ class TextEncoder(TermEncoder):
         module, tokenizer, config = load_model(folder, need_ot, activation, normalize, True, where.type == "cpu")
         check_dense(folder, config, "cls" in parts)
         lexicon = _lexicon(folder, config, module) if config.ot == "lexical" and "ot" in parts else None
-        kind = pick_dtype(dtype, where)[0]
+        precision, kind, products = pick_encoding(dtype, where)
         longest = min(longest_input(module.side(side).lm) for side in SIDES)
         settings = encoder_settings(
             config,
             longest,
             "ot" in parts,
-            dtype=str(kind).removeprefix("torch."),
+            dtype=precision,
             device=str(where),
             document_length=document_length,
             query_length=query_length,
@@ -126,7 +129,7 @@ class TextEncoder(TermEncoder):
         )
         named = (model_name(model), folder_digest(folder))
         prompts, last = (config.query_prompt, config.document_prompt), config.query_top_k
-        return cls(*named, module, tokenizer, settings, parts, where, kind, lexicon, prompts, last)
+        return cls(*named, module, tokenizer, settings, parts, where, kind, products, lexicon, prompts, last)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).

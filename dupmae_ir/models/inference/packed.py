@@ -65,6 +65,9 @@ def pick_screen(dtype: torch.dtype) -> tuple[bool, str]:
 class PackedRetriever:
     """``model`` on packed batches.
 
+    ``products`` is the dtype of the matrix products and the attention of the layers, None for that of the weights; what
+    is between them, and the head, has that of the weights.
+
     The weights are shared with ``model``, except for the fused query-key-value matrices and the kernels' packed copies.
 
     Attributes:
@@ -74,14 +77,17 @@ class PackedRetriever:
         unscreened: number of texts whose OT part was computed in full.
     """
 
-    def __init__(self, model: Retriever) -> None:
+    def __init__(self, model: Retriever, products: torch.dtype | None = None) -> None:
         self.model = model
         bert: Any = getattr(model.lm, "bert", model.lm)
         dtype = bert.embeddings.word_embeddings.weight.dtype
         self._linear, self.kernel = pick_linear(dtype)
+        self._products = products or dtype
+        if self._products != dtype:
+            self.kernel += f"; those of the layers in {str(self._products).removeprefix('torch.')}"
         self.embeddings = bert.embeddings
         self.heads = bert.config.num_attention_heads
-        self.layers = [_Layer(layer, self._linear) for layer in bert.encoder.layer]
+        self.layers = [_Layer(layer, self._linear, self._products) for layer in bert.encoder.layer]
         self._last = bert.encoder.layer[-1]
         self._screens, self.head_kernel = pick_screen(dtype)
         self.screened = self.unscreened = 0
@@ -115,7 +121,7 @@ class PackedRetriever:
 
     @cached_property
     def _last_first(self) -> _FirstRows:
-        return _FirstRows(self._last, self._linear)
+        return _FirstRows(self._last, self._linear, self._products)
 
     def _before(self, ids: Tensor, lengths: Sequence[int], layers: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
         """Hidden states (T or more, d) after the first ``layers`` layers, and the groups of attention."""
@@ -195,8 +201,9 @@ class PackedRetriever:
 class _Layer:
     """One BERT layer with the three attention projections in one."""
 
-    def __init__(self, layer: BertLayer, factory: LinearFactory) -> None:
-        a = layer.attention
+    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
+        a, factory = layer.attention, _rounded(factory, products)
+        self.products = products
         parts = (a.self.query, a.self.key, a.self.value)
         self.qkv: Linear = factory(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]))
         self.out: Linear = factory(a.output.dense.weight, a.output.dense.bias)
@@ -206,21 +213,22 @@ class _Layer:
 
     def __call__(self, x: Tensor, groups: Sequence[tuple[int, int, int]], heads: int) -> Tensor:
         """(T, d) -> (T, d); each group is (first token, texts, tokens each)."""
-        width = x.shape[1]
-        qkv = self.qkv(x)
-        context = torch.zeros_like(x)
+        width, rounded = x.shape[1], x.to(self.products)
+        qkv = self.qkv(rounded)
+        context = torch.zeros_like(rounded)
         for start, n, length in groups:
             part = slice(start, start + n * length)
             context[part] = attention(qkv[part].view(n, length, 3, heads, width // heads)).reshape(n * length, width)
-        x = self.norm(self.out(context).add_(x))
-        return self.last_norm(self.down(self.up(x)).add_(x))
+        x = self.norm(self.out(context).to(x.dtype).add_(x))
+        return self.last_norm(self.down(self.up(x.to(self.products))).to(x.dtype).add_(x))
 
 
 class _FirstRows:
     """A BERT layer whose output is needed only for the first token of each text."""
 
-    def __init__(self, layer: BertLayer, factory: LinearFactory) -> None:
-        a = layer.attention
+    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
+        a, factory = layer.attention, _rounded(factory, products)
+        self.products = products
         self.query: Linear = factory(a.self.query.weight, a.self.query.bias)
         parts = (a.self.key, a.self.value)
         self.key_value: Linear = factory(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]))
@@ -233,15 +241,24 @@ class _FirstRows:
         """(T, d) states, (B,) first tokens -> (B, d); groups as in :class:`_Layer`, the texts in the same order."""
         width = x.shape[1]
         first = pad_rows(x[starts])
-        queries, keys_values = self.query(first), self.key_value(x)
-        context, done = torch.zeros_like(first), 0
+        queries, keys_values = self.query(first.to(self.products)), self.key_value(x.to(self.products))
+        context, done = torch.zeros_like(queries), 0
         for start, n, length in groups:
             q = queries[done : done + n].view(n, 1, heads, width // heads)
             k, v = keys_values[start : start + n * length].view(n, length, 2, heads, width // heads).unbind(2)
             context[done : done + n] = _attention(q, k, v).reshape(n, width)
             done += n
-        first = self.norm(self.out(context).add_(first))
-        return self.last_norm(self.down(self.up(first)).add_(first))[: len(starts)]
+        first = self.norm(self.out(context).to(x.dtype).add_(first))
+        return self.last_norm(self.down(self.up(first.to(self.products))).to(x.dtype).add_(first))[: len(starts)]
+
+
+def _rounded(factory: LinearFactory, dtype: torch.dtype) -> LinearFactory:
+    """``factory`` for weights rounded to ``dtype``."""
+
+    def linear(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Linear:
+        return factory(weight.to(dtype), None if bias is None else bias.to(dtype), gelu)
+
+    return linear
 
 
 def attention(qkv: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import load_encoder
+from dupmae_ir.models.inference import encoder as encoder_module
 from dupmae_ir.models.inference import packed
 from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens
 from dupmae_ir.models.pooling import strongest
@@ -162,6 +163,25 @@ def test_bfloat16_is_close_and_recorded(tiny_folder):
     assert np.abs(half.encode_documents(TEXTS).cls - full).max() < 0.1 * np.abs(full).max()
 
 
+def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder):
+    """Nearer to float32 than bfloat16 throughout, in both parts."""
+    found = {name: TextEncoder.load(tiny_folder, dtype=name) for name in ("float32", "mixed", "bfloat16")}
+    assert found["mixed"].settings.dtype == "mixed"
+    assert "those of the layers in bfloat16" in found["mixed"].running["kernel"]
+    full, mixed, half = (one.encode_documents(TEXTS) for one in found.values())
+    errors = [np.abs(part.cls - full.cls).mean() for part in (mixed, half)]
+    assert 0 < errors[0] < errors[1]
+    errors = [np.abs(part.ot.toarray() - full.ot.toarray()).mean() for part in (mixed, half)]
+    assert 0 < errors[0] < errors[1]
+    assert mixed.cls.dtype == mixed.ot.dtype == np.float32
+
+
+def test_mixed_is_refused_where_it_does_not_apply(tiny_folder, monkeypatch):
+    monkeypatch.setattr(encoder_module, "can_pack", lambda _: False)
+    with pytest.raises(UsageError, match="--dtype mixed is for BERT models; use float32 or bfloat16"):
+        TextEncoder.load(tiny_folder, dtype="mixed")
+
+
 def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
     packed = encoder._packed["document"]
     pieces = sorted(encoder._tokenise(TEXTS, 32), key=len, reverse=True)
@@ -172,7 +192,7 @@ def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
     torch.testing.assert_close(top[1], whole[1], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
 def test_cls_alone_is_cls_of_all_tokens(tiny_folder, dtype):
     """The last layer for the first tokens alone gives their states after the whole layer."""
     side = TextEncoder.load(tiny_folder, dtype=dtype)._packed["document"]
