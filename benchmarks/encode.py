@@ -191,12 +191,18 @@ def main() -> None:
     parser.add_argument("--shape", choices=tuple(passages.SHAPES), default="base")
     parser.add_argument("--passages", type=int, default=64)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--profile", action="store_true", help="only print the operators that take our time")
     parser.add_argument("--without", nargs="*", default=[], help="variants whose names hold one of these are left out")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     texts = passages.passages(args.passages)
     with passages.model_folder(args.shape) as folder:
         encoders = {n: TextEncoder.load(folder, dtype=d, parts=p) for n, (d, p) in OURS.items()}
+        if args.profile:
+            for name, encoder in encoders.items():
+                encoder.encode_documents(texts)
+                harness.print_profile(name, lambda e=encoder: e.encode_documents(texts))
+            return
         gate = check(folder, texts, encoders)
         print(gate, flush=True)
         work: dict[str, Any] = {n: lambda e=e: e.encode_documents(texts) for n, e in encoders.items()}

@@ -132,6 +132,19 @@ def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     return float(np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(costs, float)), 1)[0])
 
 
+def print_profile(name: str, work: Callable[[], Any], operators: int = 12) -> None:
+    """The operators of torch that take most of the processor time of ``work``, each with its share."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        work()
+    events = sorted(found.key_averages(), key=lambda event: event.self_cpu_time_total, reverse=True)
+    total = sum(event.self_cpu_time_total for event in events)
+    print(f"{name}: {total / 1e6:.3f} s")
+    rows = [[e.key, f"{e.self_cpu_time_total / total:.1%}", f"{e.count:,}"] for e in events[:operators]]
+    print(table(rows, ["operator", "share", "calls"]))
+
+
 def machine() -> dict[str, Any]:
     """Where the figures are from."""
     versions = {}
