@@ -11,6 +11,10 @@ from pages import ROOT, write_or_check
 
 PAGE, RESULTS = ROOT / "docs" / "growth.md", ROOT / "benchmarks" / "results"
 LARGE = 10_000_000
+PATIENCE = 0.1
+"""Seconds that a person waits for a query without noticing."""
+MEMORY = 2200
+"""Bytes a document of vectors and postings."""
 WORDS = {
     "index": "vectors, impacts, Lucene",
     "postings": "postings from the forward index",
@@ -41,6 +45,17 @@ def steps() -> str:
     known = {r["passages"]: r["seconds"] for r in scaling["growth"]}
     lines.append(_line("the encode command, a tiny model", sizes, known, scaling["time_exponent"], 1.0))
     return "\n".join(lines)
+
+
+def limit() -> str:
+    """Markdown: the documents whose hybrid query takes :data:`PATIENCE` on one core."""
+    found = record("growth")
+    size, seconds = found["documents"][-1], found["steps"]["query"]["seconds"][-1]
+    documents = round(size * PATIENCE / seconds, -5)
+    return (
+        f"With {duration(seconds)} for {size:,} documents, one core answers a hybrid query within {duration(PATIENCE)} "
+        f"up to about **{documents:,.0f} documents**, {MEMORY * documents / 1e9:.1f} GB of vectors and postings."
+    )
 
 
 def _line(name: str, sizes: Sequence[int], seconds: Mapping[int, float], exponent: float, least: float) -> str:
@@ -76,4 +91,5 @@ def room() -> str:
 
 
 if __name__ == "__main__":
-    write_or_check([PAGE], {"growth_steps": steps, "growth_room": room}, "benchmarks/results/growth.json")
+    parts = {"growth_steps": steps, "growth_room": room, "growth_limit": limit}
+    write_or_check([PAGE], parts, "benchmarks/results/growth.json")

@@ -155,5 +155,11 @@ class LazyEncoder(Protocol):
     def is_quick(self, texts: Sequence[str]) -> bool:
         """Whether these queries are encoded without the rest."""
 
+    def encode_query(
+        self, text: str, cap: int = 1024
+    ) -> tuple[np.ndarray | None, tuple[np.ndarray, np.ndarray] | None]:
+        """One query as by ``encode_queries``: (1, d') [CLS], and ids (m,), ascending, and weights (m,) of its OT part;
+        None for a part that is not computed. Only of queries for which :meth:`is_quick` is true."""
+
     def whole(self) -> Encoder:
         """The encoder that computes everything, for programs that start once and answer often."""

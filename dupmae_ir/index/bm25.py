@@ -16,8 +16,8 @@ import numpy as np
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.builder import make_empty
 from dupmae_ir.index.lucene import LuceneReader, LuceneWriter, restricted
+from dupmae_ir.index.places import make_empty
 from dupmae_ir.index.row_set import RowSet
 from dupmae_ir.types import Document, Hit, Query
 

@@ -21,6 +21,7 @@ from dupmae_ir.index.forward import Forward, ForwardWriter
 from dupmae_ir.index.integrity import DIGEST_BYTES, DIGESTS, TEXTS, describe, describe_parts, mark_parts, names_of
 from dupmae_ir.index.lucene import ImpactWriter
 from dupmae_ir.index.manifest import FORMAT, Meta, content_digest, sealed, versions, write_lines, write_meta
+from dupmae_ir.index.places import make_empty
 from dupmae_ir.index.postings import folder_of, write_postings
 from dupmae_ir.index.quantisation import check_scale, dropped, quantise
 from dupmae_ir.index.texts import StoredDocument, TextWriter
@@ -218,13 +219,6 @@ def check_docids(docids: Sequence[str]) -> None:
                 f"the document id that begins with {docid[:40]!r} has {size:,} bytes; Lucene takes at most "
                 f"{LONGEST_ID:,}: give the document a shorter id"
             )
-
-
-def make_empty(folder: Path) -> None:
-    """Create ``folder``. Raises :class:`UsageError` where it exists and is not an empty folder."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is not an empty folder; an index is written into a fresh one")
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _check_part(what: str, width: int | None, shape: tuple[int, ...] | None, rows: int) -> None:

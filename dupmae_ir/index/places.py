@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dupmae_ir.errors import UsageError
+
 try:
     import fcntl
 except ImportError:  # Windows, where a file that is open cannot be removed anyway
@@ -24,6 +26,13 @@ except ImportError:  # Windows, where a file that is open cannot be removed anyw
 
 HELD = "docid"
 """The file on which readers hold a shared lock."""
+
+
+def make_empty(folder: Path) -> None:
+    """Create ``folder``. Raises :class:`UsageError` where it exists and is not an empty folder."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not an empty folder; an index is written into a fresh one")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 class Place:

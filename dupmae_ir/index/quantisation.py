@@ -12,11 +12,12 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from dupmae_ir.errors import IndexMismatch, UsageError
 
 if TYPE_CHECKING:
+    import scipy.sparse as sp
+
     from dupmae_ir.types import Representation
 
 HIGHEST_IMPACT = 255
@@ -76,19 +77,30 @@ def highest_query_impact(form: str) -> int:
 def quantise(ot: sp.csr_matrix, scale: float, highest: int = HIGHEST_IMPACT) -> tuple[sp.csr_matrix, int]:
     """OT weights (n, V) -> impacts (n, V) CSR with ascending columns, and how many were clipped to ``highest``.
 
-    Impacts are uint8, or uint16 where ``highest`` is above 255 (queries only): weight * scale in float64, rounded half
-    to even; results that are not above 0 are dropped. Raises :class:`IndexMismatch` for a weight that is not finite.
+    Impacts are those of :func:`rounded`; zeros are dropped.
     """
+    import scipy.sparse as sp
+
     exact = sp.csr_matrix(ot, dtype=np.float64, copy=True)
     exact.sum_duplicates()  # also sorts the columns
-    if not np.isfinite(exact.data).all():
-        raise IndexMismatch("an OT weight is not finite; check the model's weights and --dtype")
-    rounded = np.rint(exact.data * scale)
-    clipped = int(np.count_nonzero(rounded > highest))
-    kind = np.uint8 if highest <= HIGHEST_IMPACT else np.uint16
-    impacts = sp.csr_matrix((np.clip(rounded, 0, highest).astype(kind), exact.indices, exact.indptr), shape=exact.shape)
+    values, clipped = rounded(exact.data, scale, highest)
+    impacts = sp.csr_matrix((values, exact.indices, exact.indptr), shape=exact.shape)
     impacts.eliminate_zeros()
     return impacts, clipped
+
+
+def rounded(weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT) -> tuple[np.ndarray, int]:
+    """(m,) weights -> (m,) impacts, 0 for weights that are not above 0, and how many were clipped to ``highest``.
+
+    Impacts are uint8, or uint16 where ``highest`` is above 255 (queries only): weight * scale in float64, rounded half
+    to even. Raises :class:`IndexMismatch` for a weight that is not finite.
+    """
+    exact = np.asarray(weights, np.float64)
+    if not np.isfinite(exact).all():
+        raise IndexMismatch("an OT weight is not finite; check the model's weights and --dtype")
+    whole = np.rint(exact * scale)
+    kind = np.uint8 if highest <= HIGHEST_IMPACT else np.uint16
+    return np.clip(whole, 0, highest).astype(kind), int(np.count_nonzero(whole > highest))
 
 
 def dropped(ot: sp.csr_matrix, impacts: sp.csr_matrix) -> int:

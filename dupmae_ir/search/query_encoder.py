@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,7 @@ import numpy as np
 
 from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
-from dupmae_ir.index.quantisation import HIGHEST_IMPACT, highest_query_impact
-from dupmae_ir.index.quantisation import quantise as quantise_weights
+from dupmae_ir.index.quantisation import HIGHEST_IMPACT, highest_query_impact, rounded
 from dupmae_ir.index.segments import AnyIndex
 from dupmae_ir.models import load_lazy_encoder
 from dupmae_ir.search.impact import ImpactQuery
@@ -157,25 +157,37 @@ class QueryEncodings:
     def _encode(self, texts: list[str]) -> list[EncodedQuery]:
         if not texts:
             return []
-        quick = isinstance(self.encoder, LazyEncoder) and self.encoder.is_quick(texts)
-        with nullcontext() if quick else torch_threads(self.threads):
-            found = self.encoder.encode_queries(texts, self.cap)
-        cls = np.zeros((len(texts), 0), np.float32) if found.cls is None else found.cls
+        rows: Iterable[tuple[np.ndarray, np.ndarray]] | None
+        if isinstance(self.encoder, LazyEncoder) and self.encoder.is_quick(texts):
+            found, row = self.encoder.encode_query(texts[0], self.cap)
+            rows = None if row is None else [row]
+        else:
+            with torch_threads(self.threads):
+                encoded = self.encoder.encode_queries(texts, self.cap)
+            found, rows = encoded.cls, None if encoded.ot is None else _rows(encoded.ot)
+        cls = np.zeros((len(texts), 0), np.float32) if found is None else found
         if len(bad := np.flatnonzero(~np.isfinite(cls).all(axis=1))):
             raise DupmaeError(
                 f"{self.encoder.name} returns values that are not finite for {texts[bad[0]]!r}; try --dtype float32"
             )
-        if found.ot is None or self.scale is None:
+        if rows is None or self.scale is None:
             none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
             return [EncodedQuery(vector, none) for vector in cls]
-        return [EncodedQuery(*pair) for pair in zip(cls, quantise(found.ot, self.scale, self.highest), strict=True)]
+        impacts = (quantise(ids, weights, self.scale, self.highest) for ids, weights in rows)
+        return [EncodedQuery(*pair) for pair in zip(cls, impacts, strict=True)]
 
 
-def quantise(ot: sp.csr_matrix, scale: float, highest: int = HIGHEST_IMPACT) -> list[ImpactQuery]:
-    """(q, V) float OT weights -> impacts, as for documents: ``rint(w * scale)``, at most ``highest``, zeros dropped."""
-    impacts, _ = quantise_weights(ot, scale, highest)
-    rows = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
-    return [
-        ImpactQuery(impacts.indices[start:end].astype(np.int64), impacts.data[start:end].astype(np.int64))
-        for start, end in rows
-    ]
+def quantise(ids: np.ndarray, weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT) -> ImpactQuery:
+    """OT weights of a query -> impacts, as for documents: ``rint(w * scale)``, at most ``highest``, zeros dropped."""
+    impacts, _ = rounded(weights, scale, highest)
+    kept = impacts > 0
+    return ImpactQuery(ids[kept].astype(np.int64), impacts[kept].astype(np.int64))
+
+
+def _rows(ot: sp.csr_matrix) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Ids, ascending, and weights of each row."""
+    if not ot.has_canonical_format:
+        ot = ot.astype(np.float64)
+        ot.sum_duplicates()
+    for start, end in pairwise(ot.indptr.tolist()):
+        yield ot.indices[start:end], ot.data[start:end]

@@ -9,24 +9,27 @@ from search_fakes import World
 from dupmae_ir.search.certified_topk import exact_top
 from dupmae_ir.search.config import MOST_TERMS
 from dupmae_ir.search.impact import ImpactQuery, _ceiling
-from dupmae_ir.search.query_encoder import quantise
+from dupmae_ir.search.query_encoder import _rows, quantise
 
 
 def test_quantise_rounds_half_to_even_clips_and_drops_zeros() -> None:
-    weights = sp.csr_matrix(np.array([[0.04, 0.0625, 0.1875, 0.3125, 30.0, 0, 1.0], [0] * 7, [0.01] * 7], np.float32))
-    first, empty, faint = quantise(weights, scale=8.0)
+    ids = np.arange(7)
+    query = quantise(ids, np.array([0.04, 0.0625, 0.1875, 0.3125, 30.0, 0, 1.0], np.float32), scale=8.0)
     # 0.5, 1.5 and 2.5 go to the even neighbour.
-    assert first.ids.tolist() == [2, 3, 4, 6]
-    assert first.impacts.tolist() == [2, 2, 240, 8]
-    assert quantise(sp.csr_matrix(np.array([[32.0]], np.float32)), 8.0)[0].impacts.tolist() == [255]
-    assert len(empty.ids) == len(faint.ids) == 0
+    assert query.ids.tolist() == [2, 3, 4, 6]
+    assert query.impacts.tolist() == [2, 2, 240, 8]
+    assert quantise(ids[:1], np.array([32.0], np.float32), 8.0).impacts.tolist() == [255]
+    for weights in (np.zeros(7), np.full(7, 0.01)):
+        assert len(quantise(ids, weights, 8.0).ids) == 0
 
 
-def test_quantise_orders_ids() -> None:
-    matrix = sp.csr_matrix((np.array([2.0, 1.0, 3.0]), np.array([5, 0, 2]), np.array([0, 3])), shape=(1, 6))
-    (query,) = quantise(matrix, 1.0)
-    assert query.ids.tolist() == [0, 2, 5]
-    assert query.impacts.tolist() == [1, 3, 2]
+def test_rows_of_an_encoder_are_put_in_order() -> None:
+    """Of any encoder that a program brings: unsorted columns, and a column twice."""
+    matrix = sp.csr_matrix((np.array([2.0, 1.0, 3.0, 1.0]), np.array([5, 0, 2, 2]), np.array([0, 0, 4])), shape=(2, 6))
+    empty, row = _rows(matrix)
+    assert [array.tolist() for array in row] == [[0, 2, 5], [1, 4, 2]]
+    assert len(empty[0]) == 0
+    assert matrix.indices.tolist() == [5, 0, 2, 2]  # left as it was
 
 
 def test_real_units_are_the_integers_over_the_scale_squared() -> None:

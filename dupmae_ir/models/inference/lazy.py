@@ -26,10 +26,12 @@ from dupmae_ir.models.checkpoints.stored import read_stored
 from dupmae_ir.models.inference.one_query import OneQuery
 from dupmae_ir.models.inference.settings import after, encoder_settings, positive
 from dupmae_ir.models.inference.texts import TermEncoder
-from dupmae_ir.models.lexical.lexicon import Lexicon
+from dupmae_ir.models.lexical.lexicon import Lexicon, Weights
 from dupmae_ir.types import CollectionStatistics, Document, EncoderSettings, Representation
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from dupmae_ir.models.inference.encoder import TextEncoder
 
 Whole = Callable[[], "TextEncoder"]
@@ -71,13 +73,22 @@ class LazyTextEncoder(TermEncoder):
         """As :meth:`TextEncoder.encode_queries`."""
         if not self.is_quick(texts):
             return self.whole().encode_queries(texts, cap)
+        cls, row, keep = self._parts_of(texts[0], cap)
+        return Representation(cls, None if self._lexicon is None else self._lexicon.matrix([row], keep))
+
+    def encode_query(
+        self, text: str, cap: int = 1024
+    ) -> tuple[np.ndarray | None, tuple[np.ndarray, np.ndarray] | None]:
+        """As :meth:`LazyEncoder.encode_query`."""
+        cls, row, keep = self._parts_of(text, cap)
+        return cls, None if self._lexicon is None else self._lexicon.arrays(row, keep)
+
+    def _parts_of(self, text: str, cap: int) -> tuple[np.ndarray | None, Weights, int]:
+        """[CLS] of a query, its lexical weights, and how many of them are kept."""
         keep = min(positive("cap", cap), self._config.query_top_k or cap)
-        pieces = self._tokenise(after(self._config.query_prompt, texts), self.settings.query_length)
-        cls = None if self._model is None else self._model.cls(pieces[0])
-        if self._lexicon is None:
-            return Representation(cls, None)
-        row = self._lexicon.query(texts[0], self._ordinary(pieces[0]))
-        return Representation(cls, self._lexicon.matrix([row], keep))
+        (pieces,) = self._tokenise(after(self._config.query_prompt, [text]), self.settings.query_length)
+        cls = None if self._model is None else self._model.cls(pieces)
+        return cls, {} if self._lexicon is None else self._lexicon.query(text, self._ordinary(pieces)), keep
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """As :meth:`TextEncoder.encode_documents`."""

@@ -28,9 +28,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -39,6 +39,9 @@ from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.lexical.analyzer import parts, stem, stems, stems_and_parts, word_spans, words
 from dupmae_ir.models.lexical.settings import WITH_PARTS, LexicalSettings
 from dupmae_ir.types import CollectionStatistics
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 _TENSOR = "document_frequency"
 
@@ -166,20 +169,25 @@ class Lexicon:
 
         ``heads``: for each text the (V,) float32 weights of its word pieces by the head, scaled, which are added.
         """
-        ids, values, ends = [], [], [0]
-        for number, row in enumerate(rows):
-            dimensions = np.fromiter(row, np.int32, len(row))
-            weights = np.fromiter(row.values(), np.float32, len(row))
-            if heads is not None:
-                dimensions, weights = self._with_head(dimensions, weights, heads[number])
-            found = len(dimensions)
-            kept = np.sort(np.lexsort((dimensions, -weights))[:keep]) if found > keep else np.arange(found)
-            order = kept[np.argsort(dimensions[kept])]
-            ids.append(dimensions[order])
-            values.append(weights[order])
-            ends.append(ends[-1] + len(order))
-        data, indices = np.concatenate([*values, _NO_WEIGHTS]), np.concatenate([*ids, _NO_IDS])
-        return sp.csr_matrix((data, indices, np.array(ends)), shape=(len(rows), self.width))
+        import scipy.sparse as sp  # importing it takes a tenth of a second, and a single query does without
+
+        added = [None] * len(rows) if heads is None else heads
+        arrays = [self.arrays(row, keep, head) for row, head in zip(rows, added, strict=True)]
+        ends = np.cumsum([0, *(len(dimensions) for dimensions, _ in arrays)])
+        indices = np.concatenate([*(dimensions for dimensions, _ in arrays), _NO_IDS])
+        data = np.concatenate([*(weights for _, weights in arrays), _NO_WEIGHTS])
+        return sp.csr_matrix((data, indices, ends), shape=(len(rows), self.width))
+
+    def arrays(self, row: Weights, keep: int, head: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Dimensions (m,) int32, ascending, and weights (m,) float32 of a row of :meth:`matrix`."""
+        dimensions = np.fromiter(row, np.int32, len(row))
+        weights = np.fromiter(row.values(), np.float32, len(row))
+        if head is not None:
+            dimensions, weights = self._with_head(dimensions, weights, head)
+        found = len(dimensions)
+        kept = np.sort(np.lexsort((dimensions, -weights))[:keep]) if found > keep else np.arange(found)
+        order = kept[np.argsort(dimensions[kept])]
+        return dimensions[order], weights[order]
 
     def _with_head(
         self, dimensions: np.ndarray, weights: np.ndarray, head: np.ndarray

@@ -70,6 +70,27 @@ def test_one_query_has_the_numbers_of_the_whole_encoder(both: tuple[LazyTextEnco
     assert lazy.term_spans(text) == whole.term_spans(text)
     first, second = lazy.encode_queries([text]), lazy.encode_queries([text])
     np.testing.assert_array_equal(first.cls, second.cls)
+    cls, row = lazy.encode_query(text)
+    np.testing.assert_array_equal(cls, first.cls)
+    assert row is not None
+    for ours, expected in zip(row, (first.ot.indices, first.ot.data), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_a_query_is_encoded_without_torch_and_scipy() -> None:
+    """Nor do the modules of search import them: each takes a tenth of a second or more."""
+    code = """
+import sys
+import dupmae_ir.search.engines
+from dupmae_ir.models import load_lazy_encoder
+from dupmae_ir.search.query_encoder import QueryEncodings
+encoder = load_lazy_encoder(None)
+(query,) = QueryEncodings(encoder, 1.0, 1024, ["a thread waits"]).take(["a thread waits"])
+assert query.cls.any() and len(query.ot.ids)
+print(sorted({"torch", "scipy", "transformers", "jnius"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
 def test_it_is_the_same_encoder(both: tuple[LazyTextEncoder, TextEncoder]) -> None:
