@@ -1,7 +1,7 @@
 """Search by postings against the engines built for learned sparse retrieval, one query at a time on one thread.
 
     python benchmarks/impact_peers.py [--documents 100000 1000000] [--work FOLDER]
-    python benchmarks/impact_peers.py --index INDEX --topics scifact vaswani cranfield cacm [--work FOLDER]
+    python benchmarks/impact_peers.py --index INDEX --topics scifact.jsonl vaswani.jsonl [--work FOLDER]
 
 Rows 9, 10 and 11 of the second round in docs/performance.md. The first form uses the made-up collection of
 benchmarks/impact_engine.py; the second an index that `dupmae-ir encode` made, and topics as `dupmae-ir search` reads
@@ -200,7 +200,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[100_000], help="sizes (default: 100000)")
     parser.add_argument("--index", help="an index folder instead of made-up documents")
-    parser.add_argument("--topics", nargs="+", default=[], help="with --index: topic files or BEIR folders")
+    parser.add_argument("--topics", nargs="+", default=[], help="with --index: topic files")
     parser.add_argument("--queries", type=int, default=40, help="number of queries (default: 40)")
     parser.add_argument("--k", type=int, nargs="+", default=[10, 1000], help="hits (default: 10 1000)")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="peers to compare with")
@@ -212,7 +212,7 @@ def main() -> None:
     args = parser.parse_args()
     importlib.import_module("dupmae_ir.index.kernels")
     if args.index and not args.topics:
-        parser.error("--index needs --topics: topic files or folders of BEIR")
+        parser.error("--index needs --topics: topic files")
     found = contests(args, Path(args.work))
     if args.build:
         return
