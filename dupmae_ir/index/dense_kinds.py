@@ -25,7 +25,7 @@ from dupmae_ir.console import megabytes
 from dupmae_ir.device import faiss_threads, processors
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.config import KINDS, Parameters
-from dupmae_ir.index.faiss import read_flat
+from dupmae_ir.index.faiss import read_index
 from dupmae_ir.index.manifest import sweep_lock
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import write_json
@@ -191,7 +191,7 @@ def open_kind(folder: IndexFolder, kind: str) -> DenseKind:
     meta, again = read_meta(folder, kind), _again(folder, kind)
     folder.check_part(f"cls/{kind}", again)
     try:
-        index = read_flat(data)
+        index = read_index(data)
     except RuntimeError:
         raise IndexMismatch(f"{data} is not a faiss index; {again}") from None
     if (index.ntotal, index.d, type(index).__name__) != (folder.documents, folder.dim, _TYPES[kind]):

@@ -1,8 +1,9 @@
 """Flat inner-product indexes on disk, byte-identical to those that faiss writes, but streamed.
 
 ``IndexFlatIP.add`` keeps every vector in memory until it is written. A flat index file is a short header followed by
-the vectors, row after row, so :class:`FlatWriter` takes the header from faiss, appends vectors as they arrive and
-writes the count at the end. Memory does not grow with the collection.
+the vectors, row after row, so :class:`FlatWriter` writes faiss's header, appends vectors as they arrive and writes the
+count at the end. Memory does not grow with the collection. The vectors are mapped from the file without faiss, whose
+import takes a twentieth of a second.
 """
 
 from __future__ import annotations
@@ -12,22 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import faiss
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
 
-_ROWS_AT = 8
-"""Offset of the int64 row count: after the type's four letters and the int32 width."""
+_UNUSED = 1 << 20
+"""What faiss writes for two fields that it does not use."""
 
 
 def _header(dim: int, rows: int) -> bytes:
-    """The header that faiss writes: taken from an empty index, with both counts filled in."""
-    empty = faiss.serialize_index(faiss.IndexFlatIP(dim)).tobytes()
-    head = bytearray(empty)
-    struct.pack_into("<q", head, _ROWS_AT, rows)
-    struct.pack_into("<Q", head, len(head) - 8, rows * dim)
-    return bytes(head)
+    """What faiss writes first: type, width, rows, two unused fields, trained, metric, and how many numbers follow."""
+    return b"IxFI" + struct.pack("<iqqqBiQ", dim, rows, _UNUSED, _UNUSED, True, 0, rows * dim)
 
 
 def vectors_offset(dim: int) -> int:
@@ -79,19 +75,19 @@ class FlatWriter:
             self._file.close()
 
 
-def read_flat(path: str | Path, mapped: bool = True) -> Any:
-    """Open an index; ``mapped`` maps the vectors instead of reading them, where faiss can (1.10 and later)."""
+def read_index(path: str | Path, mapped: bool = True) -> Any:
+    """Open an index with faiss; ``mapped`` maps its data instead of reading them, where faiss can (1.10 and later)."""
+    import faiss
+
     flag = getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0
     return faiss.read_index(str(path), flag)
 
 
-def vectors_of(index: faiss.IndexFlat) -> np.ndarray:
-    """The (n, dim) float32 vectors of a flat index, read-only, without a copy. The caller must keep ``index`` alive."""
-    if not index.ntotal:
-        return np.zeros((0, index.d), np.float32)
-    vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
-    vectors.flags.writeable = False  # the file may be mapped
-    return vectors
+def mapped_vectors(path: str | Path, rows: int, dim: int) -> np.ndarray:
+    """The (rows, dim) float32 vectors of a flat index file, mapped and read-only."""
+    if not rows:
+        return np.zeros((0, dim), np.float32)
+    return np.asarray(np.memmap(path, "<f4", "r", vectors_offset(dim), (rows, dim)))
 
 
 def flat_problem(path: str | Path, rows: int, dim: int) -> str | None:

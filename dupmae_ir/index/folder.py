@@ -29,7 +29,7 @@ import numpy as np
 from dupmae_ir import pyserini
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
 from dupmae_ir.index import integrity, manifest
-from dupmae_ir.index.faiss import read_flat, vectors_of
+from dupmae_ir.index.faiss import mapped_vectors, read_index
 from dupmae_ir.index.forward import Forward
 from dupmae_ir.index.generations import generation_of
 from dupmae_ir.index.lucene import ImpactSearcher
@@ -218,14 +218,17 @@ class IndexFolder:
     @cached_property
     def faiss_index(self) -> faiss.IndexFlatIP:
         """The faiss ``IndexFlatIP`` of the [CLS] vectors."""
-        self._need("cls", "[CLS] vectors", "--dense")
-        self.check_part("cls")
-        return read_flat(self.path / "cls" / "index")
+        return read_index(self._cls_file())
 
     @cached_property
     def vectors(self) -> np.ndarray:
-        """(n, dim) float32, the vectors in :attr:`faiss_index` without a copy."""
-        return vectors_of(self.faiss_index)
+        """(n, dim) float32, the vectors of :attr:`faiss_index`, mapped from its file and read-only."""
+        return mapped_vectors(self._cls_file(), self.documents, int(self.meta["dim"]))
+
+    def _cls_file(self) -> Path:
+        self._need("cls", "[CLS] vectors", "--dense")
+        self.check_part("cls")
+        return self.path / "cls" / "index"
 
     @cached_property
     def forward(self) -> Forward:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.config import FLAT
 from dupmae_ir.index.row_set import RowSet, row_set
 from dupmae_ir.search.certified_topk import Candidates
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.folder import IndexFolder
 
 MANY = 16
 """With at least this many queries, one matrix product is faster than faiss's loop over them."""
@@ -30,7 +33,7 @@ _BLOCK = 8192
 
 
 class DenseIndex:
-    """A flat inner-product index: ``index`` is a faiss ``IndexFlatIP``, ``vectors`` its (n, d) float32 contents."""
+    """A flat inner-product index: ``index`` searches as faiss's ``IndexFlatIP`` of the (n, d) float32 ``vectors``."""
 
     kind = FLAT
     certifies = True  #: whether its lists can be certified exact
@@ -38,7 +41,7 @@ class DenseIndex:
     def __init__(self, index: Any, vectors: np.ndarray) -> None:
         self.index = index
         self.vectors = vectors
-        self.flat = index  #: owns the memory of ``vectors``; candidates may come from another index
+        self.flat = index  #: the flat index, also where candidates come from another
 
     @cached_property
     def longest(self) -> float:
@@ -61,6 +64,22 @@ class DenseIndex:
 
     def _part(self, vectors: np.ndarray, threads: int, allowed: RowSet | None) -> DensePart:
         return DensePart(self, vectors, threads, allowed)
+
+
+class FlatOnDemand:
+    """The faiss index of a folder's vectors, read by the first search; a search in one pass needs no faiss."""
+
+    def __init__(self, folder: IndexFolder) -> None:
+        self._folder = folder
+
+    def search(self, *arguments: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        """As ``IndexFlatIP.search``."""
+        return self._folder.faiss_index.search(*arguments, **options)
+
+
+def open_flat(folder: IndexFolder) -> DenseIndex:
+    """The flat index of ``folder``."""
+    return DenseIndex(FlatOnDemand(folder), folder.vectors)
 
 
 class DensePart:

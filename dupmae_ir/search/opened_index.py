@@ -10,15 +10,15 @@ import numpy as np
 from dupmae_ir.device import pick_engine
 from dupmae_ir.errors import UnknownName
 from dupmae_ir.index.bm25 import BM25Searcher
+from dupmae_ir.index.config import FLAT
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.row_set import RowSet, row_set
 from dupmae_ir.index.segments import AnyIndex, SegmentedIndex, folders_of, live_rows
 from dupmae_ir.search.backend_parts import EngineSource
 from dupmae_ir.search.bm25 import Bm25Index
 from dupmae_ir.search.config import SearchSettings
-from dupmae_ir.search.dense import DenseIndex
+from dupmae_ir.search.dense import DenseIndex, open_flat
 from dupmae_ir.search.impact import ImpactIndex, Postings
-from dupmae_ir.search.quantised_dense import open_dense
 from dupmae_ir.search.segments import SegmentedDense, SegmentedImpact, Splits
 
 
@@ -131,7 +131,11 @@ class OpenedIndex:
 
 def _dense(folder: IndexFolder, kind: str, nprobe: int, ef_search: int) -> DenseIndex:
     """The dense part of a segment. One without documents has no other kind than the flat one."""
-    return open_dense(folder, kind, nprobe, ef_search) if folder.documents else open_dense(folder)
+    if kind == FLAT or not folder.documents:
+        return open_flat(folder)
+    from dupmae_ir.search.quantised_dense import open_dense  # imports faiss, which takes a twentieth of a second
+
+    return open_dense(folder, kind, nprobe, ef_search)
 
 
 def _impact(folder: IndexFolder, engine: str) -> ImpactIndex:

@@ -21,7 +21,16 @@ from dupmae_ir.index.config import FLAT
 from dupmae_ir.index.dense_kinds import DenseKind, open_kind, search_effort
 from dupmae_ir.index.row_set import RowSet
 from dupmae_ir.search.certified_topk import Candidates
-from dupmae_ir.search.dense import MANY, DenseIndex, DensePart, best_products, selected, selector
+from dupmae_ir.search.dense import (
+    MANY,
+    DenseIndex,
+    DensePart,
+    FlatOnDemand,
+    best_products,
+    open_flat,
+    selected,
+    selector,
+)
 
 if TYPE_CHECKING:
     from dupmae_ir.index.folder import IndexFolder
@@ -35,14 +44,14 @@ _BLOCK = 32768
 def open_dense(folder: IndexFolder, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
     """The dense index ``kind`` of ``folder``; 0 selects ``nprobe`` and ``ef_search`` automatically."""
     if kind == FLAT:
-        return DenseIndex(folder.faiss_index, folder.vectors)
+        return open_flat(folder)
     opened = open_kind(folder, kind)
     dense: DenseIndex
     if kind == "sq8":
         dense = QuantisedIndex(opened.index, folder.vectors, opened.meta["error"])
     else:
         dense = ApproximateIndex(opened, folder.vectors, nprobe or ef_search)
-    dense.flat = folder.faiss_index
+    dense.flat = FlatOnDemand(folder)
     return dense
 
 

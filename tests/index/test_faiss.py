@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.faiss import FlatWriter, flat_problem, read_flat, vectors_of
+from dupmae_ir.index.faiss import FlatWriter, flat_problem, mapped_vectors, read_index
 
 
 @pytest.fixture
@@ -32,12 +32,19 @@ def test_the_file_is_the_one_that_faiss_writes(tmp_path, vectors, rows):
 def test_read_back(tmp_path, vectors, mapped):
     with FlatWriter(tmp_path / "index", 24) as writer:
         writer.add(vectors.astype(np.float64))  # any float type comes in, float32 is kept
-    index = read_flat(tmp_path / "index", mapped)
-    np.testing.assert_array_equal(vectors_of(index), vectors)
+    index, found = read_index(tmp_path / "index", mapped), mapped_vectors(tmp_path / "index", 100, 24)
+    np.testing.assert_array_equal(found, vectors)
     _, rows = index.search(vectors[:5], 3)
     wanted = np.argsort(-(vectors[:5] @ vectors.T), axis=1)[:, :3]
     np.testing.assert_array_equal(rows, wanted)
-    assert not vectors_of(index).flags.writeable
+    assert not found.flags.writeable
+    assert type(found) is np.ndarray  # a slice of a memmap takes several times as long
+
+
+def test_an_empty_index_has_no_vectors(tmp_path):
+    with FlatWriter(tmp_path / "index", 24):
+        pass
+    assert mapped_vectors(tmp_path / "index", 0, 24).shape == (0, 24)
 
 
 def test_what_does_not_belong_is_refused(tmp_path, vectors):

@@ -77,7 +77,7 @@ def test_one_query_has_the_numbers_of_the_whole_encoder(both: tuple[LazyTextEnco
         np.testing.assert_array_equal(ours, expected)
 
 
-def test_a_query_is_encoded_without_torch_and_scipy() -> None:
+def test_a_query_is_encoded_without_torch_scipy_and_faiss() -> None:
     """Nor do the modules of search import them: each takes a tenth of a second or more."""
     code = """
 import sys
@@ -87,7 +87,7 @@ from dupmae_ir.search.query_encoder import QueryEncodings
 encoder = load_lazy_encoder(None)
 (query,) = QueryEncodings(encoder, 1.0, 1024, ["a thread waits"]).take(["a thread waits"])
 assert query.cls.any() and len(query.ot.ids)
-print(sorted({"torch", "scipy", "transformers", "jnius"} & set(sys.modules)))
+print(sorted({"torch", "scipy", "faiss", "transformers", "jnius"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
