@@ -222,7 +222,8 @@ def main() -> None:
         details[contest.label] = figures(contest)
     header = ["engine", "collection", "k", "ms a query, processor", "ms a query, wall", "recall"]
     details["table"] = {"header": header, "rows": rows}
-    name = "impact_peers_encoded" if args.index else "impact_peers"
+    usual = args.documents == parser.get_default("documents")
+    name = "impact_peers" + ("_encoded" if args.index else "" if usual else f"_{max(args.documents)}")
     picture = grouped_bars("Impact search, one query at a time, one thread", "ms of processor time", panels, OURS)
     report(name, claims, seconds, args, details, picture)
 

@@ -1,4 +1,7 @@
-"""Write docs/performance.md from the records in benchmarks/results. With --check, exit 1 when it is out of date."""
+"""Write docs/performance.md, and the table of docs/serving.md, from the records in benchmarks/results.
+
+With --check, exit 1 when one is out of date.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pages import ROOT, write_or_check
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from harness import PICTURES, RESULTS, Claim, figure
 
-PAGES = (ROOT / "docs" / "performance.md",)
+PAGES = (ROOT / "docs" / "performance.md", ROOT / "docs" / "serving.md")
 
 Record = dict[str, Any]
 
@@ -40,6 +43,38 @@ def summary(found: Sequence[Record], number: int) -> str:
 
 def _claims(found: Sequence[Record]) -> Iterator[tuple[Claim, Record]]:
     return ((Claim(**c), record) for record in found for c in record["claims"])
+
+
+def engines(found: Sequence[Record]) -> str:
+    """Markdown: queries a second of Lucene and of the postings by number of documents, best hits by row."""
+    measured = {
+        size: figures
+        for record in found
+        if record["name"].startswith("impact_engine")
+        for size, figures in record["details"].items()
+        if size.endswith(" documents")
+    }
+    names = ("ImpactSearcher (ours, Lucene)", "postings, ties by row")
+    rows = [
+        [
+            size.removesuffix(" documents"),
+            *(f"{_rounded(f[f'queries_per_second_k{k}'][n])}" for k in (1000, 10) for n in names),
+        ]
+        for size, f in sorted(measured.items(), key=lambda pair: int(pair[0].split()[0].replace(",", "")))
+    ]
+    header = ["documents", "Lucene, k=1000", "postings, k=1000", "Lucene, k=10", "postings, k=10"]
+    return _table(header, rows).replace(":--", "--:", 1)
+
+
+def servers(found: Sequence[Record]) -> str:
+    """Markdown: requests a second and latencies of every server."""
+    kept = next(record["details"]["table"] for record in found if record["name"] == "serve")
+    return _table(kept["header"], kept["rows"])
+
+
+def _rounded(number: float) -> str:
+    """Three digits."""
+    return f"{float(f'{number:.3g}'):,.3g}" if number < 1000 else f"{float(f'{number:.3g}'):,.0f}"
 
 
 def details(found: Sequence[Record]) -> str:
@@ -101,6 +136,8 @@ if __name__ == "__main__":
     parts = {
         "summary": lambda: summary(found, 1),
         "second": lambda: summary(found, 2),
+        "engines": lambda: engines(found),
         "details": lambda: details(found),
+        "servers": lambda: servers(found),
     }
     write_or_check(PAGES, parts, "benchmarks/results")
