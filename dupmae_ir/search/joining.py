@@ -14,32 +14,30 @@ from typing import Generic, TypeVar
 Kind = TypeVar("Kind", bound=Hashable)
 Ask = TypeVar("Ask")
 Result = TypeVar("Result")
+Compute = Callable[[Kind, list[Ask]], Sequence[Result]]
 
 MOST = 64
 """Calls computed together, so that the first of them does not wait for any number of others."""
 
 
 class Joined(Generic[Kind, Ask, Result]):
-    """Calls ``compute(kind, asks)``, which returns a result for each ask, with what several threads ask.
+    """Computes together what several threads ask; ``places`` threads compute at a time."""
 
-    A result must not depend on the other asks. ``places``: threads that compute at a time.
-    """
-
-    def __init__(self, compute: Callable[[Kind, list[Ask]], Sequence[Result]], places: int) -> None:
-        self._compute = compute
+    def __init__(self, places: int) -> None:
         self._places = places
         self._changed = threading.Condition()
         self._waiting: list[_Call[Kind, Ask, Result]] = []
 
-    def __call__(self, kind: Kind, ask: Ask) -> Result:
+    def __call__(self, compute: Compute[Kind, Ask, Result], kind: Kind, ask: Ask) -> Result:
         """The result of one ask; only asks of one ``kind`` are computed together.
 
-        Raises what ``compute`` raises for this ask alone.
+        ``compute(kind, asks)`` returns a result for each ask, which must not depend on the others. It is the same in
+        all calls, but is not kept, since it may hold the owner of this object. Raises what it raises for this ask.
         """
         call = _Call[Kind, Ask, Result](kind, ask)
         if calls := self._turn(call):
             try:
-                self._answer(calls)
+                _answer(compute, calls)
             finally:
                 self._leave(calls)
         if call.error is not None:
@@ -63,25 +61,26 @@ class Joined(Generic[Kind, Ask, Result]):
             self._places -= 1
             return calls
 
-    def _answer(self, calls: Sequence[_Call[Kind, Ask, Result]]) -> None:
-        """Set result or error of each call."""
-        try:
-            results = self._compute(calls[0].kind, [call.ask for call in calls])
-            for call, result in zip(calls, results, strict=True):
-                call.result = [result]
-        except Exception as e:
-            if len(calls) == 1:
-                calls[0].error = e
-                return
-            for call in calls:  # one of them is the cause
-                self._answer([call])
-
     def _leave(self, calls: Sequence[_Call[Kind, Ask, Result]]) -> None:
         """Give the place back. After Ctrl-C in this thread, calls of others wait again."""
         with self._changed:
             self._places += 1
             self._waiting += [call for call in calls[1:] if not call.done]
             self._changed.notify_all()
+
+
+def _answer(compute: Compute[Kind, Ask, Result], calls: Sequence[_Call[Kind, Ask, Result]]) -> None:
+    """Set result or error of each call."""
+    try:
+        results = compute(calls[0].kind, [call.ask for call in calls])
+        for call, result in zip(calls, results, strict=True):
+            call.result = [result]
+    except Exception as e:
+        if len(calls) == 1:
+            calls[0].error = e
+            return
+        for call in calls:  # one of them is the cause
+            _answer(compute, [call])
 
 
 class _Call(Generic[Kind, Ask, Result]):

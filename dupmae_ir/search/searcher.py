@@ -58,7 +58,7 @@ class Searcher:
         self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
-        self._joined = Joined(self._answers_alone, processors())
+        self._joined: Joined[tuple[int, str | None], str, Answer] = Joined(processors())
 
     @classmethod
     def open(
@@ -159,7 +159,7 @@ class Searcher:
         if isinstance(queries, str):
             if options or self.settings.backend:
                 return list(next(self.answers([Query("", queries)], hits, mode, **options)).hits)
-            return list(self._joined((hits, mode), queries).hits)
+            return list(self._joined(self._answers_alone, (hits, mode), queries).hits)
         if len({query.qid for query in queries}) < len(queries):
             raise UsageError("two topics have the same id; topic ids must be unique")
         return {answer.query.qid: list(answer.hits) for answer in self.answers(queries, hits, mode, **options)}

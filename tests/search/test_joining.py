@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from dupmae_ir.search import joining
-from dupmae_ir.search.joining import Joined
+from dupmae_ir.search.joining import Compute, Joined
 
 WAIT = 30.0
 
@@ -35,14 +35,19 @@ class Slow:
         return [2 * ask for ask in asks]
 
 
-def asked(joined: Joined[str, int, int], slow: Slow, asks: Sequence[tuple[str, int]]) -> list[Future[int]]:
+def asked(
+    joined: Joined[str, int, int],
+    slow: Slow,
+    asks: Sequence[tuple[str, int]],
+    compute: Compute[str, int, int] | None = None,
+) -> list[Future[int]]:
     """A call computes; these are made meanwhile, in this order."""
     pool = ThreadPoolExecutor(len(asks) + 1)
-    first = pool.submit(joined, "a", 1)
+    first = pool.submit(joined, compute or slow, "a", 1)
     assert slow.started.wait(WAIT)
     others = []
     for number, (kind, ask) in enumerate(asks, start=1):
-        others.append(pool.submit(joined, kind, ask))
+        others.append(pool.submit(joined, compute or slow, kind, ask))
         reached(lambda: len(joined._waiting) >= number)  # noqa: B023 # called before the next one
     pool.shutdown(wait=False)
     return [first, *others]
@@ -60,14 +65,14 @@ def reached(condition: Callable[[], bool]) -> None:
 def test_a_call_that_is_alone_is_computed_alone() -> None:
     slow = Slow()
     slow.go.set()
-    joined = Joined(slow, 1)
-    assert [joined("a", ask) for ask in (1, 2)] == [2, 4]
+    joined = Joined[str, int, int](1)
+    assert [joined(slow, "a", ask) for ask in (1, 2)] == [2, 4]
     assert slow.asked == [("a", [1]), ("a", [2])]
 
 
 def test_calls_made_meanwhile_are_computed_together_by_kind() -> None:
     slow = Slow()
-    found = asked(Joined(slow, 1), slow, [("a", 2), ("b", 3), ("a", 4)])
+    found = asked(Joined(1), slow, [("a", 2), ("b", 3), ("a", 4)])
     slow.go.set()
     assert [future.result(WAIT) for future in found] == [2, 4, 6, 8]
     assert sorted((kind, sorted(asks)) for kind, asks in slow.asked) == [("a", [1]), ("a", [2, 4]), ("b", [3])]
@@ -76,7 +81,7 @@ def test_calls_made_meanwhile_are_computed_together_by_kind() -> None:
 def test_no_more_than_the_most_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "MOST", 2)
     slow = Slow()
-    found = asked(Joined(slow, 1), slow, [("a", ask) for ask in range(2, 7)])
+    found = asked(Joined(1), slow, [("a", ask) for ask in range(2, 7)])
     slow.go.set()
     assert [future.result(WAIT) for future in found] == [2, 4, 6, 8, 10, 12]
     assert sorted(len(asks) for _, asks in slow.asked) == [1, 1, 2, 2]
@@ -84,18 +89,18 @@ def test_no_more_than_the_most_are_computed_together(monkeypatch: pytest.MonkeyP
 
 def test_as_many_threads_compute_as_there_are_places() -> None:
     slow = Slow()
-    joined = Joined(slow, 2)
+    joined = Joined[str, int, int](2)
     pool = ThreadPoolExecutor(1)
-    first = pool.submit(joined, "a", 1)
+    first = pool.submit(joined, slow, "a", 1)
     assert slow.started.wait(WAIT)
-    assert joined("a", 2) == 4  # while the first one waits
+    assert joined(slow, "a", 2) == 4  # while the first one waits
     slow.go.set()
     assert first.result(WAIT) == 2
 
 
 def test_an_error_belongs_to_the_call_that_causes_it() -> None:
     slow = Slow()
-    first, good, bad = asked(Joined(slow, 1), slow, [("a", 2), ("a", -1)])
+    first, good, bad = asked(Joined(1), slow, [("a", 2), ("a", -1)])
     slow.go.set()
     assert (first.result(WAIT), good.result(WAIT)) == (2, 4)
     with pytest.raises(ValueError, match="minus one"):
@@ -104,7 +109,7 @@ def test_an_error_belongs_to_the_call_that_causes_it() -> None:
 
 def test_an_interrupted_call_leaves_the_others_to_be_answered() -> None:
     slow = Slow()
-    first, *others = asked(Joined(slow, 1), slow, [("a", 2), ("a", 3)])
+    first, *others = asked(Joined(1), slow, [("a", 2), ("a", 3)])
     slow.raises = KeyboardInterrupt()
     slow.go.set()
     with pytest.raises(KeyboardInterrupt):
@@ -120,11 +125,11 @@ def test_the_others_of_an_interrupted_thread_wait_again() -> None:
             raise KeyboardInterrupt
         return slow(kind, asks)
 
-    joined = Joined(compute, 1)
-    first, *others = asked(joined, slow, [("a", 2), ("a", 3)])
+    joined = Joined[str, int, int](1)
+    first, *others = asked(joined, slow, [("a", 2), ("a", 3)], compute)
     slow.go.set()
     assert first.result(WAIT) == 2
     errors = [future.exception(WAIT) for future in others]
     assert sorted(map(type, filter(None, errors)), key=str) == [KeyboardInterrupt]
     assert [future.result() for future, error in zip(others, errors, strict=True) if not error] in ([4], [6])
-    assert joined("a", 5) == 10  # the place is free again
+    assert joined(slow, "a", 5) == 10  # the place is free again

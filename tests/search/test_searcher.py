@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -122,6 +124,19 @@ def test_threads_on_one_searcher_find_what_one_finds(searcher: Searcher, topics:
         found = list(pool.map(lambda query: together.search(query.text, 10, mode), [*topics, Query("blank", " ")]))
     assert found == [*expected, []]
     assert set(sizes) == {1}  # a text of a larger call may be rounded differently
+
+
+def test_a_searcher_is_freed_with_its_last_reference(build: Build) -> None:
+    """Not by the next garbage collection: it holds a lock on the folder, and the client of an engine."""
+    searcher = Searcher.open(build(texts(20)))
+    searcher.search("lock", 3)
+    left = weakref.ref(searcher)
+    gc.disable()
+    try:
+        del searcher
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("threads", "inside"), [(3, 3), (0, 2)])
