@@ -14,7 +14,7 @@ dupmae-ir keeps no encodings (``--query-cache 0``) and every query has a number 
 
 Hybrid search: ours and the plain loop, one ``def`` route that searches for each request alone (``searcher.answers``);
 once with as many threads for a query as ours, and once with one thread, since FastAPI runs the calls side by side. The
-same loop with ``searcher.search``, which searches together what several threads ask, stands beside them without a goal.
+same loop with ``searcher.search``, which batches concurrent queries, is listed for comparison; it has no goal.
 Impact search: ours and Pyserini 1.6's REST server over the impacts of the same index with the same query encoder. Its
 controller is given the index as one more entry, and empty documents, since it would download a collection otherwise.
 
@@ -45,7 +45,7 @@ from harness import Claim, report
 
 from dupmae_ir import read_topics
 
-PLAIN = """
+PLAIN_START = """
 import sys, uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -59,16 +59,14 @@ class Asked(BaseModel):
     hits: int = 10
 @app.post("/search")
 def search(asked: Asked):
-    answer = next(searcher.answers([Query("", asked.query)], asked.hits))
-    return [{"docid": h.docid, "score": h.score} for h in answer.hits]
-uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
 """
-ALONE_LINES = """    answer = next(searcher.answers([Query("", asked.query)], asked.hits))
+EACH_ALONE = """    answer = next(searcher.answers([Query("", asked.query)], asked.hits))
     return [{"docid": h.docid, "score": h.score} for h in answer.hits]
 """
-JOINED_LINES = """    return [{"docid": h.docid, "score": h.score} for h in searcher.search(asked.query, asked.hits)]
+TOGETHER = """    return [{"docid": h.docid, "score": h.score} for h in searcher.search(asked.query, asked.hits)]
 """
-assert ALONE_LINES in PLAIN
+PLAIN_END = """uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
+"""
 PYSERINI = """
 import sys, types
 from dupmae_ir import pyserini
@@ -164,8 +162,8 @@ def command(name: str, args: argparse.Namespace, index: str, port: int) -> list[
     chosen = SERVERS[name].threads
     threads = str(args.threads if chosen is None else chosen)
     if not name.startswith("dupmae-ir"):
-        code = PYSERINI if name == PYSERINI_NAME else PLAIN
-        code = code.replace(ALONE_LINES, JOINED_LINES) if name == JOINED else code
+        plain = PLAIN_START + (TOGETHER if name == JOINED else EACH_ALONE) + PLAIN_END
+        code = PYSERINI if name == PYSERINI_NAME else plain
         return [sys.executable, "-c", code, index, str(port), threads, *([args.dtype] if args.dtype else [])]
     flags = ["--threads", threads, "--quiet", *(["--dtype", args.dtype] if args.dtype else [])]
     flags += [] if args.repeated else ["--query-cache", "0"]
