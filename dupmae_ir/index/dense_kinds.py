@@ -186,7 +186,7 @@ def open_kind(folder: IndexFolder, kind: str) -> DenseKind:
     """Open ``kind`` of ``folder``. Raises :class:`IndexMismatch`, with the command that rebuilds it, for one that is
     missing, truncated, unreadable, or built from other vectors."""
     lookup("kind of dense index", kind, KINDS)
-    folder.faiss_index  # noqa: B018 (the one-line refusal of an index without vectors)
+    folder.vectors  # noqa: B018 (the one-line refusal of an index without vectors)
     data, _ = _files(folder.path, kind)
     meta, again = read_meta(folder, kind), _again(folder, kind)
     folder.check_part(f"cls/{kind}", again)
