@@ -12,8 +12,10 @@ other work on the machine does not count) and peak memory are taken. Seconds are
   open       a searcher over the index, from the start of the call to the first answer
   query      one hybrid query, ten hits, certified: median
   topics     hybrid queries together, a thousand hits each: seconds a query
+  codes      sq8 made from the stored vectors: one byte a dimension beside them
+  query_sq8  as query, by --dense-index sq8
 
-Gate: every list is certified, and the ten best of one query are the first of its thousand.
+Gate: every list is certified, the ten best of one query are the first of its thousand, and sq8 finds the same ten.
 """
 
 from __future__ import annotations
@@ -27,16 +29,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import harness
 import hybrid
 
+from dupmae_ir.index.dense_kinds import build_kind
 from dupmae_ir.index.folder import IndexFolder
 from dupmae_ir.index.postings import export_postings, folder_of
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.types import Query
+from dupmae_ir.types import Hit, Query
 
 QUERIES = 40
 
@@ -70,23 +73,57 @@ def search(work: Path, documents: int) -> dict[str, float]:
     started = time.process_time()
     searcher = Searcher(IndexFolder.open(work / str(documents)), encoder).with_settings(engine="postings", threads=1)
     searcher.search("0")
-    first, each = time.process_time() - started, list[float]()
-    for topic in [*topics, *topics]:
-        started = time.process_time()
-        best = next(searcher.answers([topic], 10))
-        each.append(time.process_time() - started)
-        assert best.report is not None
-        assert best.report.exact
+    first = time.process_time() - started
+    query, best = one_by_one(searcher, topics)
     together = list(searcher.answers(topics, 1000))  # loads what a batch needs
     started = time.process_time()
     together = list(searcher.answers(topics, 1000))
     batch = (time.process_time() - started) / QUERIES
     assert all(answer.report is not None and answer.report.exact for answer in together)
-    assert list(together[-1].hits[:10]) == list(best.hits)
-    return {"open": first, "query": statistics.median(each), "topics": batch}
+    assert [list(answer.hits[:10]) for answer in together] == best
+    return {"open": first, "query": query, "topics": batch}
 
 
-STEPS: dict[str, Callable[[Path, int], dict[str, float]]] = {"index": index, "postings": postings, "search": search}
+def one_by_one(searcher: Searcher, topics: Sequence[Query]) -> tuple[float, list[list[Hit]]]:
+    """The median of a query's processor seconds, and the ten best of each."""
+    each, best = list[float](), list[list[Hit]]()
+    for topic in [*topics, *topics]:
+        started = time.process_time()
+        answer = next(searcher.answers([topic], 10))
+        each.append(time.process_time() - started)
+        assert answer.report is not None
+        assert answer.report.exact
+        best.append(list(answer.hits))
+    return statistics.median(each), best[: len(topics)]
+
+
+def codes(work: Path, documents: int) -> dict[str, float]:
+    """Make the sq8 index."""
+    opened = IndexFolder.open(work / str(documents))
+    started = time.process_time()
+    size = build_kind(opened, "sq8")["bytes"]
+    return {"seconds": time.process_time() - started, "bytes": size}
+
+
+def by_codes(work: Path, documents: int) -> dict[str, float]:
+    """Queries one by one, by sq8."""
+    opened = IndexFolder.open(work / str(documents))
+    topics = [Query(str(q), str(q)) for q in range(QUERIES)]
+    flat = Searcher(opened, hybrid.queries(opened, QUERIES)).with_settings(engine="postings", threads=1)
+    small = flat.with_settings(dense_index="sq8")
+    small.search("0")
+    seconds, best = one_by_one(small, topics)
+    assert best == one_by_one(flat, topics)[1]
+    return {"seconds": seconds}
+
+
+STEPS: dict[str, Callable[[Path, int], dict[str, float]]] = {
+    "index": index,
+    "postings": postings,
+    "search": search,
+    "codes": codes,
+    "query_sq8": by_codes,
+}
 
 
 def in_process(step: str, work: Path, documents: int) -> dict[str, float]:
@@ -110,9 +147,10 @@ def measured(work: Path, documents: int) -> dict[str, dict[str, float]]:
     shutil.rmtree(folder)
     memory = found["search"].pop("megabytes")
     rows = {
-        "index": {**found["index"], "bytes": size - own},
+        "index": {**found["index"], "bytes": size - own - found["codes"]["bytes"]},
         "postings": {**found["postings"], "bytes": own},
         **{name: {"seconds": seconds, "megabytes": memory} for name, seconds in found["search"].items()},
+        **{name: found[name] for name in ("codes", "query_sq8")},
     }
     for name, row in rows.items():
         print(f"{documents:>10,} {name:<9} {row['seconds']:10.4f} s {row['megabytes']:8.0f} MB", flush=True)

@@ -21,6 +21,8 @@ WORDS = {
     "open": "open and first answer",
     "query": "one hybrid query, 10 hits",
     "topics": "a query of a topic set, hybrid, 1,000 hits",
+    "codes": "sq8 codes from the vectors",
+    "query_sq8": "one hybrid query, 10 hits, by sq8",
 }
 
 
@@ -50,11 +52,14 @@ def steps() -> str:
 def limit() -> str:
     """Markdown: the documents whose hybrid query takes :data:`PATIENCE` on one core."""
     found = record("growth")
-    size, seconds = found["documents"][-1], found["steps"]["query"]["seconds"][-1]
-    documents = round(size * PATIENCE / seconds, -5)
+    size = found["documents"][-1]
+    seconds = {name: found["steps"][name]["seconds"][-1] for name in ("query", "query_sq8")}
+    most = {name: round(size * PATIENCE / s, -5) for name, s in seconds.items()}
     return (
-        f"With {duration(seconds)} for {size:,} documents, one core answers a hybrid query within {duration(PATIENCE)} "
-        f"up to about **{documents:,.0f} documents**, {MEMORY * documents / 1e9:.1f} GB of vectors and postings."
+        f"With {duration(seconds['query'])} for {size:,} documents, one core answers a hybrid query within "
+        f"{duration(PATIENCE)} up to about **{most['query']:,.0f} documents**, {MEMORY * most['query'] / 1e9:.1f} GB "
+        f"of vectors and postings. With `--dense-index sq8` a query takes {duration(seconds['query_sq8'])}, and the "
+        f"limit is about **{most['query_sq8']:,.0f} documents**."
     )
 
 
@@ -79,7 +84,7 @@ def room() -> str:
     found = record("growth")
     sizes = found["documents"]
     lines = [row("", *(f"{n:,}" for n in sizes)), "|:--|" + "--:|" * len(sizes)]
-    for name in ("index", "postings"):
+    for name in ("index", "postings", "codes"):
         each = [amount(b / n) for b, n in zip(found["steps"][name]["bytes"], sizes, strict=True)]
         lines.append(row(f"{WORDS[name]}: bytes a document", *each))
     for name in ("index", "postings", "query"):

@@ -1,4 +1,4 @@
-"""Compiled loops over impacts. Needs numba, which is optional; import it inside functions only.
+"""Compiled loops over impacts and codes. Needs numba, which is optional; import it inside functions only.
 
 A window is a run of rows whose postings are contiguous, sorted by term and then by row. An accumulator contains one
 query's sums over one window and fits a processor's cache, which makes adding to it fast.
@@ -292,3 +292,18 @@ def inner_products(indptr, terms, impacts, rows, table, out):  # type: ignore[no
         for j in range(len(some_terms)):
             total += table[some_terms[j]] * np.int64(some_impacts[j])
         out[i] = total
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def code_products(codes, weights, constants, found):  # type: ignore[no-untyped-def]
+    """``found`` (q, n): products of (q, d) float32 ``weights`` with (n, d) uint8 ``codes``, plus ``constants`` (q,).
+
+    Reads each code once, as it is: numpy would write a float32 copy of four times the size.
+    """
+    for i in range(len(codes)):
+        code = codes[i]
+        for q in range(len(weights)):
+            weight, total = weights[q], np.float32(0.0)
+            for j in range(len(code)):
+                total += weight[j] * np.float32(code[j])
+            found[q, i] = total + constants[q]

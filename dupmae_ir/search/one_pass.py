@@ -1,10 +1,10 @@
 """Exact top-k search by one pass over all documents (DupMAE, Eq. 12), for indexes with postings.
 
 A deep list of one part contains few of the other part's documents, so :mod:`dupmae_ir.search.certified_topk` scores
-several times k documents exactly. With flat vectors and postings it is cheaper to score *all* documents: window by
-window, a matrix product gives the dense scores of all queries, the postings add their impacts, and documents that can
-be among the k best are kept. These sums are float32 with a known error bound. Documents within that bound of the k-th
-are scored again exactly: integers for impacts, float64 for vectors.
+several times k documents exactly. With postings it is cheaper to score *all* documents: window by window, a product
+with the vectors, or with their ``sq8`` codes, gives the dense scores of all queries, the postings add their impacts,
+and documents that can be among the k best are kept. These sums are float32 with a known error bound. Documents within
+that bound of the k-th are scored again exactly: integers for impacts, float64 for vectors.
 
 A document that was not kept has a score below the k-th, so every list is certified.
 
@@ -16,6 +16,7 @@ For impacts alone the lists of the postings are exact as they are (:func:`summed
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,12 +28,10 @@ from dupmae_ir.search.impact import ImpactPart
 from dupmae_ir.search.ordering import best_positions
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.postings import Others, PostingsSearcher
+    from dupmae_ir.index.postings import PostingsSearcher
 
 MOST_HITS = 1 << 14
 """Deeper lists are left to certified_topk: the memory for kept documents grows with the depth."""
-_BLOCK = 512
-"""Documents multiplied per step. Rows are not aligned in the file, so numpy copies them; the copy stays in a cache."""
 
 
 def scanned_top(
@@ -53,31 +52,13 @@ def scanned_top(
     unit = weights[1] / impact.unit
     slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
     wanted = min(k + any(e is not None for e in excluded), dense.documents)
-    products = _products(np.float32(weights[0]) * dense.vectors, dense.dense.vectors)
+    products = partial(dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors))
     with blas_threads(threads):
         kept = postings.best_sums(impact.terms(), products, unit, slacks, wanted, threads, dense.allowed)
     return [
         None if found is None else _rescored(dense, impact, query, found, weights, ranks, k, excluded[query])
         for query, found in enumerate(kept)
     ]
-
-
-def _products(weighted: np.ndarray, vectors: np.ndarray) -> Others:
-    """(q, d) weighted queries, (n, d) documents -> function of m rows (a slice or numbers): their (q, m) float32."""
-    queries = np.ascontiguousarray(weighted)
-
-    def products(rows: slice | np.ndarray) -> np.ndarray:
-        some = vectors[rows] if isinstance(rows, slice) else rows
-        found = np.empty((len(queries), len(some)), np.float32)
-        for start in range(0, len(some), _BLOCK):
-            block = some[start : start + _BLOCK]
-            # For few queries, documents as the long side is half again as fast as the other way round.
-            found[:, start : start + len(block)] = (
-                (block if isinstance(rows, slice) else vectors[block]) @ queries.T
-            ).T
-        return found
-
-    return products
 
 
 def _rescored(
@@ -128,9 +109,9 @@ def summed_top(
 
 
 def _slack(dense: DensePart, impact: ImpactPart, query: int, weights: tuple[float, float], unit: float) -> float:
-    """Upper bound on the error of a float32 sum: the rounding of the product, plus a few units in the last place of
-    the largest intermediate value."""
+    """Upper bound on the error of a float32 sum: that of the product, plus a few units in the last place of the largest
+    intermediate value."""
     length = float(np.linalg.norm(dense.vectors[query].astype(np.float64)))
     largest = weights[0] * length * dense.dense.longest
     largest += unit * 255.0 * float(impact.impact_queries[query].impacts.sum())
-    return 2 * (weights[0] * dense.noise(query) + 2.0**-22 * largest)
+    return 2 * (weights[0] * dense.error(query) + 2.0**-22 * largest)

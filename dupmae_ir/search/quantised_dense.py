@@ -5,8 +5,9 @@
     <q, x> = <q, decoded(x)> + <q, x - decoded(x)>  <=  score of the code + |q| max |x - decoded(x)|
 
 An unseen document's code scores no more than the last one returned, so ``sq8`` lists are as exact as the flat
-index's. ``ivf-sq8`` and ``hnsw-sq8`` search a part of the collection: their bound is infinite, and their lists are not
-certified unless every document was scanned.
+index's. With postings, :mod:`~dupmae_ir.search.one_pass` multiplies the codes and allows for the same error.
+``ivf-sq8`` and ``hnsw-sq8`` search a part of the collection: their bound is infinite, and their lists are not certified
+unless every document was scanned.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dupmae_ir.device import faiss_threads
+from dupmae_ir.index.compiling import pays
 from dupmae_ir.index.config import FLAT
 from dupmae_ir.index.dense_kinds import DenseKind, open_kind, search_effort
 from dupmae_ir.index.row_set import RowSet
@@ -27,6 +29,7 @@ from dupmae_ir.search.dense import (
     DensePart,
     FlatOnDemand,
     best_products,
+    multiplied,
     open_flat,
     selected,
     selector,
@@ -39,6 +42,8 @@ LOOKAHEAD = 2
 """A pass over the codes keeps this many times the requested rows, so that going deeper once needs no second pass."""
 _BLOCK = 32768
 """Rows decoded per step; smaller blocks spend their time on selecting the best of each block."""
+_FEW = 12
+"""At most this many queries are multiplied with the codes as they are; more, as a product with float32 copies."""
 
 
 def open_dense(folder: IndexFolder, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
@@ -66,6 +71,9 @@ class QuantisedIndex(DenseIndex):
         super().__init__(index, vectors)
         self.error = error
         least, span = faiss.vector_to_array(index.sq.trained).astype(np.float64).reshape(2, -1)
+        # Decoded, a code c is least + (c + 1/2) step.
+        self.step = span / 255
+        self.middle = least + self.step / 2
         # An upper bound on the norm of any decoded vector and of the intermediate values that rounding is relative to.
         self.longest = float(np.linalg.norm(np.abs(least) + 1.01 * np.abs(span)))
 
@@ -75,7 +83,9 @@ class QuantisedIndex(DenseIndex):
         import faiss
 
         size = len(self.vectors) * self.vectors.shape[1]
-        return faiss.rev_swig_ptr(self.index.codes.data(), size).reshape(self.vectors.shape)
+        codes = faiss.rev_swig_ptr(self.index.codes.data(), size).reshape(self.vectors.shape)
+        codes.flags.writeable = False
+        return codes
 
     def _part(self, vectors: np.ndarray, threads: int, allowed: RowSet | None) -> DensePart:
         return QuantisedPart(self, vectors, threads, allowed)
@@ -99,6 +109,27 @@ class QuantisedPart(DensePart):
                 scores, rows = self._scan(self.vectors[missing], min(LOOKAHEAD * wanted, self.documents))
             self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(missing)})
         return [self._first(query, wanted) for query in queries]
+
+    def products(self, queries: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+        """As :meth:`DensePart.products`, by the codes of the rows."""
+        # <q, decoded> = <q, middle> + <q step, code>
+        constants = (queries @ self.dense.middle).astype(np.float32)
+        weights = (queries * self.dense.step).astype(np.float32)
+        codes = self.dense.codes
+        if len(queries) > _FEW or not pays(len(queries) * codes.size):
+            return multiplied(weights, codes, rows) + constants[:, None]
+        from dupmae_ir.index import kernels
+
+        chosen = codes[rows]
+        chosen.flags.writeable = False  # as the mapped codes: one compiled signature
+        found = np.empty((len(queries), len(chosen)), np.float32)
+        kernels.code_products(chosen, weights, constants, found)
+        return found
+
+    def error(self, query: int) -> float:
+        """As :meth:`DensePart.error`, with the quantisation error."""
+        # The noise once for the sum, once for decoding in another order than when the error was measured.
+        return float(np.linalg.norm(self.vectors[query].astype(np.float64))) * self.dense.error + 2 * self.noise(query)
 
     def _scan(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
         """(q, wanted) scores of codes and rows, best first: by faiss's scan, or by a product of decoded blocks."""
@@ -124,12 +155,7 @@ class QuantisedPart(DensePart):
         rows, scores = self._seen[query]
         if wanted == self.documents:
             return Candidates(rows[:wanted], -np.inf, True)
-        length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
-        noise = 2 * self.noise(
-            query
-        )  # once for the sum, once for decoding in another order than when the error was measured
-        bound = float(scores[wanted - 1]) + length * self.dense.error + noise
-        return Candidates(rows[:wanted], bound, False)
+        return Candidates(rows[:wanted], float(scores[wanted - 1]) + self.error(query), False)
 
 
 class ApproximateIndex(DenseIndex):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,13 +11,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dupmae_ir.index import dense_kinds
 from dupmae_ir.index import postings as postings_module
 from dupmae_ir.index.forward import Forward
 from dupmae_ir.index.postings import PostingsSearcher, folder_of, write_postings
+from dupmae_ir.search import quantised_dense
 from dupmae_ir.search.certified_topk import Weighted, exact_top
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.impact import ImpactIndex, ImpactQuery
 from dupmae_ir.search.one_pass import scanned_top
+from dupmae_ir.search.quantised_dense import QuantisedIndex
 
 TERMS = [f"t{i}" for i in range(40)]
 SCALE = 9.0
@@ -56,6 +60,14 @@ class Made:
         self.queries = queries
         self.allowed: np.ndarray | None = None
 
+    def quantise(self) -> None:
+        """Search the codes of the vectors, in one byte a dimension."""
+        file = io.BytesIO()
+        vectors = self.dense.dense.vectors
+        error = dense_kinds._write_sq8(vectors, file)
+        codes = faiss.deserialize_index(np.frombuffer(file.getvalue(), np.uint8))
+        self.dense = QuantisedIndex(codes, vectors, error).queries(self.dense.vectors)
+
     def restrict(self, allowed: np.ndarray) -> None:
         self.allowed = allowed
         self.impact = self.impact.index.queries(self.impact.impact_queries, 2, False, allowed)
@@ -85,6 +97,33 @@ def test_the_lists_are_the_certified_ones(tmp_path, seed, n, window, k, loops, m
     monkeypatch.setattr(postings_module, "pays", lambda _: loops)
     made = Made(tmp_path, seed, n, window)
     same(made.scanned(k), made.certified(k))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("queries", [2, 15])
+@pytest.mark.parametrize("k", [1, 10, 400])
+@pytest.mark.parametrize("loops", [True, False])
+def test_codes_give_the_same_lists_as_vectors(tmp_path, seed, queries, k, loops, monkeypatch):
+    """Two queries are multiplied by a compiled loop, fifteen as a product."""
+    for module in (postings_module, quantised_dense):
+        monkeypatch.setattr(module, "pays", lambda _: loops)
+    made = Made(tmp_path, seed, 900, 256, queries=queries)
+    expected = made.certified(k, (2.0, 1.0))
+    made.quantise()
+    same(made.scanned(k, (2.0, 1.0)), expected)
+    made.restrict(np.random.default_rng(seed).random(900) < 0.5)
+    same(made.scanned(k), made.certified(k))
+
+
+@pytest.mark.parametrize("queries", [2, 15])
+def test_products_with_codes_differ_from_exact_ones_by_less_than_their_error(tmp_path, queries):
+    made = Made(tmp_path, 7, 900, 256, queries=queries)
+    made.quantise()
+    exact = made.dense.vectors.astype(np.float64) @ made.dense.dense.vectors.T.astype(np.float64)
+    apart = np.abs(made.dense.products(made.dense.vectors, slice(100, 800)) - exact[:, 100:800]).max(axis=1)
+    errors = np.array([made.dense.error(q) for q in range(queries)])
+    assert (apart < errors).all()
+    assert (apart > errors / 100).all()  # a code is not a vector
 
 
 @pytest.mark.parametrize("weights", [(0.25, 1.0), (1.0, 0.01), (300.0, 1e-4)])
