@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 
@@ -42,15 +42,27 @@ def asked(
     compute: Compute[str, int, int] | None = None,
 ) -> list[Future[int]]:
     """A call computes; these are made meanwhile, in this order."""
-    pool = ThreadPoolExecutor(len(asks) + 1)
-    first = pool.submit(joined, compute or slow, "a", 1)
+    first = in_thread(joined, compute or slow, "a", 1)
     assert slow.started.wait(WAIT)
     others = []
     for number, (kind, ask) in enumerate(asks, start=1):
-        others.append(pool.submit(joined, compute or slow, kind, ask))
+        others.append(in_thread(joined, compute or slow, kind, ask))
         reached(lambda: len(joined._waiting) >= number)  # noqa: B023 # called before the next one
-    pool.shutdown(wait=False)
     return [first, *others]
+
+
+def in_thread(call: Callable[..., int], *arguments: object) -> Future[int]:
+    """The result of a call in a thread, which Python does not wait for at its end: a call that hangs fails one test."""
+    future = Future[int]()
+
+    def run() -> None:
+        try:
+            future.set_result(call(*arguments))
+        except BaseException as e:  # as an executor does
+            future.set_exception(e)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def reached(condition: Callable[[], bool]) -> None:
@@ -90,8 +102,7 @@ def test_no_more_than_the_most_are_computed_together(monkeypatch: pytest.MonkeyP
 def test_as_many_threads_compute_as_there_are_places() -> None:
     slow = Slow()
     joined = Joined[str, int, int](2)
-    pool = ThreadPoolExecutor(1)
-    first = pool.submit(joined, slow, "a", 1)
+    first = in_thread(joined, slow, "a", 1)
     assert slow.started.wait(WAIT)
     assert joined(slow, "a", 2) == 4  # while the first one waits
     slow.go.set()
