@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -71,7 +72,11 @@ class Claim:
 
     @property
     def reached(self) -> bool:
-        return self.figure >= self.goal if self.sense == ">=" else self.figure <= self.goal
+        return self.reached_by(self.figure)
+
+    def reached_by(self, figure: float) -> bool:
+        """Whether a figure would reach the goal."""
+        return figure >= self.goal if self.sense == ">=" else figure <= self.goal
 
 
 def arguments(doc: str | None, repeats: int = 5) -> argparse.ArgumentParser:
@@ -209,9 +214,12 @@ def claims_table(claims: Sequence[Claim]) -> str:
 
 
 def figure(claim: Claim) -> str:
-    """Three significant digits and the unit."""
+    """Three significant digits, or as many as it takes to be on the right side of the goal, and the unit."""
     value = claim.figure
-    return f"{value:.0f}{claim.unit}" if abs(value) >= 100 else f"{value:.3g}{claim.unit}"
+    if abs(value) >= 100:
+        return f"{value:.0f}{claim.unit}"
+    written = (f"{value:.{digits}g}" for digits in itertools.count(3))
+    return next(text for text in written if claim.reached_by(float(text)) == claim.reached) + claim.unit
 
 
 def bars(title: str, unit: str, values: Mapping[str, float], ours: Sequence[str] = ()) -> Callable[[Path], None]:
@@ -273,7 +281,7 @@ def curves(
 
     def draw(path: Path) -> None:
         plt = _pyplot()
-        fig, ax = plt.subplots(figsize=(7, 4.4))
+        fig, ax = plt.subplots(figsize=(8.6, 4.4))
         for name, (xs, ys) in series.items():
             ax.plot(xs, ys, marker="o", markersize=4, label=name)
         if log if log_x is None else log_x:
@@ -284,7 +292,7 @@ def curves(
         ax.set_ylabel(y)
         ax.set_title(title, fontsize=10)
         ax.grid(alpha=0.3)
-        ax.legend(fontsize=8, frameon=False)
+        ax.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
         _finish(plt, fig, ax, path)
 
     return draw
