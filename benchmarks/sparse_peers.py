@@ -127,13 +127,21 @@ class Bmp:
         return np.array([int(name) for name in answer[0]], np.int64), np.array(answer[1], np.float64)
 
 
+def sums(index: IndexFolder) -> Iterator[np.ndarray]:
+    """The sum of the impacts of every document, some documents at a time."""
+    forward = index.forward
+    for first in range(0, index.documents, CHUNK):
+        starts = np.asarray(forward.indptr[first : first + CHUNK + 1])
+        up_to = np.cumsum(forward.impacts[starts[0] : starts[-1]], dtype=np.int64)
+        yield np.diff(np.concatenate(([0], up_to))[starts - starts[0]])
+
+
 def write_pisa(index: IndexFolder, folder: Path) -> None:
     """The collection in PISA's binary format: uint32 runs of rows and impacts, terms in the order of their names."""
     from pyterrier_pisa import _pisathon
 
     forward, rows = index.forward, index.documents
-    by_row = sp.csr_matrix((forward.impacts, forward.terms, forward.indptr), (rows, len(index.terms)))
-    by_term = by_row.tocsc()
+    by_term = sp.csr_matrix((forward.impacts, forward.terms, forward.indptr), (rows, len(index.terms))).tocsc()
     used = np.flatnonzero(np.diff(by_term.indptr))
     names = [index.terms[t] for t in used]
     order = sorted(range(len(names)), key=lambda i: names[i].encode())
@@ -144,8 +152,8 @@ def write_pisa(index: IndexFolder, folder: Path) -> None:
             count = np.array([part.stop - part.start], np.uint32).tobytes()
             docs.write(count + by_term.indices[part].astype(np.uint32).tobytes())
             freqs.write(count + by_term.data[part].astype(np.uint32).tobytes())
-    sums = np.asarray(by_row.sum(axis=1, dtype=np.int64)).ravel()
-    (folder / "inv.sizes").write_bytes(np.concatenate(([rows], sums)).astype(np.uint32).tobytes())
+    sizes = np.concatenate(([rows], *sums(index))).astype(np.uint32)
+    (folder / "inv.sizes").write_bytes(sizes.tobytes())
     (folder / "fwd.documents").write_text("".join(f"{row}\n" for row in range(rows)), encoding="utf-8")
     (folder / "fwd.terms").write_text("".join(f"{names[place]}\n" for place in order), encoding="utf-8")
     for kind, lexicon in (("documents", "doclex"), ("terms", "termlex")):
