@@ -255,7 +255,7 @@ def grouped_bars(
                 places = [group + (number - (len(series) - 1) / 2) * 0.8 / len(series) for group in range(len(values))]
                 colour = "#1b6ca8" if name == ours else next(others)
                 found = ax.bar(places, list(values.values()), 0.8 / len(series), label=name, color=colour)
-                ax.bar_label(found, fmt=lambda v: f"{v:.2g}", fontsize=6)
+                ax.bar_label(found, fmt=lambda v: f"{v:.2g}" if v < 100 else f"{v:.0f}", fontsize=6)
             ax.set_xticks(range(len(values)), list(values), fontsize=8)
             ax.set_yscale("log")
             ax.set_title(panel, fontsize=9)
