@@ -200,6 +200,8 @@ def find_jar() -> Path:
 
 
 _lock = threading.Lock()
+_reflecting = threading.RLock()
+"""Held while pyjnius looks a class up: with Python 3.12, two threads that do so for the first time crash the JVM."""
 _java: Java | None = None
 _heap: str | None = None
 _loggers: list[Any] = []
@@ -388,7 +390,8 @@ def autoclass(name: str) -> Any:
     start_jvm()
     import jnius
 
-    return jnius.autoclass(name)
+    with _reflecting:
+        return jnius.autoclass(name)
 
 
 def own_class(name: str) -> Any | None:
@@ -397,7 +400,7 @@ def own_class(name: str) -> Any | None:
     import jnius
 
     try:
-        return jnius.autoclass(name)
+        return autoclass(name)
     except jnius.JavaException:
         return None
 
