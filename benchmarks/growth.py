@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import harness
@@ -42,6 +42,7 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Query
 
 QUERIES = 40
+TOPICS = [Query(str(q), str(q)) for q in range(QUERIES)]
 
 
 def index(work: Path, documents: int) -> dict[str, float]:
@@ -69,32 +70,31 @@ def search(work: Path, documents: int) -> dict[str, float]:
     """Open the index and search."""
     opened = IndexFolder.open(work / str(documents))
     encoder = hybrid.queries(opened, QUERIES)
-    topics = [Query(str(q), str(q)) for q in range(QUERIES)]
     started = time.process_time()
     searcher = Searcher(IndexFolder.open(work / str(documents)), encoder).with_settings(engine="postings", threads=1)
     searcher.search("0")
     first = time.process_time() - started
-    query, best = one_by_one(searcher, topics)
-    together = list(searcher.answers(topics, 1000))  # loads what a batch needs
+    query, best = one_by_one(searcher)
+    together = list(searcher.answers(TOPICS, 1000))  # loads what a batch needs
     started = time.process_time()
-    together = list(searcher.answers(topics, 1000))
+    together = list(searcher.answers(TOPICS, 1000))
     batch = (time.process_time() - started) / QUERIES
     assert all(answer.report is not None and answer.report.exact for answer in together)
     assert [list(answer.hits[:10]) for answer in together] == best
     return {"open": first, "query": query, "topics": batch}
 
 
-def one_by_one(searcher: Searcher, topics: Sequence[Query]) -> tuple[float, list[list[Hit]]]:
+def one_by_one(searcher: Searcher) -> tuple[float, list[list[Hit]]]:
     """The median of a query's processor seconds, and the ten best of each."""
     each, best = list[float](), list[list[Hit]]()
-    for topic in [*topics, *topics]:
+    for topic in [*TOPICS, *TOPICS]:
         started = time.process_time()
         answer = next(searcher.answers([topic], 10))
         each.append(time.process_time() - started)
         assert answer.report is not None
         assert answer.report.exact
         best.append(list(answer.hits))
-    return statistics.median(each), best[: len(topics)]
+    return statistics.median(each), best[: QUERIES]
 
 
 def codes(work: Path, documents: int) -> dict[str, float]:
@@ -108,12 +108,11 @@ def codes(work: Path, documents: int) -> dict[str, float]:
 def by_codes(work: Path, documents: int) -> dict[str, float]:
     """Queries one by one, by sq8."""
     opened = IndexFolder.open(work / str(documents))
-    topics = [Query(str(q), str(q)) for q in range(QUERIES)]
     flat = Searcher(opened, hybrid.queries(opened, QUERIES)).with_settings(engine="postings", threads=1)
     small = flat.with_settings(dense_index="sq8")
     small.search("0")
-    seconds, best = one_by_one(small, topics)
-    assert best == one_by_one(flat, topics)[1]
+    seconds, best = one_by_one(small)
+    assert best == one_by_one(flat)[1]
     return {"seconds": seconds}
 
 

@@ -146,8 +146,11 @@ class DensePart:
         """Upper bound on the error of a float32 inner product of d terms, summed in any order:
         d units in the last place of |q| |v| (Higham, Accuracy and Stability, section 3.1), plus a margin of 8.
         """
-        length = float(np.linalg.norm(self.vectors[query].astype(np.float64)))
-        return (self.vectors.shape[1] + 8) * 2.0**-24 * length * self.dense.longest
+        return (self.vectors.shape[1] + 8) * 2.0**-24 * self.length(query) * self.dense.longest
+
+    def length(self, query: int) -> float:
+        """The Euclidean norm of a query."""
+        return float(np.linalg.norm(self.vectors[query].astype(np.float64)))
 
 
 @contextmanager

@@ -111,7 +111,6 @@ def summed_top(
 def _slack(dense: DensePart, impact: ImpactPart, query: int, weights: tuple[float, float], unit: float) -> float:
     """Upper bound on the error of a float32 sum: that of the product, plus a few units in the last place of the largest
     intermediate value."""
-    length = float(np.linalg.norm(dense.vectors[query].astype(np.float64)))
-    largest = weights[0] * length * dense.dense.longest
+    largest = weights[0] * dense.length(query) * dense.dense.longest
     largest += unit * 255.0 * float(impact.impact_queries[query].impacts.sum())
     return 2 * (weights[0] * dense.error(query) + 2.0**-22 * largest)

@@ -129,7 +129,7 @@ class QuantisedPart(DensePart):
     def error(self, query: int) -> float:
         """As :meth:`DensePart.error`, with the quantisation error."""
         # The noise once for the sum, once for decoding in another order than when the error was measured.
-        return float(np.linalg.norm(self.vectors[query].astype(np.float64))) * self.dense.error + 2 * self.noise(query)
+        return self.length(query) * self.dense.error + 2 * self.noise(query)
 
     def _scan(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
         """(q, wanted) scores of codes and rows, best first: by faiss's scan, or by a product of decoded blocks."""

@@ -173,7 +173,7 @@ class Ranker:
         settings, hits, folder = self.settings, self.request.hits, self.index.folder
         if impact is None or settings.backend or self.index.engine(settings)[0] != "postings" or settings.max_depth:
             return None
-        if dense is not None and (settings.dense_index not in ("flat", "sq8") or hits > MOST_HITS):
+        if dense is not None and (hits > MOST_HITS or not self.index.dense(settings).certifies):
             return None
         if isinstance(impact, SegmentedPart):
             assert not isinstance(dense, DensePart)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
 
+import faiss
 import numpy as np
 
+from dupmae_ir.index import dense_kinds
 from dupmae_ir.index.row_set import RowSet
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.impact import ImpactIndex, ImpactQuery
+from dupmae_ir.search.quantised_dense import QuantisedIndex
+
+
+def sq8(vectors: np.ndarray) -> QuantisedIndex:
+    """The sq8 index of (n, d) float32 vectors, in memory."""
+    file = io.BytesIO()
+    error = dense_kinds._write_sq8(vectors, file)
+    return QuantisedIndex(faiss.deserialize_index(np.frombuffer(file.getvalue(), np.uint8)), vectors, error)
 
 
 class NumpyFlat:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +9,8 @@ import faiss
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from search_fakes import sq8
 
-from dupmae_ir.index import dense_kinds
 from dupmae_ir.index import postings as postings_module
 from dupmae_ir.index.forward import Forward
 from dupmae_ir.index.postings import PostingsSearcher, folder_of, write_postings
@@ -20,7 +19,6 @@ from dupmae_ir.search.certified_topk import Weighted, exact_top
 from dupmae_ir.search.dense import DenseIndex
 from dupmae_ir.search.impact import ImpactIndex, ImpactQuery
 from dupmae_ir.search.one_pass import scanned_top
-from dupmae_ir.search.quantised_dense import QuantisedIndex
 
 TERMS = [f"t{i}" for i in range(40)]
 SCALE = 9.0
@@ -62,11 +60,7 @@ class Made:
 
     def quantise(self) -> None:
         """Search the codes of the vectors, in one byte a dimension."""
-        file = io.BytesIO()
-        vectors = self.dense.dense.vectors
-        error = dense_kinds._write_sq8(vectors, file)
-        codes = faiss.deserialize_index(np.frombuffer(file.getvalue(), np.uint8))
-        self.dense = QuantisedIndex(codes, vectors, error).queries(self.dense.vectors)
+        self.dense = sq8(self.dense.dense.vectors).queries(self.dense.vectors)
 
     def restrict(self, allowed: np.ndarray) -> None:
         self.allowed = allowed

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
-from search_fakes import World
+from search_fakes import World, sq8
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index import dense_kinds
@@ -33,12 +32,6 @@ def threads() -> Iterator[None]:
     faiss.omp_set_num_threads(1)
     yield
     faiss.omp_set_num_threads(before)
-
-
-def sq8(vectors: np.ndarray) -> QuantisedIndex:
-    file = io.BytesIO()
-    error = dense_kinds._write_sq8(vectors, file)
-    return QuantisedIndex(faiss.deserialize_index(np.frombuffer(file.getvalue(), np.uint8)), vectors, error)
 
 
 def flat(x: np.ndarray) -> faiss.IndexFlatIP:
