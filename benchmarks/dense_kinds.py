@@ -23,13 +23,13 @@ from typing import Any
 import harness
 import numpy as np
 
-from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.config import KINDS
-from dupmae_ir.index.dense_kinds import build_kind, open_kind
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.search.certified_topk import Outcome, exact_top, first_depth
-from dupmae_ir.search.dense import DenseIndex
-from dupmae_ir.search.quantised_dense import ApproximateIndex, open_dense
+from dupmae_ir.index.format.dense_kinds import build_kind, open_kind
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.search.candidates.dense import DenseIndex
+from dupmae_ir.search.candidates.quantised_dense import ApproximateIndex, open_dense
+from dupmae_ir.search.exact.certified_topk import Outcome, exact_top, first_depth
 
 NPROBE = (1, 2, 4, 8, 16, 32, 64)
 EF = (16, 32, 64, 128, 256, 512)

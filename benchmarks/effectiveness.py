@@ -92,10 +92,10 @@ def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | Non
     """Compare every hybrid list with Eq. 12 over all documents, in float64, from the stored vectors and impacts."""
     import scipy.sparse as sp
 
-    from dupmae_ir.index.folder import IndexFolder
-    from dupmae_ir.index.quantisation import quantise
+    from dupmae_ir.index.format.folder import IndexFolder
+    from dupmae_ir.index.format.quantisation import quantise
     from dupmae_ir.io.topics import read_topics
-    from dupmae_ir.search.query_encoder import load_query_encoder
+    from dupmae_ir.search.query.encoder import load_query_encoder
 
     opened = IndexFolder.open(folder / "index")
     encoder = load_query_encoder(opened, model, "auto", dtype, None)

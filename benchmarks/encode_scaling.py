@@ -26,7 +26,7 @@ from pathlib import Path
 import harness
 import passages
 
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format.folder import IndexFolder
 
 BATCH = 10_000
 

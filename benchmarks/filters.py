@@ -21,11 +21,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.console import table
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings
-from dupmae_ir.index.row_set import RowSet
-from dupmae_ir.search.dense import DenseIndex
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.row_set import RowSet
+from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.search.candidates.dense import DenseIndex
 
 SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 1.0)
 DIM, TERMS, LENGTH, HITS, BATCH = 128, 20_000, 60, 10, 5_000

@@ -35,9 +35,9 @@ from pathlib import Path
 import harness
 import hybrid
 
-from dupmae_ir.index.dense_kinds import build_kind
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings, folder_of
+from dupmae_ir.index.format.dense_kinds import build_kind
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.postings.postings import export_postings, folder_of
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Query
 
@@ -71,7 +71,9 @@ def search(work: Path, documents: int) -> dict[str, float]:
     opened = IndexFolder.open(work / str(documents))
     encoder = hybrid.queries(opened, QUERIES)
     started = time.process_time()
-    searcher = Searcher(IndexFolder.open(work / str(documents)), encoder).with_settings(engine="postings", threads=1)
+    searcher = Searcher(IndexFolder.open(work / str(documents)), encoder).with_settings(
+        impact_search="postings", threads=1
+    )
     searcher.search("0")
     first = time.process_time() - started
     query, best = one_by_one(searcher)
@@ -94,7 +96,7 @@ def one_by_one(searcher: Searcher) -> tuple[float, list[list[Hit]]]:
         assert answer.report is not None
         assert answer.report.exact
         best.append(list(answer.hits))
-    return statistics.median(each), best[: QUERIES]
+    return statistics.median(each), best[:QUERIES]
 
 
 def codes(work: Path, documents: int) -> dict[str, float]:
@@ -108,7 +110,7 @@ def codes(work: Path, documents: int) -> dict[str, float]:
 def by_codes(work: Path, documents: int) -> dict[str, float]:
     """Queries one by one, by sq8."""
     opened = IndexFolder.open(work / str(documents))
-    flat = Searcher(opened, hybrid.queries(opened, QUERIES)).with_settings(engine="postings", threads=1)
+    flat = Searcher(opened, hybrid.queries(opened, QUERIES)).with_settings(impact_search="postings", threads=1)
     small = flat.with_settings(dense_index="sq8")
     small.search("0")
     seconds, best = one_by_one(small)

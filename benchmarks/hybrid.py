@@ -8,7 +8,7 @@ The collection is that of benchmarks/impact_engine.py with a dense vector beside
 impacts of every document: 384 random projections of its impacts plus noise of the same size, so that the parts agree
 about as much as for a real model. Queries are encoded in advance, so the figures include no encoder.
 
-  hybrid, dense, impact   Searcher.search with --engine postings, certified exact
+  hybrid, dense, impact   Searcher.search with --impact-search postings, certified exact
   hybrid, arrays          Searcher.answers, whose hits are left as arrays of rows and scores
   hybrid, Lucene          the same with the default engine
   pyserini                FaissSearcher.batch_search, LuceneImpactSearcher.batch_search (integers divided by the squared
@@ -32,10 +32,10 @@ import impact_engine
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings, folder_of
-from dupmae_ir.search.ordering import best_positions
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.postings.postings import export_postings, folder_of
+from dupmae_ir.search.exact.ordering import best_positions
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import EncoderSettings, Query, Representation
 
@@ -183,8 +183,8 @@ def main() -> None:
         encoder = queries(index, args.queries)
         topics = [Query(str(q), str(q)) for q in range(args.queries)]
         fast = Searcher(index, encoder)
-        fast = fast.with_settings(threads=args.threads, engine="postings")
-        lucene = fast.with_settings(engine="lucene")
+        fast = fast.with_settings(threads=args.threads, impact_search="postings")
+        lucene = fast.with_settings(impact_search="lucene")
         gate = check(fast, encoder, topics)
         print(gate, flush=True)
         modes = ("hybrid", "dense", "impact")

@@ -28,9 +28,9 @@ import scipy.sparse as sp
 from harness import Claim, arguments, curves, fitted_exponent, in_turns, middle, report, speedup
 
 from dupmae_ir import pyserini
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings, folder_of
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.postings.postings import export_postings, folder_of
 
 VOCABULARY, TOPICS, TOPIC_TERMS = 28_000, 2_000, 300
 BATCH = 5_000

@@ -41,10 +41,10 @@ from harness import Claim, arguments, both_times, grouped_bars, middle, report, 
 from impact_engine import Collection, opened
 from sparse_peers import Engine, Weights, engines, rounded_to, size_of
 
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings, folder_of
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.postings.postings import export_postings, folder_of
 from dupmae_ir.io.topics import read_topics
-from dupmae_ir.search.query_encoder import QueryEncodings, load_query_encoder
+from dupmae_ir.search.query.encoder import QueryEncodings, load_query_encoder
 
 PEERS = ("bmp", "pisa", "pisa-bmw", "seismic")
 HIGHEST = 255
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--build", action="store_true", help="build the indexes and stop")
     parser.add_argument("--work", default=str(Path(tempfile.gettempdir()) / "impact-engine"), metavar="FOLDER")
     args = parser.parse_args()
-    importlib.import_module("dupmae_ir.index.kernels")
+    importlib.import_module("dupmae_ir.index.postings.kernels")
     if args.index and not args.topics:
         parser.error("--index needs --topics: topic files")
     found = contests(args, Path(args.work))

@@ -32,8 +32,8 @@ import scipy.sparse as sp
 from harness import Claim, arguments, bars, in_turns, middle, report, speedup
 
 from dupmae_ir import pyserini
-from dupmae_ir.index import lucene
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.lucene import impacts as lucene
 
 VOCABULARY = 28_000
 DRAWN = 218

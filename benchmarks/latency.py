@@ -40,12 +40,11 @@ from dupmae_ir.collections.stdlib.documentation import stdlib_documents
 from dupmae_ir.collections.stdlib.queries import load_queries
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
-from dupmae_ir.index import kernels  # noqa: F401 # loaded before anything is timed, as in any process that goes on
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.dense_kinds import build_kind, built
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.dense_kinds import build_kind, built
+from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
-from dupmae_ir.search.query_encoder import QueryEncodings
+from dupmae_ir.search.query.encoder import QueryEncodings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Query
 
@@ -174,7 +173,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     texts = [query.text for query in load_queries()][: args.queries]
     index = opened(args.work, args.documents)
-    searcher = Searcher.open(index, engine="postings", threads=args.threads)
+    searcher = Searcher.open(index, impact_search="postings", threads=args.threads)
     codes = searcher.with_settings(dense_index="sq8")
     with passages.model_folder("minilm") as model:
         peer = Peer(index, model, searcher, texts)

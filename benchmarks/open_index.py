@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.changes.builder import IndexBuilder
 
 ROOT = Path(__file__).resolve().parents[1]
 DIM, TERMS, IMPACTS = 384, 30522, 100
@@ -31,7 +31,7 @@ CHILD = """
 import sys, time
 import numpy, scipy.sparse
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.types import EncoderSettings, Representation
 class Fake:
     name, digest, dim, settings = "fake", "0", 384, EncoderSettings()
@@ -43,7 +43,7 @@ began = time.perf_counter()
 folder = IndexFolder.open(sys.argv[1]); folder.vectors; folder.forward
 opened = time.perf_counter() - began
 began = time.perf_counter()
-assert len(Searcher.open(sys.argv[1], Fake(), engine="lucene").search("q")) == 10
+assert len(Searcher.open(sys.argv[1], Fake(), impact_search="lucene").search("q")) == 10
 print(opened, time.perf_counter() - began)
 """
 

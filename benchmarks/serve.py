@@ -52,7 +52,7 @@ from pydantic import BaseModel
 from dupmae_ir import Searcher
 from dupmae_ir.types import Query
 app, searcher = FastAPI(), Searcher.open(
-    sys.argv[1], engine="auto", threads=int(sys.argv[3]), dtype=sys.argv[4] if len(sys.argv) > 4 else None
+    sys.argv[1], impact_search="auto", threads=int(sys.argv[3]), dtype=sys.argv[4] if len(sys.argv) > 4 else None
 )
 class Asked(BaseModel):
     query: str

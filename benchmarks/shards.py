@@ -49,7 +49,7 @@ before = dict(peak)
 threading.Thread(target=sample, daemon=True).start()
 time.sleep(0.05)
 start = dict(peak)
-searcher = Searcher.open(paths if len(paths) > 1 else paths[0], encoder, engine=engine, threads=1)
+searcher = Searcher.open(paths if len(paths) > 1 else paths[0], encoder, impact_search=engine, threads=1)
 found = searcher.search([Query(str(n), "x") for n in range(32)], 100, "hybrid")
 time.sleep(0.05)
 print(json.dumps({"start": start, "peak": peak, "hits": found["0"][:3]}))
@@ -58,9 +58,9 @@ print(json.dumps({"start": start, "peak": peak, "hits": found["0"][:3]}))
 
 def make(folder: Path, first: int, count: int) -> None:
     """An index of ``count`` made-up documents with ids from ``first`` on, with postings."""
-    from dupmae_ir.index.builder import IndexBuilder
-    from dupmae_ir.index.folder import IndexFolder
-    from dupmae_ir.index.postings import export_postings
+    from dupmae_ir.index.changes.builder import IndexBuilder
+    from dupmae_ir.index.format.folder import IndexFolder
+    from dupmae_ir.index.postings.postings import export_postings
 
     if (folder / "meta.json").is_file():
         return

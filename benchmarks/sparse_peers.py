@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format.folder import IndexFolder
 
 Weights = dict[str, int]
 BLOCK = 32

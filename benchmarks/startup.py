@@ -40,7 +40,7 @@ HELP, ENCODE_HELP, DOCTOR, FIRST, SEARCH = (
     "doctor, to its first finding",
     "search --query",
 )
-BY_LUCENE, BEFORE = "search --query --engine lucene", "search --query by torch and Lucene"
+BY_LUCENE, BEFORE = "search --query --impact-search lucene", "search --query by torch and Lucene"
 TORCH = """
 import sys
 from dupmae_ir import models
@@ -100,10 +100,10 @@ class Commands:
         self._answer(SEARCH, "-m", "dupmae_ir.search")
 
     def by_lucene(self) -> None:
-        self._answer(BY_LUCENE, "-m", "dupmae_ir.search", more=("--engine", "lucene"))
+        self._answer(BY_LUCENE, "-m", "dupmae_ir.search", more=("--impact-search", "lucene"))
 
     def before(self) -> None:
-        self._answer(BEFORE, "-c", TORCH, more=("--engine", "lucene"))
+        self._answer(BEFORE, "-c", TORCH, more=("--impact-search", "lucene"))
 
     def _answer(self, name: str, *program: str, more: Sequence[str] = ()) -> None:
         """Run a search and note its processor seconds; all of them print the same documents."""

@@ -51,7 +51,7 @@ PURPOSES = {
     "pretrain": "text to checkpoint",
     "eval": "runs to measures, reports",
     "regressions": "papers' numbers",
-    "backends": "database engines",
+    "servers": "databases and search engines",
     "scale": "clusters",
     "serve": "API and page",
     "integrations": "other frameworks",

@@ -8,32 +8,34 @@ mistyped flag answer at once.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dupmae_ir.config import parse
 from dupmae_ir.console import Parser, guarded, say, show
 from dupmae_ir.device import need_packages
+from dupmae_ir.registry import suggest
 
 
 @dataclass(frozen=True)
 class Command:
     """``dupmae-ir VERB``.
 
-    ``work`` is ``"module:function"``: a function of one ``config`` that returns the result, a JSON-able value (or
-    None, on the worker processes of a distributed run). ``summarize(config, result)`` gives the line for the person
-    watching, on standard error; ``show(config, result)`` the answer itself, on standard output. With ``--json``,
-    ``as_json(config, result)`` is printed instead, by default the result on one line. An empty string prints nothing.
-    ``status(config, result)`` is the exit status of a command that completed and found something wrong (a check that
-    failed); without it, 0. ``epilog`` is appended to the help page.
+    ``config`` is the dataclass of its settings; its docstring is the text of the help page, with the commands after
+    ``Examples:`` at the end. ``work`` is ``"module:function"``: a function of one ``config`` that returns the result, a
+    JSON-able value (or None, on the worker processes of a distributed run). ``summarize(config, result)`` gives the
+    line for the person watching, on standard error; ``show(config, result)`` the answer itself, on standard output.
+    With ``--json``, ``as_json(config, result)`` is printed instead, by default the result on one line. An empty string
+    prints nothing. ``status(config, result)`` is the exit status of a command that completed and found something wrong
+    (a check that failed); without it, 0. ``epilog`` is appended to the help page.
     """
 
     verb: str
-    purpose: str
-    examples: str
     config: type
     work: str
     summarize: Callable[[Any, Any], str] | None = None
@@ -51,7 +53,7 @@ class Command:
         return guarded(lambda: self._main(argv), prog, "; run the same command to resume" if self.resumes else "")
 
     def _main(self, argv: list[str] | None) -> int:
-        parser = Parser(self.verb, self.purpose, self.examples)
+        parser = Parser(self.verb, *help_text(self.config))
         parser.epilog = self.epilog or None
         config: Any = parse(parser, self.config, argv)
         need_packages(f"dupmae-ir {self.verb}", self.packages, self.extra)
@@ -72,6 +74,31 @@ class Command:
     def exit(self) -> None:
         """Run as a program."""
         sys.exit(self())
+
+
+def help_text(config: type) -> tuple[str, str]:
+    """The purpose of a command and its example command lines, from the docstring of its settings."""
+    purpose, _, examples = (inspect.getdoc(config) or "").partition("\n\nExamples:\n")
+    return purpose, textwrap.dedent(examples)
+
+
+def dispatch(group: str, verbs: Mapping[str, tuple[str, Command]], argv: list[str] | None) -> int:
+    """Run one of the commands of a group: name -> (one line of help, command). Returns the exit status."""
+    verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if verb in ("-h", "--help"):
+        width = max(map(len, verbs)) + 2
+        lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
+        examples = "\n".join(f"  {help_text(c.config)[1].splitlines()[0]}" for _, c in verbs.values())
+        print(
+            f"usage: dupmae-ir {group} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{examples}\n\n"
+            f"dupmae-ir {group} COMMAND --help shows the options of a command; all accept --quiet."
+        )
+        return 0
+    if verb not in verbs:
+        known = ", ".join(verbs)
+        print(f"dupmae-ir {group}: no command named {verb!r}; known: {known}.{suggest(verb, verbs)}", file=sys.stderr)
+        return 2
+    return verbs[verb][1](rest)
 
 
 def load(name: str) -> Any:

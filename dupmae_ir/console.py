@@ -12,12 +12,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from dupmae_ir.errors import DupmaeError, OutputError
-from dupmae_ir.registry import suggest
 
 INTERRUPTED = 130
 _LINE_SAFE = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
@@ -155,26 +154,6 @@ def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint:
 def _complain(line: str) -> None:
     if sys.stderr is not None:
         print(line, file=sys.stderr)
-
-
-def dispatch(
-    command: str, verbs: Mapping[str, tuple[str, Callable[[list[str]], int]]], examples: str, argv: list[str] | None
-) -> int:
-    """Run a command with subcommands: name -> (one line of help, its ``main``). Returns the exit status."""
-    verb, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    if verb in ("-h", "--help"):
-        width = max(map(len, verbs)) + 2
-        lines = "\n".join(f"  {name.ljust(width)}{line}" for name, (line, _) in verbs.items())
-        print(
-            f"usage: dupmae-ir {command} COMMAND ...\n\ncommands:\n{lines}\n\nexamples:\n{_indent(examples)}\n\n"
-            f"dupmae-ir {command} COMMAND --help shows the options of a command; all accept --quiet."
-        )
-        return 0
-    if verb not in verbs:
-        known = ", ".join(verbs)
-        print(f"dupmae-ir {command}: no command named {verb!r}; known: {known}.{suggest(verb, verbs)}", file=sys.stderr)
-        return 2
-    return guarded(lambda: verbs[verb][1](rest), f"dupmae-ir {command} {verb}")
 
 
 def say(message: str, quiet: bool = False) -> None:

@@ -204,14 +204,16 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def pick_engine(wanted: str, index: str | Path, problem: Callable[[], str | None] = lambda: None) -> tuple[str, str]:
+def pick_impact_search(
+    wanted: str, index: str | Path, problem: Callable[[], str | None] = lambda: None
+) -> tuple[str, str]:
     """The engine for ``lucene``, ``postings`` or ``auto``, and the reason. Raises :class:`UsageError` for other names.
 
     ``auto`` is postings if the index folder has them, ``problem`` finds nothing wrong with them and numba is installed,
     otherwise Lucene; and postings where there is no Lucene index or no Pyserini.
     """
     if wanted not in ENGINES:
-        raise UsageError(f"--engine {wanted}: use one of {', '.join(ENGINES)}")
+        raise UsageError(f"--impact-search {wanted}: use one of {', '.join(ENGINES)}")
     if wanted != "auto":
         return wanted, "asked for"
     if not Path(index, "postings", "meta.json").is_file():

@@ -15,14 +15,14 @@ from dupmae_ir.encode.changes import run_add, run_sync, run_update
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.encode.shards import represent
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.compaction import run as compact
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.changes.compaction import run as compact
+from dupmae_ir.index.changes.deletion import run as delete
 from dupmae_ir.index.config import AddConfig, CompactConfig, DeleteConfig, SyncConfig, UpdateConfig
-from dupmae_ir.index.deletion import run as delete
-from dupmae_ir.index.dense_kinds import build_kind
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings
-from dupmae_ir.index.texts import stored
+from dupmae_ir.index.format.dense_kinds import build_kind
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.texts import stored
+from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Encoder, Query
@@ -144,7 +144,7 @@ def at_once(folder: Path, documents: Iterable[Document], encoder: Encoder, scale
 
 def lists(index: Any, encoder: Encoder, engine: str, dense: str, mode: str, hits: int, **more: Any) -> list[Any]:
     """Hits, scores and certificates of all topics."""
-    searcher = Searcher.open(index, encoder, engine=engine, dense_index=dense, threads=1)
+    searcher = Searcher.open(index, encoder, impact_search=engine, dense_index=dense, threads=1)
     answers = searcher.answers(TOPICS, hits, mode, **more)
     return [(a.query.qid, a.hits, a.report and (a.report.exact, a.report.kth)) for a in answers]
 

@@ -55,8 +55,8 @@ MAKING = [
     ),
     Making("encode.merge", lambda i, o: ["encode.merge", i / "shard0", i / "shard1", "--index", o / "made"], "made"),
     Making(
-        "encode.segment",
-        lambda i, o: ["encode.segment", "--corpus", i / "corpus.jsonl", "--output", o / "made.jsonl"],
+        "encode.passages",
+        lambda i, o: ["encode.passages", "--corpus", i / "corpus.jsonl", "--output", o / "made.jsonl"],
         "made.jsonl",
         ("--words", 3, "--stride", 2),
         "--words 200 (requested 3), --stride 100 (requested 2)",

@@ -34,7 +34,7 @@ ORDER = [
     "training",
     "collections",
     "encode",
-    "backend",
+    "servers",
     "search",
     "serve",
     "finetune",

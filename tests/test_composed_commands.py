@@ -5,8 +5,8 @@
     collections get   waits: tests/collections      here                                   tests/collections
     eval.regressions  here                          tests/eval/test_regressions            its jobs are in the table
     index seal        here                          here                                   tests/index/test_integrity
-    backend load      tests/backend                 tests/backend                          tests/backend
-    backend files     a job                         tests/backend                          tests/backend
+    servers load      tests/servers                 tests/servers                          tests/servers
+    servers files     a job                         tests/servers                          tests/servers
 
 What they are made of are jobs of ``tests/making_commands.py``; settings are recorded with those.
 """

@@ -33,7 +33,7 @@ ANSWERING = {"search", "search.fusion", "serve", "doctor", "bench", "eval"} | {
     f"eval.{name}" for name in ("answers", "case", "lengths", "repeats", "space")
 }
 """Commands that answer. Files that they write besides are replaced whole and swept by ``atomic_write``."""
-COMPOSED = {"demo", "eval.regressions", "collections", "backend"}
+COMPOSED = {"demo", "eval.regressions", "collections", "servers"}
 """Commands made of several jobs; ``test_composed_commands`` holds them to the contract, or says where that is done."""
 LIBRARY = {"models"}
 """Commands whose output a library writes: models are downloaded into the Hugging Face cache by its own library."""

@@ -15,8 +15,8 @@ import pytest
 from dupmae_ir import pyserini
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.segments import open_index
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.segments import open_index
 from dupmae_ir.search import Searcher
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,7 +86,7 @@ def test_the_index_has_postings_and_can_be_changed(tmp_path, corpus, capsys):
     assert {hit.docid for hit in before[:2]} == {"logs", "dogs"}
     assert main(["index", "verify", str(folder)]) == 0
     with pytest.raises(
-        IndexMismatch, match="was made without Pyserini and has no Lucene part; search it with --engine"
+        IndexMismatch, match="was made without Pyserini and has no Lucene part; search it with --impact-search"
     ):
         _ = IndexFolder.open(folder).searcher
     damaged = next((folder / "postings").glob("impacts.npy"))

@@ -8,17 +8,6 @@ from dupmae_ir.adapt.config import AdaptConfig
 from dupmae_ir.command import Command
 from dupmae_ir.console import table
 
-PURPOSE = """
-Adapt a model to a collection from its text alone, without queries or judgements: masked auto-encoding on the text
-(DupMAE), and contrastive training on pseudo-queries (titles, headings, sentences), with both parts of the
-representation held to those of the start. Held-out pseudo-queries decide: without a gain beyond chance the output is
-the start, unchanged. The number of updates decides how long it takes. If interrupted, run the same command to resume.
-"""
-EXAMPLES = """
-dupmae-ir adapt --corpus corpus.jsonl --output models/adapted
-dupmae-ir adapt --corpus corpus.jsonl --output models/adapted --model models/mine --steps 400 --dtype bfloat16
-"""
-
 
 def summarize(config: AdaptConfig, result: dict[str, Any]) -> str:
     """The table of the two models and what became of it."""
@@ -38,8 +27,6 @@ def summarize(config: AdaptConfig, result: dict[str, Any]) -> str:
 
 main = Command(
     "adapt",
-    PURPOSE,
-    EXAMPLES,
     AdaptConfig,
     "dupmae_ir.adapt.run:run",
     show=summarize,

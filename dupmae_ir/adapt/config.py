@@ -12,7 +12,17 @@ from dupmae_ir.training.config import RunOptions
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptConfig(CorpusOptions, RunOptions, OutputOptions):
-    """Options of ``dupmae-ir adapt``."""
+    """Adapt a model to a collection from its text alone, without queries or judgements: masked auto-encoding on the
+        text
+    (DupMAE), and contrastive training on pseudo-queries (titles, headings, sentences), with both parts of the
+    representation held to those of the start. Held-out pseudo-queries decide: without a gain beyond chance the output
+    is the start, unchanged. The number of updates decides how long it takes. If interrupted, run the same command to
+    resume.
+
+    Examples:
+        dupmae-ir adapt --corpus corpus.jsonl --output models/adapted
+        dupmae-ir adapt --corpus corpus.jsonl --output models/adapted --model models/mine --steps 400 --dtype bfloat16
+    """
 
     output: str = option(
         help="folder of the adapted model; checkpoints are kept beside it until it is complete", group="output"

@@ -8,16 +8,6 @@ from dupmae_ir.bench.config import BenchConfig
 from dupmae_ir.command import Command
 from dupmae_ir.console import table
 
-PURPOSE = """
-Measure this machine in about two minutes: encoding, the first answer, one query, both impact engines, and a thousand
-hits of many queries. Documents and queries are those of the embedded collection, so every machine does the same work;
-those of recorded machines are printed beside them. Close other programs first. --json prints a record of this machine.
-"""
-EXAMPLES = """
-python -m dupmae_ir.bench
-python -m dupmae_ir.bench --json > this-machine.json
-"""
-
 
 def show(config: BenchConfig, result: dict[str, Any]) -> str:  # noqa: ARG001
     """The figures as a table, with those of recorded machines."""
@@ -52,7 +42,7 @@ def _machine(result: dict[str, Any]) -> str:
     return f"{machine['processor']}, {machine['cores']} cores, torch {machine['versions'].get('torch')}{busy}"
 
 
-main = Command("bench", PURPOSE, EXAMPLES, BenchConfig, "dupmae_ir.bench.run:run", show=show)
+main = Command("bench", BenchConfig, "dupmae_ir.bench.run:run", show=show)
 
 if __name__ == "__main__":
     main.exit()

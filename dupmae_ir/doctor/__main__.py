@@ -7,13 +7,6 @@ from typing import Any
 from dupmae_ir.command import Command
 from dupmae_ir.doctor.config import DoctorConfig
 
-PURPOSE = """
-Check this machine: Python, packages, Java, Lucene, faiss, torch, trec_eval, the embedded model. Each line is OK or
-PROBLEM with the command that fixes it; with --quiet, problems only. The exit status is 1 if something is broken that
-encoding or searching requires.
-"""
-EXAMPLES = "python -m dupmae_ir.doctor"
-
 
 def verdict(config: DoctorConfig, result: dict[str, Any]) -> str:
     """The last line."""
@@ -31,7 +24,7 @@ def status(config: DoctorConfig, result: dict[str, Any]) -> int:  # noqa: ARG001
     return 0 if result["ok"] else 1
 
 
-main = Command("doctor", PURPOSE, EXAMPLES, DoctorConfig, "dupmae_ir.doctor.run:run", show=verdict, status=status)
+main = Command("doctor", DoctorConfig, "dupmae_ir.doctor.run:run", show=verdict, status=status)
 
 if __name__ == "__main__":
     main.exit()

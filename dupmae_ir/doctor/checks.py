@@ -93,7 +93,7 @@ def check_lucene() -> Finding:
     """The JVM starts, and Lucene writes and searches a small impact index with exact scores."""
     import numpy as np
 
-    from dupmae_ir.index.lucene import ImpactSearcher, ImpactWriter
+    from dupmae_ir.index.lucene.impacts import ImpactSearcher, ImpactWriter
 
     pyserini.start_jvm()
     with tempfile.TemporaryDirectory() as folder:

@@ -9,4 +9,11 @@ from dupmae_ir.config import OutputOptions
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig(OutputOptions):
-    """Options of ``dupmae-ir doctor``."""
+    """Check this machine: Python, packages, Java, Lucene, faiss, torch, trec_eval, the embedded model. Each line is OK
+        or
+    PROBLEM with the command that fixes it; with --quiet, problems only. The exit status is 1 if something is broken
+    that encoding or searching requires.
+
+    Examples:
+        python -m dupmae_ir.doctor
+    """

@@ -8,20 +8,6 @@ from dupmae_ir.command import Command, load
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.io.sources import left_out
 
-PURPOSE = """
-Encode a collection into an index folder: dense vectors for faiss (cls) and impacts for Lucene (ot), from one forward
-pass. The collection is a folder of documents, which are split into passages, or a file with a document on each line.
-It is streamed. If interrupted or killed, run the same command to resume.
-"""
-EXAMPLES = """
-python -m dupmae_ir.encode --corpus my-docs/ --index my-index
-python -m dupmae_ir.encode --corpus corpus.jsonl --index indexes/mine
-python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --devices 0,1,2,3
-python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --estimate
-python -m dupmae_ir.encode --corpus collection.tsv.gz --index I.0 --shard 0/4 --device cuda
-zcat docs/*.gz | python -m dupmae_ir.encode --corpus - --index I --fields title text
-"""
-
 
 def summarize(config: EncodeConfig, result: dict[str, Any]) -> str:
     """Counts, scale and rate in one sentence."""
@@ -49,9 +35,7 @@ def show(config: EncodeConfig, result: dict[str, Any]) -> str:
     return load("dupmae_ir.encode.estimate:as_text")(result) if config.estimate else ""
 
 
-main = Command(
-    "encode", PURPOSE, EXAMPLES, EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, show=show, resumes=True
-)
+main = Command("encode", EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, show=show, resumes=True)
 
 if __name__ == "__main__":
     main.exit()

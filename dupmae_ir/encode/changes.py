@@ -24,16 +24,16 @@ from dupmae_ir import __version__
 from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
-from dupmae_ir.encode.parts import Part, build_index, load_part, part_digest, quantised, save_part
 from dupmae_ir.encode.run import vocabulary_record
 from dupmae_ir.encode.shards import represent
+from dupmae_ir.encode.window_files import Part, build_index, load_part, part_digest, quantised, save_part
 from dupmae_ir.encode.windows import document_digest, documents_digest, windows
 from dupmae_ir.errors import CheckpointError, IndexMismatch, UsageError
-from dupmae_ir.index.changes import ChangeJob, build_optional
+from dupmae_ir.index.changes.changes import ChangeJob, build_optional
 from dupmae_ir.index.config import AddConfig, ChangeOptions, SyncConfig, UpdateConfig
-from dupmae_ir.index.manifest import Meta
-from dupmae_ir.index.segments import AnyIndex, folders_of, live_rows
-from dupmae_ir.index.texts import stored
+from dupmae_ir.index.format.manifest import Meta
+from dupmae_ir.index.format.segments import AnyIndex, folders_of, live_rows
+from dupmae_ir.index.format.texts import stored
 from dupmae_ir.io.sources import READING, Source, left_out
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder

@@ -1,4 +1,4 @@
-"""Options of ``dupmae-ir encode``, ``encode.merge``, ``encode.queries`` and ``encode.segment``."""
+"""Options of ``dupmae-ir encode``, ``encode.merge``, ``encode.queries`` and ``encode.passages``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,18 @@ BACKENDS = ("local", "ray")
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
-    """Options of ``dupmae-ir encode``."""
+    """Encode a collection into an index folder: dense vectors for faiss (cls) and impacts for Lucene (ot), from one
+    forward pass. The collection is a folder of documents, which are split into passages, or a file with a document on
+    each line. It is streamed. If interrupted or killed, run the same command to resume.
+
+    Examples:
+        python -m dupmae_ir.encode --corpus my-docs/ --index my-index
+        python -m dupmae_ir.encode --corpus corpus.jsonl --index indexes/mine
+        python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --devices 0,1,2,3
+        python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --estimate
+        python -m dupmae_ir.encode --corpus collection.tsv.gz --index I.0 --shard 0/4 --device cuda
+        zcat docs/*.gz | python -m dupmae_ir.encode --corpus - --index I --fields title text
+    """
 
     index: str = option(
         help="index folder to make, or a URL to make one at: s3://bucket/index", group="output", metavar="FOLDER"
@@ -86,9 +97,9 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         "cuda:0,cpu; cpu,cpu)",
         group="compute",
         metavar="NAMES",
-        only_with="backend=local",
+        only_with="executor=local",
     )
-    backend: str = option(
+    executor: str = option(
         "local",
         "local: this machine; ray: the machines of the Ray cluster in RAY_ADDRESS; without it, one is started here",
         group="compute",
@@ -99,7 +110,7 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         "processes on the Ray cluster; 0 = one per GPU, without GPUs one per processor (with --threads N, per N)",
         group="compute",
         at_least=0,
-        only_with="backend=ray",
+        only_with="executor=ray",
     )
     estimate: bool = option(
         False,
@@ -154,7 +165,12 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeConfig(OutputOptions):
-    """Options of ``dupmae-ir encode.merge``."""
+    """Join the indexes of all shards of one collection into the index of the whole.
+
+    Examples:
+        python -m dupmae_ir.encode.merge I.0 I.1 I.2 I.3 --index I
+        python -m dupmae_ir.encode.merge 'shards/I.*' --index I
+    """
 
     shards: tuple[str, ...] = option(
         help="index folders made with --shard, in any order, or quoted patterns, or URLs",
@@ -169,7 +185,15 @@ class MergeConfig(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class QueriesConfig(OutputOptions):
-    """Options of ``dupmae-ir encode.queries``."""
+    r"""Encode topics with the encoder of an index, into the files that stock Pyserini commands read.
+
+    Examples:
+        python -m dupmae_ir.encode.queries --topics queries.tsv --index indexes/mine --output encoded
+        dupmae-ir pyserini pyserini.search.lucene --impact --index indexes/mine/ot --topics encoded/topics.tsv \
+            --encoder encoded/queries.jsonl --min-idf -1 --output impact.trec
+        python -m dupmae_ir.pyserini pyserini.search.faiss --index indexes/mine/cls --topics encoded/topics.tsv \
+            --encoded-queries encoded --output dense.trec
+    """
 
     topics: str = option(
         help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", group="input", metavar="TOPICS"
@@ -186,8 +210,15 @@ class QueriesConfig(OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentConfig(OutputOptions):
-    """Options of ``dupmae-ir encode.segment``."""
+class PassagesConfig(OutputOptions):
+    """Cut documents into overlapping passages of words, each under the id DOCUMENT#NUMBER and with the document's
+    title. Encode the passages and search them with --max-passage, which ranks each document by its best passage.
+
+    Examples:
+        python -m dupmae_ir.encode.passages --corpus msmarco-docs.tsv.gz --output passages.jsonl.gz
+        python -m dupmae_ir.encode --corpus passages.jsonl.gz --index indexes/docs
+        python -m dupmae_ir.search --index indexes/docs --topics queries.tsv --max-passage --hits 100 --output docs.trec
+    """
 
     corpus: str = option(help="collection, as encode reads it", group="input", metavar="PATH")
     output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")

@@ -15,12 +15,12 @@ from typing import Any
 from dupmae_ir.console import megabytes, table
 from dupmae_ir.device import processors
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.parts import Part, build_index, load_part, write_part
 from dupmae_ir.encode.planning import Machine, Measured, as_record, index_bytes, plan, read_machines
 from dupmae_ir.encode.shards import EncoderChoice, Shard, encode_shard
+from dupmae_ir.encode.window_files import Part, build_index, load_part, write_part
 from dupmae_ir.encode.windows import document_digest, documents_digest
 from dupmae_ir.errors import InputError
-from dupmae_ir.index.quantisation import Scale
+from dupmae_ir.index.format.quantisation import Scale
 from dupmae_ir.io.sources import Source
 from dupmae_ir.types import Document, Encoder
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.generations import KEY
-from dupmae_ir.index.manifest import META, Meta, check_target, read_meta
+from dupmae_ir.index.changes.generations import KEY
+from dupmae_ir.index.format.manifest import META, Meta, check_target, read_meta
 from dupmae_ir.io.collections import combined_digest
 from dupmae_ir.io.jobs import Job
 
@@ -21,7 +21,7 @@ def summary(meta: Meta) -> dict[str, Any]:
 
 
 class IndexJob(Job):
-    """A job whose target is an index folder; :mod:`dupmae_ir.index.builder` writes its ``meta.json``."""
+    """A job whose target is an index folder; :mod:`dupmae_ir.index.changes.builder` writes its ``meta.json``."""
 
     ADVICE = "Name another --index, or pass --overwrite"
 

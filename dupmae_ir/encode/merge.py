@@ -7,19 +7,13 @@ from typing import Any
 from dupmae_ir.command import Command
 from dupmae_ir.encode.config import MergeConfig
 
-PURPOSE = "Join the indexes of all shards of one collection into the index of the whole."
-EXAMPLES = """
-python -m dupmae_ir.encode.merge I.0 I.1 I.2 I.3 --index I
-python -m dupmae_ir.encode.merge 'shards/I.*' --index I
-"""
-
 
 def summarize(config: MergeConfig, result: dict[str, Any]) -> str:
     """How many documents and shards there are."""
     return f"{config.index}: {result['documents']:,} documents from {len(result['shards'])} shards"
 
 
-main = Command("encode.merge", PURPOSE, EXAMPLES, MergeConfig, "dupmae_ir.encode.merging:run", summarize=summarize)
+main = Command("encode.merge", MergeConfig, "dupmae_ir.encode.merging:run", summarize=summarize)
 
 if __name__ == "__main__":
     main.exit()

@@ -18,12 +18,12 @@ from dupmae_ir.config import differences, to_dict
 from dupmae_ir.console import progress
 from dupmae_ir.encode.config import MergeConfig
 from dupmae_ir.encode.jobs import MergeJob, shards_digest, summary
-from dupmae_ir.encode.parts import Part, build_index, split_digests
+from dupmae_ir.encode.window_files import Part, build_index, split_digests
 from dupmae_ir.encode.windows import window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.manifest import Meta, check_target
-from dupmae_ir.index.stored import Output
+from dupmae_ir.index.changes.object_store import Output
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.manifest import Meta, check_target
 from dupmae_ir.io.remote import is_url
 
 

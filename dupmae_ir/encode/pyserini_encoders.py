@@ -24,10 +24,10 @@ import scipy.sparse as sp
 
 from dupmae_ir.encode.representation_files import impact_dicts
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.manifest import read_meta
-from dupmae_ir.index.quantisation import HIGHEST_IMPACT, highest_query_impact, quantise
-from dupmae_ir.index.segments import open_index
-from dupmae_ir.index.statistics import for_index
+from dupmae_ir.index.format.manifest import read_meta
+from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, quantise
+from dupmae_ir.index.format.segments import open_index
+from dupmae_ir.index.format.statistics import for_index
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, LexicalEncoder, Representation
 

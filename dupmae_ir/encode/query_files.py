@@ -22,9 +22,9 @@ from dupmae_ir.console import one_line
 from dupmae_ir.encode.config import QueriesConfig
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.errors import InputError
-from dupmae_ir.index.generations import generation_of
-from dupmae_ir.index.manifest import read_meta
-from dupmae_ir.index.stored import local_index
+from dupmae_ir.index.changes.generations import generation_of
+from dupmae_ir.index.changes.object_store import local_index
+from dupmae_ir.index.format.manifest import read_meta
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.topics import read_topics

@@ -1,4 +1,4 @@
-"""``--backend ray``: actors of a Ray cluster, one for each GPU, or for each share of its processors.
+"""``--executor ray``: actors of a Ray cluster, one for each GPU, or for each share of its processors.
 
 The driver reads the collection, sends each shard to an actor and commits what comes back, so the machines share no file
 system but for the model folder. An actor that dies, with its process or with its machine, is replaced, and its shards
@@ -61,7 +61,7 @@ class RayWorkers:
     """``count`` actors; 0 = as many as the cluster has room for. See :class:`~dupmae_ir.encode.workers.Workers`."""
 
     def __init__(self, choice: EncoderChoice, device: str, count: int, quiet: bool) -> None:
-        need_packages("--backend ray", ("ray",), "ray")
+        need_packages("--executor ray", ("ray",), "ray")
         import ray  # opens a socket when it is imported
 
         self.choice, self.attempts, self.ray = choice, Attempts(quiet), ray

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import scipy.sparse as sp
 
-from dupmae_ir.encode.parts import Part
+from dupmae_ir.encode.window_files import Part
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.jobs import work_folder
 from dupmae_ir.io.publishing import atomic_write, move_into_place, write_json

@@ -27,16 +27,16 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.device_workers import DeviceWorkers
 from dupmae_ir.encode.estimate import estimate
 from dupmae_ir.encode.jobs import EncodeJob, summary
-from dupmae_ir.encode.parts import PartStore, build_index, load_part
 from dupmae_ir.encode.ray_workers import RayWorkers
 from dupmae_ir.encode.representation_files import JsonlFolder, jsonl_work
 from dupmae_ir.encode.shards import Encoded, EncoderChoice, EncoderFacts, Shard
 from dupmae_ir.encode.shared_work import SharedWork, remove_shared_work
+from dupmae_ir.encode.window_files import PartStore, build_index, load_part
 from dupmae_ir.encode.windows import documents_digest, windows
 from dupmae_ir.encode.workers import Here, Workers
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.manifest import Meta, check_target
-from dupmae_ir.index.stored import Output
+from dupmae_ir.index.changes.object_store import Output
+from dupmae_ir.index.format.manifest import Meta, check_target
 from dupmae_ir.io.sources import Source
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.checkpoints.names import model_folder
@@ -319,7 +319,7 @@ def _separator(config: EncodeConfig, trained: str) -> str:
 def _workers(config: EncodeConfig) -> Workers:
     """Who encodes: this process, one process for each of --devices, or a Ray cluster."""
     choice = EncoderChoice.of(config)
-    if config.backend == "ray":
+    if config.executor == "ray":
         return RayWorkers(choice, config.device, config.workers, config.quiet)
     if devices := config.device_names():
         return DeviceWorkers(choice, devices, config.quiet)

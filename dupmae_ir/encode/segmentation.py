@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.console import progress
-from dupmae_ir.encode.config import SegmentConfig
+from dupmae_ir.encode.config import PassagesConfig
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import Collection, combined_digest, count_and_digest
 from dupmae_ir.io.jobs import Job
@@ -20,7 +20,7 @@ from dupmae_ir.io.lines import json_lines
 from dupmae_ir.types import PASSAGE_DELIMITER, Document
 
 
-def run(config: SegmentConfig) -> dict[str, Any]:
+def run(config: PassagesConfig) -> dict[str, Any]:
     """Write the passages and return how many documents and passages there are."""
     if config.stride > config.words:
         raise UsageError(f"--stride {config.stride} must not exceed --words {config.words}, or words are lost")
@@ -30,7 +30,7 @@ def run(config: SegmentConfig) -> dict[str, Any]:
     settings = {"words": config.words, "stride": config.stride, "titles": config.titles}
     with Job(
         config.output,
-        "encode.segment",
+        "encode.passages",
         settings,
         lambda: {"corpus": combined_digest([digest for _, digest in count_and_digest(config.corpus)])},
         streamed=True,
@@ -43,7 +43,7 @@ def run(config: SegmentConfig) -> dict[str, Any]:
         return job.publish(made, _write(config, collection, made), inputs=collection.digests())
 
 
-def _write(config: SegmentConfig, collection: Collection, path: Path) -> dict[str, int]:
+def _write(config: PassagesConfig, collection: Collection, path: Path) -> dict[str, int]:
     documents = passages = 0
     with json_lines(path) as write, progress("segment", "documents", quiet=config.quiet) as bar:
         for document in collection:

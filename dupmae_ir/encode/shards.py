@@ -3,7 +3,8 @@
 A shard is one window of documents (:mod:`~dupmae_ir.encode.windows`), so the list of shards depends on the collection
 and ``--window`` only. :func:`encode_shard` depends on nothing but the shard, the encoder and the impact scale: in this
 process, in one process for each device and on a Ray cluster, the same shard becomes the same bytes. Whoever receives
-them writes them to the work folder (:class:`~dupmae_ir.encode.parts.PartStore`), which is what commits the shard.
+them writes them to the work folder (:class:`~dupmae_ir.encode.window_files.PartStore`), which is what commits the
+shard.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dataclasses import dataclass, field
 
 from dupmae_ir import __version__
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.parts import part_bytes, quantised
+from dupmae_ir.encode.window_files import part_bytes, quantised
 from dupmae_ir.encode.windows import document_digest
-from dupmae_ir.index.quantisation import Scale, choose_scale
-from dupmae_ir.index.texts import stored
+from dupmae_ir.index.format.quantisation import Scale, choose_scale
+from dupmae_ir.index.format.texts import stored
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import SEPARATORS, Document, Encoder, EncoderSettings, LexicalEncoder, Representation
 

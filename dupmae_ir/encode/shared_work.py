@@ -17,8 +17,8 @@ from typing import Any
 
 from dupmae_ir.config import differences
 from dupmae_ir.console import say
-from dupmae_ir.encode.parts import STATE as PARTS_STATE
-from dupmae_ir.encode.parts import PartStore
+from dupmae_ir.encode.window_files import STATE as PARTS_STATE
+from dupmae_ir.encode.window_files import PartStore
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem, IndexMismatch, InputError
 from dupmae_ir.io.jobs import STATE as JOB_STATE
 from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json

@@ -9,8 +9,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 
-from dupmae_ir.index.integrity import DIGEST_BYTES
-from dupmae_ir.index.quantisation import CALIBRATION
+from dupmae_ir.index.format.integrity import DIGEST_BYTES
+from dupmae_ir.index.format.quantisation import CALIBRATION
 from dupmae_ir.types import Document
 
 

@@ -59,7 +59,21 @@ class ComparisonOptions(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(ComparisonOptions, OutputOptions):
-    """Options of ``dupmae-ir eval``."""
+    r"""Evaluate one or more runs against relevance judgements.
+
+    The values are identical to trec_eval's: its ranking (score as a 32-bit float, then docid descending; the rank
+    column is ignored), its measures, its averages. Several runs make one table with the best value of each column
+    marked. With --baseline, or in an HTML report (where the first run is the default baseline), the other runs are
+    compared with the baseline: paired t-test and permutation test with Holm's correction over the compared runs,
+    bootstrap intervals, wins, ties and losses, and the queries that moved most.
+
+    Examples:
+        python -m dupmae_ir.eval --qrels scifact/qrels/test.tsv bm25.trec hybrid.trec -m nDCG@10 MRR@10 R@100 MAP
+        python -m dupmae_ir.eval --qrels qrels.dl19-passage.txt run.trec -m nDCG@10 'AP(rel=2)' 'R(rel=2)@1000' --json
+        python -m dupmae_ir.eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec
+        python -m dupmae_ir.eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec \
+            --parts dense.trec impact.trec hybrid.trec --topics scifact/queries.jsonl --report scifact.html
+    """
 
     runs: tuple[str, ...] = option(
         help="run files: TREC (qid Q0 docid rank score tag) or MS MARCO (qid docid rank), plain or .gz",

@@ -7,19 +7,6 @@ from typing import Any
 from dupmae_ir.command import Command
 from dupmae_ir.export.config import ExportConfig
 
-PURPOSE = """
-Write one part of a model in the format of sentence-transformers (5.0 or later): cls opens as a SentenceTransformer,
-ot as a SparseEncoder. The export uses only its own modules and gives the same vectors as dupmae-ir. With --to onnx or
---to openvino, write one graph with both parts for these runtimes. With --to compact, write a model folder with weights
-in 8 bits, about half the size of float16, which every command here reads.
-"""
-EXAMPLES = """
-python -m dupmae_ir.export --model checkpoints/mine --output exported/dense
-python -m dupmae_ir.export --model checkpoints/mine --part ot --output exported/sparse
-python -m dupmae_ir.export --model checkpoints/mine --to onnx --int8 --output exported/onnx
-python -m dupmae_ir.export --model checkpoints/mine --to compact --output checkpoints/small
-"""
-
 
 def summarize(config: ExportConfig, result: dict[str, Any]) -> str:
     """``exported/dense: SentenceTransformer of Transformer, Pooling, Dense``, or sizes and differences."""
@@ -39,7 +26,7 @@ def _differences(found: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in found.items())
 
 
-main = Command("export", PURPOSE, EXAMPLES, ExportConfig, "dupmae_ir.export.run:run", summarize=summarize)
+main = Command("export", ExportConfig, "dupmae_ir.export.run:run", summarize=summarize)
 
 if __name__ == "__main__":
     main.exit()

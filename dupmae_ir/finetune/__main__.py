@@ -35,8 +35,6 @@ def summarize(config: FinetuneConfig, result: dict[str, Any]) -> str:
 
 stage = Command(
     "finetune",
-    PURPOSE,
-    EXAMPLES,
     FinetuneConfig,
     "dupmae_ir.finetune.run:run",
     summarize=summarize,

@@ -86,7 +86,18 @@ class Objective(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
-    """Options of one stage of ``dupmae-ir finetune``."""
+    """Fine-tune a retriever with its own similarity, the [CLS] inner product plus the ordinary-token inner product over
+    the document's top k terms (Eq. 12): contrastively with in-batch negatives (Eq. 13), with mined negatives (Eq. 14),
+    by distillation from a cross-encoder (Eq. 15), or all of these in order with a --recipe of several steps. --set
+    NAME=VALUE gives such a recipe its inputs, --dry-run prints its commands. A base without a masked-LM head (a
+    sentence encoder) gets one first. If interrupted, run the same command to resume. For several processes: torchrun -m
+    dupmae_ir.finetune.
+
+    Examples:
+        dupmae-ir finetune --pairs train.jsonl.gz --model minilm --output models/mine --dtype bfloat16
+        dupmae-ir finetune --mined mined.jsonl --model minilm --output models/stage2
+        dupmae-ir finetune --recipe three-stages --set pairs=train.jsonl.gz --output models/staged
+    """
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
         OneOf(("pairs", "mined"), "to train on"),

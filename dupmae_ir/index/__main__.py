@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from dupmae_ir.command import Command, load
-from dupmae_ir.console import dispatch, megabytes
+from dupmae_ir.command import Command, dispatch, load
+from dupmae_ir.console import megabytes
 from dupmae_ir.index.config import (
     AddConfig,
     Bm25Config,
@@ -26,91 +26,11 @@ from dupmae_ir.index.config import (
 )
 from dupmae_ir.io.jobs import COMPLETE
 
-BM25_PURPOSE = """
-Index a collection for BM25 with Anserini's defaults (Porter stemming, k1 0.9, b 0.4, title and text in one field), the
-baseline of every comparison. Stock pyserini.search.lucene --bm25 reads the result.
-"""
-BM25_EXAMPLE = "python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25"
-DENSE_PURPOSE = """
-Build a smaller dense index beside the flat one, from its stored vectors. search --dense-index KIND uses it; reported
-scores are always those of the stored float32 vectors.
-
-  sq8        a quarter of the bytes, all of them read; lists remain certified exact
-  ivf-sq8    the same codes in lists, of which a search reads the nearest: approximate
-  hnsw-sq8   the same codes in a graph of neighbours: approximate, slow to build
-"""
-DENSE_EXAMPLES = """
-python -m dupmae_ir.index dense --index indexes/mine --kind sq8
-python -m dupmae_ir.search --index indexes/mine --topics queries.jsonl --dense-index sq8 --output run.trec
-"""
-POSTINGS_PURPOSE = """
-Store the impacts of an index by term once more, for 'search --engine postings': the same hits, scores and order as
-Lucene, many times faster for whole topic sets and deep lists, without Java. Postings of an index that has been rebuilt
-since are refused; run this again then.
-"""
-POSTINGS_EXAMPLE = "python -m dupmae_ir.index postings --index indexes/mine"
-SHOW_PURPOSE = "Print what an index folder contains and check its parts against each other."
-SHOW_EXAMPLE = "python -m dupmae_ir.index show indexes/mine --verify"
-VERIFY_PURPOSE = """
-Read every byte of an index and compare it with the recorded digests; decode the postings and compare them with the
-forward index; run Lucene's CheckIndex. Names each damaged file, with exit status 1. Takes as long as reading the index
-a few times.
-"""
-VERIFY_EXAMPLE = "python -m dupmae_ir.index verify indexes/mine"
-SEAL_PURPOSE = """
-Verify an index that an earlier version made, then record the sizes and digests of its files, as encode does now. A
-sealed index is checked each time it is opened, and its lists are called certified. Does nothing to a sealed index.
-"""
-SEAL_EXAMPLE = "python -m dupmae_ir.index seal indexes/mine"
 _CHANGES = """
 Documents are compared by a digest of id, title, text and metadata; what is new or changed becomes a new segment.
 Searches give exactly what an index of the same documents made at once would give. Interrupted or killed, the index is
 what it was, and the same command continues.
 """
-ADD_PURPOSE = f"""
-Add documents to an index. Their ids must be new; documents that the index has already, unchanged, are skipped.
-{_CHANGES.strip()}
-"""
-ADD_EXAMPLE = "python -m dupmae_ir.index add --index indexes/mine --corpus more.jsonl"
-UPDATE_PURPOSE = f"""
-Add documents to an index, or replace those with the same ids. Only what is new or changed is encoded; the other
-documents of the index stay.
-{_CHANGES.strip()}
-"""
-UPDATE_EXAMPLE = "python -m dupmae_ir.index update --index indexes/mine --corpus changed.jsonl"
-SYNC_PURPOSE = f"""
-Make an index that of a collection: add what is new, encode again what changed, delete what is gone. Takes the time of
-reading the collection and of encoding the difference.
-{_CHANGES.strip()}
-"""
-SYNC_EXAMPLE = "python -m dupmae_ir.index sync --index indexes/mine --corpus corpus.jsonl"
-DELETE_PURPOSE = """
-Delete documents from an index. Nothing is rewritten: their rows are marked, and index compact frees the space.
-"""
-DELETE_EXAMPLE = """
-python -m dupmae_ir.index delete --index indexes/mine --ids doc17 doc23
-python -m dupmae_ir.index delete --index indexes/mine --ids-file gone.txt
-"""
-COMPACT_PURPOSE = """
-Rewrite an index of several segments as one, without the deleted documents and without encoding anything. Its postings
-and smaller dense indexes are built again. Searches in progress keep the old files until they are done. Stock Pyserini
-commands read the result; before, they read the first segment only.
-"""
-COMPACT_EXAMPLE = "python -m dupmae_ir.index compact indexes/mine"
-PUSH_PURPOSE = """
-Copy an index folder to an object store (extra s3 for s3://). The manifest goes last, so an unfinished copy is never
-opened; what is there already, with the same size and sha256, is not sent again. Credentials are those of the store's
-own tools: the environment or their files.
-"""
-PUSH_EXAMPLE = "python -m dupmae_ir.index push indexes/mine --to s3://bucket/mine"
-PULL_PURPOSE = """
-Copy an index from an object store to a folder, compared with its digests; interrupted, the same command continues.
-Commands that only read an index take the URL itself and keep such a copy in the cache.
-"""
-PULL_EXAMPLE = "python -m dupmae_ir.index pull s3://bucket/mine --index indexes/mine"
-EXAMPLES = "\n".join(
-    (BM25_EXAMPLE, DENSE_EXAMPLES.split("\n")[1], POSTINGS_EXAMPLE, SYNC_EXAMPLE, SHOW_EXAMPLE, VERIFY_EXAMPLE)
-)
 
 
 def summarize_bm25(config: Bm25Config, result: dict[str, Any]) -> str:
@@ -214,68 +134,23 @@ def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
 
 
 RUN = "dupmae_ir.index.run"
-bm25 = Command("index bm25", BM25_PURPOSE, BM25_EXAMPLE, Bm25Config, f"{RUN}:run_bm25", summarize=summarize_bm25)
-dense = Command(
-    "index dense", DENSE_PURPOSE, DENSE_EXAMPLES, DenseConfig, f"{RUN}:run_dense", summarize=summarize_dense
-)
-postings = Command(
-    "index postings",
-    POSTINGS_PURPOSE,
-    POSTINGS_EXAMPLE,
-    PostingsConfig,
-    f"{RUN}:run_postings",
-    summarize=summarize_postings,
-)
-show_command = Command("index show", SHOW_PURPOSE, SHOW_EXAMPLE, ShowConfig, f"{RUN}:show", show=show)
-verify = Command(
-    "index verify", VERIFY_PURPOSE, VERIFY_EXAMPLE, VerifyConfig, f"{RUN}:verify", summarize=summarize_verified
-)
-seal = Command("index seal", SEAL_PURPOSE, SEAL_EXAMPLE, SealConfig, f"{RUN}:seal", summarize=summarize_sealed)
+bm25 = Command("index bm25", Bm25Config, f"{RUN}:run_bm25", summarize=summarize_bm25)
+dense = Command("index dense", DenseConfig, f"{RUN}:run_dense", summarize=summarize_dense)
+postings = Command("index postings", PostingsConfig, f"{RUN}:run_postings", summarize=summarize_postings)
+show_command = Command("index show", ShowConfig, f"{RUN}:show", show=show)
+verify = Command("index verify", VerifyConfig, f"{RUN}:verify", summarize=summarize_verified)
+seal = Command("index seal", SealConfig, f"{RUN}:seal", summarize=summarize_sealed)
 CHANGES = "dupmae_ir.encode.changes"
-add = Command(
-    "index add", ADD_PURPOSE, ADD_EXAMPLE, AddConfig, f"{CHANGES}:run_add", summarize=summarize_change, resumes=True
-)
-update = Command(
-    "index update",
-    UPDATE_PURPOSE,
-    UPDATE_EXAMPLE,
-    UpdateConfig,
-    f"{CHANGES}:run_update",
-    summarize=summarize_change,
-    resumes=True,
-)
-sync = Command(
-    "index sync",
-    SYNC_PURPOSE,
-    SYNC_EXAMPLE,
-    SyncConfig,
-    f"{CHANGES}:run_sync",
-    summarize=summarize_change,
-    resumes=True,
-)
-delete = Command(
-    "index delete",
-    DELETE_PURPOSE,
-    DELETE_EXAMPLE,
-    DeleteConfig,
-    "dupmae_ir.index.deletion:run",
-    summarize=summarize_deleted,
-)
+add = Command("index add", AddConfig, f"{CHANGES}:run_add", summarize=summarize_change, resumes=True)
+update = Command("index update", UpdateConfig, f"{CHANGES}:run_update", summarize=summarize_change, resumes=True)
+sync = Command("index sync", SyncConfig, f"{CHANGES}:run_sync", summarize=summarize_change, resumes=True)
+delete = Command("index delete", DeleteConfig, "dupmae_ir.index.changes.deletion:run", summarize=summarize_deleted)
 compact = Command(
-    "index compact",
-    COMPACT_PURPOSE,
-    COMPACT_EXAMPLE,
-    CompactConfig,
-    "dupmae_ir.index.compaction:run",
-    summarize=summarize_compacted,
+    "index compact", CompactConfig, "dupmae_ir.index.changes.compaction:run", summarize=summarize_compacted
 )
 
-push = Command(
-    "index push", PUSH_PURPOSE, PUSH_EXAMPLE, PushConfig, f"{RUN}:run_push", summarize=summarize_pushed, resumes=True
-)
-pull = Command(
-    "index pull", PULL_PURPOSE, PULL_EXAMPLE, PullConfig, f"{RUN}:run_pull", summarize=summarize_pulled, resumes=True
-)
+push = Command("index push", PushConfig, f"{RUN}:run_push", summarize=summarize_pushed, resumes=True)
+pull = Command("index pull", PullConfig, f"{RUN}:run_pull", summarize=summarize_pulled, resumes=True)
 
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index with Anserini's defaults: the baseline", bm25),
@@ -296,7 +171,7 @@ VERBS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run one of the verbs and return its exit status."""
-    return dispatch("index", VERBS, EXAMPLES, argv)
+    return dispatch("index", VERBS, argv)
 
 
 if __name__ == "__main__":

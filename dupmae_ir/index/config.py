@@ -20,7 +20,12 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bm25Config(CorpusOptions, OutputOptions):
-    """Options of ``dupmae-ir index bm25``."""
+    """Index a collection for BM25 with Anserini's defaults (Porter stemming, k1 0.9, b 0.4, title and text in one
+    field), the baseline of every comparison. Stock pyserini.search.lucene --bm25 reads the result.
+
+    Examples:
+        python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25
+    """
 
     title_field: bool = option(
         False,
@@ -37,14 +42,24 @@ class Bm25Config(CorpusOptions, OutputOptions):
 
 @dataclass(frozen=True)
 class PostingsConfig(OutputOptions):
-    """Options of ``dupmae-ir index postings``."""
+    """Store the impacts of an index by term once more, for 'search --impact-search postings': the same hits, scores and
+    order as Lucene, many times faster for whole topic sets and deep lists, without Java. Postings of an index that has
+    been rebuilt since are refused; run this again then.
+
+    Examples:
+        python -m dupmae_ir.index postings --index indexes/mine
+    """
 
     index: str = option(help="index folder that encode made, with impacts", metavar="FOLDER")
 
 
 @dataclass(frozen=True)
 class ShowConfig(OutputOptions):
-    """Options of ``dupmae-ir index show``; with ``quiet`` the exit status is the only answer."""
+    """Print what an index folder contains and check its parts against each other.
+
+    Examples:
+        python -m dupmae_ir.index show indexes/mine --verify
+    """
 
     index: str = option(help="index folder to look at", metavar="FOLDER", positional=True)
     verify: bool = option(False, "also verify it, as index verify does; exit status 1 for a damaged one")
@@ -52,21 +67,34 @@ class ShowConfig(OutputOptions):
 
 @dataclass(frozen=True)
 class VerifyConfig(OutputOptions):
-    """Options of ``dupmae-ir index verify``; with ``quiet`` the exit status is the only answer."""
+    """Read every byte of an index and compare it with the recorded digests; decode the postings and compare them with
+    the forward index; run Lucene's CheckIndex. Names each damaged file, with exit status 1. Takes as long as reading
+    the index a few times.
+
+    Examples:
+        python -m dupmae_ir.index verify indexes/mine
+    """
 
     index: str = option(help="index folder to verify", metavar="FOLDER", positional=True)
 
 
 @dataclass(frozen=True)
 class SealConfig(OutputOptions):
-    """Options of ``dupmae-ir index seal``."""
+    """Verify an index that an earlier version made, then record the sizes and digests of its files, as encode does now.
+    A sealed index is checked each time it is opened, and its lists are called certified. Does nothing to a sealed
+    index.
+
+    Examples:
+        python -m dupmae_ir.index seal indexes/mine
+    """
 
     index: str = option(help="index folder of an earlier version", metavar="FOLDER", positional=True)
 
 
 @dataclass(frozen=True)
 class Parameters(ThreadOptions):
-    """What shapes a dense index when it is built; 0 is automatic (:func:`dupmae_ir.index.dense_kinds.choose`)."""
+    """What shapes a dense index when it is built; 0 is automatic
+    (:func:`dupmae_ir.index.format.dense_kinds.choose`)."""
 
     nlist: int = option(0, "ivf-sq8: lists (0: 4 x the square root of the documents)", group="dense index", at_least=0)
     m: int = option(0, "hnsw-sq8: neighbours of a document (0: 32)", group="dense index", at_least=0)
@@ -83,7 +111,17 @@ class Parameters(ThreadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseConfig(Parameters, OutputOptions):
-    """Options of ``dupmae-ir index dense``."""
+    """Build a smaller dense index beside the flat one, from its stored vectors. search --dense-index KIND uses it;
+    reported scores are always those of the stored float32 vectors.
+
+      sq8        a quarter of the bytes, all of them read; lists remain certified exact
+      ivf-sq8    the same codes in lists, of which a search reads the nearest: approximate
+      hnsw-sq8   the same codes in a graph of neighbours: approximate, slow to build
+
+    Examples:
+        python -m dupmae_ir.index dense --index indexes/mine --kind sq8
+        python -m dupmae_ir.search --index indexes/mine --topics queries.jsonl --dense-index sq8 --output run.trec
+    """
 
     index: str = option(help="index folder with vectors, which are not changed", group="dense index", metavar="FOLDER")
     kind: str = option(help="sq8, ivf-sq8 or hnsw-sq8", group="dense index", metavar="KIND")
@@ -112,17 +150,38 @@ class ChangeOptions(CorpusOptions, ThreadOptions, OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AddConfig(ChangeOptions):
-    """Options of ``dupmae-ir index add``."""
+    """Add documents to an index. Their ids must be new; documents that the index has already, unchanged, are skipped.
+    Documents are compared by a digest of id, title, text and metadata; what is new or changed becomes a new segment.
+    Searches give exactly what an index of the same documents made at once would give. Interrupted or killed, the index
+    is what it was, and the same command continues.
+
+    Examples:
+        python -m dupmae_ir.index add --index indexes/mine --corpus more.jsonl
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateConfig(ChangeOptions):
-    """Options of ``dupmae-ir index update``."""
+    """Add documents to an index, or replace those with the same ids. Only what is new or changed is encoded; the other
+    documents of the index stay. Documents are compared by a digest of id, title, text and metadata; what is new or
+    changed becomes a new segment. Searches give exactly what an index of the same documents made at once would give.
+    Interrupted or killed, the index is what it was, and the same command continues.
+
+    Examples:
+        python -m dupmae_ir.index update --index indexes/mine --corpus changed.jsonl
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncConfig(ChangeOptions):
-    """Options of ``dupmae-ir index sync``."""
+    """Make an index that of a collection: add what is new, encode again what changed, delete what is gone. Takes the
+    time of reading the collection and of encoding the difference. Documents are compared by a digest of id, title, text
+    and metadata; what is new or changed becomes a new segment. Searches give exactly what an index of the same
+    documents made at once would give. Interrupted or killed, the index is what it was, and the same command continues.
+
+    Examples:
+        python -m dupmae_ir.index sync --index indexes/mine --corpus corpus.jsonl
+    """
 
     replace_all: bool = option(
         False,
@@ -133,7 +192,12 @@ class SyncConfig(ChangeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteConfig(OutputOptions):
-    """Options of ``dupmae-ir index delete``."""
+    """Delete documents from an index. Nothing is rewritten: their rows are marked, and index compact frees the space.
+
+    Examples:
+        python -m dupmae_ir.index delete --index indexes/mine --ids doc17 doc23
+        python -m dupmae_ir.index delete --index indexes/mine --ids-file gone.txt
+    """
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (OneOf(("ids", "ids_file"), "which documents to delete"),)
 
@@ -147,14 +211,26 @@ class DeleteConfig(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CompactConfig(OutputOptions):
-    """Options of ``dupmae-ir index compact``."""
+    """Rewrite an index of several segments as one, without the deleted documents and without encoding anything. Its
+    postings and smaller dense indexes are built again. Searches in progress keep the old files until they are done.
+    Stock Pyserini commands read the result; before, they read the first segment only.
+
+    Examples:
+        python -m dupmae_ir.index compact indexes/mine
+    """
 
     index: str = option(help="index folder to rewrite in one piece", group="output", metavar="FOLDER", positional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushConfig(OutputOptions):
-    """Options of ``dupmae-ir index push``."""
+    """Copy an index folder to an object store (extra s3 for s3://). The manifest goes last, so an unfinished copy is
+    never opened; what is there already, with the same size and sha256, is not sent again. Credentials are those of the
+    store's own tools: the environment or their files.
+
+    Examples:
+        python -m dupmae_ir.index push indexes/mine --to s3://bucket/mine
+    """
 
     index: str = option(help="index folder to copy", group="input", metavar="FOLDER", positional=True)
     to: str = option(help="where: s3://bucket/index, or another URL that fsspec opens", group="output", metavar="URL")
@@ -163,7 +239,12 @@ class PushConfig(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PullConfig(OutputOptions):
-    """Options of ``dupmae-ir index pull``."""
+    """Copy an index from an object store to a folder, compared with its digests; interrupted, the same command
+    continues. Commands that only read an index take the URL itself and keep such a copy in the cache.
+
+    Examples:
+        python -m dupmae_ir.index pull s3://bucket/mine --index indexes/mine
+    """
 
     url: str = option(help="URL of the index: s3://bucket/index", group="input", metavar="URL", positional=True)
     index: str = option(help="index folder to make", group="output", metavar="FOLDER")

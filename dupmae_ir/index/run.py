@@ -12,8 +12,7 @@ from tqdm import tqdm
 from dupmae_ir import pyserini
 from dupmae_ir.console import progress
 from dupmae_ir.errors import DamagedIndex, UsageError
-from dupmae_ir.index import dense_kinds, manifest, postings, verification
-from dupmae_ir.index.bm25 import build_bm25
+from dupmae_ir.index.changes.object_store import is_copy, local_index, need_folder, pull, push
 from dupmae_ir.index.config import (
     Bm25Config,
     DenseConfig,
@@ -24,10 +23,12 @@ from dupmae_ir.index.config import (
     ShowConfig,
     VerifyConfig,
 )
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.manifest import Meta
-from dupmae_ir.index.segments import folders_of, open_index
-from dupmae_ir.index.stored import is_copy, local_index, need_folder, pull, push
+from dupmae_ir.index.format import dense_kinds, manifest, verification
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.manifest import Meta
+from dupmae_ir.index.format.segments import folders_of, open_index
+from dupmae_ir.index.lucene.bm25 import build_bm25
+from dupmae_ir.index.postings import postings
 from dupmae_ir.io.jobs import COMPLETE, Job
 from dupmae_ir.io.remote import Remote, is_url
 from dupmae_ir.types import Document
@@ -75,7 +76,8 @@ class _Bm25Job(Job):
 
 
 def run_dense(config: DenseConfig) -> dict[str, Any]:
-    """Build the kind into the index folder and return its description (see :mod:`dupmae_ir.index.dense_kinds`)."""
+    """Build the kind into the index folder and return its description (see
+    :mod:`dupmae_ir.index.format.dense_kinds`)."""
     need_folder(config.index, "dupmae-ir index dense")
     results: list[dict[str, Any]] = []
     for folder in folders_of(open_index(config.index)):
@@ -138,7 +140,7 @@ def seal(config: SealConfig) -> dict[str, Any]:
 
 
 def run_push(config: PushConfig) -> dict[str, Any]:
-    """Copy an index folder to a URL and return the counts of :func:`~dupmae_ir.index.stored.push`."""
+    """Copy an index folder to a URL and return the counts of :func:`~dupmae_ir.index.changes.object_store.push`."""
     to = _remote(config.to, "--to")
     need_folder(config.index, "dupmae-ir index push")
     folder = open_index(config.index).path

@@ -8,7 +8,7 @@
     pt.Experiment([dense % 10, hybrid], topics, qrels, ["ndcg_cut_10"], names=["dense", "hybrid"])
 
 PyTerrier and Pyserini each start a JVM with their own classpath, which one process cannot have: import this module, and
-search with ``engine="postings"``, if a pipeline also has Terrier's own retrievers.
+search with ``impact_search="postings"``, if a pipeline also has Terrier's own retrievers.
 """
 
 from __future__ import annotations

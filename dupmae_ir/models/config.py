@@ -9,12 +9,24 @@ from dupmae_ir.config import OutputOptions, option
 
 @dataclass(frozen=True, kw_only=True)
 class ListConfig(OutputOptions):
-    """Options of ``dupmae-ir models list``."""
+    """List the models that every command accepts by name: the embedded one, those of installed packages, and those in
+    the Hugging Face cache. Folders are accepted everywhere, too.
+
+    Examples:
+        dupmae-ir models list
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class GetConfig(OutputOptions):
-    """Options of ``dupmae-ir models get``."""
+    """Download a model of the Hugging Face hub into its cache. This is the only command that downloads a model. An
+    interrupted download is resumed by the same command. Safetensors are preferred; code in the repository is neither
+    fetched nor run.
+
+    Examples:
+        dupmae-ir models get Shitao/RetroMAE_MSMARCO_finetune
+        dupmae-ir encode --model Shitao/RetroMAE_MSMARCO_finetune --corpus corpus.jsonl --index indexes/mine
+    """
 
     name: str = option(
         help="a model of the Hugging Face hub: ORGANISATION/MODEL", group="input", metavar="NAME", positional=True

@@ -7,17 +7,6 @@ from typing import Any
 from dupmae_ir.command import Command
 from dupmae_ir.pretrain.config import PretrainConfig
 
-PURPOSE = """
-Pre-train a retrieval encoder on plain text by masked auto-encoding (RetroMAE, DupMAE, MASTER, CoT-MAE or CoT-MoTE), or
-by masked-LM training only (mlm) as a baseline. The choices of the preset are printed and recorded; flags override them.
-If interrupted, run the same command to resume; the result is the same. With several processes:
-torchrun -m dupmae_ir.pretrain ...
-"""
-EXAMPLES = """
-dupmae-ir pretrain --method dupmae --model bert-base-uncased/ --corpus passages.txt.gz --output models/dupmae
-dupmae-ir pretrain --method dupmae --init-from models/dupmae --corpus beir/scifact --output models/dupmae-dagger
-"""
-
 
 def summarize(config: PretrainConfig, result: dict[str, Any]) -> str:
     """``models/dupmae: 120 updates in 60 s; held-out loss 9.12 -> 7.35; plots in pretraining/losses.png``."""
@@ -29,8 +18,6 @@ def summarize(config: PretrainConfig, result: dict[str, Any]) -> str:
 
 main = Command(
     "pretrain",
-    PURPOSE,
-    EXAMPLES,
     PretrainConfig,
     "dupmae_ir.pretrain.run:run",
     summarize=summarize,

@@ -16,7 +16,15 @@ METHODS = tuple(PRESETS)
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(Recipe, RunOptions):
-    """Options of ``dupmae-ir pretrain``: what to train on, the choices that override the preset's, and the run."""
+    """Pre-train a retrieval encoder on plain text by masked auto-encoding (RetroMAE, DupMAE, MASTER, CoT-MAE or
+    CoT-MoTE), or by masked-LM training only (mlm) as a baseline. The choices of the preset are printed and recorded;
+    flags override them. If interrupted, run the same command to resume; the result is the same. With several processes:
+    torchrun -m dupmae_ir.pretrain ...
+
+    Examples:
+        dupmae-ir pretrain --method dupmae --model bert-base-uncased/ --corpus passages.txt.gz --output models/dupmae
+        dupmae-ir pretrain --method dupmae --init-from models/dupmae --corpus beir/scifact --output models/dupmae-dagger
+    """
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
         OneOf(("model", "init_from", "from_config"), "to start from"),

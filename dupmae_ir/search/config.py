@@ -104,18 +104,18 @@ class SearchSettings(ThreadOptions):
         at_least=0,
         only_with="dense_index=hnsw-sq8",
     )
-    engine: str = option(
+    impact_search: str = option(
         "auto",
-        "engine for impacts: postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
+        "postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
         "auto: postings if the index has them and the extra speed is installed, otherwise lucene",
         choices=ENGINES,
         group="compute",
         only_with="!bm25 and !dense and !backend",
     )
 
-    backend: str | None = option(
+    server: str | None = option(
         None,
-        "URL of an engine that 'dupmae-ir backend load' filled, which proposes the candidates, such as "
+        "URL of an engine that 'dupmae-ir servers load' filled, which proposes the candidates, such as "
         "postgresql://host/database; hits and scores are the same as without it",
         group="engine",
         metavar="URL",
@@ -126,16 +126,16 @@ class SearchSettings(ThreadOptions):
         "name of the collection in the engine (default: from the name of the index folder)",
         group="engine",
         metavar="NAME",
-        only_with="backend",
+        only_with="server",
     )
     approximate: bool = option(
         False,
         "use the approximate indexes of the engine: faster on large collections, may miss documents, never certified",
         group="engine",
-        only_with="backend",
+        only_with="server",
     )
     timeout: float = option(
-        60.0, "seconds to wait for an answer of the engine", group="engine", above=0, only_with="backend"
+        60.0, "seconds to wait for an answer of the engine", group="engine", above=0, only_with="server"
     )
 
     def __post_init__(self) -> None:
@@ -151,7 +151,24 @@ class SearchSettings(ThreadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions):
-    """Options of ``dupmae-ir search``."""
+    """Search an index folder. --topics writes a run file; --query prints the hits of one query; --interactive answers
+    one query after the other, with the model and the index kept in memory (:help lists its commands).
+
+    Hybrid search ranks by the exact sum <cls_q, cls_d> + <ot_q, ot_d>: every candidate is scored exactly on both sides,
+    and the lists are deepened until no unseen document can be among the hits. --within and --filter restrict the search
+    to some documents; the guarantee then is about these. With --bm25-index, BM25 scores of the same documents are a
+    third part of the sum, with the same guarantee. Scores are in real units in every mode, so hybrid = dense + impact.
+    Equal scores are in docid order, here and in trec_eval's reading of the run.
+
+    Examples:
+        python -m dupmae_ir.search --index I --topics queries.jsonl --output run.trec
+        python -m dupmae_ir.search --index I --topics queries.jsonl --impact --hits 100 --output impact.trec
+        python -m dupmae_ir.search --index I --topics queries.jsonl --bm25-index I2 --bm25-weight 0.6 --output run.trec
+        python -m dupmae_ir.search --index I --query "how do I wait for a thread to end" --corpus corpus.jsonl
+        python -m dupmae_ir.search --index I --interactive
+        python -m dupmae_ir.search --index I --query "release notes" --filter 'year >= 2020 and lang = "en"'
+        python -m dupmae_ir.search --index I --query "how do I wait for a thread to end" --explain threading.Thread.join
+    """
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
         OneOf(("topics", "query", "interactive")),
@@ -242,7 +259,7 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     )
     max_passage: bool = option(
         False,
-        "ids are DOCUMENT#PASSAGE (encode.segment): rank documents by their best passage",
+        "ids are DOCUMENT#PASSAGE (encode.passages): rank documents by their best passage",
         group="with --topics",
         only_with="topics",
     )

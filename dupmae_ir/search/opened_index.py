@@ -7,19 +7,19 @@ from functools import cached_property
 
 import numpy as np
 
-from dupmae_ir.device import pick_engine
+from dupmae_ir.device import pick_impact_search
 from dupmae_ir.errors import UnknownName
-from dupmae_ir.index.bm25 import BM25Searcher
 from dupmae_ir.index.config import FLAT
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.row_set import RowSet, row_set
-from dupmae_ir.index.segments import AnyIndex, SegmentedIndex, folders_of, live_rows
-from dupmae_ir.search.backend_parts import EngineSource
-from dupmae_ir.search.bm25 import Bm25Index
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.row_set import RowSet, row_set
+from dupmae_ir.index.format.segments import AnyIndex, SegmentedIndex, folders_of, live_rows
+from dupmae_ir.index.lucene.bm25 import BM25Searcher
+from dupmae_ir.search.candidates.bm25 import Bm25Index
+from dupmae_ir.search.candidates.dense import DenseIndex, open_flat
+from dupmae_ir.search.candidates.impact import ImpactIndex, Postings
+from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact, Splits
+from dupmae_ir.search.candidates.server import EngineSource
 from dupmae_ir.search.config import SearchSettings
-from dupmae_ir.search.dense import DenseIndex, open_flat
-from dupmae_ir.search.impact import ImpactIndex, Postings
-from dupmae_ir.search.segments import SegmentedDense, SegmentedImpact, Splits
 
 
 class OpenedIndex:
@@ -54,24 +54,24 @@ class OpenedIndex:
                 self._dense[key] = _dense(self.folder, *key)
         return self._dense[key]
 
-    def engine(self, settings: SearchSettings) -> tuple[str, str]:
-        """The engine for impacts, ``lucene`` or ``postings``, and the reason for the choice."""
-        if (wanted := settings.engine) not in self._engines:
+    def impact_search(self, settings: SearchSettings) -> tuple[str, str]:
+        """How impacts are searched, ``lucene`` or ``postings``, and the reason for the choice."""
+        if (wanted := settings.impact_search) not in self._engines:
             folders = folders_of(self.folder)
-            choices = [pick_engine(wanted, folder.path, folder.postings_problem) for folder in folders]
+            choices = [pick_impact_search(wanted, folder.path, folder.postings_problem) for folder in folders]
             self._engines[wanted] = next((choice for choice in choices if choice[0] == "lucene"), choices[0])
         return self._engines[wanted]
 
     def impact(self, settings: SearchSettings) -> ImpactIndex | SegmentedImpact:
         """The impact part. The engine itself is opened when candidates are first needed."""
-        engine, _ = self.engine(settings)
-        if engine not in self._impact:
+        how, _ = self.impact_search(settings)
+        if how not in self._impact:
             if isinstance(self.folder, SegmentedIndex):
-                segments = [_impact(folder, engine) for folder in self.folder.folders]
-                self._impact[engine] = SegmentedImpact(self.folder, self._splits, segments)
+                segments = [_impact(folder, how) for folder in self.folder.folders]
+                self._impact[how] = SegmentedImpact(self.folder, self._splits, segments)
             else:
-                self._impact[engine] = _impact(self.folder, engine)
-        return self._impact[engine]
+                self._impact[how] = _impact(self.folder, how)
+        return self._impact[how]
 
     def bm25(self, settings: SearchSettings) -> Bm25Index | None:
         """The BM25 index that joins hybrid scores; None without one.
@@ -90,9 +90,9 @@ class OpenedIndex:
 
         Raises :class:`IndexMismatch` for a collection that does not hold this index.
         """
-        if settings.backend is None:
+        if settings.server is None:
             return None
-        key = (settings.backend, settings.collection, settings.approximate, settings.timeout)
+        key = (settings.server, settings.collection, settings.approximate, settings.timeout)
         if key not in self._sources:
             self._sources[key] = EngineSource.open(self.folder, *key)
         return self._sources[key]
@@ -133,13 +133,15 @@ def _dense(folder: IndexFolder, kind: str, nprobe: int, ef_search: int) -> Dense
     """The dense part of a segment. One without documents has no other kind than the flat one."""
     if kind == FLAT or not folder.documents:
         return open_flat(folder)
-    from dupmae_ir.search.quantised_dense import open_dense  # imports faiss, which takes a twentieth of a second
+    from dupmae_ir.search.candidates.quantised_dense import (
+        open_dense,  # imports faiss, which takes a twentieth of a second
+    )
 
     return open_dense(folder, kind, nprobe, ef_search)
 
 
-def _impact(folder: IndexFolder, engine: str) -> ImpactIndex:
+def _impact(folder: IndexFolder, how: str) -> ImpactIndex:
     def open_postings() -> Postings:
-        return folder.postings if engine == "postings" else folder.searcher
+        return folder.postings if how == "postings" else folder.searcher
 
     return ImpactIndex(open_postings, folder.forward, folder.terms, folder.scale or 1.0, folder.documents)

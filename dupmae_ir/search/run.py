@@ -16,13 +16,13 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import open_run
 from dupmae_ir.io.topics import read_topics
+from dupmae_ir.search.answers import Engine, checks_of, described_answer, open_engine
 from dupmae_ir.search.config import RUN_HITS, SearchConfig
-from dupmae_ir.search.engines import Engine, checks_of, described_answer, open_engine
-from dupmae_ir.search.max_passage import best_passages
-from dupmae_ir.search.ordering import without
-from dupmae_ir.search.ranking import Answer
-from dupmae_ir.search.shell import converse
-from dupmae_ir.search.summary import RunCounts
+from dupmae_ir.search.exact.max_passage import best_passages
+from dupmae_ir.search.exact.ordering import without
+from dupmae_ir.search.exact.ranking import Answer
+from dupmae_ir.search.view.shell import converse
+from dupmae_ir.search.view.summary import RunCounts
 from dupmae_ir.types import LazyEncoder, Query
 
 
@@ -63,10 +63,10 @@ def _search_topics(config: SearchConfig) -> dict[str, Any]:
         "output": config.output,
         "index": config.where,
         "mode": engine.name,
-        **{name: described[name] for name in ("engine", "engine_reason") if name in described},
+        **{name: described[name] for name in ("impact_search", "impact_search_reason") if name in described},
         "topics": len(topics),
         **({"dense_index": described["dense_index"]} if described.get("dense_index") else {}),
-        **{name: described[name] for name in ("bm25", "backend") if name in described},
+        **{name: described[name] for name in ("bm25", "server") if name in described},
         **({"within": described["within"]} if "within" in described else {}),
         **counts.as_dict(),
         **checks,

@@ -30,24 +30,24 @@ from typing import Any, overload
 
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.segments import AnyIndex, open_indexes
-from dupmae_ir.index.statistics import for_index
-from dupmae_ir.index.texts import StoredDocument
+from dupmae_ir.index.format.segments import AnyIndex, open_indexes
+from dupmae_ir.index.format.statistics import for_index
+from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.registry import lookup
-from dupmae_ir.search.backend_parts import EngineSource
+from dupmae_ir.search.candidates.dense import DenseIndex
+from dupmae_ir.search.candidates.impact import ImpactIndex
+from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact
+from dupmae_ir.search.candidates.server import EngineSource
 from dupmae_ir.search.config import MODES, QUERY_HITS, RUN_HITS, SearchSettings
-from dupmae_ir.search.dense import DenseIndex
-from dupmae_ir.search.described import DescribedHit, described
-from dupmae_ir.search.explain import Explanation, explain
+from dupmae_ir.search.exact.ranking import Answer, Ranker, Request
 from dupmae_ir.search.fusion.config import Fusion
-from dupmae_ir.search.impact import ImpactIndex
-from dupmae_ir.search.joining import Joined
 from dupmae_ir.search.opened_index import OpenedIndex
-from dupmae_ir.search.query_encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
-from dupmae_ir.search.ranking import Answer, Ranker, Request
-from dupmae_ir.search.segments import SegmentedDense, SegmentedImpact
-from dupmae_ir.search.selection import Condition, Selection, select
-from dupmae_ir.search.words import SNIPPET, QueryWords
+from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
+from dupmae_ir.search.query.selection import Condition, Selection, select
+from dupmae_ir.search.query.words import SNIPPET, QueryWords
+from dupmae_ir.search.query_batching import Joined
+from dupmae_ir.search.view.explain import Explanation, explain
+from dupmae_ir.search.view.hit_view import DescribedHit, described
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
 
 
@@ -125,9 +125,9 @@ class Searcher:
         return self._opened.impact(self.settings)
 
     @property
-    def engine(self) -> tuple[str, str]:
-        """The engine for impacts, ``lucene`` or ``postings``, and the reason for the choice."""
-        return self._opened.engine(self.settings)
+    def impact_search(self) -> tuple[str, str]:
+        """How impacts are searched, ``lucene`` or ``postings``, and the reason for the choice."""
+        return self._opened.impact_search(self.settings)
 
     @property
     def source(self) -> EngineSource | None:
@@ -157,7 +157,7 @@ class Searcher:
         """
         hits = options.pop("k", hits)
         if isinstance(queries, str):
-            if options or self.settings.backend:
+            if options or self.settings.server:
                 return list(next(self.answers([Query("", queries)], hits, mode, **options)).hits)
             return list(self._joined(self._answers_alone, (hits, mode), queries).hits)
         if len({query.qid for query in queries}) < len(queries):
@@ -205,7 +205,7 @@ class Searcher:
             within: ids of the documents to search, or a :meth:`selection`; unknown ids are ignored. Lists are the exact
                 ones of a collection of these documents alone.
             filter: a condition on metadata, such as ``year >= 2020``; a mask (n,) bool by row; or a function of a
-                :class:`~dupmae_ir.index.texts.StoredDocument`.
+                :class:`~dupmae_ir.index.format.texts.StoredDocument`.
         """
         depth = hits if fusion_depth is None else fusion_depth
         chosen = self.selection(within, filter)

@@ -13,13 +13,13 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from dupmae_ir import __version__
-from dupmae_ir.serve import answering
-from dupmae_ir.serve.answering import Call, Found, Ranking, Search, Shown
+from dupmae_ir.serve import batch_handler as answering
+from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown
 from dupmae_ir.serve.catalogue import Generation
 from dupmae_ir.serve.config import ServeConfig
-from dupmae_ir.serve.guards import Guard
+from dupmae_ir.serve.errors import PLAIN, RESPONSES, Wrong, add_handlers
+from dupmae_ir.serve.limits import Guard
 from dupmae_ir.serve.metrics import CONTENT_TYPE, exposition
-from dupmae_ir.serve.problems import PLAIN, RESPONSES, Wrong, add_handlers
 from dupmae_ir.serve.schemas import (
     Condition,
     DocumentResponse,
@@ -246,7 +246,7 @@ def index_info(generation: Generation) -> IndexInfo:
         dimensions=searcher.index.dim,
         scale=searcher.index.scale,
         encoder=generation.encoder.name,
-        engine=searcher.engine[0] if "impact" in generation.modes else None,
+        impact_search=searcher.impact_search[0] if "impact" in generation.modes else None,
         texts=searcher.index.has_texts,
         metadata=list(searcher.index.texts.columns) if searcher.index.texts is not None else [],
         sealed=searcher.index.certifies is None,

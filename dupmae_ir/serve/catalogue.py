@@ -20,10 +20,10 @@ from pathlib import Path
 
 from dupmae_ir.config import subset
 from dupmae_ir.errors import DupmaeError, InputError, UnknownName
-from dupmae_ir.index.manifest import META, read_meta
+from dupmae_ir.index.format.manifest import META, read_meta
 from dupmae_ir.registry import suggest
 from dupmae_ir.search.config import MODES, SearchSettings
-from dupmae_ir.search.query_encoder import COMPARED
+from dupmae_ir.search.query.encoder import COMPARED
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.query_cache import CachingEncoder, cached

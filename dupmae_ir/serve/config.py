@@ -22,7 +22,18 @@ REQUESTS = "requests"
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
-    """Options of ``dupmae-ir serve``."""
+    """Serve indexes over HTTP: a REST API described at /openapi.json, a page that shows why each hit was found at /,
+        health at
+    /health and /ready, metrics at /metrics. Queries that arrive together are encoded together. A new generation of an
+    index is taken in without a pause. Only this machine can connect unless --host names another address, which needs a
+    token.
+
+    Examples:
+        dupmae-ir serve --index my-index
+        dupmae-ir serve --index docs=indexes/docs old=indexes/docs-2025 --port 8080
+        DUPMAE_IR_TOKEN=$(cat token) dupmae-ir serve --index my-index --host 0.0.0.0
+        dupmae-ir serve --index my-index --mcp
+    """
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (OneOf(("index", "indexes")),)
 
@@ -81,9 +92,9 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         group=REQUESTS,
         at_least=0,
     )
-    engine: str = option(
+    impact_search: str = option(
         "auto",
-        "engine for impacts: postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
+        "postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
         "auto: postings if the index has them and the extra speed is installed, otherwise lucene",
         choices=ENGINES,
         group="compute",

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from dupmae_ir.serve import answering
-from dupmae_ir.serve.answering import Call, Found, Ranking, Search, Shown
+from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.api import check_hits, check_texts
+from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown
 from dupmae_ir.serve.catalogue import Generation
-from dupmae_ir.serve.problems import RESPONSES
+from dupmae_ir.serve.errors import RESPONSES
 from dupmae_ir.serve.schemas import Name, PathDocid, Text
 from dupmae_ir.serve.service import Service
 

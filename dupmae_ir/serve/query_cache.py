@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.device import torch_threads
-from dupmae_ir.search.words import SpanEncoder
+from dupmae_ir.search.query.words import SpanEncoder
 from dupmae_ir.types import CollectionStatistics, Document, Encoder, LexicalEncoder, Representation
 
 

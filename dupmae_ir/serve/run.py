@@ -17,10 +17,10 @@ from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.serve.api import create_app
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.http_server import make_server
+from dupmae_ir.serve.index_changes import writing_routes
 from dupmae_ir.serve.page.routes import page_routes
 from dupmae_ir.serve.pyserini_routes import pyserini_routes
 from dupmae_ir.serve.service import Service
-from dupmae_ir.serve.writing import writing_routes
 
 
 @with_torch_threads
@@ -75,7 +75,7 @@ def listen(config: ServeConfig) -> socket.socket:
 
 def _serve_stdio(service: Service) -> None:
     # The SDK is an extra of its own, so it is imported only here and below.
-    from dupmae_ir.serve.assistants import make_tools, stdout_to_stderr
+    from dupmae_ir.serve.mcp import make_tools, stdout_to_stderr
 
     with stdout_to_stderr():
         service.open()
@@ -90,7 +90,7 @@ def make_app(service: Service) -> ASGIApp:
         routers.append(writing_routes(service))
     if not service.config.mcp_http:
         return create_app(service, routers)
-    from dupmae_ir.serve.assistants import http_routes, make_tools
+    from dupmae_ir.serve.mcp import http_routes, make_tools
 
     routes, beside = http_routes(make_tools(service))
     return create_app(service, routers, routes, beside)

@@ -227,7 +227,7 @@ class IndexInfo(Source):
     dimensions: int | None = Field(description="of the [CLS] vectors")
     scale: float | None = Field(description="impact scale")
     encoder: str
-    engine: str | None = Field(description="engine of the impacts")
+    impact_search: str | None = Field(description="how impacts are searched")
     texts: bool = Field(description="whether the index stores titles and texts")
     metadata: list[str] = Field(description="names that a filter can use")
     sealed: bool = Field(description="whether lists can be certified: the index records its files' digests")

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from dupmae_ir.serve.answering import Answerer, Call, Search
+from dupmae_ir.serve.batch_handler import Answerer, Call, Search
 from dupmae_ir.serve.batching import Batcher, Busy
 from dupmae_ir.serve.catalogue import Catalogue, Change, Generation, watch
 from dupmae_ir.serve.config import ServeConfig

@@ -13,7 +13,7 @@ from dupmae_ir.bench.__main__ import main, show
 from dupmae_ir.bench.config import BenchConfig
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.models import WEIGHTLESS
-from dupmae_ir.search.impact import ImpactPart
+from dupmae_ir.search.candidates.impact import ImpactPart
 
 NAMES = (
     "encode, both parts",

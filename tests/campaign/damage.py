@@ -23,10 +23,10 @@ from typing import Any
 
 from dupmae_ir.__main__ import main as dupmae_ir
 from dupmae_ir.errors import DupmaeError
-from dupmae_ir.index import verification
 from dupmae_ir.index.__main__ import VERBS
 from dupmae_ir.index.config import KINDS
-from dupmae_ir.index.segments import open_index
+from dupmae_ir.index.format import verification
+from dupmae_ir.index.format.segments import open_index
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Query
@@ -38,10 +38,10 @@ FLIPS = 8
 """Single bits flipped in each file."""
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {}),
-    "impact, Lucene": ("impact", {"engine": "lucene"}),
-    "impact, postings": ("impact", {"engine": "postings"}),
-    "hybrid, Lucene": ("hybrid", {"engine": "lucene"}),
-    "hybrid, postings": ("hybrid", {"engine": "postings"}),
+    "impact, Lucene": ("impact", {"impact_search": "lucene"}),
+    "impact, postings": ("impact", {"impact_search": "postings"}),
+    "hybrid, Lucene": ("hybrid", {"impact_search": "lucene"}),
+    "hybrid, postings": ("hybrid", {"impact_search": "postings"}),
     **{f"dense, {kind}": ("dense", {"dense_index": kind}) for kind in KINDS},
 }
 TEXTS = "texts"

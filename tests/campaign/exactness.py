@@ -20,10 +20,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.encode.run import encoder_record
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.dense_kinds import build_kind
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.dense_kinds import build_kind
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Hit, Query
@@ -89,7 +89,7 @@ VECTORS: dict[str, Callable[[Draw, int], np.ndarray]] = {
     "normal": lambda drawn, n: drawn.standard_normal((n, DIM)),
 }
 CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
-    *((mode, {"engine": engine}) for mode in ("impact", "hybrid") for engine in ("lucene", "postings")),
+    *((mode, {"impact_search": engine}) for mode in ("impact", "hybrid") for engine in ("lucene", "postings")),
     ("dense", {}),
     ("dense", {"dense_index": "sq8"}),
     ("hybrid", {"dense_index": "sq8"}),

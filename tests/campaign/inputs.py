@@ -112,7 +112,7 @@ def _readers(inputs: Path, out: Path) -> dict[str, tuple[str, list[Any]]]:
             ["encode", "--model", "testing:hashing", "--corpus", bad, "--index", made, "--overwrite", "--restart"],
         ),
         "corpus of bm25": ("corpus.jsonl", ["index", "bm25", "--corpus", bad, "--index", made, "--overwrite"]),
-        "corpus of segment": ("corpus.jsonl", ["encode.segment", "--corpus", bad, "--output", out / "made.jsonl"]),
+        "corpus of segment": ("corpus.jsonl", ["encode.passages", "--corpus", bad, "--output", out / "made.jsonl"]),
         "corpus of a query": ("corpus.jsonl", ["search", "--index", index, "--query", "cat", "--corpus", bad]),
         "topics": ("queries.tsv", ["search", "--index", index, "--topics", bad, "--output", out / "r.trec"]),
         "topics of encode.queries": (

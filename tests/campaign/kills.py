@@ -23,7 +23,7 @@ from making_commands import MAKING, Making, write_inputs
 from stage_samples import RECIPE
 
 from dupmae_ir.finetune.stages import STATE
-from dupmae_ir.index.manifest import META, SEAL, manifest_digest
+from dupmae_ir.index.format.manifest import META, SEAL, manifest_digest
 from dupmae_ir.io.jobs import record_path
 from dupmae_ir.io.publishing import sha256_file
 from tests.campaign.forked import finished, killed_after, start

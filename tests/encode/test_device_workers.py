@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from encode_runs import ROOT, content, meta, write_corpus
 
-from dupmae_ir.encode import parts as parts_module
+from dupmae_ir.encode import window_files as parts_module
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.device_workers import DeviceWorkers
-from dupmae_ir.encode.parts import part_header
 from dupmae_ir.encode.run import run
 from dupmae_ir.encode.shards import EncoderChoice, Shard
+from dupmae_ir.encode.window_files import part_header
 from dupmae_ir.encode.workers import ATTEMPTS
 from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.types import Document
@@ -147,8 +147,8 @@ def test_a_shard_that_kills_every_worker_is_named(monkeypatch):
     [
         (("--devices", "cpu,,cpu"), "--devices cpu,,cpu: expected names separated by commas"),
         (("--devices", "cpu", "--device", "cpu"), "--devices and --device exclude each other"),
-        (("--devices", "cpu", "--backend", "ray"), "--devices applies only with --backend local"),
-        (("--workers", 2), "--workers applies only with --backend ray"),
+        (("--devices", "cpu", "--server", "ray"), "--devices applies only with --executor local"),
+        (("--workers", 2), "--workers applies only with --executor ray"),
         (("--devices", "cpu,cpu", "--top-k", 0), "--top-k must be greater than 0"),
     ],
 )
@@ -170,8 +170,8 @@ def test_an_error_in_a_worker_is_one_line(tmp_path, corpus, capsys):
 
 def test_without_ray_the_message_says_how_to_install_it(tmp_path, corpus, encode, monkeypatch):
     monkeypatch.setattr("dupmae_ir.device.importlib.util.find_spec", lambda name: None)
-    status, said = encode(corpus, tmp_path / "I", "--backend", "ray")
-    assert (status, "--backend ray needs ray: pip install 'dupmae-ir[ray]'" in said) == (1, True)
+    status, said = encode(corpus, tmp_path / "I", "--server", "ray")
+    assert (status, "--executor ray needs ray: pip install 'dupmae-ir[ray]'" in said) == (1, True)
 
 
 def test_a_full_disk_names_the_shard_and_keeps_the_others(tmp_path, corpus, encode, monkeypatch):

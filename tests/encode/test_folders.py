@@ -19,7 +19,7 @@ from document_samples import FILES, write_folder
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.index.__main__ import main as index_main
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.io.collections import Collection
 from dupmae_ir.io.datasets import HfDataset, IrDataset
 from dupmae_ir.io.documents.collection import DocumentCollection

@@ -12,7 +12,7 @@ from dupmae_ir.encode.changes import run_add
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.index.config import AddConfig
-from dupmae_ir.index.segments import open_index
+from dupmae_ir.index.format.segments import open_index
 
 pytestmark = pytest.mark.jvm
 

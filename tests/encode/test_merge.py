@@ -9,7 +9,7 @@ import pytest
 from encode_runs import content, meta, write_corpus
 
 from dupmae_ir.encode.merge import main
-from dupmae_ir.index.manifest import sealed, write_meta
+from dupmae_ir.index.format.manifest import sealed, write_meta
 
 pytestmark = pytest.mark.jvm
 

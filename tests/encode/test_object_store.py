@@ -20,8 +20,8 @@ from encode_runs import arguments, content, meta, start, write_corpus
 from store_server import Network, s3_server
 
 from dupmae_ir.__main__ import main
-from dupmae_ir.index.manifest import sealed
-from dupmae_ir.index.stored import local_folder
+from dupmae_ir.index.changes.object_store import local_folder
+from dupmae_ir.index.format.manifest import sealed
 from dupmae_ir.io.remote import Remote
 
 pytest.importorskip("s3fs", reason="needs the extra: pip install 'dupmae-ir[s3]'")
@@ -173,7 +173,7 @@ def test_ray_workers_read_from_the_store_and_write_the_same_index_into_it(bucket
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     url, index = f"{bucket}/corpus.jsonl", f"{bucket}/indexes/I"
     files().pipe(url, corpus.read_bytes())
-    words = encoded(url, index, "--backend", "ray", "--workers", 2)
+    words = encoded(url, index, "--server", "ray", "--workers", 2)
     done = subprocess.run(
         [sys.executable, "-m", "dupmae_ir", *map(str, words)], capture_output=True, text=True, check=False
     )
@@ -189,7 +189,7 @@ def test_search_and_eval_answer_as_from_the_folder(bucket, whole, tmp_path, caps
     topics.write_text("1\tword1 word7\n2\tword30\n")
     for name in (str(whole), index):
         path = tmp_path / f"{name == index}.trec"
-        words = ["--topics", topics, "--hits", 20, "--output", path, "--quiet", "--engine", "postings"]
+        words = ["--topics", topics, "--hits", 20, "--output", path, "--quiet", "--impact-search", "postings"]
         assert run("index", "postings", "--index", whole, "--quiet")[0] == 0 if name != index else True
         assert run("index", "push", whole, "--to", index, "--quiet")[0] == 0
         assert run("search", "--index", name, *words) == (0, "")

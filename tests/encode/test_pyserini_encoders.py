@@ -10,8 +10,8 @@ import pytest
 from dupmae_ir.encode import pyserini_encoders
 from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.manifest import sealed, write_meta
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.manifest import sealed, write_meta
 from dupmae_ir.testing import HashingEncoder
 
 TEXTS = ["word1 word2 word2", "", "word3"]

@@ -13,7 +13,7 @@ from encode_runs import ROOT
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.queries import main
 from dupmae_ir.encode.query_files import write_queries
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.types import Query
 
 pytestmark = pytest.mark.jvm

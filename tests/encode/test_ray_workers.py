@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.slow,  # a cluster is nine processes
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the tests find workers in /proc"),
 ]
-TWO = ("--backend", "ray", "--workers", 2)
+TWO = ("--server", "ray", "--workers", 2)
 
 
 @pytest.fixture(autouse=True)

@@ -16,11 +16,11 @@ from encode_runs import arguments, content, meta, start, write_corpus
 from dupmae_ir.encode import run as run_module
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.parts import quantised
 from dupmae_ir.encode.run import run
+from dupmae_ir.encode.window_files import quantised
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import compare_postings
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.postings.postings import compare_postings
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dupmae_ir.encode.segment import main
+from dupmae_ir.encode.passages import main
 from dupmae_ir.encode.segmentation import segments
 from dupmae_ir.errors import InputError
 from dupmae_ir.types import Document

@@ -8,8 +8,8 @@ import pytest
 from encode_runs import content, meta
 
 from dupmae_ir.encode.merge import main as merge
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.verification import problems
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.verification import problems
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.search.__main__ import main as search
 

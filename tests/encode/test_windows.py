@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dupmae_ir.encode.parts import load_part, part_digest, quantised, save_part
+from dupmae_ir.encode.window_files import load_part, part_digest, quantised, save_part
 from dupmae_ir.encode.windows import documents_digest, window_size, windows
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.quantisation import CALIBRATION, calibrated_scale
+from dupmae_ir.index.format.quantisation import CALIBRATION, calibrated_scale
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Representation
 

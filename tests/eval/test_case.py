@@ -18,8 +18,8 @@ from dupmae_ir.eval.reports.case import FORMATS, LISTS, Case, Shown
 from dupmae_ir.eval.reports.tally import FINDS, Ranks3, Tally
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
-from dupmae_ir.search.explain import TermShare
 from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.search.view.explain import TermShare
 
 pytestmark = pytest.mark.jvm
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.manifest import SEAL
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.manifest import SEAL
 
 AWKWARD = ["|", "##x", "a b", "é", "É", "e\u0301", "\u00a0", "\u2028", "x\u3000y", "\U0001f600", "-1", "1|2", "ﬁ"]
 """Terms that a tokenizer, a delimiter or a normaliser could spoil."""

@@ -11,7 +11,7 @@ import pytest
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.index.__main__ import main
-from dupmae_ir.index.bm25 import BM25Searcher, build_bm25
+from dupmae_ir.index.lucene.bm25 import BM25Searcher, build_bm25
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics

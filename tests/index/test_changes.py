@@ -19,12 +19,12 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.__main__ import main as index_main
+from dupmae_ir.index.changes.places import generations_folder, retired
 from dupmae_ir.index.config import AddConfig, CompactConfig, VerifyConfig
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.places import generations_folder, retired
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.segments import SegmentedIndex, open_index
+from dupmae_ir.index.format.verification import problems
 from dupmae_ir.index.run import verify
-from dupmae_ir.index.segments import SegmentedIndex, open_index
-from dupmae_ir.index.verification import problems
 from dupmae_ir.io.jobs import COMPLETE, work_folder
 from dupmae_ir.testing import HashingEncoder
 
@@ -169,8 +169,8 @@ def check_kills(name: str, begun: Path, where: Path, steps: Iterator[int]) -> in
 
 
 def open_generation(living: Living) -> Any:
-    from dupmae_ir.index.generations import generation_of
-    from dupmae_ir.index.manifest import read_meta
+    from dupmae_ir.index.changes.generations import generation_of
+    from dupmae_ir.index.format.manifest import read_meta
 
     return generation_of(read_meta(living.index))
 
@@ -456,7 +456,7 @@ def test_a_link_to_an_index_is_followed(living: Living) -> None:
     link.symlink_to(living.index)
     config = AddConfig(index=str(link), corpus=write_documents(living.where / "c.jsonl", NEW), quiet=True)
     from dupmae_ir.encode.changes import run_add
-    from dupmae_ir.index.compaction import run as compact
+    from dupmae_ir.index.changes.compaction import run as compact
 
     reader = open_index(link)
     run_add(config)

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from dupmae_ir.index import compiling
-from dupmae_ir.index.compiling import MUCH, SMALL, pays
+from dupmae_ir.index.postings import compiling
+from dupmae_ir.index.postings.compiling import MUCH, SMALL, pays
 
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch):
     """Nothing loaded and nothing done yet, with numba installed."""
-    monkeypatch.delitem(sys.modules, "dupmae_ir.index.kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "dupmae_ir.index.postings.kernels", raising=False)
     monkeypatch.setattr(compiling, "_left_to_numpy", 0)
     monkeypatch.setattr(compiling, "_installed", lambda: True)
 
@@ -32,7 +32,7 @@ def test_small_work_adds_up_until_loading_would_have_paid():
 
 
 def test_work_of_any_size_pays_once_the_loops_are_loaded(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dupmae_ir.index.kernels", object())
+    monkeypatch.setitem(sys.modules, "dupmae_ir.index.postings.kernels", object())
     assert pays(1)
 
 

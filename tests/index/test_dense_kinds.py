@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index import dense_kinds
 from dupmae_ir.index.__main__ import main
-from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.config import KINDS, Parameters
-from dupmae_ir.index.dense_kinds import build_kind, choose, open_kind, search_effort
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format import dense_kinds
+from dupmae_ir.index.format.dense_kinds import build_kind, choose, open_kind, search_effort
+from dupmae_ir.index.format.folder import IndexFolder
 
 DIM = 12
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dupmae_ir.index import docids
-from dupmae_ir.index.docids import MappedDocids
+from dupmae_ir.index.format import docids
+from dupmae_ir.index.format.docids import MappedDocids
 
 IDS = ["b", "a", "é", "e\u0301", "\U0001f600", "\uffff", "a\x00b", "a\x00", "zz", "10", "9", "x" * 70, "ab"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.faiss import FlatWriter, flat_problem, mapped_vectors, read_index
+from dupmae_ir.index.format.faiss import FlatWriter, flat_problem, mapped_vectors, read_index
 
 
 @pytest.fixture

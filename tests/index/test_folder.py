@@ -13,10 +13,10 @@ import pytest
 import scipy.sparse as sp
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError, UsageError
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.manifest import content_digest
-from dupmae_ir.index.quantisation import quantise
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.manifest import content_digest
+from dupmae_ir.index.format.quantisation import quantise
 
 pytestmark = pytest.mark.jvm
 

@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index import forward as module
-from dupmae_ir.index.forward import Forward, ForwardWriter, NpyWriter, term_dtype
+from dupmae_ir.index.format import forward as module
+from dupmae_ir.index.format.forward import Forward, ForwardWriter, NpyWriter, term_dtype
 
 ROWS, VOCABULARY = 300, 500
 

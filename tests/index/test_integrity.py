@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index import integrity
 from dupmae_ir.index.__main__ import main
-from dupmae_ir.index.dense_kinds import build_kind, open_kind
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.manifest import read_meta, sealed, write_meta
-from dupmae_ir.index.postings import export_postings
-from dupmae_ir.index.verification import problems
+from dupmae_ir.index.format import integrity
+from dupmae_ir.index.format.dense_kinds import build_kind, open_kind
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.manifest import read_meta, sealed, write_meta
+from dupmae_ir.index.format.verification import problems
+from dupmae_ir.index.postings.postings import export_postings
 
 pytestmark = pytest.mark.jvm
 

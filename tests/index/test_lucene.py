@@ -12,8 +12,8 @@ import pytest
 import scipy.sparse as sp
 
 from dupmae_ir.errors import IndexMismatch, InputError, OutputError, UsageError
-from dupmae_ir.index import lucene
-from dupmae_ir.index.lucene import ImpactSearcher, ImpactWriter, check_terms
+from dupmae_ir.index.lucene import impacts as lucene
+from dupmae_ir.index.lucene.impacts import ImpactSearcher, ImpactWriter, check_terms
 
 pytestmark = pytest.mark.jvm
 

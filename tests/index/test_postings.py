@@ -13,11 +13,11 @@ import scipy.sparse as sp
 
 from dupmae_ir import __version__
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch, UsageError
-from dupmae_ir.index import postings as module
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.forward import Forward
-from dupmae_ir.index.postings import PostingsSearcher, export_postings, write_postings
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.forward import Forward
+from dupmae_ir.index.postings import postings as module
+from dupmae_ir.index.postings.postings import PostingsSearcher, export_postings, write_postings
 
 
 @pytest.fixture(autouse=True)

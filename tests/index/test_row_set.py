@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.row_set import RowSet, row_set
+from dupmae_ir.index.format.row_set import RowSet, row_set
 
 
 @pytest.mark.parametrize("documents", [0, 1, 63, 64, 65, 200])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index import integrity, texts
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.texts import StoredDocument, TextStore, TextWriter, pack, unpack
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format import integrity, texts
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.texts import StoredDocument, TextStore, TextWriter, pack, unpack
 
 
 def some_documents(count: int, seed: int = 0) -> list[StoredDocument]:

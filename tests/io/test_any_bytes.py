@@ -20,8 +20,8 @@ from dupmae_ir.errors import DupmaeError
 from dupmae_ir.eval.answers.accuracy import read_answers
 from dupmae_ir.finetune.data.mined import read_mined, read_scores
 from dupmae_ir.finetune.data.pairs import read_pairs
-from dupmae_ir.index.deletion import read_ids
-from dupmae_ir.index.manifest import META, read_meta
+from dupmae_ir.index.changes.deletion import read_ids
+from dupmae_ir.index.format.manifest import META, read_meta
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.io.qrels import read_qrels
@@ -30,7 +30,7 @@ from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.model_config import read_config
 from dupmae_ir.pretrain.augment.rows import read_rows
 from dupmae_ir.pretrain.corpus import read_texts
-from dupmae_ir.search.selection import read_ids as read_selected
+from dupmae_ir.search.query.selection import read_ids as read_selected
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "lines": lambda path: list(numbered_lines(path)),

@@ -16,7 +16,7 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import CheckpointError, IndexMismatch
-from dupmae_ir.index.manifest import sealed, write_meta
+from dupmae_ir.index.format.manifest import sealed, write_meta
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.digest import folder_digest

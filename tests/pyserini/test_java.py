@@ -140,7 +140,7 @@ def test_every_installed_java_works_without_output(java, tmp_path):
         f"""
         import numpy as np
         from dupmae_ir import pyserini
-        from dupmae_ir.index.lucene import ImpactSearcher, ImpactWriter
+        from dupmae_ir.index.lucene.impacts import ImpactSearcher, ImpactWriter
         print(pyserini.start_jvm().version)
         with ImpactWriter({str(tmp_path)!r}, ["a"]) as writer:
             writer.add("d", np.array([0]), np.array([7]))
@@ -242,7 +242,7 @@ def test_impacts_are_written_as_strings_in_a_jvm_without_our_class(tmp_path):
         import os, jnius_config
         import numpy as np
         from dupmae_ir import pyserini
-        from dupmae_ir.index.lucene import ImpactSearcher, ImpactWriter
+        from dupmae_ir.index.lucene.impacts import ImpactSearcher, ImpactWriter
         os.environ["JAVA_HOME"] = str(pyserini.find_java().home)
         jnius_config.add_classpath(str(pyserini.find_jar()))
         import jnius

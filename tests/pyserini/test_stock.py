@@ -18,10 +18,10 @@ import pytest
 import scipy.sparse as sp
 
 from dupmae_ir import pyserini
-from dupmae_ir.index.bm25 import BM25Searcher, build_bm25
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.lucene import ImpactSearcher
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.lucene.bm25 import BM25Searcher, build_bm25
+from dupmae_ir.index.lucene.impacts import ImpactSearcher
 from dupmae_ir.types import Document, Query
 
 pytestmark = pytest.mark.jvm

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import faiss
 import numpy as np
 
-from dupmae_ir.index import dense_kinds
-from dupmae_ir.index.row_set import RowSet
-from dupmae_ir.search.dense import DenseIndex
-from dupmae_ir.search.impact import ImpactIndex, ImpactQuery
-from dupmae_ir.search.quantised_dense import QuantisedIndex
+from dupmae_ir.index.format import dense_kinds
+from dupmae_ir.index.format.row_set import RowSet
+from dupmae_ir.search.candidates.dense import DenseIndex
+from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactQuery
+from dupmae_ir.search.candidates.quantised_dense import QuantisedIndex
 
 
 def sq8(vectors: np.ndarray) -> QuantisedIndex:

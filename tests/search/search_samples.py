@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dupmae_ir.encode.run import encoder_record
-from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.testing import HashingEncoder
 
 

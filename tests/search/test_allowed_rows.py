@@ -14,11 +14,11 @@ from test_one_pass import Made, same
 from test_quantised_dense import clustered, flat, hnsw, ivf, sq8
 
 from dupmae_ir import pyserini
-from dupmae_ir.index import postings as postings_module
-from dupmae_ir.index.postings import export_postings
-from dupmae_ir.search import dense as dense_module
-from dupmae_ir.search.certified_topk import Weighted, exact_top
-from dupmae_ir.search.dense import DenseIndex
+from dupmae_ir.index.postings import postings as postings_module
+from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.search.candidates import dense as dense_module
+from dupmae_ir.search.candidates.dense import DenseIndex
+from dupmae_ir.search.exact.certified_topk import Weighted, exact_top
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
@@ -139,7 +139,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [" ".join(rng.choice(WORDS, int(rng.integers(0, 12)))) for _ in range(500)]
     texts += texts[:200]
     write_index(path, [f"d{i}" for i in rng.permutation(700)], texts, scale=30.0)
-    from dupmae_ir.index.folder import IndexFolder
+    from dupmae_ir.index.format.folder import IndexFolder
 
     export_postings(IndexFolder.open(path), window=256)
     return path
@@ -166,7 +166,7 @@ def filtered(searcher: Searcher, topics: list[Query], mode: str, ids: set[str], 
 def test_a_searcher_equals_its_own_list_filtered(
     folder: Path, topics: list[Query], mode: str, share: float, batch: int, engine: str
 ) -> None:
-    searcher = Searcher.open(folder, HashingEncoder(), engine=engine, batch_size=batch)
+    searcher = Searcher.open(folder, HashingEncoder(), impact_search=engine, batch_size=batch)
     ids = {docid for docid, drawn in zip(searcher.index.docids, np.random.default_rng(2).random(700), strict=True)
            if drawn < share}  # fmt: skip
     for k in (1, 10, 1000):

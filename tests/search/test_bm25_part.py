@@ -16,13 +16,13 @@ from search_fakes import World
 from search_samples import write_index
 
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.bm25 import BM25Searcher, build_bm25
-from dupmae_ir.index.row_set import RowSet
+from dupmae_ir.index.format.row_set import RowSet
+from dupmae_ir.index.lucene.bm25 import BM25Searcher, build_bm25
 from dupmae_ir.io.runs import read_run
-from dupmae_ir.search import bm25 as part
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.bm25 import Bm25Index
-from dupmae_ir.search.certified_topk import Weighted, exact_top
+from dupmae_ir.search.candidates import bm25 as part
+from dupmae_ir.search.candidates.bm25 import Bm25Index
+from dupmae_ir.search.exact.certified_topk import Weighted, exact_top
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Query

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from search_fakes import NumpyFlat, World
 
-from dupmae_ir.search.certified_topk import Outcome, Part, Weighted, exact_top
-from dupmae_ir.search.ordering import best_positions
+from dupmae_ir.search.exact.certified_topk import Outcome, Part, Weighted, exact_top
+from dupmae_ir.search.exact.ordering import best_positions
 
 CASES = range(150)
 

@@ -7,8 +7,8 @@ import pytest
 from search_fakes import NumpyFlat
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.search.certified_topk import exact_top
-from dupmae_ir.search.dense import MANY, DenseIndex, as_product, inner_products
+from dupmae_ir.search.candidates.dense import MANY, DenseIndex, as_product, inner_products
+from dupmae_ir.search.exact.certified_topk import exact_top
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings
-from dupmae_ir.index.texts import StoredDocument, TextStore, TextWriter
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.texts import StoredDocument, TextStore, TextWriter
+from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.filters import DEEPEST, Filter
+from dupmae_ir.search.query.filters import DEEPEST, Filter
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 
@@ -280,7 +280,7 @@ def folder(collection: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_search_by_text_function_mask_and_ids_is_the_same(collection: list[dict[str, Any]], folder: Path) -> None:
-    searcher = Searcher.open(folder, HashingEncoder(), engine="postings")
+    searcher = Searcher.open(folder, HashingEncoder(), impact_search="postings")
     condition = 'year >= 2005 and (lang = "en" or tags contains "a")'
     ids = [f"d{i}" for i, metadata in enumerate(collection) if Filter.parse(condition).holds(metadata)]
     mask = np.isin(searcher.index.docids, ids)
@@ -302,7 +302,7 @@ def test_a_search_by_text_function_mask_and_ids_is_the_same(collection: list[dic
 
 
 def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--index", str(folder), "--query", "w1 w2", "--engine", "postings", "--json"]
+    flags = ["--index", str(folder), "--query", "w1 w2", "--impact-search", "postings", "--json"]
     assert main([*flags, "--filter", "year > 2010", "--hits", "300"]) == 0
     found = json.loads(capsys.readouterr().out)
     store = IndexFolder.open(folder).texts

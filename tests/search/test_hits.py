@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dupmae_ir.search.hits import RankedHits
+from dupmae_ir.search.exact.hits import RankedHits
 from dupmae_ir.types import Hit
 
 NAMES = ["a", "b", "c", "d"]

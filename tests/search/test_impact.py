@@ -6,10 +6,10 @@ import numpy as np
 import scipy.sparse as sp
 from search_fakes import World
 
-from dupmae_ir.search.certified_topk import exact_top
+from dupmae_ir.search.candidates.impact import ImpactQuery, _ceiling
 from dupmae_ir.search.config import MOST_TERMS
-from dupmae_ir.search.impact import ImpactQuery, _ceiling
-from dupmae_ir.search.query_encoder import _rows, quantise
+from dupmae_ir.search.exact.certified_topk import exact_top
+from dupmae_ir.search.query.encoder import _rows, quantise
 
 
 def test_quantise_rounds_half_to_even_clips_and_drops_zeros() -> None:

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from dupmae_ir.search import joining
-from dupmae_ir.search.joining import Compute, Joined
+from dupmae_ir.search import query_batching as joining
+from dupmae_ir.search.query_batching import Compute, Joined
 
 WAIT = 30.0
 

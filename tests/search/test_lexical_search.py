@@ -16,8 +16,8 @@ from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.encode.merge import main as merge
 from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 from dupmae_ir.index.__main__ import main as index_main
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.quantisation import quantise
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.quantisation import quantise
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import CollectionStatistics, Document, Query
@@ -66,7 +66,7 @@ def oracle(index: IndexFolder, model: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("engine", ["lucene", "postings"])
 @pytest.mark.parametrize("mode", ["impact", "hybrid"])
 def test_equals_brute_force(made: tuple[Path, Path], engine: str, mode: str) -> None:
-    searcher = Searcher.open(made[0] / "I", engine=engine)
+    searcher = Searcher.open(made[0] / "I", impact_search=engine)
     scores = oracle(searcher.index, made[1])[mode]
     for row, answer in enumerate(searcher.answers(TOPICS, 7, mode)):
         found = scores[row] if mode == "hybrid" else np.where(scores[row] > 0, scores[row], -np.inf)

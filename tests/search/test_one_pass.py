@@ -11,14 +11,14 @@ import pytest
 import scipy.sparse as sp
 from search_fakes import sq8
 
-from dupmae_ir.index import postings as postings_module
-from dupmae_ir.index.forward import Forward
-from dupmae_ir.index.postings import PostingsSearcher, folder_of, write_postings
-from dupmae_ir.search import quantised_dense
-from dupmae_ir.search.certified_topk import Weighted, exact_top
-from dupmae_ir.search.dense import DenseIndex
-from dupmae_ir.search.impact import ImpactIndex, ImpactQuery
-from dupmae_ir.search.one_pass import scanned_top
+from dupmae_ir.index.format.forward import Forward
+from dupmae_ir.index.postings import postings as postings_module
+from dupmae_ir.index.postings.postings import PostingsSearcher, folder_of, write_postings
+from dupmae_ir.search.candidates import quantised_dense
+from dupmae_ir.search.candidates.dense import DenseIndex
+from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactQuery
+from dupmae_ir.search.exact.certified_topk import Weighted, exact_top
+from dupmae_ir.search.exact.one_pass import scanned_top
 
 TERMS = [f"t{i}" for i in range(40)]
 SCALE = 9.0

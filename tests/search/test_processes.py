@@ -29,7 +29,8 @@ start = Barrier(8)
 def opened(number):
     start.wait()
     from dupmae_ir.search.searcher import Searcher
-    return [(hit.docid, hit.score) for hit in Searcher.open(sys.argv[1], engine="lucene").search("quick brown fox", 5)]
+    hits = Searcher.open(sys.argv[1], impact_search="lucene").search("quick brown fox", 5)
+    return [(hit.docid, hit.score) for hit in hits]
 
 with ThreadPoolExecutor(8) as pool:
     first, *others = pool.map(opened, range(8))
@@ -42,7 +43,7 @@ from dupmae_ir.search.searcher import Searcher
 def forked(searcher):
     print([hit.docid for hit in searcher.search("quick brown fox", 5)])
 
-searcher = Searcher.open(sys.argv[1], engine="lucene")
+searcher = Searcher.open(sys.argv[1], impact_search="lucene")
 searcher.search("quick brown fox", 5)
 child = os.fork()
 if not child:

@@ -12,16 +12,16 @@ import pytest
 from search_fakes import World, sq8
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index import dense_kinds
-from dupmae_ir.index.builder import IndexBuilder
+from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.config import FLAT, KINDS
-from dupmae_ir.index.dense_kinds import DenseKind
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.search import quantised_dense
-from dupmae_ir.search.certified_topk import Candidates, Part, Weighted, exact_top
+from dupmae_ir.index.format import dense_kinds
+from dupmae_ir.index.format.dense_kinds import DenseKind
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.search.candidates import quantised_dense
+from dupmae_ir.search.candidates.dense import DenseIndex, inner_products
+from dupmae_ir.search.candidates.quantised_dense import ApproximateIndex, open_dense
 from dupmae_ir.search.config import DENSE_INDEXES, SearchSettings
-from dupmae_ir.search.dense import DenseIndex, inner_products
-from dupmae_ir.search.quantised_dense import ApproximateIndex, QuantisedIndex, open_dense
+from dupmae_ir.search.exact.certified_topk import Candidates, Part, Weighted, exact_top
 
 CASES = range(60)
 

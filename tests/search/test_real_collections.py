@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.quantisation import quantise
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.quantisation import quantise
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.searcher import Searcher

@@ -15,10 +15,10 @@ from search_samples import write_index
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.__main__ import main as seal
-from dupmae_ir.index.bm25 import build_bm25
 from dupmae_ir.index.config import KINDS
-from dupmae_ir.index.dense_kinds import build_kind
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format.dense_kinds import build_kind
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.fusion.methods import rrf
@@ -350,7 +350,7 @@ def test_an_old_run_survives_a_failed_search(folder: Path, tmp_path: Path, monke
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise OSError(28, "No space left on device", str(output))
 
-    monkeypatch.setattr("dupmae_ir.search.ranking.exact_top", broken)
+    monkeypatch.setattr("dupmae_ir.search.exact.ranking.exact_top", broken)
     assert search(folder, "--topics", str(folder / "queries.jsonl"), "--output", str(output)) == 1
     assert output.read_bytes() == before
     assert list(tmp_path.iterdir()) == [output]

@@ -14,11 +14,11 @@ import pytest
 from search_samples import write_index
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.quantisation import quantise
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.quantisation import quantise
+from dupmae_ir.search.exact.ranking import Answer
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.fusion.methods import interpolate, pyserini_hybrid, rrf
-from dupmae_ir.search.ranking import Answer
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Hit, Query, Representation

@@ -16,12 +16,12 @@ from living import TOPICS, WAYS, Living, at_once, hashing, lists, real_texts, st
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import IndexMismatch, UnknownName
-from dupmae_ir.index.bm25 import build_bm25
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings
-from dupmae_ir.index.segments import SegmentedIndex, open_index, open_indexes
-from dupmae_ir.index.statistics import for_index
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.segments import SegmentedIndex, open_index, open_indexes
+from dupmae_ir.index.format.statistics import for_index
+from dupmae_ir.index.lucene.bm25 import build_bm25
+from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.__main__ import main as search
 from dupmae_ir.search.fusion.config import Fusion
@@ -85,7 +85,7 @@ def both(changed: tuple[Living, Path], **settings: Any) -> tuple[Searcher, Searc
 
 
 def test_the_report_of_one_pass_counts_all_segments(changed: tuple[Living, Path]) -> None:
-    found, expected = both(changed, engine="postings")
+    found, expected = both(changed, impact_search="postings")
     for a, b in zip(found.answers(TOPICS, 5), expected.answers(TOPICS, 5), strict=True):
         assert a.report
         assert b.report
@@ -98,7 +98,7 @@ def test_a_batch_of_many_queries_is_the_same(changed: tuple[Living, Path]) -> No
     topics = [Query(document.docid, document.text[:80]) for document in POOL[:30]]
     for engine in ("lucene", "postings"):
         for mode in ("dense", "impact", "hybrid"):
-            found, expected = both(changed, engine=engine)
+            found, expected = both(changed, impact_search=engine)
             assert found.search(topics, 9, mode) == expected.search(topics, 9, mode)
             options = {"remove_query": True}
             assert found.search(topics, 9, mode, **options) == expected.search(topics, 9, mode, **options)
@@ -107,7 +107,7 @@ def test_a_batch_of_many_queries_is_the_same(changed: tuple[Living, Path]) -> No
 @pytest.mark.parametrize("engine", ["lucene", "postings"])
 def test_a_search_within_some_documents(changed: tuple[Living, Path], engine: str) -> None:
     """Also with ids that were deleted, or updated, or are all in one segment."""
-    found, expected = both(changed, engine=engine)
+    found, expected = both(changed, impact_search=engine)
     for within in (POOL[::3], POOL[10:16] + POOL[:2], POOL[40:44]):
         ids = [document.docid for document in within]
         for mode in ("dense", "impact", "hybrid"):

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from dupmae_ir.index.builder import IndexBuilder
-from dupmae_ir.index.folder import IndexFolder
-from dupmae_ir.index.postings import export_postings
-from dupmae_ir.index.texts import StoredDocument
+from dupmae_ir.index.changes.builder import IndexBuilder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.search.shell import PROMPT
+from dupmae_ir.search.view.shell import PROMPT
 from dupmae_ir.testing import HashingEncoder
 
 pytestmark = pytest.mark.jvm  # building an index starts one
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def piped(folder: Path, lines: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dupmae_ir.search", "--index", str(folder), "--engine", "postings"]
+    command = [sys.executable, "-m", "dupmae_ir.search", "--index", str(folder), "--impact-search", "postings"]
     return subprocess.run(
         [*command, "--interactive", *flags], input=lines, capture_output=True, text=True, timeout=120, check=True
     )
@@ -63,7 +63,7 @@ def test_answers_commands_and_errors_through_a_pipe(folder: Path, tmp_path: Path
     ]  # fmt: skip
     done = piped(folder, "\n".join(lines) + "\n", "--json")
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    searcher = Searcher.open(folder, engine="postings")
+    searcher = Searcher.open(folder, impact_search="postings")
     asked = [
         ("wait for a thread", {}, "hybrid", 10),
         None,
@@ -120,7 +120,7 @@ class Terminal:
         self.pid, self.screen = pty.fork()
         if self.pid == 0:
             environment = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": "dumb", "INPUTRC": "/dev/null"}
-            command = ["-m", "dupmae_ir.search", "--index", str(folder), "--engine", "postings", "--interactive"]
+            command = ["-m", "dupmae_ir.search", "--index", str(folder), "--impact-search", "postings", "--interactive"]
             os.execve(sys.executable, [sys.executable, *command], environment)
 
     def until(self, text: str, seconds: float = 120) -> str:

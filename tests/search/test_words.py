@@ -14,9 +14,9 @@ from dupmae_ir.encode import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.explain import TermShare
+from dupmae_ir.search.query.words import QueryWords, SpanEncoder, WordShare
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.search.words import QueryWords, SpanEncoder, WordShare
+from dupmae_ir.search.view.explain import TermShare
 
 
 class Pieces:

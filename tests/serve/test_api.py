@@ -18,7 +18,7 @@ pytestmark = pytest.mark.jvm
 
 @pytest.fixture(scope="module")
 def searcher(folders: dict[str, Path]) -> Searcher:
-    return Searcher.open(folders["docs"], engine="postings", threads=1)
+    return Searcher.open(folders["docs"], impact_search="postings", threads=1)
 
 
 @pytest.mark.parametrize("mode", ["dense", "impact", "hybrid"])

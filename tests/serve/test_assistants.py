@@ -18,8 +18,8 @@ pytest.importorskip("mcp", reason="needs the extra: pip install 'dupmae-ir[mcp]'
 from mcp import Client, StdioServerParameters
 from serving import serving, texts
 
-from dupmae_ir.serve.assistants import make_tools
 from dupmae_ir.serve.http_server import make_server
+from dupmae_ir.serve.mcp import make_tools
 from dupmae_ir.serve.run import listen, make_app
 
 pytestmark = pytest.mark.jvm

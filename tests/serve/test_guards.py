@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from serving import Client, serving
 
-from dupmae_ir.serve.guards import HEADERS, cookie_value, is_loopback_host
+from dupmae_ir.serve.limits import HEADERS, cookie_value, is_loopback_host
 
 pytestmark = pytest.mark.jvm
 TOKEN = "a-token-of-many-characters"

@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote_plus
 import pytest
 from serving import Client, serving, write_index
 
-from dupmae_ir.search.words import Mark
-from dupmae_ir.serve.guards import POLICY, cookie_value, is_local_path
+from dupmae_ir.search.query.words import Mark
+from dupmae_ir.serve.limits import POLICY, cookie_value, is_local_path
 from dupmae_ir.serve.page.elements import VOID, el
 from dupmae_ir.serve.page.state import State
 from dupmae_ir.serve.page.views import marked

@@ -67,10 +67,10 @@ def test_another_index_takes_the_place(folders: dict[str, Path], tmp_path: Path)
 def test_the_old_generation_answers_after_its_folder_is_gone(tmp_path: Path, engine: str) -> None:
     """Everything that a search reads is open before the first request, texts and explanations included."""
     folder = write_index(tmp_path / "I", texts(20))
-    with serving(folder, engine=engine) as client:
+    with serving(folder, impact_search=engine) as client:
         asked = {"query": "lock queue", "texts": True, "explain": True}
         whole = write_index(tmp_path / "J", texts(20))
-        with serving(whole, engine=engine) as same:
+        with serving(whole, impact_search=engine) as same:
             expected = same.post("/api/search", asked).json["results"]
         shutil.rmtree(folder)
         assert client.post("/api/reload").json == {"changes": [{"index": "I", "what": "failed"}]}

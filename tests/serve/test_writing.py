@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from serving import Client, serving, texts, write_index
 
-from dupmae_ir.index.compaction import run as compact
+from dupmae_ir.index.changes.compaction import run as compact
 from dupmae_ir.index.config import CompactConfig
 
 pytestmark = pytest.mark.jvm

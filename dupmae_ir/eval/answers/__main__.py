@@ -8,15 +8,6 @@ from dupmae_ir.command import Command
 from dupmae_ir.eval.answers.config import AnswersConfig
 from dupmae_ir.eval.answers.run import text
 
-PURPOSE = """
-The share of queries that one of the first k passages answers: DPR's top-k accuracy, for NQ and TriviaQA. The collection
-is read once. Memory holds the run, the answers and 11 to 23 bytes per id of the collection (0.3 to 0.4 GB for
-Wikipedia's 21 million passages).
-"""
-EXAMPLE = """
-python -m dupmae_ir.eval.answers --run nq.trec --answers dpr-nq/answers.jsonl --corpus dpr-nq/corpus.jsonl.gz
-"""
-
 
 def summarize(config: AnswersConfig, result: dict[str, Any]) -> str:
     """The line about the queries for standard error."""
@@ -35,14 +26,7 @@ def show(config: AnswersConfig, result: dict[str, Any]) -> str:
 
 
 main = Command(
-    "eval.answers",
-    PURPOSE,
-    EXAMPLE,
-    AnswersConfig,
-    "dupmae_ir.eval.answers.run:run",
-    summarize=summarize,
-    show=show,
-    as_json=show,
+    "eval.answers", AnswersConfig, "dupmae_ir.eval.answers.run:run", summarize=summarize, show=show, as_json=show
 )
 
 if __name__ == "__main__":

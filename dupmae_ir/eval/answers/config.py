@@ -9,7 +9,14 @@ from dupmae_ir.config import OutputOptions, option
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersConfig(OutputOptions):
-    """Options of ``dupmae-ir eval.answers``."""
+    """The share of queries that one of the first k passages answers: DPR's top-k accuracy, for NQ and TriviaQA. The
+        collection
+    is read once. Memory holds the run, the answers and 11 to 23 bytes per id of the collection (0.3 to 0.4 GB for
+    Wikipedia's 21 million passages).
+
+    Examples:
+        python -m dupmae_ir.eval.answers --run nq.trec --answers dpr-nq/answers.jsonl --corpus dpr-nq/corpus.jsonl.gz
+    """
 
     run: str = option(help="run file", group="input", metavar="FILE")
     answers: str = option(

@@ -15,7 +15,7 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.registry import suggest
-from dupmae_ir.search.engines import find_documents
+from dupmae_ir.search.answers import find_documents
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Hit, Qrels, Query
 

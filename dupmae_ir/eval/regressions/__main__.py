@@ -5,25 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from dupmae_ir.command import Command
-from dupmae_ir.console import dispatch
+from dupmae_ir.command import Command, dispatch
 from dupmae_ir.eval.regressions.config import AcceptOptions, ListOptions, ReportOptions, RunOptions
-
-EXAMPLES = """
-python -m dupmae_ir.eval.regressions run --tier tiny
-python -m dupmae_ir.eval.regressions run --tier small --collections DATA
-python -m dupmae_ir.eval.regressions run dupmae.msmarco-passage/stage2 --dry-run
-python -m dupmae_ir.eval.regressions report --format html --file regressions.html
-"""
-RUN = """
-Run cases with the toolkit's own commands, from download to evaluation, and compare each value with the paper and with
-the last accepted value. Earlier work is reused only if configuration, weights, data, code and environment are the
-same. The exit status is 1 if a case fails, is stale, or is better than its accepted value, and 3 if values differ
-from a paper's only.
-"""
-LIST = "List the cases with the papers' numbers and the accepted values."
-REPORT = "Report the results in --output beside the papers' numbers and the accepted values. Runs nothing."
-ACCEPT = "Accept the results in --output as the expected values, and write them into the TOML files."
 
 
 def _show_run(config: RunOptions, result: dict[str, Any]) -> str:
@@ -48,8 +31,6 @@ def _summarize_accepted(_: AcceptOptions, result: dict[str, Any]) -> str:
 
 run = Command(
     "eval.regressions run",
-    RUN,
-    "python -m dupmae_ir.eval.regressions run --tier small --collections DATA",
     RunOptions,
     "dupmae_ir.eval.regressions.run:run",
     show=_show_run,
@@ -58,16 +39,12 @@ run = Command(
 )
 list_cases = Command(
     "eval.regressions list",
-    LIST,
-    "python -m dupmae_ir.eval.regressions list --tier small",
     ListOptions,
     "dupmae_ir.eval.regressions.run:list_cases",
     show=lambda _, result: result["table"],
 )
 report = Command(
     "eval.regressions report",
-    REPORT,
-    "python -m dupmae_ir.eval.regressions report --format html --file regressions.html",
     ReportOptions,
     "dupmae_ir.eval.regressions.run:report_cases",
     summarize=lambda config, result: f"{config.file}: {result['summary']}" if config.file else "",
@@ -75,8 +52,6 @@ report = Command(
 )
 accept = Command(
     "eval.regressions accept",
-    ACCEPT,
-    "python -m dupmae_ir.eval.regressions accept default.scifact",
     AcceptOptions,
     "dupmae_ir.eval.regressions.run:accept_cases",
     summarize=_summarize_accepted,
@@ -91,7 +66,7 @@ VERBS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run one of the four commands and return its exit status."""
-    return dispatch("eval.regressions", VERBS, EXAMPLES, argv)
+    return dispatch("eval.regressions", VERBS, argv)
 
 
 if __name__ == "__main__":

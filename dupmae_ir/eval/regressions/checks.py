@@ -12,8 +12,8 @@ from typing import Any
 
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.eval.regressions.workspace import CollectionFiles
-from dupmae_ir.index.bm25 import BM25Searcher
-from dupmae_ir.index.folder import IndexFolder
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.types import Run
 

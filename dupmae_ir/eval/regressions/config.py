@@ -69,7 +69,14 @@ class CaseOptions(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(CaseOptions):
-    """Options of ``dupmae-ir eval.regressions run``."""
+    """Run cases with the toolkit's own commands, from download to evaluation, and compare each value with the paper and
+    with the last accepted value. Earlier work is reused only if configuration, weights, data, code and environment are
+    the same. The exit status is 1 if a case fails, is stale, or is better than its accepted value, and 3 if values
+    differ from a paper's only.
+
+    Examples:
+        python -m dupmae_ir.eval.regressions run --tier small --collections DATA
+    """
 
     dry_run: bool = option(
         False, "print the plan of each training beside the paper's settings, and the commands; run nothing", group="run"
@@ -87,12 +94,20 @@ class RunOptions(CaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ListOptions(CaseOptions):
-    """Options of ``dupmae-ir eval.regressions list``."""
+    """List the cases with the papers' numbers and the accepted values.
+
+    Examples:
+        python -m dupmae_ir.eval.regressions list --tier small
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(CaseOptions):
-    """Options of ``dupmae-ir eval.regressions report``."""
+    """Report the results in --output beside the papers' numbers and the accepted values. Runs nothing.
+
+    Examples:
+        python -m dupmae_ir.eval.regressions report --format html --file regressions.html
+    """
 
     format: str = option(
         "markdown",
@@ -106,4 +121,8 @@ class ReportOptions(CaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptOptions(CaseOptions):
-    """Options of ``dupmae-ir eval.regressions accept``."""
+    """Accept the results in --output as the expected values, and write them into the TOML files.
+
+    Examples:
+        python -m dupmae_ir.eval.regressions accept default.scifact
+    """

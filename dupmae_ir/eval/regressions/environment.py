@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.index.manifest import versions
+from dupmae_ir.index.format.manifest import versions
 
 PACKAGE = Path(__file__).resolve().parents[2]
 _CPU_INFO = Path("/proc/cpuinfo")

@@ -13,7 +13,7 @@ from typing import Any
 
 from dupmae_ir import collections
 from dupmae_ir.config import Config, applies, read_toml
-from dupmae_ir.encode.config import SegmentConfig
+from dupmae_ir.encode.config import PassagesConfig
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.convert.config import ConvertConfig
@@ -35,7 +35,7 @@ RATE = 100e12
 
 ASSUMED: dict[str, dict[str, float]] = {
     "parameters": {"doc2query-t5": 223e6, "gpt2": 124e6, "deberta-v3-base": 184e6},  # of others: BERT-base's
-    "words": {"msmarco-doc": 1100, "dpr-nq": 100},  # mean words of a document, for encode.segment
+    "words": {"msmarco-doc": 1100, "dpr-nq": 100},  # mean words of a document, for encode.passages
     "encodings": {"master": 4.0, "cot-mote": 2.2},  # forward passes per text, decoders included; of others: 1.2
 }
 BERT = 110e6
@@ -233,7 +233,7 @@ class _Merged:
         self.batch_size, self.accumulate, self.epochs = recipe.batch_size or 1, recipe.accumulate or 1, recipe.epochs
 
 
-def _segment(step: Step, config: SegmentConfig, sizes: _Sizes) -> PlannedStep:
+def _segment(step: Step, config: PassagesConfig, sizes: _Sizes) -> PlannedStep:
     name = config.corpus.partition(":")[2].partition("/")[0]
     spans = sizes.documents(config.corpus) * max(1.0, ASSUMED["words"].get(name, config.words) / config.stride)
     sizes.texts[step.name] = spans
@@ -314,7 +314,7 @@ def _score(step: Step, config: ScoreConfig, sizes: _Sizes) -> PlannedStep:
 
 _PLANNERS: dict[type, Any] = {
     PretrainConfig: _pretrain,
-    SegmentConfig: _segment,
+    PassagesConfig: _segment,
     AugmentConfig: _augment,
     ConvertConfig: _convert,
     MineConfig: _mine,

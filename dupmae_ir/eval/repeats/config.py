@@ -10,7 +10,16 @@ from dupmae_ir.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatsConfig(OutputOptions):
-    """Options of ``dupmae-ir eval.repeats``."""
+    r"""Means, standard deviations and variances of a measure over repeated trainings (other seeds), as in MASTER's
+    Table 6, and the measure by pre-training steps, as in its Figure 2. Deviation and variance are those of the sample
+    (n - 1). MASTER prints percent with the variance of percent in parentheses; the last column has this form.
+
+    Examples:
+        python -m dupmae_ir.eval.repeats --qrels msmarco-passage --split dev -m MRR@10 \\
+            MASTER=full-1.trec MASTER=full-2.trec MASTER=full-3.trec "w/o CPR=cpr-1.trec" "w/o CPR=cpr-2.trec"
+        python -m dupmae_ir.eval.repeats --qrels msmarco-passage --split dev --output figure2.svg \\
+            Retriever2@10000=r2-10k.trec Retriever2@40000=r2-40k.trec Retriever2@120000=r2-120k.trec
+    """
 
     runs: tuple[str, ...] = option(
         help="run files as SYSTEM=FILE, or SYSTEM@STEP=FILE for a curve; runs of the same system and step are repeats",

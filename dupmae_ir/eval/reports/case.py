@@ -14,8 +14,8 @@ from dupmae_ir.eval.reports import page
 from dupmae_ir.eval.reports.tally import Tally
 
 if TYPE_CHECKING:
-    from dupmae_ir.search.explain import TermShare
-    from dupmae_ir.search.words import WordShare
+    from dupmae_ir.search.query.words import WordShare
+    from dupmae_ir.search.view.explain import TermShare
 
 LISTS = {"dense": "[CLS]", "impact": "OT", "hybrid": "the sum"}
 """Search mode -> what the paper calls it."""

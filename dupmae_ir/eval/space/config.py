@@ -10,7 +10,25 @@ from dupmae_ir.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceConfig(ComputeOptions, OutputOptions):
-    """Options of ``dupmae-ir eval.space``."""
+    r"""CoT-MoTE's analysis of a dual encoder (section 5.3, Figure 4): a t-SNE picture of the [CLS] vectors of queries
+    and passages under cosine distance, and the average KL and JS divergence of their distance distributions (Eq.
+    14-19). Pairs are drawn at random, 400 as in the paper, several times; averages are reported with their standard
+    deviation.
+
+    Several models make the paper's Figure 4: one panel each with kernel densities (A), and bars of KL and JS with
+    paired two-tailed t-tests over the draws (B); their table is its Table 1 (MRR@10 comes from eval). All models get
+    the same pairs.
+
+    The paper's sums run over the whole matrix of distances, so the divergences depend on the number of pairs; compare
+    models on the same pairs and the same number of pairs.
+
+    Examples:
+        dupmae-ir eval.space --queries scifact/queries.jsonl --passages scifact --qrels scifact --output space.html
+        python -m dupmae_ir.eval.space --model my/model --queries q.tsv --passages p.tsv --pairs 200 --draws 5 --json
+        python -m dupmae_ir.eval.space --model siamese mote separate --name Siamese MoTE "Fully separate" \
+            --queries msmarco-passage/queries.dev.tsv --passages msmarco-passage --qrels msmarco-passage --split dev \
+            --output figure4.html
+    """
 
     queries: str = option(help="topics file, or a Pyserini topics name", group="input", metavar="FILE")
     passages: str = option(help="collection: JSON lines, tsv, .gz of these, or a folder", group="input", metavar="PATH")

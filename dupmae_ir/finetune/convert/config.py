@@ -20,7 +20,17 @@ _BY_ID = ("format=msmarco-qrels", "format=msmarco-triples", "format=st-hard-nega
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertConfig(OutputOptions):
-    """Options of ``dupmae-ir finetune.convert``."""
+    r"""Convert published training data to the formats that finetune reads: pairs with complete passages or, where
+    negatives are ids of a collection, a mined file. Whatever is left out is counted and named. The same input gives the
+    same bytes.
+
+    Examples:
+        dupmae-ir finetune.convert --format dpr --input biencoder-nq-train.json --negatives 30 --output nq.jsonl.gz
+        dupmae-ir finetune.convert --format msmarco-qrels --input qrels.train.tsv --queries queries.train.tsv \
+            --collection collection.tsv --titles titles.tsv --output msmarco.jsonl.gz
+        dupmae-ir finetune.convert --format st-hard-negatives --input msmarco-hard-negatives.jsonl.gz \
+            --queries queries.train.tsv --collection collection.tsv --scores scores.tsv --output mined.jsonl
+    """
 
     format: str = option(
         help="format of the input: msmarco-qrels = judgements (MS MARCO's or any); msmarco-triples = MS MARCO's "

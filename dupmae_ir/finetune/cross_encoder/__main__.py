@@ -7,15 +7,6 @@ from typing import Any
 from dupmae_ir.command import Command
 from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
 
-PURPOSE = """
-Train a cross-encoder, which reads query and passage together: the teacher whose scores stage 3 distils. The loss is
-listwise: softmax cross-entropy of one positive against negatives sampled from the mined lists in every epoch.
-If interrupted, run the same command to resume to the same weights.
-"""
-EXAMPLES = """
-python -m dupmae_ir.finetune.cross_encoder --mined mined/bm25.jsonl --model models/electra-base --output models/teacher
-"""
-
 
 def summarize(config: CrossEncoderConfig, result: dict[str, Any]) -> str:
     """The closing line: updates, time, and the change of the held-out loss."""
@@ -32,8 +23,6 @@ def summarize(config: CrossEncoderConfig, result: dict[str, Any]) -> str:
 
 main = Command(
     "finetune.cross_encoder",
-    PURPOSE,
-    EXAMPLES,
     CrossEncoderConfig,
     "dupmae_ir.finetune.cross_encoder.run:run",
     summarize=summarize,

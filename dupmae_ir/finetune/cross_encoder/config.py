@@ -30,7 +30,14 @@ class MinedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoderConfig(MinedOptions, TrainingOptions):
-    """Options of ``dupmae-ir finetune.cross_encoder``."""
+    """Train a cross-encoder, which reads query and passage together: the teacher whose scores stage 3 distils. The loss
+        is
+    listwise: softmax cross-entropy of one positive against negatives sampled from the mined lists in every epoch.
+    If interrupted, run the same command to resume to the same weights.
+
+    Examples:
+        dupmae-ir finetune.cross_encoder --mined mined/bm25.jsonl --model models/electra-base --output models/teacher
+    """
 
     model: str = option(
         help="base model folder, or minilm: a sequence classifier with one or two labels keeps its head, any other "

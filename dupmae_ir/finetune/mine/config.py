@@ -15,7 +15,17 @@ PARTS = {"hybrid": "cls,ot", "dense": "cls", "impact": "ot"}
 
 @dataclass(frozen=True, kw_only=True)
 class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
-    """Options of ``dupmae-ir finetune.mine``."""
+    r"""Mine hard negatives: search with BM25, with a model or with both, and keep the hits that are no positive of the
+    query (by id or by text) and no copy of another negative. Reads pairs, or topics with judgements. Writes a line per
+    query, and beside it a record that identifies the collection. If interrupted, run the same command to resume.
+
+    Examples:
+        python -m dupmae_ir.finetune.mine --pairs train.jsonl --by bm25 --output mined/bm25.jsonl
+        dupmae-ir finetune.mine --pairs train.jsonl --collection corpus.jsonl --by model --model models/stage1 \
+            --output mined/stage1.jsonl
+        dupmae-ir finetune.mine --pairs train.jsonl --by both --model minilm --parts dense --output mined/both.jsonl
+        dupmae-ir finetune.mine --topics nq/queries.jsonl --qrels nq --collection nq --by bm25 --output mined/nq.jsonl
+    """
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (
         OneOf(("pairs", "topics"), "to name the queries"),
@@ -80,7 +90,7 @@ class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
     )
     k1: float = option(0.9, "BM25: saturation of term counts", group="search")
     b: float = option(0.4, "BM25: length normalisation, 0 to 1", group="search")
-    engine: str = option(
+    impact_search: str = option(
         "lucene",
         "impact search engine; postings are built as needed, and by auto where numba is installed: the same negatives, "
         "much faster",

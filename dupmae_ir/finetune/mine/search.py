@@ -12,9 +12,9 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.finetune.mine.config import PARTS, MineConfig
-from dupmae_ir.index.bm25 import BM25Searcher
 from dupmae_ir.index.config import Bm25Config, PostingsConfig
-from dupmae_ir.index.postings import folder_of
+from dupmae_ir.index.lucene.bm25 import BM25Searcher
+from dupmae_ir.index.postings.postings import folder_of
 from dupmae_ir.index.run import run_bm25, run_postings
 from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.models.checkpoints.names import model_folder
@@ -38,7 +38,7 @@ class ModelSearch:
     query_length: int | None = None
     title_separator: str | None = None
     threads: int = 0
-    engine: str = "lucene"
+    impact_search: str = "lucene"
     quiet: bool = True
 
     def open(self, source: str, index: Path) -> Searcher:
@@ -60,12 +60,16 @@ class ModelSearch:
         if self.parts != "dense":
             self._build_postings(index)
         return Searcher.open(
-            index, device=self.device, query_length=self.query_length, threads=self.threads, engine=self.engine
+            index,
+            device=self.device,
+            query_length=self.query_length,
+            threads=self.threads,
+            impact_search=self.impact_search,
         )
 
     def _build_postings(self, index: Path) -> None:
         """Build the postings for the engine ``postings``, and for ``auto`` where numba is installed."""
-        needed = self.engine == "postings" or (self.engine == "auto" and find_spec("numba") is not None)
+        needed = self.impact_search == "postings" or (self.impact_search == "auto" and find_spec("numba") is not None)
         if needed and not folder_of(str(index)).exists():
             run_postings(PostingsConfig(index=str(index), quiet=self.quiet))
 
@@ -104,7 +108,16 @@ def _bm25(config: MineConfig, source: str, index: Path) -> Search:
 
 def _by_model(config: MineConfig, source: str, index: Path) -> Search:
     assert config.model is not None  # MineConfig
-    names = ("parts", "device", "dtype", "document_length", "query_length", "title_separator", "threads", "engine")
+    names = (
+        "parts",
+        "device",
+        "dtype",
+        "document_length",
+        "query_length",
+        "title_separator",
+        "threads",
+        "impact_search",
+    )
     settings = {name: getattr(config, name) for name in (*names, "quiet")}
     searcher = ModelSearch(config.model, **settings).open(source, index)
 

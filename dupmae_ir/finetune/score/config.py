@@ -15,7 +15,16 @@ TEACHERS = ("cross-encoder", "fused")
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreConfig(MinedOptions, ComputeOptions, OutputOptions):
-    """Options of ``dupmae-ir finetune.score``."""
+    """Score every query of a file of mined negatives with each of its positives and negatives, for distillation. The
+        teacher
+    is a cross-encoder (one that finetune.cross_encoder trained, or any sequence classifier with one or two labels), or
+    fused: the lists of BM25 and of a retriever over the whole collection, which needs no training. Writes a line per
+    query, {"qid": ..., "scores": {docid: score}}. If interrupted, run the same command to resume.
+
+    Examples:
+        dupmae-ir finetune.score --mined mined/stage1.jsonl --model models/teacher --output mined/teacher.jsonl
+        dupmae-ir finetune.score --mined mined/both.jsonl --teacher fused --model minilm --output mined/fused.jsonl
+    """
 
     model: str = option(
         help="folder of the cross-encoder; with --teacher fused, of a retriever, or minilm", group="input"
@@ -76,6 +85,6 @@ class ScoreConfig(MinedOptions, ComputeOptions, OutputOptions):
         above=0,
         only_with="teacher=cross-encoder",
     )
-    engine: str = option(
+    impact_search: str = option(
         "auto", "impact search engine", group="compute", choices=ENGINES, only_with=("parts=hybrid", "parts=impact")
     )

@@ -39,7 +39,7 @@ class FusedTeacher:
 
     def __init__(self, config: ScoreConfig, mined: Sequence[Mined], source: str, work: Path) -> None:
         self.config = config
-        names = ("parts", "device", "dtype", "query_length", "document_length", "threads", "engine", "quiet")
+        names = ("parts", "device", "dtype", "query_length", "document_length", "threads", "impact_search", "quiet")
         search = ModelSearch(config.model, **{name: getattr(config, name) for name in names})
         self.bm25 = open_bm25(source, work / "bm25", config.k1, config.b, config.quiet)
         self.searcher = search.open(source, work / "index")

@@ -49,7 +49,18 @@ def run(config: ScoreConfig) -> dict[str, Any]:
 def _settings(config: ScoreConfig) -> dict[str, Any]:
     """The settings that decide the scores; those without effect on this teacher's are left out."""
     dtype, _ = pick_dtype(config.dtype or "float32", pick_device(config.device)[0])
-    operational = {"quiet", "json", "threads", "device", "dtype", "engine", "mined", "model", "collection", "output"}
+    operational = {
+        "quiet",
+        "json",
+        "threads",
+        "device",
+        "dtype",
+        "impact_search",
+        "mined",
+        "model",
+        "collection",
+        "output",
+    }
     names = [f.name for f in fields(config) if f.name not in operational and applies(config, f.name)]
     return {**{name: getattr(config, name) for name in names}, "dtype": str(dtype).removeprefix("torch.")}
 

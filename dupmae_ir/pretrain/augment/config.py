@@ -69,7 +69,15 @@ class GeneratorConfig(ComputeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig(GeneratorConfig, OutputOptions):
-    """Options of ``dupmae-ir pretrain.augment``."""
+    """Add generated texts to a corpus: queries (from any Hugging Face encoder-decoder, such as doc2query-T5) or
+        continuations
+    (from any causal model, such as GPT-2). dupmae-ir pretrain needs them for --method master and cot-mote. If
+    interrupted, run the same command to resume; the result is the same.
+
+    Examples:
+        dupmae-ir pretrain.augment --task queries --model doc2query-t5/ --corpus passages.txt --output queries.jsonl
+        dupmae-ir pretrain.augment --task continuation --model gpt2/ --corpus queries.jsonl.gz --output both.jsonl.gz
+    """
 
     corpus: str = option(
         help="text file (one passage per line), JSON lines, TSV, BEIR folder, or a folder of such files; .gz of any",

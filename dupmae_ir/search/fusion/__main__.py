@@ -7,16 +7,6 @@ from typing import Any
 from dupmae_ir.command import Command
 from dupmae_ir.search.fusion.config import FusionConfig
 
-PURPOSE = """
-Fuse run files into one by reciprocal ranks, interpolation, or Pyserini's hybrid arithmetic.
-
-The exact sum of inner products cannot be computed from run files: use dupmae-ir search --hybrid.
-"""
-EXAMPLES = """
-dupmae-ir search.fusion dense.trec impact.trec --output rrf.trec
-dupmae-ir search.fusion dense.trec impact.trec --method interpolation --normalize --missing min --output mix.trec
-"""
-
 
 def summarize(config: FusionConfig, result: dict[str, Any]) -> str:
     """The line about the fused run for standard error."""
@@ -25,7 +15,7 @@ def summarize(config: FusionConfig, result: dict[str, Any]) -> str:
     return f"{config.output}: {result['queries']} queries by {config.method} from {len(config.runs)} runs{note}"
 
 
-main = Command("search.fusion", PURPOSE, EXAMPLES, FusionConfig, "dupmae_ir.search.fusion.run:run", summarize=summarize)
+main = Command("search.fusion", FusionConfig, "dupmae_ir.search.fusion.run:run", summarize=summarize)
 
 if __name__ == "__main__":
     main.exit()

@@ -62,7 +62,14 @@ class Fusion(FusionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FusionConfig(Fusion, OutputOptions):
-    """Options of ``dupmae-ir search.fusion``."""
+    """Fuse run files into one by reciprocal ranks, interpolation, or Pyserini's hybrid arithmetic.
+
+    The exact sum of inner products cannot be computed from run files: use dupmae-ir search --hybrid.
+
+    Examples:
+        dupmae-ir search.fusion dense.trec impact.trec --output rrf.trec
+        dupmae-ir search.fusion dense.trec impact.trec --method interpolation --normalize --missing min --output x.trec
+    """
 
     runs: tuple[str, ...] = option(
         help="run files, TREC or MS MARCO format; for interpolation and pyserini two: dense first, impact second",

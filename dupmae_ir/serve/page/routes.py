@@ -14,16 +14,16 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dupmae_ir.errors import UnknownName
-from dupmae_ir.serve import answering
-from dupmae_ir.serve.answering import Call, Found, Ranking, Search, Shown, Unavailable, WrongFilter
+from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.api import check_texts, index_info
+from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown, Unavailable, WrongFilter
 from dupmae_ir.serve.batching import Busy
 from dupmae_ir.serve.catalogue import Generation
-from dupmae_ir.serve.guards import COOKIE, cookie_value, is_local_path, same
+from dupmae_ir.serve.errors import Wrong
+from dupmae_ir.serve.limits import COOKIE, cookie_value, is_local_path, same
 from dupmae_ir.serve.page import views
 from dupmae_ir.serve.page.state import State
 from dupmae_ir.serve.page.views import ListView, Results
-from dupmae_ir.serve.problems import Wrong
 from dupmae_ir.serve.schemas import WeightedTerm
 from dupmae_ir.serve.service import Service
 

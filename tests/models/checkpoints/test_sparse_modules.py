@@ -97,7 +97,9 @@ def test_encode_and_search(tmp_path, capsys):
     assert encode([*words, "--parts", "ot"]) == 0
     run_postings(PostingsConfig(index=str(tmp_path / "i"), quiet=True))
     capsys.readouterr()
-    assert search(["--index", str(tmp_path / "i"), "--query", "heap queue", "--engine", "postings", "--json"]) == 0
+    assert (
+        search(["--index", str(tmp_path / "i"), "--query", "heap queue", "--impact-search", "postings", "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["hits"][0]["docid"] == "d2"
 
 

@@ -81,9 +81,9 @@ def test_a_query_is_encoded_without_torch_scipy_and_faiss() -> None:
     """Nor do the modules of search import them: each takes a tenth of a second or more."""
     code = """
 import sys
-import dupmae_ir.search.engines
+import dupmae_ir.search.answers
 from dupmae_ir.models import load_lazy_encoder
-from dupmae_ir.search.query_encoder import QueryEncodings
+from dupmae_ir.search.query.encoder import QueryEncodings
 encoder = load_lazy_encoder(None)
 (query,) = QueryEncodings(encoder, 1.0, 1024, ["a thread waits"]).take(["a thread waits"])
 assert query.cls.any() and len(query.ot.ids)

@@ -14,8 +14,8 @@ from lexical_models import document_impacts, make_lexical, query_impacts
 from tiny_models import WORDS
 
 from dupmae_ir.errors import CheckpointError, HeadMissing, IndexMismatch
-from dupmae_ir.index.forward import FREQUENCIES, Forward, ForwardWriter
-from dupmae_ir.index.quantisation import quantise
+from dupmae_ir.index.format.forward import FREQUENCIES, Forward, ForwardWriter
+from dupmae_ir.index.format.quantisation import quantise
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import read_config
 from dupmae_ir.models.inference.encoder import TextEncoder

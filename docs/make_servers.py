@@ -1,0 +1,56 @@
+"""Write the table of benchmarks/results/servers/parity.json into docs/servers.md.
+
+With --check, exit 1 when the page is out of date.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pages import ROOT, write_or_check
+
+RECORD = ROOT / "benchmarks" / "results" / "servers" / "parity.json"
+PAGE = ROOT / "docs" / "servers.md"
+
+
+def milliseconds(row: dict[str, float], name: str) -> str:
+    """A time of a row; a dash for one that was not measured."""
+    return f"{1000 * row[name]:.0f}" if name in row else "-"
+
+
+def parity() -> str:
+    """Markdown: one row for each engine and collection."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    hits, clients = record["hits"], record["clients"]
+    header = [
+        "engine",
+        "collection",
+        "identical lists",
+        "certified",
+        "the engine's own scores differ by at most",
+        "load, s",
+        "bytes",
+        f"k = 10, ms: local, 1 client, {clients} clients",
+        f"k = {hits}, ms: local, 1 client, {clients} clients",
+    ]
+    lines = ["| " + " | ".join(header) + " |", "|:--|:--|" + "--:|" * (len(header) - 2)]
+    for row in record["rows"]:
+        times = [
+            ", ".join(milliseconds(row, f"p50_{k}{which}") for which in ("_local", "", "_many")) for k in (10, hits)
+        ]
+        cells = [
+            row["engine"],
+            f"{row['collection']} ({row['documents']:,})",
+            f"{row['identical']} of {row['topics']}",
+            str(row["certified"]),
+            f"{row['own_error']:.1e}",
+            f"{row['load_seconds']:.1f}",
+            f"{row['bytes'] / 1e6:.0f} MB" if row["bytes"] else "not reported",
+            *times,
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    write_or_check([PAGE], {"parity": parity}, "benchmarks/results/servers/parity.json")

@@ -1,0 +1,253 @@
+"""How an index folder is written: streamed, every part row by row, ``meta.json`` last."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import numpy as np
+import scipy.sparse as sp
+
+from dupmae_ir import pyserini
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.changes.places import make_empty
+from dupmae_ir.index.format.faiss import FlatWriter
+from dupmae_ir.index.format.forward import Forward, ForwardWriter
+from dupmae_ir.index.format.integrity import (
+    DIGEST_BYTES,
+    DIGESTS,
+    TEXTS,
+    describe,
+    describe_parts,
+    mark_parts,
+    names_of,
+)
+from dupmae_ir.index.format.manifest import FORMAT, Meta, content_digest, sealed, versions, write_lines, write_meta
+from dupmae_ir.index.format.quantisation import check_scale, dropped, quantise
+from dupmae_ir.index.format.texts import StoredDocument, TextWriter
+from dupmae_ir.index.lucene.impacts import ImpactWriter
+from dupmae_ir.index.postings.postings import folder_of, write_postings
+from dupmae_ir.io.collections import LONGEST_ID
+
+
+class IndexBuilder:
+    """Write an index into ``folder``, which is new or empty. The caller moves the finished folder into place.
+
+    ``dim`` is the width of the [CLS] vectors and ``terms`` the index term of each vocabulary id; None leaves that part
+    out. ``scale`` turns OT weights into impacts. With ``texts``, the documents themselves are stored too (see
+    :mod:`dupmae_ir.index.format.texts`). Everything is streamed: memory does not grow with the collection, but for the
+    distinct values of metadata. With ``postings``, the impacts are stored by term too
+    (:mod:`dupmae_ir.index.postings.postings`). Without Pyserini they always are, and the folder of the Lucene part has
+    an index id only. Leaving the context manager closes all files; only :meth:`finish` makes the folder an index.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        dim: int | None,
+        terms: Sequence[str] | None,
+        scale: float | None,
+        texts: bool = False,
+        postings: bool = False,
+    ) -> None:
+        if dim is None and terms is None:
+            raise UsageError("an index needs vectors, terms, or both")
+        if terms is not None:
+            check_scale(scale)
+        self.folder = Path(folder)
+        self.dim = dim
+        self.terms = None if terms is None else list(terms)
+        self.scale = scale
+        self.texts = texts
+        self.postings = postings
+        self.lucene = pyserini.installed()
+        self.documents = 0
+        self._counts: Counter[str] = Counter()
+        self._open_files = contextlib.ExitStack()
+        make_empty(self.folder)
+        try:
+            self._open()
+        except BaseException as e:
+            self._open_files.__exit__(type(e), e, e.__traceback__)
+            raise
+
+    def _open(self) -> None:
+        enter = self._open_files.enter_context
+        docids = open(self.folder / "docid", "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by the stack)
+        self._docids: IO[str] = enter(docids)
+        self._digests: IO[bytes] = enter(open(self.folder / DIGESTS, "wb"))  # noqa: SIM115
+        self._cls: FlatWriter | None = None
+        if self.dim is not None:
+            (self.folder / "cls").mkdir()
+            self._cls = enter(FlatWriter(self.folder / "cls" / "index", self.dim))
+        self._texts: TextWriter | None = enter(TextWriter(self.folder / TEXTS)) if self.texts else None
+        if self.terms is not None:
+            (self.folder / "ot").mkdir()
+            (self.folder / "forward").mkdir()
+            self._ot = enter(ImpactWriter(self.folder / "ot", self.terms)) if self.lucene else None
+            self._forward = enter(ForwardWriter(self.folder / "forward", len(self.terms)))
+
+    def add(
+        self,
+        docids: Sequence[str],
+        cls: np.ndarray | None,
+        ot: sp.csr_matrix | None,
+        documents: Sequence[StoredDocument] | None = None,
+    ) -> None:
+        """Append documents: ``cls`` (n, dim) float, ``ot`` (n, V) float CSR, the documents themselves; each where the
+        index has that part.
+
+        Raises :class:`UsageError` for an id that run files cannot represent, :class:`IndexMismatch` for parts of
+        another shape.
+        """
+        if ot is None or self.scale is None:
+            self.add_impacts(docids, cls, ot, documents=documents)
+            return
+        impacts, clipped = quantise(ot, self.scale)
+        self.add_impacts(docids, cls, impacts, clipped, dropped(ot, impacts), documents)
+
+    def add_impacts(
+        self,
+        docids: Sequence[str],
+        cls: np.ndarray | None,
+        impacts: sp.csr_matrix | None,
+        clipped: int = 0,
+        dropped: int = 0,
+        documents: Sequence[StoredDocument] | None = None,
+        digests: Sequence[bytes] | None = None,
+    ) -> None:
+        """As :meth:`add`, for weights already quantised: (n, V) uint8 CSR, ascending columns.
+
+        ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0. ``digests``: 16 bytes
+        for each document, by which ``index update`` and ``index sync`` see that it changed.
+        """
+        check_docids(docids)
+        _check_part("[CLS] vectors", self.dim, None if cls is None else cls.shape, len(docids))
+        vocabulary = None if self.terms is None else len(self.terms)
+        _check_part("OT weights", vocabulary, None if impacts is None else impacts.shape, len(docids))
+        self._add_texts(docids, documents)
+        self._docids.writelines(f"{docid}\n" for docid in docids)
+        self._digests.writelines(digests or ())
+        if self._cls is not None and cls is not None:
+            self._cls.add(cls)
+        if impacts is not None:
+            self._add_postings(docids, impacts)
+            self._counts.update(clipped=clipped, dropped=dropped)
+        self.documents += len(docids)
+
+    def _add_texts(self, docids: Sequence[str], documents: Sequence[StoredDocument] | None) -> None:
+        if (self._texts is None) != (documents is None):
+            raise IndexMismatch(f"the index {'takes no' if self._texts is None else 'needs'} texts")
+        if self._texts is not None and documents is not None:
+            if [document.docid for document in documents] != list(docids):
+                raise IndexMismatch("the texts are not those of the documents: their ids differ")
+            self._texts.add(documents)
+
+    def _add_postings(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
+        if self._ot is not None:
+            self._ot.add_batch(docids, impacts)
+        self._forward.add(impacts.indptr, impacts.indices, impacts.data)
+        self._counts.update(
+            postings=impacts.nnz,
+            sum_of_impacts=int(impacts.data.sum(dtype=np.int64)),
+            empty_documents=int(np.count_nonzero(np.diff(impacts.indptr) == 0)),
+        )
+
+    def finish(self, meta: Mapping[str, object]) -> Meta:
+        """Close every part, write ``meta.json`` (the counts made here, then ``meta``) and return its contents.
+
+        Raises :class:`UsageError` naming an id that two documents share; the folder then stays unfinished.
+        """
+        self._docids.flush()
+        _check_unique(self.folder / "docid")
+        self._open_files.close()
+        if (self.folder / DIGESTS).stat().st_size != DIGEST_BYTES * self.documents:
+            (self.folder / DIGESTS).unlink()  # not known of every document
+        if self.dim is not None:
+            shutil.copyfile(self.folder / "docid", self.folder / "cls" / "docid")
+        if self.terms is not None:
+            write_lines(self.folder / "terms.txt", self.terms)
+        counted = self._counted()
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        made = {"versions": versions(java=self.terms is not None and self.lucene), "created": now}
+        record: Meta = {**counted, **meta, **counted}  # the caller's keys come after ours and cannot change them
+        record = {**record, **{key: value for key, value in made.items() if key not in record}}
+        mark_parts(self.folder, record["parts"], record["digest"])
+        record = sealed(record, {**describe_parts(self.folder, record["parts"]), **self._write_postings(record)})
+        write_meta(self.folder, record)
+        return record
+
+    def _write_postings(self, record: Meta) -> dict[str, object]:
+        """Write the postings, if asked for or if there is no Lucene part, and describe their files."""
+        if self.terms is None or (self.lucene and not self.postings):
+            return {}
+        folder_of(self.folder).mkdir()
+        write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), record["digest"])
+        return {**describe(self.folder, names_of(self.folder, "postings"))}
+
+    def _counted(self) -> Meta:
+        return {
+            "format": FORMAT,
+            "documents": self.documents,
+            "empty_documents": self._counts["empty_documents"],
+            "parts": [name for name, there in (("cls", self.dim), ("ot", self.terms)) if there is not None],
+            "dim": self.dim,
+            "scale": self.scale if self.terms is not None else None,
+            **{name: self._counts[name] for name in ("postings", "sum_of_impacts", "clipped", "dropped")},
+            "digest": content_digest(self.folder, self.dim),
+            **({} if self.lucene or self.terms is None else {"lucene": False}),
+        }
+
+    def __enter__(self) -> IndexBuilder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open_files.__exit__(kind, value, trace)
+
+
+def check_docids(docids: Sequence[str]) -> None:
+    """Raise :class:`UsageError` for an id that run files or Lucene cannot represent."""
+    for docid in docids:
+        if docid.split() != [docid]:
+            raise UsageError(
+                f"the document id {docid!r} is empty or contains white space; run files cannot represent it"
+            )
+        if len(docid) > LONGEST_ID // 4 and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_ID:
+            raise UsageError(
+                f"the document id that begins with {docid[:40]!r} has {size:,} bytes; Lucene takes at most "
+                f"{LONGEST_ID:,}: give the document a shorter id"
+            )
+
+
+def _check_part(what: str, width: int | None, shape: tuple[int, ...] | None, rows: int) -> None:
+    if (width is None) != (shape is None):
+        raise IndexMismatch(f"the index {'takes no' if width is None else 'needs'} {what}")
+    if shape is not None and shape != (rows, width):
+        raise IndexMismatch(f"{what} of shape {shape} for {rows} documents of width {width}")
+
+
+def _check_unique(path: Path) -> None:
+    """Raise :class:`UsageError` for two equal lines. Keeps 8 bytes a line; lines of equal hash are compared as text."""
+    with open(path, encoding="utf-8", newline="\n") as f:
+        hashes = np.fromiter((hash(line) for line in f), np.int64)
+    hashes.sort()
+    suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    if not suspects:
+        return
+    first: dict[str, int] = {}
+    with open(path, encoding="utf-8", newline="\n") as f:
+        for row, line in enumerate(f):
+            if hash(line) in suspects and first.setdefault(line, row) != row:
+                raise UsageError(
+                    f"the document id {line[:-1]!r} belongs to documents {first[line] + 1} and {row + 1} of the "
+                    "collection; every document needs its own id"
+                )

@@ -1,0 +1,349 @@
+"""Smaller dense indexes beside the flat one, built from its stored vectors: I/cls/KIND.faiss and I/cls/KIND.json.
+
+    sq8        one byte a dimension, every code read for every query: a quarter of the bytes
+    ivf-sq8    the same codes in lists around centroids, of which a search reads the nearest
+    hnsw-sq8   the same codes in a graph of neighbours, which a search traverses
+
+They propose candidates; reported scores are always computed from the stored float32 vectors. For ``sq8`` the error of
+the codes is known (``error`` in the JSON), so lists can be certified exact; the other two are approximate.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
+
+import faiss
+import numpy as np
+
+from dupmae_ir.console import megabytes
+from dupmae_ir.device import faiss_threads, processors
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.config import KINDS, Parameters
+from dupmae_ir.index.format.faiss import read_index
+from dupmae_ir.index.format.manifest import sweep_lock
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import write_json
+from dupmae_ir.registry import lookup
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.format.folder import IndexFolder
+
+FORMAT = 1
+_BLOCK = 8192
+"""Vectors handled at a time."""
+_FEWEST_PER_LIST = 39
+"""faiss's own minimum for training a centroid."""
+_TRAINED_PER_LIST = 64
+"""Most vectors that a centroid is trained on."""
+_SEED = 0
+
+
+class Chosen(NamedTuple):
+    """A setting and why it has that value."""
+
+    value: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class DenseKind:
+    """An opened kind: its faiss index (codes mapped from the file where faiss can) and its JSON."""
+
+    kind: str
+    index: faiss.Index
+    meta: dict[str, Any]
+
+
+def choose(kind: str, documents: int, given: Parameters) -> dict[str, Chosen]:
+    """The settings of ``kind`` for a number of documents: as given, or automatic with the reason.
+
+    Raises :class:`UnknownName` for an unknown kind, :class:`UsageError` for settings of another kind or out of range.
+    """
+    mine, _ = lookup("kind of dense index", kind, KINDS)
+    for owner, (names, _) in KINDS.items():
+        for name in names:
+            if name not in mine and getattr(given, name):
+                raise UsageError(f"--{name.replace('_', '-')} applies only with --kind {owner}")
+    if given.nlist > documents:
+        raise UsageError(f"--nlist {given.nlist:,} is more than the {documents:,} documents; give fewer, or none")
+    if given.m == 1:
+        raise UsageError("--m must be at least 2: a graph needs more than one neighbour")
+    return {
+        name: Chosen(value, "given") if (value := getattr(given, name)) else _automatic(name, documents)
+        for name in mine
+    }
+
+
+def search_effort(meta: Mapping[str, Any]) -> Chosen | None:
+    """What ``--nprobe`` or ``--ef-search`` is unless given; None for a kind that reads all codes."""
+    if meta["kind"] == "ivf-sq8":
+        nlist = meta["parameters"]["nlist"]
+        return Chosen(min(nlist, max(64, round(nlist / 16))), f"1/16 of {nlist:,} lists, at least 64")
+    if meta["kind"] == "hnsw-sq8":
+        return Chosen(128, "128; the depth of the candidate list, where that is more")
+    return None
+
+
+def build_kind(folder: IndexFolder, kind: str, parameters: Parameters | None = None) -> dict[str, Any]:
+    """Build ``kind`` from the vectors of ``folder``, replacing an older one; returns its description, as in the JSON.
+
+    Memory for ``sq8`` does not grow with the collection; for the others it holds the codes. The same vectors give the
+    same bytes with the same faiss and threads, except (``repeatable``) ``hnsw-sq8`` with more than one thread: faiss's
+    threads link documents in the order in which they arrive. Raises :class:`UsageError` for an index without documents
+    or settings that do not fit, :class:`IndexMismatch` for one without vectors.
+    """
+    with KindJob(folder, kind, parameters or Parameters(), overwrite=True) as job:
+        job.build()
+        return job.description
+
+
+class KindJob(Job):
+    """Builds one kind. ``I/cls/KIND.json`` is its record; an existing kind that is unusable is replaced."""
+
+    ADVICE = "Pass --overwrite to replace it"
+
+    def __init__(
+        self, folder: IndexFolder, kind: str, given: Parameters, overwrite: bool = False, quiet: bool = True
+    ) -> None:
+        self.folder, self.kind, self.given = folder, kind, given
+        folder.check_part("cls", everything=True)
+        self.chosen = choose(kind, len(folder.vectors), given)
+        if not len(folder.vectors):
+            raise UsageError(f"{folder.path} has no documents, so there is nothing to index")
+        super().__init__(
+            _files(folder.path, kind)[0],
+            f"index dense --kind {kind}",
+            {name: value for name, (value, _) in self.chosen.items()},
+            {"index": folder.meta["digest"]},
+            overwrite=overwrite or not _usable(folder, kind),
+            resumable=False,
+            quiet=quiet,
+        )
+        self.description: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        """As :meth:`Job.__enter__`; a killed run may also have left the lock of the index's record."""
+        super().__enter__()
+        sweep_lock(self.folder.path)
+        return self
+
+    def build(self) -> dict[str, Any]:
+        """Build and publish the kind; returns its description with the job's ``output`` and ``status``."""
+        made = self.begin() / self.target.name
+        threads = self.given.threads or processors()
+        with faiss_threads(threads), open(made, "wb") as f:
+            error = _write(self.kind, self.folder.vectors, self.settings, f)
+        size = made.stat().st_size
+        data, described = _files(self.folder.path, self.kind)
+        for old in (described, data):  # the record first: without it the kind is unfinished
+            old.unlink(missing_ok=True)
+        result = self.publish(made, {}, self._description(size, error))
+        self.folder.record_part(f"cls/{self.kind}")
+        return result | self.description
+
+    def _description(self, size: int, error: float | None) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "kind": self.kind,
+            "parameters": self.settings,
+            "reasons": {name: reason for name, (_, reason) in self.chosen.items()},
+            "documents": len(self.folder.vectors),
+            "dim": int(self.folder.vectors.shape[1]),
+            "digest": self.folder.meta["digest"],
+            "error": error,
+            "bytes": size,
+            "threads": self.given.threads,
+            "repeatable": self.kind != "hnsw-sq8" or self.given.threads == 1,
+            "faiss": faiss.__version__,
+        }
+
+    def recorded(self) -> dict[str, Any]:
+        """The description of the existing kind as a job's record."""
+        meta = read_meta(self.folder, self.kind)
+        return {
+            "made_by": f"dupmae-ir {self.command}",
+            "settings": meta["parameters"],
+            "inputs": {"index": meta["digest"]},
+            "result": meta,
+        }
+
+    def write_record(self, made: Path, record: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Write ``KIND.json``."""
+        self.description = dict(record)
+        write_json(_files(self.folder.path, self.kind)[1], record)
+
+    def check_replaceable(self) -> None:
+        """Files of this name in an index folder are always this command's."""
+
+
+def open_kind(folder: IndexFolder, kind: str) -> DenseKind:
+    """Open ``kind`` of ``folder``. Raises :class:`IndexMismatch`, with the command that rebuilds it, for one that is
+    missing, truncated, unreadable, or built from other vectors."""
+    lookup("kind of dense index", kind, KINDS)
+    folder.vectors  # noqa: B018 (the one-line refusal of an index without vectors)
+    data, _ = _files(folder.path, kind)
+    meta, again = read_meta(folder, kind), _again(folder, kind)
+    folder.check_part(f"cls/{kind}", again)
+    try:
+        index = read_index(data)
+    except RuntimeError:
+        raise IndexMismatch(f"{data} is not a faiss index; {again}") from None
+    if (index.ntotal, index.d, type(index).__name__) != (folder.documents, folder.dim, _TYPES[kind]):
+        raise IndexMismatch(f"{data} is not the {kind} index of {folder.path}; {again}")
+    return DenseKind(kind, index, meta)
+
+
+def read_meta(folder: IndexFolder, kind: str) -> dict[str, Any]:
+    """The JSON of ``kind``, checked against the index and the size of the data; raises as :func:`open_kind`."""
+    data, described = _files(folder.path, kind)
+    again = _again(folder, kind)
+    try:
+        meta = json.loads(described.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IndexMismatch(f"{folder.path} has no (finished) {kind} index; {again}") from None
+    except ValueError as e:
+        raise IndexMismatch(f"{described} cannot be read: {e}; {again}") from None
+    if problem := _stale(meta, folder, kind) or _truncated(data, meta):
+        raise IndexMismatch(f"{problem}; {again}")
+    return dict(meta)
+
+
+def built(folder: IndexFolder) -> dict[str, str]:
+    """The kinds in an index folder, each with its size or why it is unusable."""
+    found: dict[str, str] = {}
+    for kind in KINDS:
+        if any(path.exists() for path in _files(folder.path, kind)):
+            try:
+                found[kind] = megabytes(read_meta(folder, kind)["bytes"])
+                if problem := folder.part_problem(f"cls/{kind}"):
+                    raise IndexMismatch(f"{problem}; {_again(folder, kind)}")
+            except IndexMismatch as e:
+                found[kind] = f"unusable: {e}"
+    return found
+
+
+def _usable(folder: IndexFolder, kind: str) -> bool:
+    try:
+        open_kind(folder, kind)
+    except IndexMismatch:
+        return False
+    return True
+
+
+def _again(folder: IndexFolder, kind: str) -> str:
+    return f"make it with: dupmae-ir index dense --index {folder.path} --kind {kind}"
+
+
+def _files(folder: Path, kind: str) -> tuple[Path, Path]:
+    return folder / "cls" / f"{kind}.faiss", folder / "cls" / f"{kind}.json"
+
+
+def _stale(meta: Any, folder: IndexFolder, kind: str) -> str | None:
+    expected = {
+        "format": FORMAT,
+        "kind": kind,
+        "digest": folder.meta["digest"],
+        "documents": folder.documents,
+        "dim": folder.dim,
+    }
+    found = {name: meta.get(name) for name in expected} if isinstance(meta, dict) else {}
+    if found == expected and {"parameters", "error"} <= meta.keys() and isinstance(meta.get("bytes"), int):
+        return None
+    if found.get("digest") != expected["digest"]:
+        return f"the {kind} index of {folder.path} was built from other vectors"
+    return f"{folder.path / 'cls' / kind}.json does not describe a {kind} index of this folder"
+
+
+def _truncated(data: Path, meta: dict[str, Any]) -> str | None:
+    size = data.stat().st_size if data.is_file() else None
+    if size is None:
+        return f"{data} is missing"
+    return None if size == meta["bytes"] else f"{data} has {size:,} bytes, but its JSON records {meta['bytes']:,}"
+
+
+def _automatic(name: str, documents: int) -> Chosen:
+    if name == "nlist":
+        return Chosen(
+            max(1, min(round(4 * math.sqrt(documents)), documents // _FEWEST_PER_LIST)),
+            f"4 x the square root of {documents:,} documents, at least {_FEWEST_PER_LIST} documents a list",
+        )
+    if name == "m":
+        return Chosen(32, "32 neighbours: faiss's choice for vectors of some hundred dimensions")
+    return Chosen(100, "100 candidates: more than faiss's 40; 200 take twice as long")
+
+
+def _blocks(vectors: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(vectors), _BLOCK):
+        yield np.ascontiguousarray(vectors[start : start + _BLOCK])
+
+
+def _ranges(vectors: np.ndarray) -> np.ndarray:
+    """(2, dim): the minimum and maximum of each dimension. A quantiser trained on these two rows has that range."""
+    least, most = vectors[0].copy(), vectors[0].copy()
+    for block in _blocks(vectors):
+        np.minimum(least, block.min(axis=0), out=least)
+        np.maximum(most, block.max(axis=0), out=most)
+    return np.stack([least, most])
+
+
+def _write(kind: str, vectors: np.ndarray, settings: Mapping[str, int], file: IO[bytes]) -> float | None:
+    """Build ``kind`` into ``file``; returns the error of the codes where it is known."""
+    if kind == "sq8":
+        return _write_sq8(vectors, file)
+    index = _build_ivf(vectors, **settings) if kind == "ivf-sq8" else _build_hnsw(vectors, **settings)
+    faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]  # not in faiss's stub
+    return None
+
+
+def _write_sq8(vectors: np.ndarray, file: IO[bytes]) -> float:
+    """An ``IndexScalarQuantizer`` as faiss writes it, block by block; returns max |x - decoded(x)| over all rows.
+
+    As in a flat file the header comes first: the row count is at byte 8, the byte count at the end.
+    """
+    rows, dim = vectors.shape
+    index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    index.train(_ranges(vectors))
+    head = bytearray(faiss.serialize_index(index).tobytes())
+    struct.pack_into("<q", head, 8, rows)
+    struct.pack_into("<Q", head, len(head) - 8, rows * dim)
+    file.write(bytes(head))
+    error = 0.0
+    for block in _blocks(vectors):
+        codes = index.sa_encode(block)
+        file.write(codes.tobytes())
+        lost = block.astype(np.float64) - index.sa_decode(codes)
+        error = max(error, float(np.vecdot(lost, lost).max()))
+    return math.sqrt(error) * (1 + 1e-12)  # float64's own rounding
+
+
+def _build_ivf(vectors: np.ndarray, nlist: int) -> faiss.Index:
+    rows, dim = vectors.shape
+    kind, metric = faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexIVFScalarQuantizer(faiss.IndexFlatIP(dim), dim, nlist, kind, metric)
+    index.cp.min_points_per_centroid = 1  # no warning on standard error
+    index.cp.seed = _SEED
+    trained = min(rows, _TRAINED_PER_LIST * nlist)
+    sample = np.sort(np.random.default_rng(_SEED).choice(rows, trained, replace=False))
+    index.train(np.ascontiguousarray(vectors[sample]))
+    for block in _blocks(vectors):
+        index.add(block)
+    return index
+
+
+def _build_hnsw(vectors: np.ndarray, m: int, ef_construction: int) -> faiss.Index:
+    kind, metric = faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexHNSWSQ(vectors.shape[1], kind, m, metric)  # type: ignore[arg-type]  # faiss's stub is wrong
+    index.hnsw.efConstruction = ef_construction
+    index.train(_ranges(vectors))
+    for block in _blocks(vectors):
+        index.add(block)
+    return index
+
+
+_TYPES = {"sq8": "IndexScalarQuantizer", "ivf-sq8": "IndexIVFScalarQuantizer", "hnsw-sq8": "IndexHNSWSQ"}

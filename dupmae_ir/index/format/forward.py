@@ -1,0 +1,223 @@
+"""The forward index: the impacts by document, for exact scores of any candidate.
+
+Three memory-mapped numpy files, a CSR matrix of the same impacts as in the Lucene index:
+``indptr.npy`` (n + 1,) int64, ``terms.npy`` (p,) uint16 or uint32 vocabulary ids, ``impacts.npy`` (p,) uint8. Beside
+them ``frequencies.npy`` (V,) int64, the number of documents of each term, which ``terms.npy`` implies as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.index.postings.compiling import pays
+
+FILES = ("indptr.npy", "terms.npy", "impacts.npy")
+FREQUENCIES = "frequencies.npy"
+_BLOCK = 1 << 22
+"""Postings scored at a time, which bounds the scratch memory at about 100 MB."""
+
+
+def term_dtype(vocabulary: int) -> np.dtype[Any]:
+    """The narrowest type for all vocabulary ids."""
+    return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+
+
+class NpyWriter:
+    """Writes a one-dimensional ``.npy`` file in pieces. numpy pads the header, so the count can grow in place."""
+
+    def __init__(self, path: str | Path, dtype: np.dtype[Any] | type) -> None:
+        self.path = Path(path)
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.count = 0
+        self._file: IO[bytes] = open(self.path, "wb")  # noqa: SIM115 (closed by close)
+        self._start = self._write_header()
+
+    def add(self, values: np.ndarray) -> None:
+        """Append (m,) values."""
+        block = np.ascontiguousarray(values, dtype=self.dtype)
+        self._file.write(block.data if block.size else b"")
+        self.count += len(block)
+
+    def close(self) -> None:
+        """Write the count into the header and close the file."""
+        if self._file.closed:
+            return
+        with self._file:  # closed also when the disk is full
+            self._file.seek(0)
+            if self._write_header() != self._start:
+                raise AssertionError(f"{self.path}: the header grew")
+
+    def abandon(self) -> None:
+        """Close the file without finishing it."""
+        self._file.close()
+
+    def _write_header(self) -> int:
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+        return self._file.tell()
+
+
+class ForwardWriter:
+    """Writes a forward index into ``folder``, row by row."""
+
+    def __init__(self, folder: str | Path, vocabulary: int) -> None:
+        folder = Path(folder)
+        self._indptr = NpyWriter(folder / "indptr.npy", np.int64)
+        self._terms = NpyWriter(folder / "terms.npy", term_dtype(vocabulary))
+        self._impacts = NpyWriter(folder / "impacts.npy", np.uint8)
+        self._frequencies = np.zeros(vocabulary, np.int64)
+        self._folder = folder
+        self._indptr.add(np.zeros(1, np.int64))
+
+    @property
+    def postings(self) -> int:
+        """Impacts written so far."""
+        return self._terms.count
+
+    def add(self, indptr: np.ndarray, terms: np.ndarray, impacts: np.ndarray) -> None:
+        """Append the rows of a CSR matrix; ``impacts`` in 1..255."""
+        self._indptr.add(indptr[1:] - indptr[0] + self.postings)
+        self._terms.add(terms)
+        self._impacts.add(impacts)
+        np.add.at(self._frequencies, terms, 1)
+
+    def close(self) -> None:
+        """Finish all files; when one fails, close the others too."""
+        with contextlib.ExitStack() as files:
+            for part in (self._indptr, self._terms, self._impacts):
+                files.callback(part.close)
+            np.save(self._folder / FREQUENCIES, self._frequencies, allow_pickle=False)
+
+    def __enter__(self) -> ForwardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        with contextlib.ExitStack() as files:
+            for part in (self._indptr, self._terms, self._impacts):
+                files.callback(part.abandon)
+
+
+class Forward:
+    """n documents: ``indptr`` (n + 1,) int64, ``terms`` (p,) ids below ``vocabulary``, ``impacts`` (p,) uint8."""
+
+    def __init__(
+        self,
+        indptr: np.ndarray,
+        terms: np.ndarray,
+        impacts: np.ndarray,
+        vocabulary: int,
+        frequencies: np.ndarray | None = None,
+    ) -> None:
+        self.indptr = indptr
+        self.terms = terms
+        self.impacts = impacts
+        self.vocabulary = vocabulary
+        self._frequencies = frequencies
+
+    @classmethod
+    def open(cls, folder: str | Path, vocabulary: int) -> Forward:
+        """Map the files. Raises :class:`IndexMismatch` for one that is missing, truncated or inconsistent."""
+        folder = Path(folder)
+        indptr, terms, impacts = (mapped(folder / name) for name in FILES)
+        if not len(indptr) or int(indptr[-1]) != len(terms) or len(terms) != len(impacts):
+            raise IndexMismatch(
+                f"{folder}: {len(terms)} terms, {len(impacts)} impacts and offsets up to "
+                f"{int(indptr[-1]) if len(indptr) else 'nothing'} do not belong together; encode the collection again"
+            )
+        stored = mapped(folder / FREQUENCIES) if (folder / FREQUENCIES).is_file() else None
+        return cls(indptr, terms, impacts, vocabulary, stored)
+
+    @functools.cached_property
+    def frequencies(self) -> np.ndarray:
+        """(V,) int64: the number of documents of each term; counted where the index does not store it.
+
+        Raises :class:`IndexMismatch` for stored numbers of another index.
+        """
+        if self._frequencies is None:
+            counts = np.zeros(self.vocabulary, np.int64)
+            for start in range(0, len(self.terms), _BLOCK):
+                counts += np.bincount(self.terms[start : start + _BLOCK], minlength=self.vocabulary)
+            return counts
+        if len(self._frequencies) != self.vocabulary or int(self._frequencies.sum()) != len(self.terms):
+            raise IndexMismatch(
+                f"{FREQUENCIES} of the forward index does not belong to its terms; remove the file, and it is counted "
+                "again at every search"
+            )
+        return self._frequencies
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Vocabulary ids and impacts of one document."""
+        start, end = int(self.indptr[row]), int(self.indptr[row + 1])
+        return np.asarray(self.terms[start:end]), np.asarray(self.impacts[start:end])
+
+    def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
+        """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""
+        table = np.zeros(self.vocabulary, np.int64)
+        table[query_ids] = query_impacts
+        rows = np.asarray(rows, dtype=np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")  # compiled code has no bounds checks
+        if not pays(int((self.indptr[rows + 1] - self.indptr[rows]).sum())):
+            return self._numpy_scores(rows, table)
+        from dupmae_ir.index.postings import kernels
+
+        out = np.empty(len(rows), np.int64)
+        kernels.inner_products(self.indptr, self.terms, self.impacts, rows, table, out)
+        return out
+
+    def _numpy_scores(self, rows: np.ndarray, table: np.ndarray) -> np.ndarray:
+        """As :meth:`scores`, from the (V,) int64 impacts of the query, without numba."""
+        starts = self.indptr[rows]
+        lengths = self.indptr[rows + 1] - starts
+        out = np.zeros(len(rows), np.int64)
+        ends = np.cumsum(lengths)
+        first = 0
+        while first < len(rows):
+            # as many whole rows as fit a block, at least one
+            before = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK, side="right")))
+            out[first:last] = self._block(starts[first:last], lengths[first:last], table)
+            first = last
+        return out
+
+    def _block(self, starts: np.ndarray, lengths: np.ndarray, table: np.ndarray) -> np.ndarray:
+        out = np.zeros(len(starts), np.int64)
+        full = lengths > 0  # reduceat cannot reduce an empty slice
+        starts, lengths = starts[full], lengths[full]
+        if not len(starts):
+            return out
+        begins = np.cumsum(lengths) - lengths
+        where = np.arange(int(lengths.sum())) + np.repeat(starts - begins, lengths)
+        products = table[self.terms[where]] * self.impacts[where]
+        out[full] = np.add.reduceat(products, begins)
+        return out
+
+
+def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:
+    """A one-dimensional ``.npy`` file, mapped and read-only. Raises :class:`IndexMismatch` that ends with ``fix``."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise IndexMismatch(f"{path} is missing; {fix}") from None
+    except (ValueError, EOFError) as e:
+        if "empty file" in str(e):  # mmap refuses length 0, but a header without values is a valid empty array
+            return np.load(path, allow_pickle=False)
+        raise IndexMismatch(f"{path} is damaged or truncated ({e}); {fix}") from None
+    if array.ndim != 1:
+        raise IndexMismatch(f"{path} is not one-dimensional; {fix}")
+    return array.view(np.ndarray)

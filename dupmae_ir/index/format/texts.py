@@ -1,0 +1,316 @@
+"""The text store of an index: titles, texts and metadata of the documents, compressed, with random access.
+
+    I/texts/blocks.bin              blocks of documents, each compressed with zlib
+    I/texts/blocks.npy              (b, 3) int64: end of a block in blocks.bin, rows up to its end, its CRC-32
+    I/texts/columns.json            name of a metadata column -> its distinct values
+    I/texts/column-NUMBER.npy       (n,) uint32: place of each row's value in that list, 0 where it has none
+    I/texts/part.json               the index id
+
+A block is the JSON of ``[docid, title, text, metadata]`` of about 64 KiB of documents; the last 32 blocks that were
+read stay in memory. ``blocks.bin`` is memory-mapped and never read as a whole: the CRC-32 of a block is compared when
+the block is read, and the other files when the store is opened (see :mod:`dupmae_ir.index.format.integrity`). The same
+documents give the same bytes with the same version of zlib.
+
+zlib and not SQLite: SQLite does not compress, and a file that several of its versions write differs byte by byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import mmap
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NamedTuple, TypeVar
+
+import numpy as np
+
+from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
+from dupmae_ir.index.format.forward import NpyWriter
+from dupmae_ir.index.format.integrity import AGAIN
+from dupmae_ir.registry import suggest
+from dupmae_ir.types import Metadata, MetadataValue, is_metadata_value
+
+FOLDER = "texts"
+BLOCKS, TABLE, COLUMNS = "blocks.bin", "blocks.npy", "columns.json"
+_BLOCK = 1 << 16  #: characters of JSON compressed together
+_KEPT = 32  #: blocks kept decompressed, about 64 KiB each
+_LEVEL = 6
+T = TypeVar("T")
+
+
+class StoredDocument(NamedTuple):
+    """A document as an index keeps it."""
+
+    docid: str
+    title: str
+    text: str
+    metadata: Metadata
+
+
+class Column(NamedTuple):
+    """One metadata column of all documents. ``values``: its distinct values, ``None`` first, for rows without one;
+    ``codes``: (n,) uint32, the place of each row's value in ``values``, memory-mapped. A condition is evaluated once
+    for each distinct value: ``np.array([holds(v) for v in column.values])[column.codes]``."""
+
+    values: list[MetadataValue | None]
+    codes: np.ndarray
+
+
+class TextWriter:
+    """Writes a text store into ``folder``, which is made, row by row. Blocks are streamed; only the distinct values
+    of each column are kept in memory."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir()
+        self.rows = 0
+        self._blocks: IO[bytes] = open(self.folder / BLOCKS, "wb")  # noqa: SIM115 (closed by close)
+        self._table: list[tuple[int, int, int]] = []
+        self._pending: list[str] = []
+        self._pending_size = self._end = 0
+        self._columns: dict[str, _ColumnWriter] = {}
+
+    def add(self, documents: Iterable[StoredDocument]) -> None:
+        """Append documents. Raises :class:`UsageError` for metadata that JSON or a column cannot represent."""
+        for document in documents:
+            for name, value in document.metadata.items():
+                self._column(name, document.docid).add(self.rows, value, document.docid)
+            record = json.dumps([*document[:3], dict(document.metadata)], ensure_ascii=False, separators=(",", ":"))
+            self._pending.append(record)
+            self._pending_size += len(record)
+            self.rows += 1
+            if self._pending_size >= _BLOCK:
+                self._flush()
+
+    def close(self) -> None:
+        """Write the last block, the table and the columns."""
+        if self._pending:
+            self._flush()
+        self._blocks.close()
+        np.save(self.folder / TABLE, np.array(self._table, np.int64).reshape(-1, 3), allow_pickle=False)
+        columns = []
+        for name, column in self._columns.items():
+            column.close(self.rows)
+            columns.append({"name": name, "file": column.path.name, "values": column.values})
+        text = json.dumps({"rows": self.rows, "columns": columns}, ensure_ascii=False) + "\n"
+        (self.folder / COLUMNS).write_bytes(text.encode("utf-8", "replace"))
+
+    def _column(self, name: str, docid: str) -> _ColumnWriter:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"document {docid!r}: a metadata name must be a string that is not empty, got {name!r}")
+        if name not in self._columns:
+            self._columns[name] = _ColumnWriter(self.folder / f"column-{len(self._columns):04d}.npy")
+        return self._columns[name]
+
+    def _flush(self) -> None:
+        text = f"[{','.join(self._pending)}]"
+        block = zlib.compress(text.encode("utf-8", "replace"), _LEVEL)
+        self._blocks.write(block)
+        self._end += len(block)
+        self._table.append((self._end, self.rows, zlib.crc32(block)))
+        self._pending, self._pending_size = [], 0
+
+    def __enter__(self) -> TextWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        with contextlib.ExitStack() as files:
+            files.callback(self._blocks.close)
+            for column in self._columns.values():
+                files.callback(column.abandon)
+
+
+class _ColumnWriter:
+    """The codes of one column; rows that are skipped have none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._places: dict[str, int] = {}
+        self._codes = NpyWriter(path, np.uint32)
+        self._pending: list[int] = []
+
+    @property
+    def values(self) -> list[MetadataValue]:
+        """The distinct values in the order of their first use."""
+        return [json.loads(text) for text in self._places]
+
+    def add(self, row: int, value: MetadataValue, docid: str) -> None:
+        if not is_metadata_value(value):
+            raise UsageError(
+                f"document {docid!r}: metadata must be strings, numbers, true or false, or lists of these, got "
+                f"{value!r}"
+            )
+        self._fill(row)
+        # The text tells 1, 1.0 and true apart, which are equal as keys.
+        self._pending.append(self._places.setdefault(json.dumps(value), len(self._places) + 1))
+
+    def close(self, rows: int) -> None:
+        self._fill(rows)
+        self._write()
+        self._codes.close()
+
+    def abandon(self) -> None:
+        self._codes.abandon()
+
+    def _fill(self, row: int) -> None:
+        """No value for the rows before ``row`` that were skipped."""
+        if missing := row - self._codes.count - len(self._pending):
+            self._write()
+            self._codes.add(np.zeros(missing, np.uint32))
+        if len(self._pending) >= _BLOCK:
+            self._write()
+
+    def _write(self) -> None:
+        self._codes.add(np.array(self._pending, np.uint32))
+        self._pending = []
+
+
+class TextStore:
+    """The text store of an index, opened. Safe for several threads; :attr:`IndexFolder.texts` opens one.
+
+    Raises :class:`IndexMismatch` for damage, where it is met.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._table = _table(self.folder)
+        self._described = _described(self.folder)
+        self._bytes = _mapped(self.folder / BLOCKS)
+        self._block = functools.lru_cache(_KEPT)(self._read_block)
+        self._column = functools.lru_cache(None)(self._read_column)
+        if len(self) != self._described["rows"] or (len(self._table) and self._table[-1, 0] != len(self._bytes)):
+            raise self._damaged(COLUMNS, "its number of rows is not that of the blocks")
+
+    def __len__(self) -> int:
+        return int(self._table[-1, 1]) if len(self._table) else 0
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the metadata columns, in the order of their first use."""
+        return list(self._columns)
+
+    @functools.cached_property
+    def _columns(self) -> Mapping[str, Mapping[str, object]]:
+        return {str(column["name"]): column for column in self._described["columns"]}
+
+    def get(self, row: int) -> StoredDocument:
+        """The document of a row; decompresses one block of about 64 KiB, or none if it was read shortly before."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        number = int(np.searchsorted(self._table[:, 1], row, "right"))
+        first = int(self._table[number - 1, 1]) if number else 0
+        docid, title, text, metadata = self._block(number)[row - first]
+        return StoredDocument(docid, title, text, dict(metadata))
+
+    def get_all(self, rows: Sequence[int]) -> list[StoredDocument]:
+        """The documents of several rows, in their order."""
+        return [self.get(row) for row in rows]
+
+    def column(self, name: str) -> Column:
+        """One metadata column of all documents. Raises :class:`UnknownName` for a name that no document has."""
+        if name not in self._columns:
+            known = ", ".join(self.columns) or "none"
+            raise UnknownName(
+                f"{self.folder.parent} has no metadata {name!r}; known: {known}.{suggest(name, self.columns)}"
+            )
+        return self._column(name)
+
+    def verify(self) -> str | None:
+        """Read every block and column. Returns the first problem in words, None for a whole store."""
+        try:
+            rows = 0
+            for number in range(len(self._table)):
+                rows += len(self._read_block(number))
+                if rows != self._table[number, 1]:
+                    return f"{self.folder / TABLE}: block {number} has another number of rows"
+            for name in self.columns:
+                self.column(name)
+        except IndexMismatch as e:
+            return str(e)
+        return None
+
+    def _read_block(self, number: int) -> list[tuple[str, str, str, Metadata]]:
+        start = int(self._table[number - 1, 0]) if number else 0
+        end, _, checksum = map(int, self._table[number])
+        block = self._bytes[start:end]
+        if zlib.crc32(block) != checksum:
+            raise self._damaged(BLOCKS, f"block {number} is not the one that was written")
+        found: list[tuple[str, str, str, Metadata]] = json.loads(zlib.decompress(block))
+        return found
+
+    def _read_column(self, name: str) -> Column:
+        described = self._columns[name]
+        path = self.folder / str(described["file"])
+        values = described["values"]
+        assert isinstance(values, list)
+        try:
+            codes = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as e:
+            raise self._damaged(path.name, str(e)) from None
+        if codes.shape != (len(self),) or codes.dtype != np.uint32 or codes.max(initial=0) > len(values):
+            raise self._damaged(path.name, "it does not belong to this store")
+        return Column([None, *values], codes)
+
+    def _damaged(self, name: str, how: str) -> IndexMismatch:
+        return IndexMismatch(f"{self.folder / name} is damaged: {how}; {AGAIN}")
+
+
+def stored(documents: Iterable[tuple[str, str, str, Metadata | None]]) -> list[StoredDocument]:
+    """``(docid, text, title, metadata)``, the order of :class:`~dupmae_ir.types.Document`, as stored documents."""
+    return [StoredDocument(docid, title, text, metadata or {}) for docid, text, title, metadata in documents]
+
+
+def pack(documents: Sequence[StoredDocument]) -> np.ndarray:
+    """Documents as (bytes,) uint8, compressed: for files of unfinished work."""
+    text = json.dumps(documents, ensure_ascii=False, separators=(",", ":"))
+    return np.frombuffer(zlib.compress(text.encode("utf-8", "replace"), 1), np.uint8)
+
+
+def unpack(packed: np.ndarray) -> list[StoredDocument]:
+    """The documents that :func:`pack` packed."""
+    return [StoredDocument(*record) for record in json.loads(zlib.decompress(packed.tobytes()))]
+
+
+def _table(folder: Path) -> np.ndarray:
+    return _read(folder / TABLE, lambda path: _checked_table(np.load(path, allow_pickle=False)))
+
+
+def _checked_table(table: np.ndarray) -> np.ndarray:
+    steps = np.diff(table[:, :2], axis=0, prepend=0)
+    if table.dtype != np.int64 or table.shape[1:] != (3,) or (steps <= 0).any():
+        raise ValueError("it is no table of blocks")
+    return table
+
+
+def _described(folder: Path) -> dict[str, list[dict[str, object]]]:
+    def read(path: Path) -> dict[str, list[dict[str, object]]]:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not isinstance(found.get("columns"), list):
+            raise ValueError("it lists no columns")
+        return found
+
+    return _read(folder / COLUMNS, read)
+
+
+def _mapped(path: Path) -> bytes | mmap.mmap:
+    def read(path: Path) -> bytes | mmap.mmap:
+        with open(path, "rb") as f:
+            return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+
+    return _read(path, read)
+
+
+def _read(path: Path, read: Callable[[Path], T]) -> T:
+    try:
+        return read(path)
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as e:
+        raise IndexMismatch(f"{path} is damaged: {e}; {AGAIN}") from None

@@ -1,0 +1,455 @@
+"""Impact postings in Lucene, written directly through its IndexWriter and searched as an inner product.
+
+Anserini builds the same index from JSONL in which each term is repeated as often as its weight. Here the rows of a CSR
+matrix cross to Java in one call for many documents, and a small Java class (dupmae_ir/java/ImpactFeed.java) passes them
+to Lucene as tokens with frequencies. In a JVM without that class a document is one string of ``term, weight`` pairs,
+which Lucene's ``delimitedTermFrequency`` filter turns into the same postings. Hits and scores are the same as
+Anserini's; writing is many times faster and needs no intermediate files. Stock ``LuceneImpactSearcher`` reads the
+result.
+
+A search can be restricted to some rows: another small class (dupmae_ir/java/RowFilter.java) is a Lucene query that
+matches them, and joins the search as a filter clause, so that Lucene skips by it. For nearly all rows (an index with
+some deleted documents), and in a JVM without that class, longer lists are fetched until they have enough of the rows.
+
+Lucene document number = row: one thread writes, merges join neighbours only, and one segment is left at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from dupmae_ir import pyserini
+from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT
+from dupmae_ir.index.format.row_set import RowSet
+from dupmae_ir.io.collections import LONGEST_ID
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MOST = 4
+"""With all rows but one in this many, or more, a search is not filtered by Lucene."""
+MOST_CLAUSES = 1024
+"""Most terms of a query that Lucene accepts."""
+
+_WEIGHT, _NEXT = "\x01", "\x02"
+"""Between a term and its weight, and between terms; spaces and '|' occur in vocabularies."""
+_RESERVED = (_WEIGHT, _NEXT, "\n", "\0")
+_ROWS = 1024
+"""Documents passed to Java at a time: about a megabyte."""
+_BUFFER_MB = 128.0
+
+
+class LuceneWriter:
+    """Writes documents into a new Lucene index, in order.
+
+    Fields are ``id`` (stored, and sortable as in Anserini), ``contents``, which subclasses analyse differently, and
+    ``title``, which only BM25 has.
+    """
+
+    def __init__(self, folder: str | Path, analyzer: Any, similarity: Any, norms: bool) -> None:
+        self.folder = Path(folder)
+        self.documents = 0
+        with pyserini.java_errors(self.folder):
+            self._writer = _index_writer(self.folder, analyzer, similarity)
+            self._make_document(norms)
+
+    def _make_document(self, norms: bool) -> None:
+        """Create one Java document whose fields are reused, which halves the number of calls."""
+        document = "org.apache.lucene.document."
+        kind = pyserini.autoclass(document + "FieldType")()
+        kind.setIndexOptions(pyserini.autoclass("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
+        kind.setTokenized(True)
+        kind.setOmitNorms(not norms)
+        kind.freeze()
+        self._kind = kind
+        store = pyserini.autoclass(document + "Field$Store")
+        self._bytes = pyserini.autoclass("org.apache.lucene.util.BytesRef")
+        self._id = pyserini.autoclass(document + "StringField")("id", "", store.YES)
+        self._sort_id = pyserini.autoclass(document + "BinaryDocValuesField")("id", self._bytes())
+        made = pyserini.autoclass(document + "Field")
+        self._contents, self._title = (made(name, pyserini.char_sequence(""), kind) for name in ("contents", "title"))
+        self._made = {}  # (has contents, has a title) -> document
+        for present in itertools.product((False, True), repeat=2):
+            self._made[present] = pyserini.autoclass(document + "Document")()
+            used = itertools.compress((self._contents, self._title), present)
+            for field in (self._id, self._sort_id, *used):
+                self._made[present].add(field)
+
+    def _add(self, docid: str, contents: str, title: str = "") -> None:
+        """Add a document; without contents it has an id and a number."""
+        self._id.setStringValue(docid)
+        self._sort_id.setBytesValue(self._bytes(pyserini.char_sequence(docid)))
+        for field, text in ((self._contents, contents), (self._title, title)):
+            if text:
+                field.setStringValue(text)
+        self._writer.addDocument(self._made[bool(contents), bool(title)])
+        self.documents += 1
+
+    def close(self) -> None:
+        """Merge to one segment, commit, and release the folder, also on failure."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        with pyserini.java_errors(self.folder):
+            try:
+                writer.forceMerge(1)
+                writer.commit()
+                writer.close()
+            except BaseException:
+                writer.rollback()
+                raise
+        (self.folder / "write.lock").unlink(missing_ok=True)  # Lucene leaves it behind
+
+    def abandon(self) -> None:
+        """Discard what was not committed."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with pyserini.java_errors(self.folder):
+                writer.rollback()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+class ImpactWriter(LuceneWriter):
+    """Writes impact postings over the vocabulary ``terms`` (one string per id) into a new folder."""
+
+    def __init__(self, folder: str | Path, terms: Sequence[str]) -> None:
+        check_terms(terms)
+        pyserini.start_jvm()
+        super().__init__(folder, _weighted_terms(), _impact_similarity(), norms=False)
+        self._terms = list(terms)
+        self._feed = self._open_feed()
+
+    def __enter__(self) -> ImpactWriter:
+        return self
+
+    def add(self, docid: str, term_ids: np.ndarray, impacts: np.ndarray) -> None:
+        """Add a document: (t,) distinct vocabulary ids and their impacts in 1..255; none for an empty document."""
+        self._add_rows([docid], np.array([0, len(term_ids)]), np.asarray(term_ids), np.asarray(impacts))
+
+    def add_batch(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
+        """Add n documents: ``impacts`` (n, V) with integers in 1..255 where it is not zero."""
+        if len(docids) != impacts.shape[0]:
+            raise UsageError(f"{len(docids)} document ids for {impacts.shape[0]} rows of impacts")
+        for start in range(0, len(docids), _ROWS):
+            ends = impacts.indptr[start : start + _ROWS + 1]
+            part = slice(ends[0], ends[-1])
+            self._add_rows(docids[start : start + _ROWS], ends - ends[0], impacts.indices[part], impacts.data[part])
+
+    def _add_rows(self, docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> None:
+        """Add n documents, whose postings are delimited by ``ends`` (n + 1,)."""
+        if len(term_ids) != len(impacts):
+            raise UsageError(f"{len(term_ids)} terms with {len(impacts)} impacts")
+        if len(impacts) and not (impacts.min() >= 1 and impacts.max() <= HIGHEST_IMPACT):
+            raise UsageError(f"impacts must be 1 to {HIGHEST_IMPACT}, got {impacts.min()} to {impacts.max()}")
+        with pyserini.java_errors(self.folder):
+            if self._feed is None:
+                self._add_strings(docids, ends.tolist(), term_ids.tolist(), impacts.tolist())
+            else:
+                self._feed.add(_packed(docids, ends[1:], term_ids, impacts), len(docids), len(impacts))
+                self.documents += len(docids)
+
+    def _add_strings(self, docids: Sequence[str], ends: list[int], term_ids: list[int], impacts: list[int]) -> None:
+        left, right = self._strings
+        for docid, start, end in zip(docids, ends[:-1], ends[1:], strict=True):
+            pairs = zip(term_ids[start:end], impacts[start:end], strict=True)
+            self._add(docid, "".join([left[term] + right[int(weight)] for term, weight in pairs]))
+
+    @cached_property
+    def _strings(self) -> tuple[list[str], list[str]]:
+        """The halves of a pair: each term with its delimiter, each impact with its delimiter."""
+        return [term + _WEIGHT for term in self._terms], [f"{weight}{_NEXT}" for weight in range(HIGHEST_IMPACT + 1)]
+
+    def _open_feed(self) -> Any | None:
+        """The ImpactFeed of this writer; None where the JVM does not have the class."""
+        feed = pyserini.own_class("ImpactFeed")
+        if feed is None:
+            return None
+        encoded = [term.encode("utf-8") for term in self._terms]
+        vocabulary = b"".join([_int32(list(map(len, encoded))), *encoded])
+        with pyserini.java_errors(self.folder):
+            return feed(self._writer, self._kind, vocabulary, len(encoded))
+
+
+def _packed(docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> bytes:
+    """A batch in ImpactFeed's format."""
+    names = [docid.encode("utf-8") for docid in docids]
+    name_ends = np.cumsum([len(name) for name in names])
+    return b"".join([_int32(ends), _int32(name_ends), _int32(term_ids), impacts.astype(np.uint8).tobytes(), *names])
+
+
+def _int32(numbers: Sequence[int] | np.ndarray) -> bytes:
+    return np.asarray(numbers, "<i4").tobytes()
+
+
+class Hits(NamedTuple):
+    """The hits of one query, best first: ``rows`` (m,) int64 document numbers, ``scores`` (m,) float64, and the
+    document ids where ties are in docid order (otherwise None)."""
+
+    rows: np.ndarray
+    scores: np.ndarray
+    docids: list[str] | None
+
+
+class LuceneReader:
+    """A Lucene index open for searching with one similarity."""
+
+    def __init__(self, folder: str | Path, similarity: Callable[[], Any]) -> None:
+        self.folder = Path(folder)
+        if not any(self.folder.glob("segments_*")):
+            raise IndexMismatch(f"{self.folder} is not a Lucene index: it has no segments file")
+        pyserini.start_jvm()
+        with pyserini.java_errors(self.folder, InputError):
+            self._reader = pyserini.autoclass("org.apache.lucene.index.DirectoryReader").open(_directory(self.folder))
+            self._searcher = pyserini.autoclass("org.apache.lucene.search.IndexSearcher")(
+                pyserini.cast("org.apache.lucene.index.IndexReader", self._reader)
+            )
+            self._searcher.setSimilarity(similarity())
+            self._generator = pyserini.autoclass("io.anserini.search.query.BagOfWordsQueryGenerator")()
+            self._mapper = pyserini.autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
+            self._by_docid = _score_then_docid()
+        self._filters: WeakKeyDictionary[RowSet, Any] = WeakKeyDictionary()
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the index."""
+        return int(self._reader.maxDoc())
+
+    @property
+    def postings(self) -> int:
+        """Number of postings of ``contents``: pairs of a document and a term."""
+        with pyserini.java_errors(self.folder, InputError):
+            return int(self._reader.getSumDocFreq("contents")) if self.documents else 0
+
+    def docid(self, row: int) -> str:
+        """The id stored with document number ``row``."""
+        with pyserini.java_errors(self.folder, InputError):
+            return str(self._reader.storedFields().document(row).get("id"))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._reader.close()
+
+    def _hits(
+        self,
+        queries: Iterable[T],
+        build: Callable[[T], Any],
+        k: int,
+        threads: int,
+        by_docid: bool,
+        allowed: RowSet | None = None,
+    ) -> list[Hits]:
+        """Build and run each query. Hits cross from Java as one string: a call per hit costs more than the search."""
+        if k < 1:
+            raise UsageError(f"the number of hits must be at least 1, got {k}")
+        pyserini.check_process()
+        with pyserini.java_errors(self.folder, InputError):
+            restriction = None if allowed is None else self._filter(allowed)
+
+        def run(query: T, depth: int) -> Hits:
+            java_query = build(query)
+            if restriction is not None:
+                java_query = restricted(java_query, restriction)
+            if by_docid:
+                found = self._searcher.search(java_query, depth, self._by_docid, True)
+            else:
+                found = self._searcher.search(java_query, depth)
+            return _hits(json.loads(self._mapper.writeValueAsString(found))["scoreDocs"], by_docid)
+
+        def search(query: T) -> Hits:
+            depth = max(1, min(k, self.documents))
+            if allowed is None or restriction is not None:
+                return run(query, depth)
+            return self._deepened(lambda deeper: run(query, deeper), depth, allowed)
+
+        with pyserini.java_errors(self.folder, InputError):
+            return _parallel(search, list(queries), threads)
+
+    def _filter(self, allowed: RowSet) -> Any | None:
+        """A Lucene query that matches the allowed rows; None where the JVM does not have the class, and for most of
+        the rows: then a slightly longer list of all rows is faster than a filter."""
+        if MOST * len(allowed) >= (MOST - 1) * self.documents:
+            return None
+        if allowed not in self._filters:
+            kind = pyserini.own_class("RowFilter")
+            self._filters[allowed] = kind and kind(allowed.bits.tobytes(), self.documents)
+        return self._filters[allowed]
+
+    def _deepened(self, run: Callable[[int], Hits], k: int, allowed: RowSet) -> Hits:
+        """The ``k`` best allowed rows of ever longer lists of all rows."""
+        depth = min(k * self.documents // max(1, len(allowed)) + k // 2, self.documents)
+        while True:
+            found = run(max(1, depth))
+            places = np.flatnonzero(allowed.mask[found.rows])[:k]
+            if len(places) == k or len(found.rows) < depth or depth == self.documents:
+                ids = found.docids
+                kept = None if ids is None else [ids[place] for place in places.tolist()]
+                return Hits(found.rows[places], found.scores[places], kept)
+            depth = min(4 * depth, self.documents)
+
+
+class ImpactSearcher(LuceneReader):
+    """Exact inner products of impact queries with the documents of an impact index."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder, _impact_similarity)
+        self._float = pyserini.autoclass("java.lang.Float")
+        self._map = pyserini.autoclass("java.util.HashMap")
+        self._floats = [self._float(float(w)) for w in range(HIGHEST_IMPACT + 1)]
+
+    def top(
+        self,
+        queries: list[dict[str, int]],
+        k: int,
+        threads: int = 1,
+        by_docid: bool = False,
+        allowed: RowSet | None = None,
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The ``k`` best (allowed) rows of each query and their scores: (m,) int64 twice, m <= k, best first.
+
+        A query maps terms to positive integer weights; common terms are not dropped, unknown ones match nothing. Rows
+        that share no term are never returned. Equal scores come in row order, also at rank k; with
+        ``by_docid`` in ascending docid order (about half as fast for large k). Scores are exact up to 2**24 and
+        rounded to float32 above. Raises :class:`UsageError` for more than 1,024 terms or a weight that is not
+        positive. ``threads`` queries run at a time.
+        """
+        for query in queries:
+            _check_query(query)
+        nonempty = [query for query in queries if query]
+        found = iter(self._hits(nonempty, self._build, k, threads, by_docid, allowed))
+        nothing = np.zeros(0, np.int64)
+        results = [next(found) if query else None for query in queries]
+        return [(r.rows, np.rint(r.scores).astype(np.int64)) if r else (nothing, nothing) for r in results]
+
+    def _build(self, query: dict[str, int]) -> Any:
+        weights = self._map()
+        for term, weight in query.items():
+            value = self._floats[weight] if weight <= HIGHEST_IMPACT else self._float(float(weight))
+            weights.put(term, value)
+        terms = pyserini.cast("java.util.Map", weights)
+        return self._generator.buildQuery("contents", terms)
+
+
+def restricted(scored: Any, restriction: Any) -> Any:
+    """``scored`` for the documents that match ``restriction``, which does not change scores."""
+    lucene = "org.apache.lucene.search."
+    occur = pyserini.autoclass(lucene + "BooleanClause$Occur")
+    both = pyserini.autoclass(lucene + "BooleanQuery$Builder")()
+    must, only = occur.MUST, occur.FILTER
+    asked, allowed = (pyserini.cast(lucene + "Query", query) for query in (scored, restriction))
+    # pyjnius binds a method of all objects of a class at once: no other call between taking it and calling it.
+    both.add(asked, must)
+    both.add(allowed, only)
+    return both.build()
+
+
+def check_terms(terms: Sequence[str]) -> None:
+    """Raise :class:`UsageError` for a term that is repeated, empty, too long, or has a reserved character."""
+    if len(set(terms)) != len(terms):
+        seen: set[str] = set()
+        twice = next(t for t in terms if t in seen or seen.add(t))  # type: ignore[func-returns-value]
+        raise UsageError(f"the vocabulary has the term {twice!r} twice; terms must be unique")
+    for number, term in enumerate(terms):
+        unusable = not term or any(c in term for c in _RESERVED) or len(term.encode("utf-8", "replace")) > LONGEST_ID
+        if unusable:
+            raise UsageError(
+                f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed: it is empty, too long, or "
+                "contains a control character that the index reserves"
+            )
+
+
+def _check_query(query: dict[str, int]) -> None:
+    if len(query) > MOST_CLAUSES:
+        raise UsageError(f"a query of {len(query)} terms; Lucene takes at most {MOST_CLAUSES}: keep the strongest")
+    for term, weight in query.items():
+        if weight < 1 or weight != int(weight):
+            raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
+
+
+def _hits(found: list[dict[str, Any]], by_docid: bool) -> Hits:
+    rows = np.fromiter((hit["doc"] for hit in found), np.int64, len(found))
+    scores = np.fromiter((hit["score"] for hit in found), np.float64, len(found))
+    return Hits(rows, scores, [_text(hit["fields"][1]) for hit in found] if by_docid else None)
+
+
+def _text(ref: dict[str, Any]) -> str:
+    """The string of a Java BytesRef in JSON."""
+    return base64.b64decode(ref["bytes"])[ref["offset"] : ref["offset"] + ref["length"]].decode("utf-8")
+
+
+def _parallel(work: Callable[[T], R], items: list[T], threads: int) -> list[R]:
+    """``[work(i) for i in items]`` on Python threads: calls to Java release the GIL."""
+    if threads <= 1 or len(items) < 2:
+        return [work(item) for item in items]
+    threads = min(threads, len(items))
+
+    def every(start: int) -> list[R]:
+        try:
+            return [work(item) for item in items[start::threads]]
+        finally:
+            pyserini.detach_thread()
+
+    with ThreadPoolExecutor(threads) as pool:
+        shares = list(pool.map(every, range(threads)))
+    return [shares[i % threads][i // threads] for i in range(len(items))]
+
+
+def _index_writer(folder: Path, analyzer: Any, similarity: Any) -> Any:
+    index = "org.apache.lucene.index."
+    config = pyserini.autoclass(index + "IndexWriterConfig")(analyzer)
+    config.setSimilarity(similarity)
+    config.setOpenMode(pyserini.autoclass(index + "IndexWriterConfig$OpenMode").CREATE)
+    memory = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**20
+    config.setRAMBufferSizeMB(min(_BUFFER_MB, memory / 4))
+    # A segment flushed as a compound file would be rewritten as separate files, even where it is the only one.
+    config.setUseCompoundFile(False)
+    # The default policy merges segments that are not adjacent, so rows would no longer be document numbers.
+    config.setMergePolicy(pyserini.autoclass(index + "LogByteSizeMergePolicy")())
+    return pyserini.autoclass(index + "IndexWriter")(_directory(folder), config)
+
+
+def _directory(folder: Path) -> Any:
+    paths = pyserini.autoclass("java.nio.file.Paths")
+    return pyserini.autoclass("org.apache.lucene.store.FSDirectory").open(paths.get(str(folder.resolve())))
+
+
+def _weighted_terms() -> Any:
+    """The analyzer of an impact document: splits at one delimiter, reads the weight after another."""
+    options = pyserini.autoclass("java.util.HashMap")
+    split, weigh = options(), options()
+    split.put("pattern", _NEXT)
+    weigh.put("delimiter", _WEIGHT)
+    builder = pyserini.autoclass("org.apache.lucene.analysis.custom.CustomAnalyzer").builder()
+    return builder.withTokenizer("simplePatternSplit", split).addTokenFilter("delimitedTermFrequency", weigh).build()
+
+
+def _impact_similarity() -> Any:
+    """Anserini's similarity: score = frequency times boost."""
+    return pyserini.autoclass("io.anserini.search.similarity.ImpactSimilarity")()
+
+
+def _score_then_docid() -> Any:
+    search = "org.apache.lucene.search."
+    field, kind = pyserini.autoclass(search + "SortField"), pyserini.autoclass(search + "SortField$Type")
+    return pyserini.autoclass(search + "Sort")(field.FIELD_SCORE, field("id", kind.STRING_VAL))

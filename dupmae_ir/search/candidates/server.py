@@ -1,0 +1,303 @@
+"""Candidates from an engine (:mod:`dupmae_ir.servers`), with bounds, as parts of a certified search.
+
+An engine ranks by its own float32 arithmetic. Its lists only propose candidates: scores are computed from the index, in
+float64 and integers, as in any other search, so hits and scores are the same as without an engine. A list is
+certified if the engine's last score plus the largest error of its arithmetic is below the k-th exact score:
+
+    dense    (d + c) u |q| max |v|     for inner products of d float32 terms in any order (Higham, section 3.1)
+    impact   0 below 2**24, where sums of integers are exact in float32; (t + c) u score above
+
+with ``u = 2**-24`` and ``c`` the engine's own :attr:`~dupmae_ir.servers.protocol.Backend.rounding`. Every score in a
+list must agree with the exact one within that error. Otherwise the engine holds other vectors, or rounds them, and the
+search ends with an error. After each list the load record must still be that of the index.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self, TypeVar
+
+import numpy as np
+
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.conditions import Node
+from dupmae_ir.index.format.row_set import RowSet
+from dupmae_ir.index.format.segments import AnyIndex, digest_of, live_rows
+from dupmae_ir.search.candidates.dense import DensePart
+from dupmae_ir.search.candidates.impact import ImpactPart, ImpactQuery
+from dupmae_ir.search.candidates.segments import SegmentedPart
+from dupmae_ir.search.exact.certified_topk import Candidates, Part, Weighted, first_depth
+from dupmae_ir.servers.load import check_spec
+from dupmae_ir.servers.protocol import (
+    COMPLETE,
+    Backend,
+    BackendFailed,
+    EngineQuery,
+    Found,
+    Record,
+    Untranslatable,
+    Where,
+)
+from dupmae_ir.servers.rows import spec_of
+from dupmae_ir.servers.urls import connect, default_collection
+
+Dense = DensePart | SegmentedPart[DensePart]
+Impact = ImpactPart | SegmentedPart[ImpactPart]
+P = TypeVar("P", DensePart, ImpactPart)
+Exact = Callable[[int, np.ndarray], np.ndarray]
+"""Exact scores of (m,) rows for a query, by its number: (m,) float64."""
+AGAIN = "run dupmae-ir servers load --verify"
+_UNIT = 2.0**-24
+_WHOLE = 2.0**24
+"""Sums of integers below this are exact in float32."""
+
+
+class EngineSource:
+    """A collection that holds an index, opened for searching."""
+
+    def __init__(self, index: AnyIndex, backend: Backend, name: str, approximate: bool = False) -> None:
+        self.index, self.backend, self.name, self.approximate = index, backend, name, approximate
+        weakref.finalize(self, backend.close)
+        self.record = self._current()
+        self._wheres: weakref.WeakKeyDictionary[RowSet, Where] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def open(cls, index: AnyIndex, url: str, collection: str | None, approximate: bool, timeout: float) -> Self:
+        """Connect to the collection of an index. Raises :class:`IndexMismatch` if it holds anything else."""
+        name = collection or default_collection(index.path)
+        return cls(index, connect(url, name, timeout), name, approximate)
+
+    @property
+    def sums(self) -> bool:
+        """Whether hybrid lists are those of the engine's own sum."""
+        return self.backend.sums and not self.approximate
+
+    def first_depth(self, parts: int, hits: int) -> int:
+        """The length of the first lists: a list by the sum needs only the hits and some room for ties.
+
+        Raises :class:`UsageError` for more hits than the engine lists.
+        """
+        if 0 < self.backend.deepest < hits:
+            raise UsageError(f"{self.backend.engine} lists at most {self.backend.deepest:,} rows, not {hits:,}")
+        return hits + 10 if parts == 1 else first_depth(hits)
+
+    def limited(self, max_depth: int) -> int:
+        """The longest list: the shorter one of what is asked for and what the engine returns; 0 for no limit."""
+        limits = [limit for limit in (max_depth, self.backend.deepest) if limit]
+        return min(limits, default=0)
+
+    def described(self) -> dict[str, object]:
+        """For the summary of a run."""
+        return {"engine": self.backend.engine, "collection": self.name, "exact": not self.approximate}
+
+    def parts(
+        self,
+        dense: Dense | None,
+        impact: Impact | None,
+        weights: tuple[float, float],
+        allowed: RowSet | None,
+        condition: Node | None,
+    ) -> list[Part]:
+        """The parts of a search whose candidates come from the engine.
+
+        ``dense``, ``impact``: the parts of the index, which score exactly. ``weights``: of the two in a sum.
+        """
+        where = self._where(allowed, condition)
+        documents = self.index.documents if allowed is None else len(allowed)
+        both = dense is not None and impact is not None
+        dense_weight, impact_weight = weights if both else (1.0, 1.0)
+        unit = next((part.unit for part in _of_segments(impact)), 1.0)
+        queries = _queries(_of_segments(dense), _of_segments(impact), dense_weight, impact_weight / unit)
+
+        def score(query: int, rows: np.ndarray) -> np.ndarray:
+            # In the order of a search without an engine, so that scores are equal to the last bit.
+            total = np.zeros(len(rows)) if dense is None else dense_weight * dense.scores(query, rows)
+            return total if impact is None else total + impact_weight * impact.scores(query, rows)
+
+        if not both or self.sums:
+            side, weight = ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
+            return [EnginePart(self, side, queries, documents, allowed, where, weight, score)]
+        assert dense is not None
+        assert impact is not None
+        sides = (
+            ("dense", dense_weight, Weighted(dense, dense_weight)),
+            ("impact", impact_weight / unit, Weighted(impact, impact_weight)),
+        )
+        return [
+            EnginePart(self, side, queries, documents, allowed, where, weight, part.scores)
+            for side, weight, part in sides
+        ]
+
+    def top(self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None) -> list[Found]:
+        """The engine's lists. Raises :class:`IndexMismatch` if the collection was changed meanwhile: a load marks it
+        as incomplete before its first change, and as another state after the last."""
+        found = self.backend.top(side, queries, depth, where, self.approximate)
+        self._current()
+        return found
+
+    def rows(self, docids: Sequence[str]) -> np.ndarray:
+        """The rows of documents. Raises :class:`BackendFailed` for one that the index lacks."""
+        rows = [self._row_of.get(docid, -1) for docid in docids]
+        if -1 in rows:
+            docid = docids[rows.index(-1)]
+            raise BackendFailed(
+                f"collection {self.name} has a document {docid!r} that {self.index.path} lacks; {AGAIN}"
+            )
+        return np.array(rows, np.int64)
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        live = live_rows(self.index)
+        return {docid: row for row, docid in enumerate(self.index.docids) if live[row]}
+
+    def _current(self) -> Record:
+        record = self.backend.read_record()
+        load = f"load it with dupmae-ir servers load --index {self.index.path} --to URL --collection {self.name}"
+        if record is None:
+            raise IndexMismatch(f"the engine has no collection {self.name!r}; {load}")
+        check_spec(record.spec, spec_of(self.index), str(self.index.path), self.name)
+        if record.state != COMPLETE:
+            raise IndexMismatch(f"collection {self.name} is not complete: a load is running or was interrupted; {load}")
+        if record.digest != digest_of(self.index):
+            raise IndexMismatch(
+                f"collection {self.name} holds {record.documents:,} documents of another state of "
+                f"{self.index.path}; {load}"
+            )
+        return record
+
+    def _where(self, allowed: RowSet | None, condition: Node | None) -> Where | None:
+        """The restriction to ``allowed`` in the engine's terms, checked by the number of rows that it selects."""
+        if allowed is None or len(allowed) == self.index.documents:
+            return None
+        if allowed not in self._wheres:
+            self._wheres[allowed] = self._checked(allowed, condition)
+        return self._wheres[allowed]
+
+    def _checked(self, allowed: RowSet, condition: Node | None) -> Where:
+        """The condition where the engine knows it and selects as many rows; otherwise the ids of the documents."""
+        if condition is not None:
+            with suppress(Untranslatable):
+                where = Where(condition)
+                if self.backend.count(where) == len(allowed):
+                    return where
+        where = self._ids(allowed)
+        if (found := self.backend.count(where)) != len(allowed):
+            raise BackendFailed(
+                f"collection {self.name}: {found:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
+            )
+        return where
+
+    def _ids(self, allowed: RowSet) -> Where:
+        docids = self.index.docids
+        return Where(docids=tuple(docids[row] for row in allowed.rows.tolist()))
+
+
+@dataclass(frozen=True)
+class EnginePart:
+    """The lists of one side of the engine; a :class:`~dupmae_ir.search.exact.certified_topk.Part`.
+
+    ``score``: exact scores from the index. ``weight``: what the engine's scores are multiplied by in these.
+    """
+
+    source: EngineSource
+    side: str
+    queries: Sequence[EngineQuery]
+    documents: int
+    allowed: RowSet | None
+    where: Where | None
+    weight: float
+    score: Exact
+
+    def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
+        """The engine's ``depth`` best rows of each query, with a bound on all others."""
+        wanted = min(depth, self.documents)
+        if not self.documents:
+            return [Candidates(np.zeros(0, np.int64), -np.inf, True)] * len(queries)
+        asked = [query for query in queries if self.side != "impact" or len(self.queries[query].ids)]
+        lists = self.source.top(self.side, [self.queries[q] for q in asked], wanted, self.where) if asked else []
+        found = dict(zip(asked, lists, strict=True))
+        nothing = Candidates(np.zeros(0, np.int64), 0.0, True)
+        return [self._candidates(query, found[query], wanted) if query in found else nothing for query in queries]
+
+    def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
+        """Exact scores of (m,) rows: (m,) float64."""
+        return self.score(query, rows)
+
+    def _candidates(self, query: int, found: Found, wanted: int) -> Candidates:
+        rows = self.source.rows(found.docids)
+        if self.allowed is not None and not self.allowed.mask[rows].all():
+            raise BackendFailed(f"collection {self.source.name}: a document that the filter excludes; {AGAIN}")
+        if self.source.approximate:
+            return Candidates(rows, np.inf, False)
+        if len(rows) < wanted and self.side != "impact":
+            raise BackendFailed(
+                f"collection {self.source.name}: {self.source.backend.engine} returned {len(rows):,} of {wanted:,} "
+                f"rows; {AGAIN}"
+            )
+        self._check(query, rows, found)
+        if len(rows) == self.documents:
+            return Candidates(rows, -np.inf, True)
+        if len(rows) < wanted:
+            return Candidates(rows, 0.0, True)  # other rows have no term in common with the query
+        last = float(found.scores.min())
+        return Candidates(rows, self.weight * (last + float(self._error(query, np.array([last]))[0])), False)
+
+    def _check(self, query: int, rows: np.ndarray, found: Found) -> None:
+        exact = self.score(query, rows) / self.weight
+        wrong = np.flatnonzero(np.abs(exact - found.scores) > self._error(query, np.maximum(exact, found.scores)))
+        if len(wrong):
+            place = int(wrong[0])
+            raise BackendFailed(
+                f"collection {self.source.name}: the {self.side} score of {found.docids[place]!r} is "
+                f"{found.scores[place]:.9g} in {self.source.backend.engine} and {exact[place]:.9g} in "
+                f"{self.source.index.path}; the engine holds or computes other vectors: {AGAIN}"
+            )
+
+    def _error(self, query: int, scores: np.ndarray) -> np.ndarray:
+        """Upper bound on the error of the engine's scores, with room for what follows in float64."""
+        q, more = self.queries[query], self.source.backend.rounding
+        length = float(np.linalg.norm(q.cls.astype(np.float64))) * self.source.record.longest
+        dense = (len(q.cls) + more) * _UNIT * length
+        slack = 2.0**-48 * np.abs(scores)
+        if self.side == "dense":
+            return dense + slack
+        if self.side == "impact":
+            return _impact_error(scores, len(q.ids), more) + slack
+        # The impact part of a sum is at most the sum less the least dense score.
+        sums = np.maximum(0.0, scores + q.dense_weight * length) / q.impact_weight
+        impact = _impact_error(sums, len(q.ids), more)
+        slack += 2.0**-48 * q.dense_weight * length
+        return q.dense_weight * dense + q.impact_weight * impact + slack
+
+
+def _impact_error(scores: np.ndarray, terms: int, more: float) -> np.ndarray:
+    error = 2 * (terms + more) * _UNIT * scores
+    return np.where(scores + error < _WHOLE, 0.0, error)
+
+
+def _of_segments(part: SegmentedPart[P] | P | None) -> list[P]:
+    """The parts of the segments that are searched."""
+    if part is None:
+        return []
+    return [one for one in part.parts if one is not None] if isinstance(part, SegmentedPart) else [part]
+
+
+def _queries(
+    dense: Sequence[DensePart], impact: Sequence[ImpactPart], dense_weight: float, impact_weight: float
+) -> list[EngineQuery]:
+    """The queries of a batch; none if no segment is searched."""
+    count = len(dense[0].vectors) if dense else len(impact[0].impact_queries) if impact else 0
+    none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return [
+        EngineQuery(
+            dense[0].vectors[number] if dense else np.zeros(0, np.float32),
+            *(impact[0].impact_queries[number] if impact else none),
+            dense_weight,
+            impact_weight,
+        )
+        for number in range(count)
+    ]

@@ -1,0 +1,193 @@
+"""Query encoding: the encoder recorded in an index, the checks that it fits, and a cache of encoded texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dupmae_ir.device import torch_threads
+from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
+from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, rounded
+from dupmae_ir.index.format.segments import AnyIndex
+from dupmae_ir.models import load_lazy_encoder
+from dupmae_ir.search.candidates.impact import ImpactQuery
+from dupmae_ir.types import Encoder, LazyEncoder
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+COMPARED = {
+    "query_length": "--query-length",
+    "activation": None,
+    "dtype": "--dtype",
+    "impact_scale": None,
+    "normalize": None,
+}
+"""Settings that queries share with the documents of an index, and the flag that overrides one."""
+
+
+def load_query_encoder(
+    index: AnyIndex, model: str | Path | None, device: str, dtype: str | None, query_length: int | None
+) -> Encoder:
+    """``model``, or the encoder recorded in the index, with the recorded settings where none are given."""
+    recorded, parts = index.meta.get("encoder"), tuple(index.meta["parts"])
+    if recorded is None:
+        if model is None:
+            raise IndexMismatch(f"{index.path}/meta.json does not name the encoder of the index; name it with --model")
+        recorded = {}
+    name = recorded["name"] if model is None else model
+    try:
+        return load_lazy_encoder(
+            None if name == "default" else name,
+            device=device,
+            dtype=dtype or recorded.get("dtype"),
+            document_length=recorded.get("document_length"),
+            query_length=query_length or recorded.get("query_length"),
+            top_k=recorded.get("top_k"),
+            activation=recorded.get("activation") if "ot" in parts else None,
+            title_separator=recorded.get("title_separator"),
+            normalize=recorded.get("normalize") if "cls" in parts else None,
+            parts=parts,
+        )
+    except CheckpointError as e:
+        if model is not None:
+            raise
+        raise CheckpointError(f"{e} (recorded in {index.path}/meta.json; if the model moved, use --model)") from None
+
+
+def check_encoder(index: AnyIndex, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
+    """Raise :class:`IndexMismatch`, with both values, if ``encoder`` does not match the index's documents.
+
+    ``given`` names settings that the user overrides. For an index without a recorded encoder only the widths are
+    checked.
+    """
+    recorded, there = index.meta.get("encoder") or {}, f"{index.path} was encoded"
+    if (made_by := recorded.get("digest", encoder.digest)) != encoder.digest:
+        raise IndexMismatch(
+            f"{there} by {recorded.get('name')} (digest {made_by[:12]}) but the query encoder is {encoder.name} "
+            f"(digest {encoder.digest[:12]}); search with the former, or encode the collection with the latter"
+        )
+    for name, flag in COMPARED.items():
+        indexed, current = recorded.get(name), getattr(encoder.settings, name)
+        if indexed is not None and indexed != current and name not in given:
+            fix = f"pass {flag} {current} to override it" if flag else "load the encoder with the index's value"
+            raise IndexMismatch(
+                f"{there} with {name.replace('_', ' ')} {indexed} but the query encoder has {current}; {fix}"
+            )
+    for part, computed in {"cls": encoder.dim is not None, "ot": encoder.terms is not None}.items():
+        if part in index.meta["parts"] and not computed:
+            raise IndexMismatch(
+                f"{index.path} has the {part} part but {encoder.name} does not; load the encoder with all parts"
+            )
+    for what, actual, expected in (
+        ("dimensions of [CLS]", encoder.dim, index.dim),
+        ("terms", _length(encoder.terms), _length(index.terms)),
+    ):
+        if actual and expected and actual != expected:
+            raise IndexMismatch(
+                f"{index.path} has {expected} {what} but {encoder.name} has {actual}; use its own encoder"
+            )
+
+
+def _length(terms: list[str] | None) -> int | None:
+    return None if terms is None else len(terms)
+
+
+@dataclass(frozen=True)
+class EncodedQuery:
+    """``cls``: (d',) float32, of width 0 if the encoder has no dense part; ``ot``: empty if it has no OT part."""
+
+    cls: np.ndarray
+    ot: ImpactQuery
+
+
+GROUP = 256
+"""Texts encoded in one call. The same for every batch size of the search: the rounding of a batched product depends on
+the rows of the batch, by up to about 2e-6 of a score, and a score must not depend on how the search is divided."""
+
+
+class QueryEncodings:
+    """Encodes each distinct text of ``texts`` once and drops the encoding after its last use.
+
+    Texts are encoded in groups of ``group``, in the order of their first use.
+
+    ``scale`` is the index's impact scale S; ``cap`` the number of OT weights kept; ``threads``
+    limits those of torch.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        scale: float | None,
+        cap: int,
+        texts: list[str],
+        threads: int | None = None,
+        group: int = GROUP,
+    ) -> None:
+        self.encoder = encoder
+        self.scale = scale
+        self.cap = cap
+        self.threads = threads
+        self.highest = highest_query_impact(encoder.settings.ot)
+        self._left = Counter(texts)
+        distinct = list(self._left)
+        self._groups = [distinct[start : start + group] for start in range(0, len(distinct), group)]
+        self._group_of = {text: number for number, group in enumerate(self._groups) for text in group}
+        self._known: dict[str, EncodedQuery] = {}
+
+    def take(self, texts: list[str]) -> list[EncodedQuery]:
+        """The encodings of some of the texts, in order; a new text is encoded with its group."""
+        for text in texts:
+            if text not in self._known:
+                group = self._groups[self._group_of[text]]
+                self._known.update(zip(group, self._encode(group), strict=True))
+        taken = [self._known[text] for text in texts]
+        self._left.subtract(texts)
+        for text in set(texts):
+            if self._left[text] <= 0:
+                del self._known[text]
+        return taken
+
+    def _encode(self, texts: list[str]) -> list[EncodedQuery]:
+        if not texts:
+            return []
+        rows: Iterable[tuple[np.ndarray, np.ndarray]] | None
+        if isinstance(self.encoder, LazyEncoder) and self.encoder.is_quick(texts):
+            found, row = self.encoder.encode_query(texts[0], self.cap)
+            rows = None if row is None else [row]
+        else:
+            with torch_threads(self.threads):
+                encoded = self.encoder.encode_queries(texts, self.cap)
+            found, rows = encoded.cls, None if encoded.ot is None else _rows(encoded.ot)
+        cls = np.zeros((len(texts), 0), np.float32) if found is None else found
+        if len(bad := np.flatnonzero(~np.isfinite(cls).all(axis=1))):
+            raise DupmaeError(
+                f"{self.encoder.name} returns values that are not finite for {texts[bad[0]]!r}; try --dtype float32"
+            )
+        if rows is None or self.scale is None:
+            none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
+            return [EncodedQuery(vector, none) for vector in cls]
+        impacts = (quantise(ids, weights, self.scale, self.highest) for ids, weights in rows)
+        return [EncodedQuery(*pair) for pair in zip(cls, impacts, strict=True)]
+
+
+def quantise(ids: np.ndarray, weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT) -> ImpactQuery:
+    """OT weights of a query -> impacts, as for documents: ``rint(w * scale)``, at most ``highest``, zeros dropped."""
+    impacts, _ = rounded(weights, scale, highest)
+    kept = impacts > 0
+    return ImpactQuery(ids[kept].astype(np.int64), impacts[kept].astype(np.int64))
+
+
+def _rows(ot: sp.csr_matrix) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Ids, ascending, and weights of each row."""
+    if not ot.has_canonical_format:
+        ot = ot.astype(np.float64)
+        ot.sum_duplicates()
+    for start, end in pairwise(ot.indptr.tolist()):
+        yield ot.indices[start:end], ot.data[start:end]

@@ -1,0 +1,88 @@
+"""Restricts a search to some of the documents of an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dupmae_ir.errors import UsageError
+from dupmae_ir.index.conditions import Node
+from dupmae_ir.index.format.row_set import RowSet, row_set
+from dupmae_ir.index.format.segments import live_rows
+from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.search.opened_index import OpenedIndex
+from dupmae_ir.search.query.filters import Filter
+
+Condition = str | np.ndarray | Callable[[StoredDocument], bool]
+"""A condition on metadata (:mod:`dupmae_ir.search.query.filters`), a mask (n,) bool by row, or a function of a
+document."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The documents to search. ``allowed`` is None for all of them; ``unknown`` are ids that the index lacks."""
+
+    documents: int  #: number of documents selected
+    allowed: RowSet | None
+    unknown: tuple[str, ...] = ()
+    condition: Node | None = None  #: selects the same documents, where a condition in words alone does
+
+
+def select(index: OpenedIndex, within: Iterable[str] | None = None, condition: Condition | None = None) -> Selection:
+    """The documents of ``index`` whose ids are ``within`` and that satisfy ``condition``; None does not restrict.
+
+    Raises :class:`UsageError` for a condition that is malformed, that names metadata which no document has, or that
+    needs metadata where the index stores none.
+    """
+    if within is None and condition is None:
+        return Selection(index.folder.documents, index.live)
+    live, unknown = live_rows(index.folder), tuple[str, ...]()
+    mask = np.ones(len(index.folder.docids), np.bool_) if live is None else live.copy()
+    if within is not None:
+        mask, unknown = with_ids(index.folder.docids, within, live)
+    if condition is not None:
+        mask &= _satisfying(index, condition, mask)
+    tree = Filter.parse(condition).tree if isinstance(condition, str) and within is None else None
+    return Selection(int(mask.sum()), row_set(mask, len(mask)), unknown, tree)
+
+
+def _satisfying(index: OpenedIndex, condition: Condition, among: np.ndarray) -> np.ndarray:
+    """(n,) bool: the rows that satisfy a condition; a function is called only for the rows of ``among``."""
+    if isinstance(condition, np.ndarray):
+        row_set(condition, len(among))  # the one-line refusal of another shape or type
+        return condition
+    parsed = Filter.parse(condition) if isinstance(condition, str) else None
+    texts = index.folder.texts
+    if texts is None:
+        raise UsageError(
+            f"{index.folder.path} stores no metadata to filter by; encode the collection again, without "
+            "--no-store-texts"
+        )
+    if parsed is not None:
+        parsed.check([texts])
+        return parsed.mask(texts)
+    assert callable(condition)
+    return np.fromiter((bool(here and condition(texts.get(row))) for row, here in enumerate(among)), np.bool_)
+
+
+def with_ids(
+    docids: Sequence[str], within: Iterable[str], live: np.ndarray | None = None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(n,) bool, True for (``live``) rows whose id is ``within``; and the ids that no such row has, in order."""
+    wanted = dict.fromkeys(within)
+    mask = np.fromiter((docid in wanted for docid in docids), np.bool_, len(docids))
+    if live is not None:
+        mask &= live
+    if int(mask.sum()) < len(wanted):
+        known = {docids[row] for row in np.flatnonzero(mask).tolist()}
+        return mask, tuple(docid for docid in wanted if docid not in known)
+    return mask, ()
+
+
+def read_ids(path: str | Path) -> list[str]:
+    """The ids in a file, one a line; blank lines are skipped. Raises :class:`InputError` as ``numbered_lines``."""
+    return [line for _, line in numbered_lines(path)]

@@ -1,0 +1,228 @@
+"""Which words of a query and of a text a hit's impact comes from, and the passage of the text that has most of them.
+
+Index terms are word pieces (``##ool``) or hashes of stems. :func:`words_of` adds the shares of terms up by the words of
+the query that they are from; terms that the query does not contain are expansions, named by the words of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from dupmae_ir.models.lexical.analyzer import stem, word_spans
+from dupmae_ir.search.view.explain import TermShare
+
+SNIPPET = 240
+"""Characters of the best passage."""
+_NOTABLE = 0.1
+"""A word is marked if its term has this share of the strongest one's."""
+_SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\n))\s+")
+
+
+class TermSpan(NamedTuple):
+    """A place of a text, and the index term that it gives."""
+
+    term: str
+    start: int
+    end: int
+
+
+@runtime_checkable
+class SpanEncoder(Protocol):
+    """An encoder that knows where in a text each index term is from."""
+
+    def term_spans(self, text: str) -> list[tuple[str, int, int]]:
+        """(index term, start, end) of each place of ``text``, in its order."""
+
+
+@dataclass(frozen=True)
+class WordShare:
+    """A word and what it adds to the impact of a hit.
+
+    ``word``: as the query has it; for an ``expansion``, which the query does not have, as the text has it, or the index
+    term where neither has it. ``text_words``: the words of the text that match it.
+    """
+
+    word: str
+    share: float
+    expansion: bool
+    text_words: tuple[str, ...] = ()
+
+
+class Mark(NamedTuple):
+    """A matching word of a text: its place, and the share of the score that its terms have."""
+
+    start: int
+    end: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A part of a text on one line. ``marks``: (start, end) in ``text`` of the matching words; ``start`` and ``end``:
+    the part's place in the whole text; ``before`` and ``after``: whether there is more."""
+
+    text: str
+    marks: tuple[tuple[int, int], ...]
+    start: int
+    end: int
+    before: bool
+    after: bool
+
+
+class QueryWords:
+    """The words of one query, as an encoder splits them."""
+
+    def __init__(self, encoder: object, query: str) -> None:
+        self.encoder = encoder
+        self.query = query
+        self._words = _words_by_term(self.spans(query), query)
+
+    def spans(self, text: str) -> list[TermSpan]:
+        """The index terms of a text with their places; stems of words for an encoder that does not tell."""
+        if isinstance(self.encoder, SpanEncoder):
+            return [TermSpan(*span) for span in self.encoder.term_spans(text)]
+        return [TermSpan(s, start, end) for word, start, end in word_spans(text) if (s := stem(word))]
+
+    def shares(self, terms: Sequence[TermShare], text: str) -> list[WordShare]:
+        """The words behind the matched ``terms`` (raw index terms) of a hit, strongest first; shares add up to the
+        terms'."""
+        in_text = _words_by_term(self.spans(text), text) if text else {}
+        shares: defaultdict[tuple[str, bool], float] = defaultdict(float)
+        matching: dict[tuple[str, bool], dict[str, None]] = {}
+        for term in terms:
+            key = self._named(term.term, in_text)
+            shares[key] += term.share
+            matching.setdefault(key, {}).update(dict.fromkeys(in_text.get(term.term, ())))
+        found = [WordShare(key[0], share, key[1], tuple(matching[key])) for key, share in shares.items()]
+        return sorted(found, key=lambda word: (-word.share, word.word))
+
+    def _named(self, term: str, in_text: Mapping[str, Sequence[str]]) -> tuple[str, bool]:
+        if own := self._words.get(term):
+            return own[0], False
+        if not isinstance(self.encoder, SpanEncoder):
+            return term, False
+        words = in_text.get(term, ())
+        return (words[0] if words else term.removeprefix("##")), True
+
+    def weights(self, terms: Sequence[TermShare]) -> dict[str, float]:
+        """Index term -> share, for finding the terms in a text. Without terms (a dense index), those of the query."""
+        if terms:
+            return {term.term: term.share for term in terms}
+        return {span.term: 1.0 for span in self.spans(self.query)}
+
+    def marks(self, weights: Mapping[str, float], text: str) -> list[tuple[int, int, str]]:
+        """(start, end, index term) of the whole words of a text that match notably, in order."""
+        least = _NOTABLE * max(weights.values(), default=0.0)
+        spans = [span for span in self.spans(text) if weights.get(span.term, -1.0) >= least > 0]
+        return [(*_whole_word(text, span), span.term) for span in spans]
+
+    def shaded(self, terms: Sequence[TermShare], text: str) -> tuple[Mark, ...]:
+        """The matching words of a text in order, without overlaps; a word has the shares of all its terms."""
+        weights = {term.term: term.share for term in terms}
+        found: list[tuple[int, int, set[str]]] = []
+        for start, end, term in sorted(self.marks(weights, text)):
+            if found and start < found[-1][1]:
+                begun, ended, matching = found[-1]
+                found[-1] = begun, max(end, ended), matching | {term}
+            else:
+                found.append((start, end, {term}))
+        return tuple(Mark(start, end, sum(map(weights.__getitem__, matching))) for start, end, matching in found)
+
+    def snippet(self, weights: Mapping[str, float], text: str, longest: int = SNIPPET) -> Snippet:
+        """The passage of at most about ``longest`` characters whose different terms have the largest shares."""
+        marks = self.marks(weights, text)
+        start, end = _best_window(marks, weights, longest) if marks else (0, min(longest, len(text)))
+        start, end = _rounded(text, start, end, longest)
+        return _on_one_line(text, start, end, [(a, b) for a, b, _ in marks if start <= a and b <= end])
+
+
+def _words_by_term(spans: Iterable[TermSpan], text: str) -> dict[str, list[str]]:
+    """Index term -> the different words of the text that it is from, in order."""
+    found: dict[str, dict[str, None]] = {}
+    for span in spans:
+        start, end = _whole_word(text, span)
+        if word := text[start:end].lower():
+            found.setdefault(span.term, {})[word] = None
+    return {term: list(words) for term, words in found.items()}
+
+
+def _whole_word(text: str, span: TermSpan) -> tuple[int, int]:
+    """The span, widened to the letters and digits around it."""
+    start, end = span.start, span.end
+    if start >= end or not text[start].isalnum():
+        return start, end
+    while start and text[start - 1].isalnum():
+        start -= 1
+    while end < len(text) and text[end - 1].isalnum() and text[end].isalnum():
+        end += 1
+    return start, end
+
+
+def _best_window(marks: Sequence[tuple[int, int, str]], weights: Mapping[str, float], width: int) -> tuple[int, int]:
+    """The first window of ``width`` characters with the largest sum of shares, each term counted once."""
+    inside: Counter[str] = Counter()
+    total, left, best, found = 0.0, 0, -1.0, (marks[0][0], marks[0][1])
+    for start, end, term in marks:
+        if not inside[term]:
+            total += weights[term]
+        inside[term] += 1
+        while end - marks[left][0] > width and marks[left][0] < start:
+            gone = marks[left][2]
+            inside[gone] -= 1
+            if not inside[gone]:
+                total -= weights[gone]
+            left += 1
+        if total > best + 1e-9:
+            best, found = total, (marks[left][0], end)
+    return found
+
+
+def _rounded(text: str, start: int, end: int, longest: int) -> tuple[int, int]:
+    """The window with what fits before and after it: from the beginning of a sentence or a word, to the end of one."""
+    room = max(0, longest - (end - start))
+    earliest = max(0, start - room // 2)
+    sentences = [m.end() for m in _SENTENCE.finditer(text, max(0, start - room), start)]
+    if start <= room:
+        sentences.insert(0, 0)
+    if near := [place for place in sentences if place >= earliest]:
+        start = near[0]
+    elif sentences:
+        start = sentences[-1]
+    else:
+        start = next((i for i in range(earliest, start) if not i or text[i - 1].isspace()), start)
+    end = max(end, min(len(text), start + longest))
+    if end < len(text) and not text[end].isspace():
+        blank = max(text.rfind(" ", start, end), text.rfind("\n", start, end))
+        end = blank if blank > start + longest // 2 else end
+    return start, end
+
+
+def _on_one_line(text: str, start: int, end: int, marks: Sequence[tuple[int, int]]) -> Snippet:
+    """The part with white space collapsed, and the marks moved accordingly."""
+    pieces, places, length = list[str](), dict[int, int](), 0
+    for m in re.finditer(r"\s+|\S", text[start:end]):
+        blank = m.group().isspace()
+        if blank and (not pieces or m.end() == end - start):
+            continue
+        places[start + m.start()] = length
+        pieces.append(" " if blank else m.group())
+        length += 1
+    moved = [(places[a], places[b - 1] + 1) for a, b in marks if a in places and b - 1 in places]
+    return Snippet(
+        "".join(pieces), tuple(_merged(moved)), start, end, bool(text[:start].strip()), bool(text[end:].strip())
+    )
+
+
+def _merged(marks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Marks without overlaps."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(marks):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found

@@ -1,0 +1,212 @@
+"""``dupmae-ir search --interactive``: queries one after the other, with the model and the index kept in memory.
+
+Lines that begin with a colon are commands; every other line is a query. Answers go to standard output, notes and errors
+to standard error. Lines are read with readline where standard input is a terminal, and kept in
+``$XDG_STATE_HOME/dupmae-ir/search_history`` (``~/.local/state`` without the variable). Ctrl-C cancels a line or a
+search, Ctrl-D leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.console import say, show, visible
+from dupmae_ir.errors import DupmaeError, UsageError
+from dupmae_ir.registry import lookup
+from dupmae_ir.search.answers import IndexEngine, described_answer, open_engine
+from dupmae_ir.search.config import MODES, SearchConfig
+from dupmae_ir.search.view.display import explanation_lines, hit_lines, query_summary
+
+PROMPT = "search> "
+REMEMBERED = 1000
+"""Lines kept in the history file."""
+HELP = """\
+  TEXT              search (a text that begins with a colon: put a space before it)
+  :dense :impact :hybrid   rank by one part, or by the exact sum of both; asks the last query again
+  :explain [N]      the score of hit N of the last answer (1), term by term
+  :filter [COND]    search only documents whose metadata satisfy a condition, such as year >= 2020; alone: all again
+  :within [FILE]    search only the documents with the ids in a file; alone: all again
+  :hits N           documents per answer
+  :help             this list
+  :quit             leave, as Ctrl-D"""
+
+
+def converse(config: SearchConfig) -> int:
+    """Answer lines from standard input until its end; returns the number of answers.
+
+    Raises :class:`DupmaeError` subclasses for an unusable index.
+    """
+    shell = Shell(config)
+    say(shell.greeting, config.quiet)
+    with _history() if sys.stdin.isatty() else contextlib.nullcontext():
+        while not shell.ended:
+            try:
+                line = input(PROMPT) if sys.stdin.isatty() else _read()
+                shell.take(line)
+            except EOFError:
+                if sys.stdin.isatty():
+                    show("")
+                break
+            except KeyboardInterrupt:
+                say("")
+            except (DupmaeError, OSError) as e:
+                if isinstance(e, BrokenPipeError):
+                    raise
+                say(f"error: {visible(e, breaks=True)}")
+    return shell.answered
+
+
+class Shell:
+    """One session: the settings, the opened index, and the last answer."""
+
+    def __init__(self, config: SearchConfig) -> None:
+        self.config = config
+        engine = open_engine(config)
+        assert isinstance(engine, IndexEngine)  # --interactive excludes --bm25
+        self.engine = engine
+        self.ended = False
+        self.answered = 0
+        self._chosen: str | None = None  #: the mode of a command
+        self._query: str | None = None
+        self._docids: list[str] = []
+        self._commands: dict[str, Callable[[str], None]] = {
+            **dict.fromkeys(MODES, self._mode),
+            "explain": self._explain,
+            "filter": self._filter,
+            "within": self._within,
+            "hits": self._hits,
+            "help": lambda _: show(HELP),
+            "quit": self._quit,
+        }
+
+    @property
+    def greeting(self) -> str:
+        """What is searched, and how to get help."""
+        where, searcher = self.config.where, self.engine.searcher
+        return f"{where}: {searcher.index.documents:,} documents, {self.engine.name}. :help lists the commands."
+
+    def take(self, line: str) -> None:
+        """Answer one line. Raises :class:`DupmaeError` subclasses; the session stays as it was."""
+        if line.startswith(":"):
+            name, _, argument = line[1:].strip().partition(" ")
+            command = lookup("command", name, self._commands)
+            self._name = name
+            command(argument.strip())
+        elif text := line.strip():
+            self._answer(text)
+
+    def _answer(self, text: str) -> None:
+        found = described_answer(self.config, self.engine, text)
+        self.answered += 1
+        self._query, self._docids = text, [hit["docid"] for hit in found["hits"]]
+        self._print(found, hit_lines(found))
+
+    def _print(self, found: dict[str, Any], lines: list[str]) -> None:
+        show(json.dumps(found, ensure_ascii=False) if self.config.json else "\n".join(lines))
+        sys.stdout.flush()
+        if not self.config.json:
+            say(query_summary(found), self.config.quiet)
+
+    def _change(self, **changes: Any) -> None:
+        """Other settings for the opened index; on an error the present ones stay."""
+        config = dataclasses.replace(self.config, **changes)
+        self.engine = IndexEngine(config, self.engine.searcher, self._chosen)
+        self.config = config
+
+    def _mode(self, argument: str) -> None:
+        _no_argument(self._name, argument)
+        self._chosen = self._checked(self._name)
+        self._change()
+        if self._query is not None:
+            self._answer(self._query)
+
+    def _checked(self, mode: str) -> str:
+        """``mode``. Raises :class:`UsageError` for an index that lacks one of its parts."""
+        have = self.engine.searcher.index.meta["parts"]
+        if missing := [part for part in MODES[mode] if part not in have]:
+            raise UsageError(f"the index has no {missing[0]} part, which :{mode} needs")
+        return mode
+
+    def _filter(self, argument: str) -> None:
+        self._change(filter=argument or None)
+        self._note_selection()
+
+    def _within(self, argument: str) -> None:
+        self._change(within=argument or None)
+        self._note_selection()
+
+    def _note_selection(self) -> None:
+        chosen, whole = self.engine.selection, self.engine.searcher.index.documents
+        unknown = f"; {len(chosen.unknown):,} ids are not in the index" if chosen.unknown else ""
+        say(f"{chosen.documents:,} of {whole:,} documents are searched{unknown}", self.config.quiet)
+
+    def _hits(self, argument: str) -> None:
+        self._change(hits=_number(argument, ":hits needs a number of documents, such as :hits 20"))
+
+    def _explain(self, argument: str) -> None:
+        rank = _number(argument or "1", ":explain needs the rank of a hit, such as :explain 3")
+        if self._query is None:
+            raise UsageError("there is no answer to explain yet; search first")
+        if rank > len(self._docids):
+            raise UsageError(f"the last answer has {len(self._docids)} hits, not {rank}")
+        found = described_answer(self.config, self.engine, self._query, self._docids[rank - 1])
+        self._print(found, explanation_lines(found))
+
+    def _quit(self, argument: str) -> None:
+        _no_argument("quit", argument)
+        self.ended = True
+
+
+def _no_argument(name: str, argument: str) -> None:
+    if argument:
+        raise UsageError(f":{name} stands alone, got {argument!r} after it")
+
+
+def _number(text: str, expected: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not int(text[:10]) > 0:
+        raise UsageError(f"{expected}; got {text!r}")
+    return int(text[:10])
+
+
+def _read() -> str:
+    """A line of standard input that is no terminal. Raises :class:`EOFError` at its end."""
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\r\n")
+
+
+@contextlib.contextmanager
+def _history() -> Iterator[None]:
+    """Line editing with the lines of earlier sessions; new ones are kept, where the user's folder can be written."""
+    try:
+        import readline
+    except ImportError:  # a Python without it still reads lines
+        yield
+        return
+    path = history_file()
+    readline.set_history_length(REMEMBERED)
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    before = readline.get_current_history_length()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.touch(mode=0o600)
+            # Other sessions may have added lines meanwhile.
+            readline.append_history_file(readline.get_current_history_length() - before, path)
+
+
+def history_file() -> Path:
+    """Where lines are remembered."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "dupmae-ir" / "search_history"

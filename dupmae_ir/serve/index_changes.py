@@ -1,0 +1,105 @@
+"""Changes of a served index: documents added, replaced and deleted by the jobs of ``dupmae-ir index``.
+
+A change is a new generation of the folder. It is written by one job at a time, beside the generation that is searched,
+and appears whole or not at all; the answer is sent when the server searches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+
+from dupmae_ir.encode.changes import run_add, run_update
+from dupmae_ir.errors import DupmaeError, UnknownName, UsageError
+from dupmae_ir.index.changes.deletion import run as run_delete
+from dupmae_ir.index.config import AddConfig, DeleteConfig, UpdateConfig
+from dupmae_ir.serve.batch_handler import NotFound, Unavailable
+from dupmae_ir.serve.errors import RESPONSES
+from dupmae_ir.serve.schemas import ChangeResponse, DeleteRequest, Name, NewDocument, WriteRequest
+from dupmae_ir.serve.service import Service
+
+LOG = logging.getLogger("dupmae_ir.serve")
+
+
+class Writer:
+    """Changes the indexes of a service, one change at a time. Methods block."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._lock = threading.Lock()
+
+    def put(self, name: str, documents: Sequence[NewDocument], replace: bool) -> ChangeResponse:
+        """Add documents; with ``replace``, in the place of those with the same ids.
+
+        Raises :class:`UnknownName` for an index that is not served, :class:`Unavailable` if it cannot be changed or,
+        without ``replace``, has another document of the same id; nothing is changed then.
+        """
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
+            for document in documents:
+                line = {"_id": document.docid, "title": document.title, "text": document.text}
+                file.write(json.dumps({**line, "metadata": document.metadata}) + "\n")
+            file.flush()
+            kind, run = (UpdateConfig, run_update) if replace else (AddConfig, run_add)
+            model = self.service.config.model
+            return self._change(
+                name,
+                lambda folder: run(kind(corpus=(file.name,), index=folder, model=model, quiet=True)),  # type: ignore[arg-type]
+            )
+
+    def delete(self, name: str, docids: Sequence[str], ignore_unknown: bool) -> ChangeResponse:
+        """Delete documents. Raises :class:`NotFound` for an unknown id; nothing is deleted then."""
+
+        def run(folder: str) -> dict[str, Any]:
+            try:
+                return run_delete(
+                    DeleteConfig(index=folder, ids=tuple(docids), ignore_unknown=ignore_unknown, quiet=True)
+                )
+            except UnknownName:
+                raise NotFound("a document of these ids is not in the index; nothing was deleted") from None
+
+        return self._change(name, run)
+
+    def _change(self, name: str, run: Callable[[str], dict[str, Any]]) -> ChangeResponse:
+        with self._lock:
+            self.service.catalogue.get(name)
+            folder = self.service.catalogue.folders()[name]
+            try:
+                result = run(str(folder))
+            except NotFound:
+                raise
+            except UsageError as e:
+                LOG.warning("%s: not changed: %s", name, e)
+                raise Unavailable("the index was not changed: a document of this id exists, or it takes none") from None
+            except DupmaeError as e:
+                LOG.warning("%s: not changed: %s", name, e)
+                raise Unavailable("the index cannot be changed; the server's log has the reason") from None
+            self.service.reload()
+            generation = self.service.catalogue.get(name)
+        counts = {what: int(result.get(f"{what}_now", 0)) for what in ("added", "updated", "unchanged", "deleted")}
+        return ChangeResponse(
+            index=name, index_id=generation.id, generation=generation.number, documents=generation.documents, **counts
+        )
+
+
+def writing_routes(service: Service) -> APIRouter:
+    """Add, update and delete; only for a server that was started with ``--writable``."""
+    router, writer = APIRouter(prefix="/api/indexes", tags=["changes"], responses=RESPONSES), Writer(service)
+
+    @router.post("/{index}/documents", operation_id="put_documents")
+    async def put(index: Annotated[Name, Path()], request: WriteRequest) -> ChangeResponse:
+        """Add documents, or replace those with the same ids. Unchanged ones are not encoded again."""
+        return await asyncio.to_thread(writer.put, index, request.documents, request.replace)
+
+    @router.post("/{index}/delete", operation_id="delete_documents")
+    async def delete(index: Annotated[Name, Path()], request: DeleteRequest) -> ChangeResponse:
+        """Delete documents by their ids."""
+        return await asyncio.to_thread(writer.delete, index, request.docids, request.ignore_unknown)
+
+    return router

@@ -1,0 +1,14 @@
+"""Search engines that hold an index beside the folder: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch, Vespa.
+
+    dupmae-ir servers load --index I --to postgresql://host/db
+    dupmae-ir search --index I --server postgresql://host/db --query "..."
+
+One module per engine implements :class:`~dupmae_ir.servers.protocol.Backend`: it stores rows and returns the best rows
+of one part of the score, or of the sum where the engine can compute it. :mod:`~dupmae_ir.servers.load` compares an
+index with what an engine holds and pushes the difference. :mod:`dupmae_ir.search.candidates.server` turns the lists of
+an engine into certified answers.
+
+:mod:`~dupmae_ir.servers.experimental.files` writes an index for an engine's own tools.
+
+Client packages are imported when an engine is opened.
+"""

@@ -1,0 +1,64 @@
+"""``python -m dupmae_ir.servers VERB``: see ``--help``."""
+
+from __future__ import annotations
+
+import sys
+
+from dupmae_ir.command import Command, dispatch
+from dupmae_ir.console import megabytes
+from dupmae_ir.servers.config import DropConfig, FilesConfig, LoadConfig, ShowConfig
+
+
+def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
+    """How many rows were written, deleted and unchanged, and the size of the collection."""
+    counts = [f"{result[f'{w}_now']:,} {w}" for w in ("written", "deleted", "unchanged") if result[f"{w}_now"]]
+    size = f", {megabytes(result['bytes'])}" if isinstance(result["bytes"], int) else ""
+    return (
+        f"{config.index} in {result['engine']}, collection {result['collection']}: {', '.join(counts) or 'empty'}; "
+        f"{result['documents']:,} documents{size}, {result['seconds']:.1f} s"
+    )
+
+
+def summarize_files(_: FilesConfig, result: dict[str, object]) -> str:
+    """How many documents, in how many files."""
+    size, parts = result["bytes"], result["parts"]
+    assert isinstance(size, int)
+    files = f"{parts:,} file{'' if parts == 1 else 's'}"
+    return (
+        f"{result['output']}: {result['documents']:,} documents for {result['engine']}, collection "
+        f"{result['collection']}, {files}, {megabytes(size)}; README.md has the commands"
+    )
+
+
+def show_record(_: ShowConfig, result: dict[str, object]) -> str:
+    """The record, one field a line."""
+    return "\n".join(f"{name}: {value}" for name, value in result.items())
+
+
+def summarize_drop(config: DropConfig, result: dict[str, object]) -> str:
+    """How many documents the collection had."""
+    return f"{config.collection}: dropped, {result['documents']:,} documents"
+
+
+load = Command("servers load", LoadConfig, "dupmae_ir.servers.load:run", summarize=summarize_load, resumes=True)
+files = Command(
+    "servers files", FilesConfig, "dupmae_ir.servers.experimental.files:run", summarize=summarize_files, resumes=True
+)
+show = Command("servers show", ShowConfig, "dupmae_ir.servers.load:show", show=show_record)
+drop = Command("servers drop", DropConfig, "dupmae_ir.servers.load:drop", summarize=summarize_drop)
+
+VERBS = {
+    "load": ("load an index into an engine, or push what changed", load),
+    "files": ("write files that an engine's own tools load", files),
+    "show": ("what a collection of an engine holds", show),
+    "drop": ("remove a collection", drop),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one of the verbs and return its exit status."""
+    return dispatch("servers", VERBS, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""``dupmae-ir servers files``: what an engine's own tools load, as files.
+
+For OpenSearch and Elasticsearch: the settings and mappings of the index, and documents for ``_bulk``. For Vespa: the
+application package, and documents for ``vespa feed``. Besides, the load record that ``search --server`` asks for,
+the bodies of example queries, and a page with the commands.
+
+Documents are in parts of a limited size. A part appears whole, so a run that was killed continues after the last one,
+and its files are those of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from dupmae_ir.console import progress
+from dupmae_ir.errors import UsageError
+from dupmae_ir.index.format.segments import AnyIndex, digest_of, open_index
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import atomic_write, write_json
+from dupmae_ir.servers.config import FilesConfig
+from dupmae_ir.servers.experimental.guides import bulk_guide, feed_guide
+from dupmae_ir.servers.experimental.opensearch import RECORDS_BODY, bulk_lines, dense_body, impact_body, index_body
+from dupmae_ir.servers.experimental.rest import Json
+from dupmae_ir.servers.experimental.vespa import document_fields, operation, query_body, record_fields, user_part
+from dupmae_ir.servers.experimental.vespa_package import RECORDS, application
+from dupmae_ir.servers.protocol import COMPLETE, EngineQuery, Record, Rows
+from dupmae_ir.servers.rows import batches, largest_norm, spec_of
+from dupmae_ir.servers.urls import check_collection, default_collection
+
+PROGRESS = "progress.json"
+_BATCH = 500
+_HITS = 10  #: of the example queries
+
+
+def run(config: FilesConfig) -> dict[str, object]:
+    """Write the files of an index for an engine and return a summary."""
+    index = open_index(config.index)
+    if not index.documents:
+        raise UsageError(f"{config.index}: the index has no documents")
+    name = check_collection(config.collection or default_collection(config.index))
+    layout: Layout = Feed(name, config.approximate) if config.engine == "vespa" else Bulk(config.engine, name)
+    settings = {
+        "engine": config.engine,
+        "collection": name,
+        "megabytes": config.megabytes,
+        "gzip": config.gzip,
+        "approximate": config.approximate,
+    }
+    with Job(config.output, "servers files", settings, {"index": digest_of(index)}, quiet=config.quiet) as job:
+        if result := job.finished():
+            return result
+        work = job.begin()
+        target = work / "files"
+        target.mkdir(exist_ok=True)
+        parts = _Parts(config, index, layout, target, work / PROGRESS)
+        parts.write()
+        record = Record(spec_of(index), COMPLETE, digest_of(index), index.documents, parts.done.longest)
+        for path, text in layout.around(record, _example(index), config).items():
+            with atomic_write(target / path) as f:
+                f.write(text)
+        counts = {"documents": index.documents, "parts": len(parts.done.files), "bytes": parts.done.bytes}
+        return job.publish(target, {"engine": config.engine, "collection": name, **counts})
+
+
+class Layout(Protocol):
+    """The files of one engine. ``part``: pattern of the names of the files with documents."""
+
+    part: str
+
+    def lines(self, rows: Rows) -> Iterator[str]:
+        """The lines of each document, with their newlines."""
+
+    def around(self, record: Record, example: EngineQuery, config: FilesConfig) -> dict[str, str]:
+        """All other files, by path. ``example``: the query of the example requests."""
+
+
+class Bulk:
+    """Files for the REST interface of OpenSearch and Elasticsearch."""
+
+    part = "bulk-{:05}.ndjson"
+
+    def __init__(self, engine: str, name: str) -> None:
+        self.engine, self.name = engine, name
+
+    def lines(self, rows: Rows) -> Iterator[str]:
+        """An action and a source for each document."""
+        for action, source in bulk_lines(rows):
+            yield f"{json.dumps(action)}\n{json.dumps(source)}\n"
+
+    def around(self, record: Record, example: EngineQuery, config: FilesConfig) -> dict[str, str]:
+        """Settings and mappings, the record, queries, and the commands."""
+        spec = record.spec
+        files: dict[str, Json] = {
+            "index.json": index_body(self.engine, spec),
+            "records-index.json": RECORDS_BODY,
+            "record.json": record.as_dict(),
+        }
+        files |= {"query-dense.json": dense_body(self.engine, example, _HITS, record.longest)} if spec.dim else {}
+        files |= {"query-impact.json": impact_body(example, _HITS)} if spec.terms else {}
+        guide = bulk_guide(self.engine, self.name, config.index, config.gzip)
+        return {path: _indented(body) for path, body in files.items()} | {"README.md": guide}
+
+
+class Feed:
+    """Files for Vespa: an application package and operations in its document JSON."""
+
+    part = "feed-{:05}.jsonl"
+
+    def __init__(self, name: str, approximate: bool) -> None:
+        self.name, self.approximate = name, approximate
+
+    def lines(self, rows: Rows) -> Iterator[str]:
+        """A put operation for each document."""
+        for docid, fields in zip(rows.docids, document_fields(rows), strict=True):
+            yield json.dumps(operation(self.name, user_part(docid), fields)) + "\n"
+
+    def around(self, record: Record, example: EngineQuery, config: FilesConfig) -> dict[str, str]:
+        """The package, the record, queries, and the commands."""
+        spec = record.spec
+        files = {f"application/{path}": text for path, text in application(self.name, spec, self.approximate).items()}
+        files["record.jsonl"] = json.dumps(operation(RECORDS, self.name, record_fields(record))) + "\n"
+        sides = {"dense": spec.dim, "impact": spec.terms, "hybrid": spec.dim and spec.terms}
+        for side in (side for side, present in sides.items() if present):
+            files[f"query-{side}.json"] = _indented(query_body(self.name, side, example, _HITS))
+        return files | {"README.md": feed_guide(self.name, config.index, config.gzip)}
+
+
+class _Done(NamedTuple):
+    """Which parts are on the disk. ``bytes``: of their contents, uncompressed. ``longest``: as in :class:`Record`."""
+
+    files: list[str]
+    documents: int
+    bytes: int
+    longest: float
+
+
+class _Parts:
+    """The files with documents of one run."""
+
+    def __init__(self, config: FilesConfig, index: AnyIndex, layout: Layout, target: Path, state: Path) -> None:
+        self.config, self.index, self.layout = config, index, layout
+        self.target, self.state = target, state
+        found = json.loads(state.read_text(encoding="utf-8")) if state.is_file() else None
+        self.done = _Done(**found) if found else _Done([], 0, 0, 0.0)
+
+    def write(self) -> None:
+        """Write the parts that are not there."""
+        limit = self.config.megabytes * 1e6
+        lines: list[bytes] = []
+        size, longest = 0, self.done.longest
+        with progress("write", "documents", self.index.documents, self.config.quiet) as bar:
+            bar.update(self.done.documents)
+            for rows in batches(self.index, _BATCH, self.done.documents):
+                # Before the rows are split into parts: a bound that is too large for a part is still a bound.
+                longest = max(longest, largest_norm(rows))
+                for line in self.layout.lines(rows):
+                    data = line.encode()
+                    if lines and size + len(data) > limit:
+                        self._close(lines, size, longest)
+                        lines, size = [], 0
+                    lines.append(data)
+                    size += len(data)
+                bar.update(len(rows.docids))
+        if lines:
+            self._close(lines, size, longest)
+
+    def _close(self, lines: list[bytes], size: int, longest: float) -> None:
+        """Put a part on the disk, and then into the state."""
+        name = self.layout.part.format(len(self.done.files)) + (".gz" if self.config.gzip else "")
+        data = b"".join(lines)
+        with atomic_write(self.target / name, "wb") as f:
+            f.write(gzip.compress(data, mtime=0) if self.config.gzip else data)
+        files = [*self.done.files, name]
+        self.done = _Done(files, self.done.documents + len(lines), self.done.bytes + size, longest)
+        write_json(self.state, self.done._asdict())
+
+
+def _example(index: AnyIndex) -> EngineQuery:
+    """The first document as a query: no model is needed for it."""
+    rows = next(batches(index, 1))
+    spec = spec_of(index)
+    none = np.zeros(0, np.int64)
+    ids, impacts = rows.impacts[0] if rows.impacts is not None else (none, none)
+    cls = rows.cls[0] if rows.cls is not None else np.zeros(0, np.float32)
+    return EngineQuery(cls, ids.astype(np.int64), impacts.astype(np.int64), 1.0, 1.0 / spec.scale**2)
+
+
+def _indented(body: Json) -> str:
+    return json.dumps(body, indent=2) + "\n"

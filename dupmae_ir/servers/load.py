@@ -1,0 +1,147 @@
+"""``dupmae-ir servers load``: make the collection of an engine that of an index.
+
+Every stored row has a fingerprint of its contents. A load reads the ids and fingerprints that the engine holds, writes
+the rows of the index that are new or differ, and deletes the others. The first load, one that continues after a kill
+and one after ``index add``, ``update`` or ``delete`` are the same work, so doing it again changes nothing.
+
+The load record says ``loading`` from before the first change until after the last; searches refuse such a collection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from dupmae_ir.console import progress, say
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.format.segments import AnyIndex, digest_of, open_index
+from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowConfig
+from dupmae_ir.servers.protocol import COMPLETE, LOADING, Backend, BackendFailed, Record, Spec
+from dupmae_ir.servers.rows import batches, largest_norm, selected, spec_of
+from dupmae_ir.servers.urls import connect, default_collection
+
+
+def run(config: LoadConfig) -> dict[str, object]:
+    """Load an index and return a summary.
+
+    Raises :class:`IndexMismatch` for a collection of another model, scale or width, :class:`BackendFailed` for an
+    engine that fails; the same command continues then.
+    """
+    started = time.perf_counter()
+    index = open_index(config.index)
+    name = config.collection or default_collection(config.index)
+    with closing(connect(config.to, name, config.timeout)) as backend:
+        backend.lock()
+        load = _Load(config, index, backend, name)
+        counts = load.run()
+        size = backend.size()
+    return {
+        "index": config.index,
+        "engine": backend.engine,
+        "collection": name,
+        "documents": index.documents,
+        **counts,
+        "bytes": size,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+
+
+class _Load:
+    """One load of an index into an open collection."""
+
+    def __init__(self, config: LoadConfig, index: AnyIndex, backend: Backend, name: str) -> None:
+        self.config, self.index, self.backend, self.name = config, index, backend, name
+        self.spec = spec_of(index)
+
+    def run(self) -> dict[str, object]:
+        """Push the difference. Returns counts of rows, and the status."""
+        before = self.backend.read_record()
+        if before is not None:
+            check_spec(before.spec, self.spec, self.config.index, self.name)
+        digest = digest_of(self.index)
+        if before and self._is_current(before, digest):
+            if self.config.approximate:
+                self.backend.finish(True)
+            say(f"{self.name}: nothing to change", self.config.quiet)
+            counts = {"written_now": 0, "deleted_now": 0, "unchanged_now": before.documents}
+            return {**counts, "status": "already complete"}
+        record = Record(self.spec, LOADING, digest, self.index.documents, before.longest if before else 0.0)
+        self.backend.create(self.spec)
+        self.backend.write_record(record)
+        return self._push(record)
+
+    def _is_current(self, record: Record, digest: str) -> bool:
+        recorded = record.state == COMPLETE and record.digest == digest and not self.config.verify
+        return recorded and self.backend.count() == record.documents
+
+    def _push(self, record: Record) -> dict[str, object]:
+        stored = dict(self.backend.stored())
+        written = unchanged = 0
+        longest = 0.0
+        with progress("load", "documents", self.index.documents, self.config.quiet) as bar:
+            for rows in batches(self.index, self.config.batch):
+                longest = max(longest, largest_norm(rows))
+                known = [stored.pop(docid, None) for docid in rows.docids]
+                new = [place for place, found in enumerate(known) if found != rows.fingerprints[place]]
+                if new:
+                    self.backend.upsert(selected(rows, new))
+                written += len(new)
+                unchanged += len(known) - len(new)
+                bar.update(len(known))
+        gone = list(stored)
+        for start in range(0, len(gone), self.config.batch):
+            self.backend.delete(gone[start : start + self.config.batch])
+        self.backend.finish(self.config.approximate)
+        self._complete(dataclasses.replace(record, longest=longest, written=written))
+        return {"written_now": written, "deleted_now": len(gone), "unchanged_now": unchanged, "status": "complete"}
+
+    def _complete(self, record: Record) -> None:
+        if (found := self.backend.count()) != record.documents:
+            raise BackendFailed(
+                f"{self.name}: {found:,} rows after loading {record.documents:,}; another program changes the "
+                "collection; load it again when that has ended"
+            )
+        self.backend.write_record(dataclasses.replace(record, state=COMPLETE))
+
+
+def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:
+    """Raise :class:`IndexMismatch`, with both values, unless rows of the two can be in one collection."""
+    for field in dataclasses.fields(Spec):
+        held, own = getattr(stored, field.name), getattr(wanted, field.name)
+        if held != own:
+            short = (str(value)[:12] if field.name == "model" else value for value in (held, own))
+            raise IndexMismatch(
+                f"collection {name} holds rows with {field.name} {next(short)}, but {index} has {next(short)}; "
+                "load it into another --collection, or drop this one with dupmae-ir servers drop"
+            )
+
+
+@contextmanager
+def _existing(config: ShowConfig) -> Iterator[tuple[Backend, Record]]:
+    with closing(connect(config.where, config.collection, config.timeout)) as backend:
+        record = backend.read_record()
+        if record is None:
+            raise UsageError(f"the engine has no collection {config.collection!r} that dupmae-ir loaded")
+        yield backend, record
+
+
+def show(config: ShowConfig) -> dict[str, object]:
+    """The load record of a collection, with the rows and bytes that it has now."""
+    with _existing(config) as (backend, record):
+        return {
+            "engine": backend.engine,
+            "collection": config.collection,
+            **{name: value for name, value in record.as_dict().items() if name != "spec"},
+            **dataclasses.asdict(record.spec),
+            "rows": backend.count(),
+            "bytes": backend.size(),
+        }
+
+
+def drop(config: DropConfig) -> dict[str, object]:
+    """Remove a collection that was loaded, and nothing else."""
+    with _existing(config) as (backend, record):
+        backend.drop()
+    return {"collection": config.collection, "documents": record.documents, "status": "dropped"}

@@ -1,0 +1,286 @@
+"""Milvus: one collection with a dense field ``cls``, a sparse field ``ot``, texts and metadata.
+
+Both fields have exact indexes (``FLAT`` and ``SPARSE_INVERTED_INDEX``); their lists are certified and summed by
+:mod:`dupmae_ir.search.candidates.server`. Milvus lists at most 16,384 rows.
+
+``milvus://host:19530`` and ``milvus+https://host`` are servers, ``milvus:///file.db`` is milvus-lite. The token of a
+server is read from ``MILVUS_TOKEN``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import SplitResult, unquote
+
+import numpy as np
+
+from dupmae_ir.device import need_packages
+from dupmae_ir.errors import UsageError
+from dupmae_ir.servers.milvus_filters import condition_expression
+from dupmae_ir.servers.protocol import BackendFailed, EngineQuery, Found, Record, Rows, Spec, Where
+from dupmae_ir.servers.urls import is_loopback, shown
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
+
+_RECORDS = "dupmae_ir_collections"
+_PAGE = 1000
+_LONGEST_ID, _LONGEST_TEXT = 512, 65_535
+"""Bytes of a string field; longer texts are cut."""
+
+
+def connect(parts: SplitResult, collection: str, timeout: float) -> Milvus:
+    """Open a collection of a server or of a file."""
+    return Milvus(parts, collection, timeout)
+
+
+class Milvus:
+    """A :class:`~dupmae_ir.servers.protocol.Backend`."""
+
+    engine = "milvus"
+    sums = False
+    rounding = 8.0
+    deepest = 16_384
+
+    def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
+        self.name, self._where, self._timeout = collection, shown(parts), timeout
+        self._file = Path(unquote(parts.path)) if not parts.netloc else None
+        self._terms: int | None = None
+        _silence()
+        with self._errors():
+            self._client = _client(parts, self._file, timeout)
+
+    def read_record(self) -> Record | None:
+        """See :class:`Backend`; a collection of this name without a record is refused."""
+        record = None
+        with self._errors():
+            if self._client.has_collection(_RECORDS, timeout=self._timeout):
+                wanted = f"name == {json.dumps(self.name)}"
+                found = self._query(_RECORDS, wanted, "record")
+                record = found[0]["record"] if found else None
+            if record is None and self._client.has_collection(self.name, timeout=self._timeout):
+                raise UsageError(
+                    f"{self._where}: the collection {self.name} was not made by dupmae-ir; choose another --collection"
+                )
+        if record is None:
+            return None
+        return Record.of(cast(dict[str, object], record), f"{self._where}, {self.name}")
+
+    def write_record(self, record: Record) -> None:
+        """See :class:`Backend`; records are rows of a collection of their own."""
+        with self._errors():
+            if not self._client.has_collection(_RECORDS, timeout=self._timeout):
+                self._create(_RECORDS, {"name": _LONGEST_ID}, {"plain": 2}, False, "record")
+            row = {"name": self.name, "plain": [1.0, 0.0], "record": record.as_dict()}
+            self._client.upsert(_RECORDS, [row], timeout=self._timeout)
+
+    def lock(self) -> None:
+        """Milvus has no locks; writes of several loaders are the same."""
+
+    def create(self, spec: Spec) -> None:
+        """See :class:`Backend`; the record comes first, so that a killed load is continued."""
+        self.write_record(Record(spec, "loading", "", 0))
+        with self._errors():
+            if not self._client.has_collection(self.name, timeout=self._timeout):
+                strings = {"docid": _LONGEST_ID, "fingerprint": 32, "title": _LONGEST_TEXT, "text": _LONGEST_TEXT}
+                dense = {"cls": spec.dim} if spec.dim else {}
+                self._create(self.name, strings, dense, bool(spec.terms), "metadata")
+
+    def stored(self) -> Iterator[tuple[str, bytes]]:
+        """See :class:`Backend`."""
+        with self._errors():
+            pages = self._client.query_iterator(
+                self.name, batch_size=_PAGE, output_fields=["docid", "fingerprint"], timeout=self._timeout
+            )
+        while True:
+            with self._errors():
+                found = pages.next()
+            if not found:
+                pages.close()
+                return
+            yield from ((str(row["docid"]), bytes.fromhex(row["fingerprint"])) for row in found)
+
+    def upsert(self, rows: Rows) -> None:
+        """See :class:`Backend`."""
+        with self._errors():
+            self._client.upsert(self.name, list(_rows(rows, self._vocabulary())), timeout=self._timeout)
+
+    def delete(self, docids: Sequence[str]) -> None:
+        """See :class:`Backend`."""
+        with self._errors():
+            self._client.delete(self.name, ids=list(docids), timeout=self._timeout)
+
+    def finish(self, approximate: bool) -> None:
+        """Nothing is left to do. An approximate index would replace the exact one and is refused."""
+        if approximate:
+            raise UsageError("milvus: --approximate is not available; a collection has exact indexes only")
+
+    def drop(self) -> None:
+        """See :class:`Backend`."""
+        with self._errors():
+            self._client.drop_collection(self.name, timeout=self._timeout)
+            self._client.delete(_RECORDS, ids=[self.name], timeout=self._timeout)
+
+    def count(self, where: Where | None = None) -> int:
+        """See :class:`Backend`."""
+        expression = _expression(where)
+        with self._errors():
+            return int(str(self._query(self.name, expression, "count(*)")[0]["count(*)"]))
+
+    def size(self) -> int | None:
+        """Bytes of a milvus-lite file or folder; a server does not say."""
+        if self._file is None:
+            return None
+        files = [self._file, *self._file.rglob("*")]
+        return sum(path.stat().st_size for path in files if path.is_file())
+
+    def top(
+        self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None, approximate: bool
+    ) -> list[Found]:
+        """See :class:`Backend`; one request for all queries. Both lists are exact in any case."""
+        del approximate
+        vectors = [_vector(side, query) for query in queries]
+        with self._errors():
+            answers = self._client.search(
+                self.name,
+                data=vectors,
+                filter=_expression(where),
+                limit=min(depth, self.deepest),
+                output_fields=["docid"],
+                search_params={"metric_type": "IP"},
+                anns_field="cls" if side == "dense" else "ot",
+                timeout=self._timeout,
+            )
+        return [
+            Found([str(hit["docid"]) for hit in hits], np.array([hit["distance"] for hit in hits], np.float64))
+            for hits in answers
+        ]
+
+    def close(self) -> None:
+        """Release the connection."""
+        with self._errors():
+            self._client.close()
+
+    def _query(self, collection: str, expression: str, field: str) -> list[dict[str, object]]:
+        found = self._client.query(
+            collection, filter=expression, output_fields=[field], consistency_level="Strong", timeout=self._timeout
+        )
+        return cast(list[dict[str, object]], found)
+
+    def _create(self, name: str, strings: dict[str, int], dense: dict[str, int], sparse: bool, values: str) -> None:
+        """A collection with string fields, the first of them its key, vectors, and a JSON field ``values``."""
+        from pymilvus import DataType
+
+        schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
+        indexes = self._client.prepare_index_params()
+        for number, (field, length) in enumerate(strings.items()):
+            schema.add_field(field, DataType.VARCHAR, is_primary=number == 0, max_length=length)
+        for field, width in dense.items():
+            schema.add_field(field, DataType.FLOAT_VECTOR, dim=width)
+            indexes.add_index(field, index_type="FLAT", metric_type="IP")
+        if sparse:
+            schema.add_field("ot", DataType.SPARSE_FLOAT_VECTOR)
+            indexes.add_index("ot", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
+        schema.add_field(values, DataType.JSON)
+        self._client.create_collection(
+            name, schema=schema, index_params=indexes, consistency_level="Strong", timeout=self._timeout
+        )
+
+    def _vocabulary(self) -> int:
+        if self._terms is None:
+            record = self.read_record()
+            self._terms = record.spec.terms if record else 0
+        return self._terms
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """The client's errors in one line, its warnings as nothing."""
+        import grpc
+        from pymilvus.exceptions import MilvusException
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                yield
+            except MilvusException as e:
+                fix = "; set MILVUS_TOKEN" if "auth" in str(e.message).lower() else ""
+                raise BackendFailed(f"{self._where}: {_line(str(e.message))}{fix}") from None
+            except (grpc.RpcError, grpc.FutureTimeoutError, RuntimeError, OSError) as e:
+                raise BackendFailed(
+                    f"{self._where}: no answer within {self._timeout:g} s ({_line(str(e))}); raise --timeout, or check "
+                    "server and network"
+                ) from None
+
+
+def _silence() -> None:
+    """Keep the client's logs from standard error: tracebacks of errors that are also raised, and of requests that
+    milvus-lite lacks."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read by gRPC's C library when it is loaded
+    importlib.import_module("pymilvus")  # sets the level of its own log
+    for name in ("pymilvus", "grpc._server"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def _client(parts: SplitResult, file: Path | None, timeout: float) -> MilvusClient:
+    from pymilvus import MilvusClient
+
+    if file is not None:
+        need_packages("milvus:///file.db", ["milvus_lite"], "milvus")
+        if not file.parent.is_dir():
+            raise UsageError(f"{file}: the folder {file.parent} does not exist")
+        return MilvusClient(str(file))
+    secure, token = parts.scheme.endswith("+https"), os.environ.get("MILVUS_TOKEN", "")
+    if token and not secure and not is_loopback(parts.hostname):
+        raise UsageError(f"MILVUS_TOKEN would be sent in the clear to {parts.hostname}; use milvus+https://")
+    url = f"{'https' if secure else 'http'}://{parts.hostname}:{parts.port or (443 if secure else 19530)}"
+    return MilvusClient(url, token=token, timeout=timeout)
+
+
+def _rows(rows: Rows, terms: int) -> Iterator[dict[str, object]]:
+    for place, docid in enumerate(rows.docids):
+        if len(docid.encode()) > _LONGEST_ID:
+            raise UsageError(f"the document id {docid[:40]!r}... has more than {_LONGEST_ID} bytes, the most in Milvus")
+        row: dict[str, object] = {"docid": docid, "fingerprint": rows.fingerprints[place].hex()}
+        document = rows.documents[place] if rows.documents is not None else None
+        row |= {"title": _cut(document.title) if document else "", "text": _cut(document.text) if document else ""}
+        row["metadata"] = dict(document.metadata) if document else {}
+        if rows.cls is not None:
+            row["cls"] = rows.cls[place]
+        if rows.impacts is not None:
+            ids, impacts = rows.impacts[place]
+            # A sparse vector must not be empty: without terms it gets one that no query has.
+            row["ot"] = dict(zip(ids.tolist(), impacts.astype(float).tolist(), strict=True)) or {terms: 1.0}
+        yield row
+
+
+def _cut(text: str) -> str:
+    """A text in at most the bytes of a field, without half characters."""
+    return text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
+
+
+def _vector(side: str, query: EngineQuery) -> object:
+    if side == "dense":
+        return query.cls
+    return dict(zip(query.ids.tolist(), query.impacts.astype(float).tolist(), strict=True))
+
+
+def _expression(where: Where | None) -> str:
+    if where is None:
+        return ""
+    if where.docids is not None:
+        return f"docid in {json.dumps(list(where.docids), ensure_ascii=False)}"
+    assert where.condition is not None
+    return condition_expression(where.condition)
+
+
+def _line(text: str) -> str:
+    """The first line of a message."""
+    return text.strip().partition("\n")[0][:300] or "no message"

@@ -1,0 +1,277 @@
+"""Qdrant: one collection of points with a dense vector ``cls``, a sparse vector ``ot``, texts and metadata.
+
+Points are numbered by a UUID of the document id. Qdrant's own sum of two searches (``FormulaQuery``) knows a document's
+second score only if both lists contain it, so it is exact only over lists of the whole collection. Instead, both lists
+are certified and summed by :mod:`dupmae_ir.search.candidates.server`. Exact searches compare every vector (``exact``);
+the sparse index is always exact.
+
+``qdrant://host:6333`` and ``qdrant+https://host`` are servers, ``qdrant:///folder`` is the client's local mode. The key
+of a server is read from ``QDRANT_API_KEY``.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import SplitResult, unquote
+
+import numpy as np
+
+from dupmae_ir.errors import UsageError
+from dupmae_ir.servers.protocol import BackendFailed, EngineQuery, Found, Record, Rows, Spec, Where
+from dupmae_ir.servers.qdrant_filters import condition_filter
+from dupmae_ir.servers.urls import is_loopback, shown
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient, models
+
+_RECORDS = "dupmae_ir_collections"
+_SPACE = uuid.UUID("8f7f3f3e-6a0b-5c5e-9d6d-2f1f0a6c7b11")
+_PAGE = 1000
+
+
+def connect(parts: SplitResult, collection: str, timeout: float) -> Qdrant:
+    """Open a collection of a server or of a folder."""
+    return Qdrant(parts, collection, timeout)
+
+
+class Qdrant:
+    """A :class:`~dupmae_ir.servers.protocol.Backend`."""
+
+    engine = "qdrant"
+    sums = False
+    rounding = 8.0
+    deepest = 0
+
+    def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
+        self.name, self._where, self._timeout = collection, shown(parts), timeout
+        self._local = Path(unquote(parts.path)) if not parts.netloc else None
+        with self._errors():
+            self._client = _client(parts, self._local, timeout)
+
+    def read_record(self) -> Record | None:
+        """See :class:`Backend`; a collection of this name without a record is refused."""
+        with self._errors():
+            record = None
+            if self._client.collection_exists(_RECORDS):
+                found = self._client.retrieve(_RECORDS, [_point(self.name)], with_payload=True)
+                record = found[0].payload if found else None
+            if record is None and self._client.collection_exists(self.name):
+                raise UsageError(
+                    f"{self._where}: the collection {self.name} was not made by dupmae-ir; choose another --collection"
+                )
+        return None if record is None else Record.of(record, f"{self._where}, {self.name}")
+
+    def write_record(self, record: Record) -> None:
+        """See :class:`Backend`; records are points of a collection of their own."""
+        from qdrant_client import models
+
+        with self._errors():
+            if not self._client.collection_exists(_RECORDS):
+                plain = models.VectorParams(size=1, distance=models.Distance.DOT)
+                self._client.create_collection(_RECORDS, vectors_config=plain)
+            point = models.PointStruct(id=_point(self.name), vector=[1.0], payload=record.as_dict())
+            self._client.upsert(_RECORDS, [point], wait=True)
+
+    def lock(self) -> None:
+        """A folder is locked by the client; a server takes writes of several loaders, which are the same."""
+
+    def create(self, spec: Spec) -> None:
+        """See :class:`Backend`; the record comes first, so that a killed load is continued."""
+        from qdrant_client import models
+
+        self.write_record(Record(spec, "loading", "", 0))
+        with self._errors():
+            if self._client.collection_exists(self.name):
+                return
+            dense = models.VectorParams(size=spec.dim, distance=models.Distance.DOT)
+            self._client.create_collection(
+                self.name,
+                vectors_config={"cls": dense} if spec.dim else {},
+                sparse_vectors_config={"ot": models.SparseVectorParams()} if spec.terms else None,
+                # Searches are exact until an approximate index is asked for, and building it takes most of a load.
+                hnsw_config=models.HnswConfigDiff(m=0),
+            )
+
+    def stored(self) -> Iterator[tuple[str, bytes]]:
+        """See :class:`Backend`."""
+        offset = None
+        while True:
+            with self._errors():
+                found, offset = self._client.scroll(
+                    self.name, limit=_PAGE, offset=offset, with_payload=["docid", "fingerprint"], with_vectors=False
+                )
+            for point in found:
+                payload = point.payload or {}
+                yield str(payload["docid"]), bytes.fromhex(str(payload["fingerprint"]))
+            if offset is None:
+                return
+
+    def upsert(self, rows: Rows) -> None:
+        """See :class:`Backend`."""
+        with self._errors():
+            self._client.upsert(self.name, list(_points(rows)), wait=True)
+
+    def delete(self, docids: Sequence[str]) -> None:
+        """See :class:`Backend`."""
+        with self._errors():
+            self._client.delete(self.name, [_point(docid) for docid in docids], wait=True)
+
+    def finish(self, approximate: bool) -> None:
+        """With ``approximate``, have the server build its HNSW graph, which it does in the background."""
+        from qdrant_client import models
+
+        if approximate and self._local is None:
+            with self._errors():
+                self._client.update_collection(self.name, hnsw_config=models.HnswConfigDiff(m=16))
+
+    def drop(self) -> None:
+        """See :class:`Backend`."""
+        with self._errors():
+            self._client.delete_collection(self.name)
+            self._client.delete(_RECORDS, [_point(self.name)], wait=True)
+
+    def count(self, where: Where | None = None) -> int:
+        """See :class:`Backend`."""
+        chosen = _filter(where)
+        with self._errors():
+            return int(self._client.count(self.name, count_filter=chosen, exact=True).count)
+
+    def size(self) -> int | None:
+        """Bytes of the files of a folder; a server does not say."""
+        if self._local is None:
+            return None
+        return sum(
+            path.stat().st_size for path in (self._local / "collection" / self.name).rglob("*") if path.is_file()
+        )
+
+    def top(
+        self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None, approximate: bool
+    ) -> list[Found]:
+        """See :class:`Backend`; one request for all queries."""
+        from qdrant_client import models
+
+        chosen = _filter(where)
+        requests = [
+            models.QueryRequest(
+                query=_vector(side, query),
+                using="cls" if side == "dense" else "ot",
+                limit=depth,
+                filter=chosen,
+                params=models.SearchParams(exact=not approximate),
+                with_payload=["docid"],
+            )
+            for query in queries
+        ]
+        with self._errors():
+            answers = self._client.query_batch_points(self.name, requests, timeout=round(self._timeout + 0.5))
+        return [_found(answer.points) for answer in answers]
+
+    def close(self) -> None:
+        """Release the connection, or the folder."""
+        with self._errors():
+            self._client.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """The client's errors in one line, its warnings as nothing."""
+        from httpx import HTTPError
+        from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                yield
+            except (HTTPError, ResponseHandlingException) as e:
+                cause = e.source if isinstance(e, ResponseHandlingException) else e
+                raise BackendFailed(
+                    f"{self._where}: no answer within {self._timeout:g} s ({_line(cause)}); raise --timeout, or check "
+                    "server and network"
+                ) from None
+            except UnexpectedResponse as e:
+                fix = "; set QDRANT_API_KEY" if e.status_code in (401, 403) else ""
+                raise BackendFailed(f"{self._where}: {e.status_code} {e.reason_phrase}: {_line(e)}{fix}") from None
+            except (ApiException, RuntimeError, ValueError, OSError) as e:
+                raise BackendFailed(f"{self._where}: {_line(e)}") from None
+
+
+def _client(parts: SplitResult, local: Path | None, timeout: float) -> QdrantClient:
+    from qdrant_client import QdrantClient
+
+    if local is not None:
+        if not local.parent.is_dir():
+            raise UsageError(f"{local}: the folder {local.parent} does not exist")
+        return QdrantClient(path=str(local))
+    secure, key = parts.scheme.endswith("+https"), os.environ.get("QDRANT_API_KEY")
+    if key and not secure and not is_loopback(parts.hostname):
+        raise UsageError(f"QDRANT_API_KEY would be sent in the clear to {parts.hostname}; use qdrant+https://")
+    return QdrantClient(
+        host=parts.hostname,
+        port=parts.port or 6333,
+        https=secure,
+        api_key=key,
+        timeout=max(1, round(timeout)),
+        check_compatibility=False,
+    )
+
+
+def _point(docid: str) -> str:
+    return str(uuid.uuid5(_SPACE, docid))
+
+
+def _points(rows: Rows) -> Iterator[models.PointStruct]:
+    from qdrant_client import models
+
+    for place, docid in enumerate(rows.docids):
+        vector: dict[str, object] = {}
+        if rows.cls is not None:
+            vector["cls"] = rows.cls[place].tolist()
+        if rows.impacts is not None:
+            ids, impacts = rows.impacts[place]
+            vector["ot"] = models.SparseVector(indices=ids.tolist(), values=impacts.astype(float).tolist())
+        payload: dict[str, object] = {"docid": docid, "fingerprint": rows.fingerprints[place].hex()}
+        if rows.documents is not None:
+            document = rows.documents[place]
+            payload |= {"title": _text(document.title), "text": _text(document.text)}
+            payload |= {"metadata": dict(document.metadata), "names": list(document.metadata)}
+        yield models.PointStruct(id=_point(docid), vector=cast(dict[str, models.Vector], vector), payload=payload)
+
+
+def _text(text: str) -> str:
+    """Without half surrogate pairs, which UTF-8 does not have."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _vector(side: str, query: EngineQuery) -> list[float] | models.SparseVector:
+    from qdrant_client import models
+
+    if side == "dense":
+        return cast(list[float], query.cls.tolist())
+    return models.SparseVector(indices=query.ids.tolist(), values=query.impacts.astype(float).tolist())
+
+
+def _found(points: Sequence[models.ScoredPoint]) -> Found:
+    # A document without a term has an empty sparse vector, which Qdrant never returns.
+    docids = [str((point.payload or {})["docid"]) for point in points]
+    return Found(docids, np.array([point.score for point in points], np.float64))
+
+
+def _filter(where: Where | None) -> models.Filter | None:
+    from qdrant_client import models
+
+    if where is None:
+        return None
+    if where.docids is not None:
+        return models.Filter(must=[models.HasIdCondition(has_id=[_point(docid) for docid in where.docids])])
+    assert where.condition is not None
+    return models.Filter.model_validate(condition_filter(where.condition))
+
+
+def _line(error: Exception) -> str:
+    """The first line of a message."""
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__

@@ -1,0 +1,90 @@
+"""The live rows of an index as an engine stores them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dupmae_ir.errors import IndexMismatch
+from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.format.segments import AnyIndex, SegmentedIndex, live_rows
+from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.servers.protocol import Rows, Spec
+
+
+def spec_of(index: AnyIndex) -> Spec:
+    """What the rows of an index have in common."""
+    encoder = index.meta.get("encoder") or {}
+    return Spec(
+        model=str(encoder.get("digest", "")),
+        dim=index.dim or 0,
+        terms=len(index.terms),
+        scale=float(index.scale or 1.0),
+    )
+
+
+def batches(index: AnyIndex, size: int, first: int = 0) -> Iterator[Rows]:
+    """The live rows of all segments, at most ``size`` at a time, without the ``first`` ones."""
+    slices = index.slices() if isinstance(index, SegmentedIndex) else [(index, 0, live_rows(index))]
+    for folder, _, live in slices:
+        rows = np.flatnonzero(live)
+        rows, first = rows[first:], max(0, first - len(rows))
+        for start in range(0, len(rows), size):
+            yield _read(folder, rows[start : start + size])
+
+
+def selected(rows: Rows, places: Sequence[int]) -> Rows:
+    """Some of the rows."""
+    return Rows(
+        [rows.docids[place] for place in places],
+        [rows.fingerprints[place] for place in places],
+        None if rows.cls is None else rows.cls[list(places)],
+        None if rows.impacts is None else [rows.impacts[place] for place in places],
+        None if rows.documents is None else [rows.documents[place] for place in places],
+    )
+
+
+def largest_norm(rows: Rows) -> float:
+    """The largest norm of the vectors; 0 without any."""
+    if rows.cls is None:
+        return 0.0
+    wide = rows.cls.astype(np.float64)
+    return float(np.sqrt(np.vecdot(wide, wide).max(initial=0.0)))
+
+
+def _read(folder: IndexFolder, numbers: np.ndarray) -> Rows:
+    docids = [folder.docids[row] for row in numbers.tolist()]
+    for docid in docids:
+        if "\0" in docid:
+            raise IndexMismatch(f"the document id {docid!r} contains a NUL character, which engines refuse; rename it")
+    cls = np.ascontiguousarray(folder.vectors[numbers], np.float32) if folder.dim is not None else None
+    impacts = [folder.forward.row(row) for row in numbers.tolist()] if folder.has_ot else None
+    texts = folder.texts
+    documents = None if texts is None else texts.get_all(numbers.tolist())
+    prints = [
+        _fingerprint(
+            docid,
+            None if cls is None else cls[place],
+            None if impacts is None else impacts[place],
+            None if documents is None else documents[place],
+        )
+        for place, docid in enumerate(docids)
+    ]
+    return Rows(docids, prints, cls, impacts, documents)
+
+
+def _fingerprint(
+    docid: str, cls: np.ndarray | None, impacts: tuple[np.ndarray, np.ndarray] | None, document: StoredDocument | None
+) -> bytes:
+    """16 bytes that differ for rows with other contents: id, vector, impacts, title, text or metadata."""
+    texts = [docid, *([document.title, document.text, dict(document.metadata)] if document else [])]
+    digest = hashlib.blake2b(json.dumps(texts, sort_keys=True).encode(), digest_size=16)
+    if cls is not None:
+        digest.update(cls.astype("<f4").tobytes())
+    if impacts is not None:
+        digest.update(impacts[0].astype("<u4").tobytes())
+        digest.update(impacts[1].astype("u1").tobytes())
+    return digest.digest()
