@@ -92,12 +92,12 @@ def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | Non
     """Compare every hybrid list with Eq. 12 over all documents, in float64, from the stored vectors and impacts."""
     import scipy.sparse as sp
 
-    from dupmae_ir.index.format.folder import IndexFolder
     from dupmae_ir.index.format.quantisation import quantise
+    from dupmae_ir.index.index import Index
     from dupmae_ir.io.topics import read_topics
     from dupmae_ir.search.query.encoder import load_query_encoder
 
-    opened = IndexFolder.open(folder / "index")
+    opened = Index.open(folder / "index")
     encoder = load_query_encoder(opened, model, "auto", dtype, None)
     queries = [q for q in read_topics(str(topics)) if q.qid in qrels]
     encoded = encoder.encode_queries([q.text for q in queries])

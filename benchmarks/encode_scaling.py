@@ -26,7 +26,7 @@ from pathlib import Path
 import harness
 import passages
 
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 
 BATCH = 10_000
 
@@ -66,7 +66,7 @@ def main() -> None:
             write_collection(corpus, count)
             shutil.rmtree(index, ignore_errors=True)
             took, peak = encoded(corpus, model, index, args.threads)
-            opened = IndexFolder.open(index)
+            opened = Index.open(index)
             assert opened.documents == count
             opened.verify()
             seconds.append(took)

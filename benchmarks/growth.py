@@ -36,7 +36,7 @@ import harness
 import hybrid
 
 from dupmae_ir.index.format.dense_kinds import build_kind
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import export_postings, folder_of
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Query
@@ -60,7 +60,7 @@ def index(work: Path, documents: int) -> dict[str, float]:
 
 def postings(work: Path, documents: int) -> dict[str, float]:
     """Write the postings."""
-    opened = IndexFolder.open(work / str(documents))
+    opened = Index.open(work / str(documents))
     started = time.process_time()
     export_postings(opened)
     return {"seconds": time.process_time() - started}
@@ -68,12 +68,10 @@ def postings(work: Path, documents: int) -> dict[str, float]:
 
 def search(work: Path, documents: int) -> dict[str, float]:
     """Open the index and search."""
-    opened = IndexFolder.open(work / str(documents))
+    opened = Index.open(work / str(documents))
     encoder = hybrid.queries(opened, QUERIES)
     started = time.process_time()
-    searcher = Searcher(IndexFolder.open(work / str(documents)), encoder).with_settings(
-        impact_search="postings", threads=1
-    )
+    searcher = Searcher(Index.open(work / str(documents)), encoder).with_settings(impact_search="postings", threads=1)
     searcher.search("0")
     first = time.process_time() - started
     query, best = one_by_one(searcher)
@@ -101,7 +99,7 @@ def one_by_one(searcher: Searcher) -> tuple[float, list[list[Hit]]]:
 
 def codes(work: Path, documents: int) -> dict[str, float]:
     """Make the sq8 index."""
-    opened = IndexFolder.open(work / str(documents))
+    opened = Index.open(work / str(documents))
     started = time.process_time()
     size = build_kind(opened, "sq8")["bytes"]
     return {"seconds": time.process_time() - started, "bytes": size}
@@ -109,7 +107,7 @@ def codes(work: Path, documents: int) -> dict[str, float]:
 
 def by_codes(work: Path, documents: int) -> dict[str, float]:
     """Queries one by one, by sq8."""
-    opened = IndexFolder.open(work / str(documents))
+    opened = Index.open(work / str(documents))
     flat = Searcher(opened, hybrid.queries(opened, QUERIES)).with_settings(impact_search="postings", threads=1)
     small = flat.with_settings(dense_index="sq8")
     small.search("0")

@@ -33,7 +33,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import export_postings, folder_of
 from dupmae_ir.search.exact.ordering import best_positions
 from dupmae_ir.search.searcher import Searcher
@@ -74,16 +74,16 @@ class Halves:
         return np.ascontiguousarray(2.8 * (seen + noise), np.float32)
 
 
-def opened(work: Path, documents: int) -> IndexFolder:
+def opened(work: Path, documents: int) -> Index:
     """The index with both parts and postings; built if it does not exist."""
     return with_postings(work / f"hybrid-{documents}", lambda folder: written(folder, documents))
 
 
-def with_postings(folder: Path, write: Callable[[Path], None]) -> IndexFolder:
+def with_postings(folder: Path, write: Callable[[Path], None]) -> Index:
     """The index in ``folder``, written by ``write`` unless it is there, and its postings likewise."""
     if not (folder / "meta.json").is_file():
         write(folder)
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     if not (folder_of(folder) / "meta.json").is_file():
         export_postings(index)
     return index
@@ -110,7 +110,7 @@ def batches(documents: int) -> Iterator[tuple[list[str], np.ndarray, sp.csr_matr
         rows += impacts.shape[0]
 
 
-def queries(index: IndexFolder, count: int) -> Ready:
+def queries(index: Index, count: int) -> Ready:
     """An encoder of ``count`` queries with the texts "0", "1", ..."""
     made = impact_engine.Collection(index.documents).queries(count)
     ids = index.term_ids
@@ -145,7 +145,7 @@ def check(searcher: Searcher, encoder: Ready, topics: list[Query], some: int = 1
     )
 
 
-def pyserini_fusion(index: IndexFolder, encoder: Ready, count: int, threads: int) -> Any:
+def pyserini_fusion(index: Index, encoder: Ready, count: int, threads: int) -> Any:
     """Two runs by Pyserini's searchers and their fusion by HybridSearcher."""
     from dupmae_ir.pyserini import FaissSearcher, HybridSearcher, LuceneImpactSearcher
 

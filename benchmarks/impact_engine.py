@@ -29,7 +29,7 @@ from harness import Claim, arguments, curves, fitted_exponent, in_turns, middle,
 
 from dupmae_ir import pyserini
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import export_postings, folder_of
 
 VOCABULARY, TOPICS, TOPIC_TERMS = 28_000, 2_000, 300
@@ -112,7 +112,7 @@ def _cumulative(count: int, exponent: float) -> np.ndarray:
     return total
 
 
-def opened(work: Path, documents: int) -> tuple[IndexFolder, dict[str, float]]:
+def opened(work: Path, documents: int) -> tuple[Index, dict[str, float]]:
     """The index of the collection with its postings, written unless it is there, and what the writing took."""
     folder, took = work / f"impacts-{documents}", {}
     if not (folder / "meta.json").is_file():
@@ -126,7 +126,7 @@ def opened(work: Path, documents: int) -> tuple[IndexFolder, dict[str, float]]:
                 written += impacts.shape[0]
             builder.finish({})
         took["lucene_and_forward_s"] = round(time.perf_counter() - start, 1)
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     if not (folder_of(folder) / "meta.json").is_file():
         start = time.perf_counter()
         export_postings(index)

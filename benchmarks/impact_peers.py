@@ -41,7 +41,7 @@ from harness import Claim, arguments, both_times, grouped_bars, middle, report, 
 from impact_engine import Collection, opened
 from sparse_peers import Engine, Weights, engines, rounded_to, size_of
 
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import export_postings, folder_of
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.query.encoder import QueryEncodings, load_query_encoder
@@ -61,9 +61,7 @@ BOUNDS = {
 class Contest:
     """One collection, its queries and the engines over it."""
 
-    def __init__(
-        self, label: str, index: IndexFolder, queries: list[Weights], work: Path, peers: Sequence[str]
-    ) -> None:
+    def __init__(self, label: str, index: Index, queries: list[Weights], work: Path, peers: Sequence[str]) -> None:
         self.label, self.index = label, index
         self.queries = [rounded_to(query, HIGHEST) for query in queries]
         self.peers, self.missing = engines(index, work, peers)
@@ -107,7 +105,7 @@ class Contest:
         return len(np.intersect1d(rows, ours)) / max(1, len(ours))
 
 
-def encoded_queries(index: IndexFolder, topics: Sequence[str], count: int) -> list[Weights]:
+def encoded_queries(index: Index, topics: Sequence[str], count: int) -> list[Weights]:
     """``count`` queries spread evenly over the topics, encoded by the index's encoder; those without terms left out."""
     texts = [query.text for source in topics for query in read_topics(source)]
     chosen = [texts[i * len(texts) // count] for i in range(count)] if count < len(texts) else texts
@@ -121,7 +119,7 @@ def encoded_queries(index: IndexFolder, topics: Sequence[str], count: int) -> li
 def contests(args: argparse.Namespace, work: Path) -> list[Contest]:
     """What the arguments ask for, built where it was not built before."""
     if args.index:
-        index = IndexFolder.open(args.index)
+        index = Index.open(args.index)
         if not (folder_of(index.path) / "meta.json").is_file():
             export_postings(index)
         queries = encoded_queries(index, args.topics, args.queries)

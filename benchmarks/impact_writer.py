@@ -32,7 +32,7 @@ import scipy.sparse as sp
 from harness import Claim, arguments, bars, in_turns, middle, report, speedup
 
 from dupmae_ir import pyserini
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene import impacts as lucene
 
 VOCABULARY = 28_000
@@ -177,7 +177,7 @@ def _quiet() -> None:
 
 def of_index(path: str) -> tuple[sp.csr_matrix, list[str]]:
     """The impacts of an index folder, (documents, V) uint8, and its terms."""
-    index = IndexFolder.open(path)
+    index = Index.open(path)
     parts = (np.asarray(part) for part in (index.forward.impacts, index.forward.terms, index.forward.indptr))
     return sp.csr_matrix(tuple(parts), shape=(index.documents, len(index.terms))), index.terms
 

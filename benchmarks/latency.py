@@ -42,7 +42,7 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.dense_kinds import build_kind, built
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.search.query.encoder import QueryEncodings
 from dupmae_ir.search.searcher import Searcher
@@ -51,7 +51,7 @@ from dupmae_ir.types import Query
 HITS, CLIENTS, SOURCES, BATCH = 10, 8, 2000, 5000
 
 
-def opened(work: Path, documents: int) -> IndexFolder:
+def opened(work: Path, documents: int) -> Index:
     """The index of drawn documents, with postings and sq8 codes; written if it does not exist."""
     index = hybrid.with_postings(work / f"latency-{documents}", lambda folder: _write(folder, documents))
     if "sq8" not in built(index):
@@ -77,7 +77,7 @@ def _write(folder: Path, documents: int) -> None:
         builder.finish({"encoder": source.meta["encoder"]})
 
 
-def _source(folder: Path) -> IndexFolder:
+def _source(folder: Path) -> Index:
     """The index of some documents of the embedded collection."""
     if not (folder / "meta.json").is_file():
         corpus = folder.with_suffix(".jsonl")
@@ -85,7 +85,7 @@ def _source(folder: Path) -> IndexFolder:
             for d in stdlib_documents()[:SOURCES]:
                 f.write(json.dumps({"_id": d.docid, "title": d.title, "text": d.text}) + "\n")
         encode(EncodeConfig(corpus=str(corpus), index=str(folder), quiet=True))
-    return IndexFolder.open(folder)
+    return Index.open(folder)
 
 
 def _thinned(matrix: sp.csr_matrix, kept: float, rng: np.random.Generator) -> sp.csr_matrix:
@@ -99,7 +99,7 @@ def _thinned(matrix: sp.csr_matrix, kept: float, rng: np.random.Generator) -> sp
 class Peer:
     """Pyserini's hybrid search whose encoders compute a query and return ours."""
 
-    def __init__(self, index: IndexFolder, model: Path, searcher: Searcher, texts: Sequence[str]) -> None:
+    def __init__(self, index: Index, model: Path, searcher: Searcher, texts: Sequence[str]) -> None:
         from dupmae_ir.pyserini import FaissSearcher, HybridSearcher, LuceneImpactSearcher, QueryEncoder
 
         # After our module, since Pyserini's own import requires the key of a paid service.

@@ -31,7 +31,7 @@ CHILD = """
 import sys, time
 import numpy, scipy.sparse
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.types import EncoderSettings, Representation
 class Fake:
     name, digest, dim, settings = "fake", "0", 384, EncoderSettings()
@@ -40,7 +40,7 @@ class Fake:
         ot = scipy.sparse.csr_matrix((numpy.ones(5, "f4"), numpy.arange(5) * 100, [0, 5]), shape=(1, 30522))
         return Representation(numpy.ones((1, 384), "f4"), ot)
 began = time.perf_counter()
-folder = IndexFolder.open(sys.argv[1]); folder.vectors; folder.forward
+folder = Index.open(sys.argv[1]); folder.vectors; folder.forward
 opened = time.perf_counter() - began
 began = time.perf_counter()
 assert len(Searcher.open(sys.argv[1], Fake(), impact_search="lucene").search("q")) == 10

@@ -34,7 +34,7 @@ from dupmae_ir.console import table
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.eval.regressions.environment import processor
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.searcher import Searcher
@@ -91,7 +91,7 @@ def indexed(data: Path, work: Path, collection: str) -> str:
     index = work / collection
     if not (index / "meta.json").is_file():
         encode(EncodeConfig(corpus=str(data / collection / "corpus.jsonl"), index=str(index), quiet=True))
-    folder = IndexFolder.open(index)
+    folder = Index.open(index)
     export_postings(folder)
     return str(index)
 

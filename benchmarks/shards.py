@@ -59,7 +59,7 @@ print(json.dumps({"start": start, "peak": peak, "hits": found["0"][:3]}))
 def make(folder: Path, first: int, count: int) -> None:
     """An index of ``count`` made-up documents with ids from ``first`` on, with postings."""
     from dupmae_ir.index.changes.builder import IndexBuilder
-    from dupmae_ir.index.format.folder import IndexFolder
+    from dupmae_ir.index.index import Index
     from dupmae_ir.index.postings.postings import export_postings
 
     if (folder / "meta.json").is_file():
@@ -77,7 +77,7 @@ def make(folder: Path, first: int, count: int) -> None:
             vectors = rng.standard_normal((some, DIM)).astype(np.float32)
             builder.add_impacts(ids, vectors, matrix.astype(np.uint8))
         builder.finish({})
-    export_postings(IndexFolder.open(folder))
+    export_postings(Index.open(folder))
 
 
 def measure(paths: list[Path]) -> dict[str, object]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 
 Weights = dict[str, int]
 BLOCK = 32
@@ -59,7 +59,7 @@ def rounded_to(query: Weights, highest: int) -> Weights:
     return {term: int(np.ceil(np.float32(weight) * scale)) for term, weight in query.items()}
 
 
-def documents(index: IndexFolder) -> Iterator[tuple[int, list[str], list[int]]]:
+def documents(index: Index) -> Iterator[tuple[int, list[str], list[int]]]:
     """Row, terms and impacts of every document."""
     names = np.array(index.terms, object)
     forward = index.forward
@@ -68,7 +68,7 @@ def documents(index: IndexFolder) -> Iterator[tuple[int, list[str], list[int]]]:
         yield row, names[forward.terms[part]].tolist(), forward.impacts[part].tolist()
 
 
-def most_frequent(index: IndexFolder, count: int) -> frozenset[str]:
+def most_frequent(index: Index, count: int) -> frozenset[str]:
     """The terms of the index that most documents have: all that occur, or ``count`` of them."""
     frequencies = np.bincount(index.forward.terms, minlength=len(index.terms))
     best = np.argsort(-frequencies, kind="stable")[:count]
@@ -96,7 +96,7 @@ class Bmp:
 
     name, exact, files = "bmp", True, "index.bmp"
 
-    def __init__(self, index: IndexFolder, work: Path) -> None:
+    def __init__(self, index: Index, work: Path) -> None:
         import bmp
 
         self.folder = work / "bmp"
@@ -127,7 +127,7 @@ class Bmp:
         return np.array([int(name) for name in answer[0]], np.int64), np.array(answer[1], np.float64)
 
 
-def sums(index: IndexFolder) -> Iterator[np.ndarray]:
+def sums(index: Index) -> Iterator[np.ndarray]:
     """The sum of the impacts of every document, some documents at a time."""
     forward = index.forward
     for first in range(0, index.documents, CHUNK):
@@ -136,7 +136,7 @@ def sums(index: IndexFolder) -> Iterator[np.ndarray]:
         yield np.diff(np.concatenate(([0], up_to))[starts - starts[0]])
 
 
-def write_pisa(index: IndexFolder, folder: Path) -> None:
+def write_pisa(index: Index, folder: Path) -> None:
     """The collection in PISA's binary format: uint32 runs of rows and impacts, terms in the order of their names."""
     from pyterrier_pisa import _pisathon
 
@@ -171,7 +171,7 @@ class Pisa:
 
     exact, files = True, "quantized*"
 
-    def __init__(self, index: IndexFolder, work: Path, algorithm: str, name: str) -> None:
+    def __init__(self, index: Index, work: Path, algorithm: str, name: str) -> None:
         import pyterrier_pisa
 
         self.name, self.algorithm, self.folder = name, algorithm, work / "pisa"
@@ -215,7 +215,7 @@ class Seismic:
     name, exact, files = "seismic", False, "index*"
     QUERY_CUT, HEAP_FACTOR = 16, 0.8
 
-    def __init__(self, index: IndexFolder, work: Path) -> None:
+    def __init__(self, index: Index, work: Path) -> None:
         import seismic
 
         large = len(index.terms) > 1 << 16
@@ -247,7 +247,7 @@ class Seismic:
         return np.array([row for _, row in answer], np.int64), np.array([score for score, _ in answer], np.float64)
 
 
-def write_seismic(index: IndexFolder, path: Path) -> None:
+def write_seismic(index: Index, path: Path) -> None:
     """Seismic's binary format: the number of documents, then of each its length, components and float32 values."""
     forward = index.forward
     with open(path, "wb") as file:
@@ -263,7 +263,7 @@ def write_seismic(index: IndexFolder, path: Path) -> None:
             file.write(b"".join(pieces))
 
 
-def engines(index: IndexFolder, work: Path, wanted: Sequence[str]) -> tuple[list[Any], dict[str, str]]:
+def engines(index: Index, work: Path, wanted: Sequence[str]) -> tuple[list[Any], dict[str, str]]:
     """The peers that can be built here, and why others cannot."""
     makers: dict[str, Callable[[], Any]] = {
         "bmp": lambda: Bmp(index, work),

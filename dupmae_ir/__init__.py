@@ -14,7 +14,7 @@ from dupmae_ir.integrations.pyserini import install as _install
 if TYPE_CHECKING:
     from dupmae_ir.errors import DupmaeError as DupmaeError
     from dupmae_ir.eval.evaluate import evaluate as evaluate
-    from dupmae_ir.index.format.folder import IndexFolder as IndexFolder
+    from dupmae_ir.index.index import Index as Index
     from dupmae_ir.io.collections import read_collection as read_collection
     from dupmae_ir.io.qrels import read_qrels as read_qrels
     from dupmae_ir.io.runs import read_run as read_run
@@ -44,7 +44,7 @@ _NAMES = {
     "EncoderSettings": "types",
     "DupmaeError": "errors",
     "load_encoder": "models",
-    "IndexFolder": "index.format.folder",
+    "Index": "index.index",
     "Searcher": "search",
     "evaluate": "eval.evaluate",
     "read_collection": "io.collections",

@@ -15,7 +15,7 @@ PUBLIC = [
     "Encoder",
     "EncoderSettings",
     "Hit",
-    "IndexFolder",
+    "Index",
     "Qrels",
     "Query",
     "Representation",

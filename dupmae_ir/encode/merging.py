@@ -22,8 +22,8 @@ from dupmae_ir.encode.window_files import Part, build_index, split_digests
 from dupmae_ir.encode.windows import window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.object_store import Output
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.manifest import Meta, check_target
+from dupmae_ir.index.index import Index
 from dupmae_ir.io.remote import is_url
 
 
@@ -47,9 +47,9 @@ def run(config: MergeConfig) -> dict[str, Any]:
     return output.publish({**result, **names})
 
 
-def in_order(shards: Sequence[IndexFolder]) -> list[IndexFolder]:
+def in_order(shards: Sequence[Index]) -> list[Index]:
     """The shards by number, each exactly once and all from the same collection, model and settings."""
-    by_number: dict[int, IndexFolder] = {}
+    by_number: dict[int, Index] = {}
     first = shards[0]
     for shard in shards:
         number, of = shard.meta["shard"]["number"], shard.meta["shard"]["of"]
@@ -65,7 +65,7 @@ def in_order(shards: Sequence[IndexFolder]) -> list[IndexFolder]:
     return [by_number[n] for n in range(of)]
 
 
-def interleaved(shards: Sequence[IndexFolder], window: int) -> Iterator[Part]:
+def interleaved(shards: Sequence[Index], window: int) -> Iterator[Part]:
     """The windows of the collection in order, taken from the shards in turn; one window in memory at a time."""
     at = [0] * len(shards)
     for number in range(shards[0].meta["shard"]["windows"]):
@@ -83,7 +83,7 @@ def interleaved(shards: Sequence[IndexFolder], window: int) -> Iterator[Part]:
         raise IndexMismatch(f"{shards[0].path} and the other shards have other numbers of documents than they recorded")
 
 
-def _rows(shard: IndexFolder, start: int, end: int) -> sp.csr_matrix:
+def _rows(shard: Index, start: int, end: int) -> sp.csr_matrix:
     """The impacts of the documents from ``start`` to ``end``."""
     forward = shard.forward
     low, high = int(forward.indptr[start]), int(forward.indptr[end])
@@ -94,7 +94,7 @@ def _rows(shard: IndexFolder, start: int, end: int) -> sp.csr_matrix:
     )
 
 
-def _merge(config: MergeConfig, shards: list[IndexFolder], folder: Path) -> Meta:
+def _merge(config: MergeConfig, shards: list[Index], folder: Path) -> Meta:
     for shard in shards:
         shard.verify()  # every byte is about to be copied, and sealed as part of the new index
     total = sum(len(s.docids) for s in shards)
@@ -112,7 +112,7 @@ def _merge(config: MergeConfig, shards: list[IndexFolder], folder: Path) -> Meta
         )
 
 
-def _describe(config: MergeConfig, shards: Sequence[IndexFolder]) -> dict[str, Any]:
+def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, Any]:
     first = shards[0].meta
     return {
         "made_by": "dupmae-ir encode.merge",
@@ -139,14 +139,14 @@ def _expanded(patterns: Sequence[str]) -> list[str]:
     return paths
 
 
-def _opened(path: str) -> IndexFolder:
-    folder = IndexFolder.open(path)
+def _opened(path: str) -> Index:
+    folder = Index.open(path)
     if not folder.meta.get("shard"):
         raise IndexMismatch(f"{path} is a whole index, not a shard; only folders made with --shard can be merged")
     return folder
 
 
-def _check_alike(first: IndexFolder, shard: IndexFolder) -> None:
+def _check_alike(first: Index, shard: Index) -> None:
     """Everything but the shard's own number must agree."""
     ignored = {"shard", "jsonl"}
     a, b = ({k: v for k, v in s.meta["settings"].items() if k not in ignored} for s in (first, shard))

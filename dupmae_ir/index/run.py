@@ -24,9 +24,9 @@ from dupmae_ir.index.config import (
     VerifyConfig,
 )
 from dupmae_ir.index.format import dense_kinds, manifest, verification
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.format.segments import folders_of, open_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.index.postings import postings
 from dupmae_ir.io.jobs import COMPLETE, Job
@@ -105,12 +105,12 @@ def run_postings(config: PostingsConfig) -> dict[str, Any]:
 def show(config: ShowConfig) -> Meta:
     """Open the index, which checks it, and return its meta; with ``verify``, read and compare everything.
 
-    Raises what :meth:`IndexFolder.open` raises, and :class:`DamagedIndex` with every problem found.
+    Raises what :meth:`Index.open` raises, and :class:`DamagedIndex` with every problem found.
     """
     if config.verify:
         verify(VerifyConfig(index=config.index))
     index = open_index(config.index)
-    if isinstance(index, IndexFolder):
+    if isinstance(index, Index):
         return index.meta
     deleted = index.rows - index.documents
     return {**index.meta, "segments": [f.documents for f in index.folders], "deleted_documents": deleted}

@@ -10,9 +10,9 @@ import numpy as np
 from dupmae_ir.device import pick_impact_search
 from dupmae_ir.errors import UnknownName
 from dupmae_ir.index.config import FLAT
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.format.segments import AnyIndex, SegmentedIndex, folders_of, live_rows
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.search.candidates.bm25 import Bm25Index
 from dupmae_ir.search.candidates.dense import DenseIndex, open_flat
@@ -129,7 +129,7 @@ class OpenedIndex:
         return Splits(self.folder)
 
 
-def _dense(folder: IndexFolder, kind: str, nprobe: int, ef_search: int) -> DenseIndex:
+def _dense(folder: Index, kind: str, nprobe: int, ef_search: int) -> DenseIndex:
     """The dense part of a segment. One without documents has no other kind than the flat one."""
     if kind == FLAT or not folder.documents:
         return open_flat(folder)
@@ -140,7 +140,7 @@ def _dense(folder: IndexFolder, kind: str, nprobe: int, ef_search: int) -> Dense
     return open_dense(folder, kind, nprobe, ef_search)
 
 
-def _impact(folder: IndexFolder, how: str) -> ImpactIndex:
+def _impact(folder: Index, how: str) -> ImpactIndex:
     def open_postings() -> Postings:
         return folder.postings if how == "postings" else folder.searcher
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.segments import AnyIndex, SegmentedIndex, live_rows
 from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.index.index import Index
 from dupmae_ir.servers.protocol import Rows, Spec
 
 
@@ -55,7 +55,7 @@ def largest_norm(rows: Rows) -> float:
     return float(np.sqrt(np.vecdot(wide, wide).max(initial=0.0)))
 
 
-def _read(folder: IndexFolder, numbers: np.ndarray) -> Rows:
+def _read(folder: Index, numbers: np.ndarray) -> Rows:
     docids = [folder.docids[row] for row in numbers.tolist()]
     for docid in docids:
         if "\0" in docid:

@@ -19,7 +19,7 @@ from document_samples import FILES, write_folder
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.index.__main__ import main as index_main
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import Collection
 from dupmae_ir.io.datasets import HfDataset, IrDataset
 from dupmae_ir.io.documents.collection import DocumentCollection
@@ -43,7 +43,7 @@ def test_a_folder_becomes_an_index_with_its_texts(docs, tmp_path, encode, capsys
         f"  from {len(FILES)} files; 1 others are no documents (.png 1)\n  1 could not be read:\n    broken.pdf: "
         in said
     )
-    index = IndexFolder.open(tmp_path / "I")
+    index = Index.open(tmp_path / "I")
     source = DocumentCollection([str(docs)], 40, 8)
     assert [(d.docid, d.title, d.text, d.metadata) for d in source] == [
         tuple(index.texts.get(row)) for row in range(index.documents)
@@ -65,7 +65,7 @@ def test_several_unquoted_paths(docs, tmp_path, encode, capsys):
     command = ["--model", "testing:hashing", "--index", str(tmp_path / "I"), "--corpus", *paths]
     assert main(command) == 0
     capsys.readouterr()
-    stored = [d.metadata["path"] for d in IndexFolder.open(tmp_path / "I").texts.get_all(range(3))]
+    stored = [d.metadata["path"] for d in Index.open(tmp_path / "I").texts.get_all(range(3))]
     assert stored[0].startswith("guide/")
     assert main([*command[:4], "--corpus", paths[0], "--corpus", paths[1]]) == 0
     assert "nothing to do" in capsys.readouterr().err
@@ -170,7 +170,7 @@ def standin(monkeypatch, documents):
 def test_an_ir_datasets_id(monkeypatch, tmp_path, encode):
     standin(monkeypatch, [Doc("a", "One", "first text", "http://x", 2020), Doc("b", "", "second text", "", 2021)])
     assert encode("irds:mine/train", tmp_path / "I")[0] == 0
-    store = IndexFolder.open(tmp_path / "I").texts
+    store = Index.open(tmp_path / "I").texts
     assert store.get(0) == ("a", "One", "first text", {"url": "http://x", "year": 2020})
     assert store.get(1).text == "second text"
     assert encode("irds:mine/train", tmp_path / "I")[0] == 0
@@ -201,7 +201,7 @@ def test_a_hugging_face_dataset_on_disk(tmp_path, encode):
     datasets.DatasetDict({"train": made, "test": made}).save_to_disk(tmp_path / "splits")
     datasets.DatasetDict({"train": made.add_column("_id", ["a", "b"])}).save_to_disk(tmp_path / "one")
     assert encode(tmp_path / "plain", tmp_path / "I")[0] == 0
-    store = IndexFolder.open(tmp_path / "I").texts
+    store = Index.open(tmp_path / "I").texts
     assert store.get_all([0, 1]) == [
         ("0", "One", "first text", {"year": 2020}),
         ("1", "", "second text", {"year": 2021}),

@@ -10,8 +10,8 @@ import pytest
 from dupmae_ir.encode import pyserini_encoders
 from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.manifest import sealed, write_meta
+from dupmae_ir.index.index import Index
 from dupmae_ir.testing import HashingEncoder
 
 TEXTS = ["word1 word2 word2", "", "word3"]
@@ -97,7 +97,7 @@ def test_stock_searchers_take_them(corpus, tmp_path, encode):
     from dupmae_ir.pyserini import FaissSearcher, LuceneImpactSearcher
 
     assert encode(corpus, tmp_path / "I")[0] == 0
-    folder = IndexFolder.open(tmp_path / "I")
+    folder = Index.open(tmp_path / "I")
     queries = DupmaeQueryEncoder.for_index(tmp_path / "I")
     texts, ids = ["word1 word2", "word7 word7 word8", "word299"], ["1", "2", "3"]
 

@@ -13,7 +13,7 @@ from encode_runs import ROOT
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.queries import main
 from dupmae_ir.encode.query_files import write_queries
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.types import Query
 
 pytestmark = pytest.mark.jvm
@@ -82,7 +82,7 @@ def read(path):
 @pytest.mark.slow
 def test_stock_commands_give_the_exact_scores(encoded, tmp_path):
     index, queries = encoded
-    folder = IndexFolder.open(index)
+    folder = Index.open(index)
     encoder = DupmaeQueryEncoder.for_index(index)
     texts = [" ".join(q.text.split()) for q in TOPICS]
 

@@ -19,7 +19,7 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run
 from dupmae_ir.encode.window_files import quantised
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import compare_postings
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.search.searcher import Searcher
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.jvm
 
 def test_the_index_holds_what_the_encoder_said(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I", "--window", 100)[0] == 0
-    folder = IndexFolder.open(tmp_path / "I")
+    folder = Index.open(tmp_path / "I")
     documents = list(read_collection(corpus))
     assert folder.docids == [d.docid for d in documents]
     expected = HashingEncoder().encode_documents([d.joined() for d in documents])
@@ -55,7 +55,7 @@ def test_the_index_holds_what_the_encoder_said(corpus, tmp_path, encode):
 @pytest.mark.parametrize("parts", ["cls", "ot"])
 def test_one_part_alone(corpus, tmp_path, encode, parts):
     assert encode(corpus, tmp_path / "I", "--parts", parts)[0] == 0
-    folder = IndexFolder.open(tmp_path / "I")
+    folder = Index.open(tmp_path / "I")
     assert folder.meta["parts"] == [parts]
     assert (tmp_path / "I" / parts).is_dir()
     assert len([p for p in ("cls", "ot") if (tmp_path / "I" / p).exists()]) == 1
@@ -69,7 +69,7 @@ def test_settings_reach_the_encoder_and_the_record(corpus, tmp_path, encode):
     made_by = record["encoder"]
     assert (made_by["top_k"], made_by["document_length"], made_by["activation"]) == (3, 10, "log1p")
     assert made_by["title_separator"] == " [SEP] "
-    assert max(np.diff(IndexFolder.open(tmp_path / "I").forward.indptr)) <= 3
+    assert max(np.diff(Index.open(tmp_path / "I").forward.indptr)) <= 3
 
 
 def test_a_recipe_is_the_same_as_its_flags(corpus, tmp_path, encode):
@@ -220,7 +220,7 @@ def test_a_replacement_killed_between_its_two_renames_is_undone(corpus, tmp_path
 
 def test_representation_files_are_pyserinis(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I", "--jsonl", tmp_path / "J", "--window", 300)[0] == 0
-    folder = IndexFolder.open(tmp_path / "I")
+    folder = Index.open(tmp_path / "I")
     documents = {d.docid: d for d in read_collection(corpus)}
     for kind in ("cls", "ot"):
         lines = [json.loads(x) for p in sorted((tmp_path / "J" / kind).iterdir()) for x in p.read_text().splitlines()]
@@ -271,7 +271,7 @@ def test_standard_input(corpus, tmp_path, encode, monkeypatch):
 def test_documents_without_any_text(tmp_path, encode):
     (tmp_path / "c.jsonl").write_text('{"id": "a", "contents": ""}\n{"id": "b", "contents": " "}\n')
     assert encode(tmp_path / "c.jsonl", tmp_path / "I")[0] == 0
-    folder = IndexFolder.open(tmp_path / "I")
+    folder = Index.open(tmp_path / "I")
     assert folder.docids == ["a", "b"]
     assert folder.meta["empty_documents"] == 2
     assert np.isfinite(folder.vectors).all()
@@ -336,12 +336,12 @@ def test_a_vector_that_is_not_finite_is_refused_with_its_window():
 
 def test_postings_are_written_unless_told_otherwise(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I", "--window", 100)[0] == 0
-    folder = IndexFolder.open(tmp_path / "I")
+    folder = Index.open(tmp_path / "I")
     assert folder.postings_problem() is None
     assert compare_postings(folder) is None
     folder.verify()
     assert encode(corpus, tmp_path / "J", "--window", 100, "--no-postings")[0] == 0
-    other = IndexFolder.open(tmp_path / "J")
+    other = Index.open(tmp_path / "J")
     assert not (tmp_path / "J" / "postings").exists()
     assert other.meta["digest"] == folder.meta["digest"]
     status, said = encode(corpus, tmp_path / "J", "--window", 100)[:2]

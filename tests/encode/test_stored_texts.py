@@ -8,8 +8,8 @@ import pytest
 from encode_runs import content, meta
 
 from dupmae_ir.encode.merge import main as merge
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.verification import problems
+from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.search.__main__ import main as search
 
@@ -33,7 +33,7 @@ def expected(corpus):
 
 def test_texts_are_those_of_the_collection(annotated, tmp_path, encode):
     assert encode(annotated, tmp_path / "I")[0] == 0
-    index = IndexFolder.open(tmp_path / "I")
+    index = Index.open(tmp_path / "I")
     assert [tuple(index.texts.get(row)) for row in range(index.documents)] == expected(annotated)
     assert index.texts.columns == ["source", "year"]
     assert problems(tmp_path / "I") == []
@@ -41,7 +41,7 @@ def test_texts_are_those_of_the_collection(annotated, tmp_path, encode):
 
 def test_an_index_without_texts(annotated, tmp_path, encode, capsys):
     assert encode(annotated, tmp_path / "I", "--no-store-texts")[0] == 0
-    assert IndexFolder.open(tmp_path / "I").texts is None
+    assert Index.open(tmp_path / "I").texts is None
     assert not (tmp_path / "I" / "texts").exists()
     status, error = encode(annotated, tmp_path / "I")
     assert status == 2

@@ -21,9 +21,9 @@ from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.__main__ import main as index_main
 from dupmae_ir.index.changes.places import generations_folder, retired
 from dupmae_ir.index.config import AddConfig, CompactConfig, VerifyConfig
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.segments import SegmentedIndex, open_index
 from dupmae_ir.index.format.verification import problems
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.run import verify
 from dupmae_ir.io.jobs import COMPLETE, work_folder
 from dupmae_ir.testing import HashingEncoder
@@ -376,7 +376,7 @@ def test_what_cannot_be_changed(living: Living, capsys: pytest.CaptureFixture[st
     encode(EncodeConfig(corpus=corpus, index=str(shard), model="testing:hashing", shard="0/1", quiet=True))
     living.delete([START[0].docid])
     with pytest.raises(IndexMismatch, match=r"this needs an index in one piece.*index compact"):
-        IndexFolder.open(living.index)
+        Index.open(living.index)
     again = EncodeConfig(corpus=corpus, index=str(living.index), model="testing:hashing", quiet=True)
     with pytest.raises(IndexMismatch, match="was changed since it was encoded, by dupmae-ir index delete"):
         encode(again)

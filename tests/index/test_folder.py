@@ -14,9 +14,9 @@ import scipy.sparse as sp
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.manifest import content_digest
 from dupmae_ir.index.format.quantisation import quantise
+from dupmae_ir.index.index import Index
 
 pytestmark = pytest.mark.jvm
 
@@ -36,7 +36,7 @@ def folder(built, tmp_path):
 
 def test_what_goes_in_comes_out(built):
     ids, vectors, weights = samples.documents()
-    index = IndexFolder.open(built)
+    index = Index.open(built)
     assert index.docids == ids
     assert index.terms == samples.TERMS
     assert index.term_ids["|"] == 0
@@ -50,7 +50,7 @@ def test_what_goes_in_comes_out(built):
 
 
 def test_postings_and_forward_index_agree(built):
-    index = IndexFolder.open(built)
+    index = Index.open(built)
     for query, (rows, scores) in zip(samples.queries(), index.searcher.top(samples.queries(), 1000), strict=True):
         ids = np.array([index.term_ids[term] for term in query], np.int64)
         exact = index.forward.scores(np.arange(120), ids, np.array(list(query.values()), np.int64))
@@ -73,19 +73,19 @@ def test_meta_counts_what_was_written(built):
 
 def test_the_digest_depends_on_content_alone(built, tmp_path):
     meta = samples.build(tmp_path / "same", batch=7)
-    assert meta["digest"] == IndexFolder.open(built).meta["digest"]
+    assert meta["digest"] == Index.open(built).meta["digest"]
     assert samples.build(tmp_path / "other", seed=5)["digest"] != meta["digest"]
     assert samples.build(tmp_path / "scaled", scale=3.0)["digest"] != meta["digest"]
 
 
 def test_verify_notices_one_changed_byte(folder):
-    IndexFolder.open(folder).verify()
+    Index.open(folder).verify()
     path = folder / "cls" / "index"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(IndexMismatch, match="cls/index is damaged"):
-        IndexFolder.open(folder).verify()
+        Index.open(folder).verify()
 
 
 @pytest.mark.parametrize("part", ["cls", "ot"])
@@ -100,7 +100,7 @@ def test_one_part_alone(tmp_path, part):
     ) as builder:
         builder.add(ids, vectors if dense else None, None if dense else weights)
         meta = builder.finish({})
-    index = IndexFolder.open(tmp_path / "I")
+    index = Index.open(tmp_path / "I")
     assert meta["parts"] == [part]
     assert index.docids == ids
     with pytest.raises(IndexMismatch, match="has no"):
@@ -111,7 +111,7 @@ def test_one_part_alone(tmp_path, part):
 def test_an_index_without_documents(tmp_path):
     with IndexBuilder(tmp_path / "I", dim=3, terms=["a"], scale=1.0) as builder:
         builder.finish({})
-    index = IndexFolder.open(tmp_path / "I")
+    index = Index.open(tmp_path / "I")
     assert (index.docids, index.vectors.shape) == ([], (0, 3))
     assert [part.tolist() for part in index.searcher.top([{"a": 1}], 5)[0]] == [[], []]
 
@@ -139,7 +139,7 @@ def test_a_twice_used_id_is_named_with_both_places(tmp_path):
         with pytest.raises(UsageError, match=f"'{ids[3]}' belongs to documents 4 and 41"):
             builder.finish({})
     with pytest.raises(InputError, match="not a finished index"):
-        IndexFolder.open(tmp_path / "I")
+        Index.open(tmp_path / "I")
 
 
 @pytest.mark.parametrize("docid", ["", "a b", "a\n", "\u2003x", "tab\there"])
@@ -245,7 +245,7 @@ def test_damage_is_one_clear_line(folder, damage):
     do, message = DAMAGE[damage]
     do(folder)
     with pytest.raises(DupmaeError, match=message) as error:
-        IndexFolder.open(folder)
+        Index.open(folder)
     assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.exit_status == 2
@@ -257,7 +257,7 @@ def test_damage_of_an_older_index_is_one_clear_line(folder, damage):
     do, message = UNSEALED[damage]
     do(folder)
     with pytest.raises(DupmaeError, match=message) as error:
-        IndexFolder.open(folder)
+        Index.open(folder)
     assert "\n" not in str(error.value)
 
 
@@ -266,9 +266,9 @@ def test_postings_of_another_index_are_noticed(folder, tmp_path):
     shutil.rmtree(folder / "ot")
     shutil.copytree(tmp_path / "J" / "ot", folder / "ot")
     with pytest.raises(IndexMismatch, match="ot belongs to another index"):
-        IndexFolder.open(folder)
+        Index.open(folder)
     samples.unseal(folder)
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     with pytest.raises(IndexMismatch, match="has 50 documents, "):
         index.searcher  # noqa: B018
 
@@ -278,5 +278,5 @@ def test_a_failure_while_building_lets_go_of_everything(tmp_path):
         builder.add(["x"], np.zeros((1, 2)), sp.csr_matrix([[1.0]]))
         raise RuntimeError
     with pytest.raises(InputError, match="not a finished index"):
-        IndexFolder.open(tmp_path / "I")
+        Index.open(tmp_path / "I")
     shutil.rmtree(tmp_path / "I")

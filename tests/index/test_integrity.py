@@ -13,9 +13,9 @@ from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.__main__ import main
 from dupmae_ir.index.format import integrity
 from dupmae_ir.index.format.dense_kinds import build_kind, open_kind
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.manifest import read_meta, sealed, write_meta
 from dupmae_ir.index.format.verification import problems
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import export_postings
 
 pytestmark = pytest.mark.jvm
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.jvm
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "I"
     samples.build(folder)
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     export_postings(index)
     build_kind(index, "sq8")
     return folder
@@ -54,7 +54,7 @@ def test_every_file_is_recorded(whole):
     assert set(meta["files"]) == files
     assert {integrity.part_of(name) for name in files} == {"ids", "cls", "cls/sq8", "ot", "forward", "postings"}
     assert problems(whole) == []
-    assert IndexFolder.open(whole).unread == 0
+    assert Index.open(whole).unread == 0
 
 
 def test_verify_names_every_damaged_file(whole, folder, capsys):
@@ -88,7 +88,7 @@ USES = {
 @pytest.mark.parametrize("name", USES)
 def test_a_flipped_bit_is_refused_on_first_use(folder, name):
     flip(folder / name, -2)
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     with pytest.raises(IndexMismatch, match=f"{name}.*(damaged|cannot be read)"):
         USES[name](index)
 
@@ -98,15 +98,15 @@ def test_a_flipped_bit_in_any_file_of_lucene_is_refused(folder):
         good = path.read_bytes()
         flip(path, len(good) // 2)
         with pytest.raises(IndexMismatch, match=r"damaged|another index|cannot be read"):
-            IndexFolder.open(folder).searcher  # noqa: B018
+            Index.open(folder).searcher  # noqa: B018
         path.write_bytes(good)
-    assert IndexFolder.open(folder).searcher.documents == 120
+    assert Index.open(folder).searcher.documents == 120
 
 
 def test_large_files_are_read_only_when_asked(folder, monkeypatch):
     monkeypatch.setattr(integrity, "READ_AT_MOST", 2000)
     flip(folder / "cls" / "index")
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     assert index.unread > (folder / "cls" / "index").stat().st_size
     assert len(index.vectors) == 120
     with pytest.raises(IndexMismatch, match="cls/index is damaged"):
@@ -121,10 +121,10 @@ def test_parts_of_another_index_are_refused(folder, tmp_path):
         shutil.move(folder / part, tmp_path / part)
         shutil.copytree(tmp_path / "J" / part, folder / part)
         with pytest.raises(IndexMismatch, match=f"{part} belongs to another index"):
-            IndexFolder.open(folder)
+            Index.open(folder)
         shutil.rmtree(folder / part)
         shutil.move(tmp_path / part, folder / part)
-    IndexFolder.open(folder)
+    Index.open(folder)
 
 
 def test_decoded_parts_are_compared(folder, tmp_path):
@@ -152,13 +152,13 @@ def test_decoded_parts_are_compared(folder, tmp_path):
 
 def test_an_older_index_is_sealed_by_one_command(folder, capsys):
     samples.unseal(folder)
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     assert not index.sealed
     assert index.certifies
     assert main(["verify", str(folder)]) == 0
     assert "not sealed" in capsys.readouterr().err
     assert main(["seal", str(folder)]) == 0
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     assert index.sealed
     assert index.certifies is None
     assert {integrity.part_of(name) for name in index.meta["files"]} >= {"postings", "cls/sq8"}
@@ -184,6 +184,6 @@ def test_a_part_that_its_manifest_does_not_list_is_rebuilt(folder):
     files = {n: r for n, r in meta["files"].items() if integrity.part_of(n) != "postings"}
     write_meta(folder, sealed(meta, files))
     with pytest.raises(IndexMismatch, match=r"does not list its files; rebuild them with: dupmae-ir index postings"):
-        IndexFolder.open(folder).postings  # noqa: B018
+        Index.open(folder).postings  # noqa: B018
     assert main(["postings", "--index", str(folder), "--quiet"]) == 0
-    assert IndexFolder.open(folder).postings
+    assert Index.open(folder).postings

@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from dupmae_ir import __version__
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.forward import Forward
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings import postings as module
 from dupmae_ir.index.postings.postings import PostingsSearcher, export_postings, write_postings
 
@@ -304,7 +304,7 @@ def test_without_numba_the_command_that_installs_it_is_named(tmp_path, monkeypat
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("both") / "index"
     samples.build(folder, count=300)
-    export_postings(IndexFolder.open(folder), 64)
+    export_postings(Index.open(folder), 64)
     return folder
 
 
@@ -313,7 +313,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("by_docid", [False, True])
 @pytest.mark.parametrize("k", [1, 7, 100, 1000])
 def test_the_hits_are_lucenes(folder, k, by_docid, threads):
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     queries = [*samples.queries(40), {"|": 3}, {"unknown": 1}, {"|": 1, "unknown": 200}]
     ours = index.postings.top(queries, k, threads, by_docid)
     theirs = index.searcher.top(queries, k, threads, by_docid)
@@ -327,7 +327,7 @@ def test_an_index_without_impacts_has_no_postings(tmp_path):
     with IndexBuilder(tmp_path / "index", dim=2, terms=None, scale=None) as builder:
         builder.add(["a"], np.ones((1, 2), np.float32), None)
         builder.finish({})
-    index = IndexFolder.open(tmp_path / "index")
+    index = Index.open(tmp_path / "index")
     with pytest.raises(IndexMismatch, match="has no impacts"):
         export_postings(index)
     with pytest.raises(IndexMismatch, match="has no impacts"):
@@ -338,4 +338,4 @@ def test_an_index_without_impacts_has_no_postings(tmp_path):
 def test_an_index_without_postings_says_how_to_make_them(tmp_path):
     samples.build(tmp_path / "index")
     with pytest.raises(IndexMismatch, match="has no postings; build them with: dupmae-ir index postings --index"):
-        _ = IndexFolder.open(tmp_path / "index").postings
+        _ = Index.open(tmp_path / "index").postings

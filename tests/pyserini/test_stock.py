@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from dupmae_ir import pyserini
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher, build_bm25
 from dupmae_ir.index.lucene.impacts import ImpactSearcher
 from dupmae_ir.types import Document, Query
@@ -46,7 +46,7 @@ def index(collection, tmp_path_factory):
     with IndexBuilder(folder, dim=DIM, terms=TERMS, scale=1.0) as builder:
         builder.add(ids, vectors, sp.csr_matrix(impacts.astype(np.float32)))
         builder.finish({})
-    return IndexFolder.open(folder)
+    return Index.open(folder)
 
 
 @pytest.fixture(scope="module")

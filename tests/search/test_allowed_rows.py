@@ -139,9 +139,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [" ".join(rng.choice(WORDS, int(rng.integers(0, 12)))) for _ in range(500)]
     texts += texts[:200]
     write_index(path, [f"d{i}" for i in rng.permutation(700)], texts, scale=30.0)
-    from dupmae_ir.index.format.folder import IndexFolder
+    from dupmae_ir.index.index import Index
 
-    export_postings(IndexFolder.open(path), window=256)
+    export_postings(Index.open(path), window=256)
     return path
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.texts import StoredDocument, TextStore, TextWriter
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.query.filters import DEEPEST, Filter
@@ -275,7 +275,7 @@ def folder(collection: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFa
     with IndexBuilder(path, dim=encoder.dim, terms=encoder.terms, scale=30.0, texts=True) as builder:
         builder.add([f"d{i}" for i in range(len(texts))], both.cls, both.ot, stored)
         builder.finish({"encoder": {"name": encoder.name, "digest": encoder.digest}})
-    export_postings(IndexFolder.open(path))
+    export_postings(Index.open(path))
     return path
 
 
@@ -305,7 +305,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--index", str(folder), "--query", "w1 w2", "--impact-search", "postings", "--json"]
     assert main([*flags, "--filter", "year > 2010", "--hits", "300"]) == 0
     found = json.loads(capsys.readouterr().out)
-    store = IndexFolder.open(folder).texts
+    store = Index.open(folder).texts
     assert store is not None
     assert found["within"] == {"documents": len(found["hits"]), "filter": "year > 2010"}
     assert all(store.get(int(hit["docid"][1:])).metadata["year"] > 2010 for hit in found["hits"])

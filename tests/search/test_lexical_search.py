@@ -16,8 +16,8 @@ from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.encode.merge import main as merge
 from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 from dupmae_ir.index.__main__ import main as index_main
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.quantisation import quantise
+from dupmae_ir.index.index import Index
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import CollectionStatistics, Document, Query
@@ -51,7 +51,7 @@ def run(where: Path, model: Path, index: str, *more: str) -> None:
     assert encode([*flags, "--window", "30", "--quiet", *more]) == 0
 
 
-def oracle(index: IndexFolder, model: Path) -> dict[str, np.ndarray]:
+def oracle(index: Index, model: Path) -> dict[str, np.ndarray]:
     """Brute force over what the index should hold."""
     encoder = TextEncoder.load(model)
     stored = encoder.encode_collection(DOCUMENTS)
@@ -84,7 +84,7 @@ def test_shards_merged_are_the_unsharded_index(made: tuple[Path, Path], capsys: 
     for i in (0, 1, 2):
         run(where, model, f"S.{i}", "--shard", f"{i}/3")
     assert merge([str(where / "S.*"), "--index", str(where / "S")]) == 0
-    whole, merged = (IndexFolder.open(where / name) for name in ("I", "S"))
+    whole, merged = (Index.open(where / name) for name in ("I", "S"))
     assert merged.meta["digest"] == whole.meta["digest"]
     assert merged.forward.frequencies.tolist() == whole.forward.frequencies.tolist()
     assert whole.meta["encoder"]["ot"] == "lexical"
@@ -106,7 +106,7 @@ def test_an_interrupted_run_resumes_to_the_same_index(made: tuple[Path, Path], m
         flags = ["--corpus", str(where / "corpus.jsonl"), "--index", str(where / "R"), "--model", str(model)]
         assert encode([*flags, "--window", "30", "--quiet"]) == 130
     run(where, model, "R")
-    assert IndexFolder.open(where / "R").meta["digest"] == IndexFolder.open(where / "I").meta["digest"]
+    assert Index.open(where / "R").meta["digest"] == Index.open(where / "I").meta["digest"]
 
 
 def test_explanations_name_words(made: tuple[Path, Path]) -> None:

@@ -16,7 +16,7 @@ from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.config import FLAT, KINDS
 from dupmae_ir.index.format import dense_kinds
 from dupmae_ir.index.format.dense_kinds import DenseKind
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.search.candidates import quantised_dense
 from dupmae_ir.search.candidates.dense import DenseIndex, inner_products
 from dupmae_ir.search.candidates.quantised_dense import ApproximateIndex, open_dense
@@ -290,8 +290,8 @@ def test_an_opened_index_outlives_its_folder(kind: str, tmp_path: Path) -> None:
         builder.add([str(i) for i in range(400)], x, None)
         builder.finish({})
     if kind != "flat":
-        dense_kinds.build_kind(IndexFolder.open(tmp_path / "I"), kind)
-    dense = open_dense(IndexFolder.open(tmp_path / "I"), kind)
+        dense_kinds.build_kind(Index.open(tmp_path / "I"), kind)
+    dense = open_dense(Index.open(tmp_path / "I"), kind)
     gc.collect()
     outcomes = exact_top([dense.queries(queries)], 20, np.arange(400), 5)
     assert all(o.exact == (kind in ("flat", "sq8")) for o in outcomes)

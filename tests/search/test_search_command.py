@@ -17,7 +17,7 @@ from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.__main__ import main as seal
 from dupmae_ir.index.config import KINDS
 from dupmae_ir.index.format.dense_kinds import build_kind
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.search.__main__ import main
@@ -135,7 +135,7 @@ def many(folder: Path) -> Path:
     texts = [" ".join(rng.choice(words, 6)) for _ in range(400)]
     where = write_index(folder / "many", [f"d{i}" for i in range(400)], texts)
     for kind in KINDS:
-        build_kind(IndexFolder.open(where), kind)
+        build_kind(Index.open(where), kind)
     (folder / "many.tsv").write_text("".join(f"{i}\t{' '.join(rng.choice(words, 3))}\n" for i in range(20)))
     return where
 

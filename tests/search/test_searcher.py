@@ -14,8 +14,8 @@ import pytest
 from search_samples import write_index
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.quantisation import quantise
+from dupmae_ir.index.index import Index
 from dupmae_ir.search.exact.ranking import Answer
 from dupmae_ir.search.fusion.config import Fusion
 from dupmae_ir.search.fusion.methods import interpolate, pyserini_hybrid, rrf
@@ -72,7 +72,7 @@ def topics() -> list[Query]:
 
 def oracle(searcher: Searcher, topics: list[Query]) -> dict[str, np.ndarray]:
     """Brute force with matrix products over what the index should hold: (queries, documents) per part."""
-    index: IndexFolder = searcher.index
+    index: Index = searcher.index
     encoder = HashingEncoder()
     queries = encoder.encode_queries([q.text for q in topics])
     stored = encoder.encode_documents(list(texts(600).values()))

@@ -17,9 +17,9 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import IndexMismatch, UnknownName
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.segments import SegmentedIndex, open_index, open_indexes
 from dupmae_ir.index.format.statistics import for_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.models import load_encoder
@@ -192,8 +192,8 @@ def test_query_weights_of_a_lexical_model_count_the_live_documents(tmp_path: Pat
             builder._counts.update(postings=len(ids))
             builder.documents += 1
         builder.finish({"encoder": index.meta["encoder"]})
-    export_postings(IndexFolder.open(tmp_path / "W"))
-    assert np.array_equal(index.forward.frequencies, IndexFolder.open(tmp_path / "W").forward.frequencies)
+    export_postings(Index.open(tmp_path / "W"))
+    assert np.array_equal(index.forward.frequencies, Index.open(tmp_path / "W").forward.frequencies)
     encoder = load_encoder(model)
     before = for_index(encoder, index.folders[0]).encode_queries(["cats running"]).ot
     assert (before != for_index(encoder, index).encode_queries(["cats running"]).ot).nnz

@@ -22,8 +22,8 @@ from vespa_standin import StandIn as Vespa
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.segments import digest_of, open_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import FilesConfig
 from dupmae_ir.servers.experimental.files import run
 
@@ -51,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def like_the_first(living: Living, side: str) -> list[str]:
     """The 10 documents with the best scores where the first document is the query."""
     index = open_index(living.index)
-    assert isinstance(index, IndexFolder)
+    assert isinstance(index, Index)
     forward = [
         dict(zip(*(part.tolist() for part in index.forward.row(row)), strict=True)) for row in range(index.documents)
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.eval.regressions.workspace import CollectionFiles
-from dupmae_ir.index.format.folder import IndexFolder
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.types import Run
@@ -28,7 +28,7 @@ def index_statistics(folder: Path, mode: str) -> dict[str, Any]:
     """Statistics recorded in the index; for a BM25 index, its number of documents only."""
     if mode == "bm25":
         return {"documents": BM25Searcher(folder, 0.9, 0.4).documents}
-    meta = IndexFolder.open(folder).meta
+    meta = Index.open(folder).meta
     names = ("documents", "dim", "scale", "postings", "sum_of_impacts", "clipped", "digest", "shard")
     return {**{k: meta.get(k) for k in names}, "encoder": meta.get("encoder", {}).get("digest")}
 
@@ -77,7 +77,7 @@ def _index_problems(
 
 def _content_problems(folder: Path, files: CollectionFiles) -> Iterator[str]:
     """Checks the files against meta.json, and document ids against the collection, row by row."""
-    index = IndexFolder.open(folder)
+    index = Index.open(folder)
     try:
         index.verify()
     except DupmaeError as e:

@@ -30,9 +30,9 @@ from dupmae_ir.index.changes.object_store import need_folder
 from dupmae_ir.index.changes.places import remove_retired
 from dupmae_ir.index.config import KINDS, Parameters
 from dupmae_ir.index.format import dense_kinds, integrity, manifest
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.manifest import META
 from dupmae_ir.index.format.segments import AnyIndex, folders_of, live_rows, open_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings import postings
 from dupmae_ir.io.jobs import COMPLETE, STATE, Job
 from dupmae_ir.io.locks import exclusive, lock_path
@@ -148,14 +148,14 @@ class ChangeJob(Job):
             folder.rmdir()
 
 
-def optional_parts(index: IndexFolder) -> set[str]:
+def optional_parts(index: Index) -> set[str]:
     """The optional parts that were built of an index, also where it has no documents to build them of."""
     return {integrity.part_of(name) for name in index.meta["files"]} | set(index.meta.get("optional") or ())
 
 
-def build_optional(like: IndexFolder, made: Path) -> None:
+def build_optional(like: Index, made: Path) -> None:
     """Build the optional parts of ``like`` (postings, smaller dense indexes) into the new index folder ``made``."""
-    new = IndexFolder.open(made)
+    new = Index.open(made)
     recorded = optional_parts(like)
     if "postings" in recorded:
         postings.export_postings(new)

@@ -25,8 +25,8 @@ from dupmae_ir.index.changes.generations import Generation, with_generation
 from dupmae_ir.index.changes.places import generations_folder, remove_retired
 from dupmae_ir.index.config import CompactConfig
 from dupmae_ir.index.format import manifest
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.segments import SegmentedIndex
+from dupmae_ir.index.index import Index
 from dupmae_ir.io.publishing import exchange
 
 _BLOCK = 4096
@@ -38,7 +38,7 @@ def run(config: CompactConfig) -> dict[str, Any]:
     """Compact the index and return a summary; one in a single piece is left as it is."""
     with ChangeJob(config.index, "index compact", quiet=config.quiet) as job:
         index = job.current()
-        if isinstance(index, IndexFolder):
+        if isinstance(index, Index):
             return job.unchanged(index, {"removed_now": 0})
         index.verify()  # every byte is about to be copied, and sealed as part of the new index
         made = _fresh(generations_folder(job.target), index.generation.number + 1)
@@ -53,7 +53,7 @@ def run(config: CompactConfig) -> dict[str, Any]:
         removed = index.rows - index.documents
         del index  # it holds the old folder
         remove_retired(job.target)
-        return {**job.summary(IndexFolder.open(job.target)), "removed_now": removed, "status": "complete"}
+        return {**job.summary(Index.open(job.target)), "removed_now": removed, "status": "complete"}
 
 
 def _fresh(folder: Path, number: int) -> Path:
@@ -108,7 +108,7 @@ def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
         yield rows[start : start + _BLOCK]
 
 
-def _impacts(folder: IndexFolder, rows: np.ndarray) -> sp.csr_matrix:
+def _impacts(folder: Index, rows: np.ndarray) -> sp.csr_matrix:
     """The impacts of some rows of a segment, in their order."""
     found = [folder.forward.row(row) for row in rows.tolist()]
     indptr = np.concatenate(([0], np.cumsum([len(terms) for terms, _ in found])))

@@ -32,7 +32,7 @@ from dupmae_ir.io.publishing import write_json
 from dupmae_ir.registry import lookup
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.format.folder import IndexFolder
+    from dupmae_ir.index.index import Index
 
 FORMAT = 1
 _BLOCK = 8192
@@ -90,7 +90,7 @@ def search_effort(meta: Mapping[str, Any]) -> Chosen | None:
     return None
 
 
-def build_kind(folder: IndexFolder, kind: str, parameters: Parameters | None = None) -> dict[str, Any]:
+def build_kind(folder: Index, kind: str, parameters: Parameters | None = None) -> dict[str, Any]:
     """Build ``kind`` from the vectors of ``folder``, replacing an older one; returns its description, as in the JSON.
 
     Memory for ``sq8`` does not grow with the collection; for the others it holds the codes. The same vectors give the
@@ -109,7 +109,7 @@ class KindJob(Job):
     ADVICE = "Pass --overwrite to replace it"
 
     def __init__(
-        self, folder: IndexFolder, kind: str, given: Parameters, overwrite: bool = False, quiet: bool = True
+        self, folder: Index, kind: str, given: Parameters, overwrite: bool = False, quiet: bool = True
     ) -> None:
         self.folder, self.kind, self.given = folder, kind, given
         folder.check_part("cls", everything=True)
@@ -182,7 +182,7 @@ class KindJob(Job):
         """Files of this name in an index folder are always this command's."""
 
 
-def open_kind(folder: IndexFolder, kind: str) -> DenseKind:
+def open_kind(folder: Index, kind: str) -> DenseKind:
     """Open ``kind`` of ``folder``. Raises :class:`IndexMismatch`, with the command that rebuilds it, for one that is
     missing, truncated, unreadable, or built from other vectors."""
     lookup("kind of dense index", kind, KINDS)
@@ -199,7 +199,7 @@ def open_kind(folder: IndexFolder, kind: str) -> DenseKind:
     return DenseKind(kind, index, meta)
 
 
-def read_meta(folder: IndexFolder, kind: str) -> dict[str, Any]:
+def read_meta(folder: Index, kind: str) -> dict[str, Any]:
     """The JSON of ``kind``, checked against the index and the size of the data; raises as :func:`open_kind`."""
     data, described = _files(folder.path, kind)
     again = _again(folder, kind)
@@ -214,7 +214,7 @@ def read_meta(folder: IndexFolder, kind: str) -> dict[str, Any]:
     return dict(meta)
 
 
-def built(folder: IndexFolder) -> dict[str, str]:
+def built(folder: Index) -> dict[str, str]:
     """The kinds in an index folder, each with its size or why it is unusable."""
     found: dict[str, str] = {}
     for kind in KINDS:
@@ -228,7 +228,7 @@ def built(folder: IndexFolder) -> dict[str, str]:
     return found
 
 
-def _usable(folder: IndexFolder, kind: str) -> bool:
+def _usable(folder: Index, kind: str) -> bool:
     try:
         open_kind(folder, kind)
     except IndexMismatch:
@@ -236,7 +236,7 @@ def _usable(folder: IndexFolder, kind: str) -> bool:
     return True
 
 
-def _again(folder: IndexFolder, kind: str) -> str:
+def _again(folder: Index, kind: str) -> str:
     return f"make it with: dupmae-ir index dense --index {folder.path} --kind {kind}"
 
 
@@ -244,7 +244,7 @@ def _files(folder: Path, kind: str) -> tuple[Path, Path]:
     return folder / "cls" / f"{kind}.faiss", folder / "cls" / f"{kind}.json"
 
 
-def _stale(meta: Any, folder: IndexFolder, kind: str) -> str | None:
+def _stale(meta: Any, folder: Index, kind: str) -> str | None:
     expected = {
         "format": FORMAT,
         "kind": kind,

@@ -1,6 +1,6 @@
 """An index of several segments, or with deleted documents, opened for reading as one.
 
-    index = open_index("I")                 # IndexFolder, or SegmentedIndex after a change
+    index = open_index("I")                 # Index, or SegmentedIndex after a change
     index = open_indexes(["A", "B", "C"])   # index folders of one model and scale, as one
 
 Rows are numbered through all segments (see :mod:`dupmae_ir.index.changes.generations`). ``live`` says which of them are
@@ -25,10 +25,10 @@ from dupmae_ir.index.changes.object_store import local_index
 from dupmae_ir.index.changes.places import Place, place_of
 from dupmae_ir.index.format import manifest
 from dupmae_ir.index.format.docids import MappedDocids
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.forward import Forward
 from dupmae_ir.index.format.manifest import AGAIN, META, Meta
 from dupmae_ir.index.format.texts import Column, StoredDocument, TextStore
+from dupmae_ir.index.index import Index
 from dupmae_ir.registry import suggest
 
 _ATTEMPTS = 100
@@ -45,7 +45,7 @@ class SegmentedIndex:
     """
 
     def __init__(
-        self, path: Path, folders: Sequence[IndexFolder], live: np.ndarray, generation: Generation, mapped: bool = False
+        self, path: Path, folders: Sequence[Index], live: np.ndarray, generation: Generation, mapped: bool = False
     ) -> None:
         """``mapped``: read ids from their files when they are needed, for more documents than memory has room for."""
         self.path = path
@@ -160,7 +160,7 @@ class SegmentedIndex:
         """The segment of a row, and its row there."""
         return _located(self.starts, row)
 
-    def slices(self) -> Iterator[tuple[IndexFolder, int, np.ndarray]]:
+    def slices(self) -> Iterator[tuple[Index, int, np.ndarray]]:
         """Each segment with its first row and its part of :attr:`live`."""
         for number, folder in enumerate(self.folders):
             start, end = int(self.starts[number]), int(self.starts[number + 1])
@@ -263,7 +263,7 @@ def shares(starts: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, np.ndarr
         yield int(segment), here, rows[here] - starts[segment]
 
 
-AnyIndex = IndexFolder | SegmentedIndex
+AnyIndex = Index | SegmentedIndex
 """An index opened for reading."""
 
 
@@ -276,7 +276,7 @@ def open_index(path: str | Path) -> AnyIndex:
     path = local_index(path)
     place = place_of(path)
     for _ in range(_ATTEMPTS):
-        folder = IndexFolder(place, manifest.read_meta(place.path))
+        folder = Index(place, manifest.read_meta(place.path))
         generation = generation_of(folder.meta)
         if generation.plain:
             folder.check_parts()
@@ -308,7 +308,7 @@ def open_indexes(paths: Sequence[str | Path]) -> AnyIndex:
     return whole
 
 
-def folders_of(index: AnyIndex) -> list[IndexFolder]:
+def folders_of(index: AnyIndex) -> list[Index]:
     """The segments of an index."""
     return index.folders if isinstance(index, SegmentedIndex) else [index]
 
@@ -323,7 +323,7 @@ def digest_of(index: AnyIndex) -> str:
     return str(index.meta["digest"])
 
 
-def _segmented(path: Path, place: Place, first: IndexFolder, generation: Generation) -> SegmentedIndex:
+def _segmented(path: Path, place: Place, first: Index, generation: Generation) -> SegmentedIndex:
     folders = [first, *(_segment(place, first, record) for record in generation.segments)]
     for folder in folders:
         folder.check_parts()
@@ -335,9 +335,9 @@ def _segmented(path: Path, place: Place, first: IndexFolder, generation: Generat
     return SegmentedIndex(path, folders, live, generation)
 
 
-def _segment(place: Place, first: IndexFolder, record: SegmentRecord) -> IndexFolder:
+def _segment(place: Place, first: Index, record: SegmentRecord) -> Index:
     meta = manifest.read_meta(place.path / record.path)
-    folder = IndexFolder(place, meta, record.path)
+    folder = Index(place, meta, record.path)
     if (meta["digest"], meta["documents"]) != (record.digest, record.documents):
         raise IndexMismatch(f"{folder.path} is not the segment that {place.path / META} describes; {AGAIN}")
     check_alike(first, folder, str(folder.path))

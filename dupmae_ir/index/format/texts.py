@@ -175,7 +175,7 @@ class _ColumnWriter:
 
 
 class TextStore:
-    """The text store of an index, opened. Safe for several threads; :attr:`IndexFolder.texts` opens one.
+    """The text store of an index, opened. Safe for several threads; :attr:`Index.texts` opens one.
 
     Raises :class:`IndexMismatch` for damage, where it is met.
     """

@@ -18,9 +18,9 @@ from dupmae_ir.errors import DupmaeError, IndexMismatch
 from dupmae_ir.index.changes.generations import generation_of
 from dupmae_ir.index.config import KINDS
 from dupmae_ir.index.format import dense_kinds, integrity, manifest
-from dupmae_ir.index.format.folder import IndexFolder
 from dupmae_ir.index.format.manifest import META, Meta
 from dupmae_ir.index.format.segments import live_rows, open_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.impacts import ImpactSearcher
 from dupmae_ir.index.postings import postings
 from dupmae_ir.io.locks import exclusive, lock_path
@@ -35,19 +35,19 @@ def problems(path: str | Path) -> list[str]:
     if not (path / META).is_file():
         manifest.read_meta(path)  # raises
     try:
-        index = IndexFolder(path, manifest.read_meta(path))
+        index = Index(path, manifest.read_meta(path))
     except DupmaeError as e:
         return [str(e)]
     found = _problems_of(index)
     for record in generation_of(index.meta).segments:
         try:
-            found += _problems_of(IndexFolder(path, manifest.read_meta(path / record.path), record.path))
+            found += _problems_of(Index(path, manifest.read_meta(path / record.path), record.path))
         except DupmaeError as e:
             found.append(str(e))
     return found or _problems_of_generation(path)
 
 
-def _problems_of(index: IndexFolder) -> list[str]:
+def _problems_of(index: Index) -> list[str]:
     """Everything that is wrong with one segment."""
     damaged = _damaged_files(index)
     return [*damaged.values(), *_differences(index, {integrity.part_of(name) for name in damaged})]
@@ -96,7 +96,7 @@ def _optional(path: Path) -> list[str]:
     return [*found, *(["postings"] if postings.folder_of(path).is_dir() else [])]
 
 
-def _damaged_files(index: IndexFolder) -> dict[str, str]:
+def _damaged_files(index: Index) -> dict[str, str]:
     """Name -> what is wrong, for every recorded file; a mark of another index, or an unknown commit, counts for all of
     its part."""
     files: integrity.Files = index.meta["files"] if index.sealed else {}
@@ -112,9 +112,9 @@ def _damaged_files(index: IndexFolder) -> dict[str, str]:
     return found
 
 
-def _differences(index: IndexFolder, damaged: set[str]) -> Iterator[str]:
+def _differences(index: Index, damaged: set[str]) -> Iterator[str]:
     """What the decoded parts say; each check runs only where the parts it reads are undamaged."""
-    checks: list[tuple[set[str], Callable[[IndexFolder], str | None]]] = [
+    checks: list[tuple[set[str], Callable[[Index], str | None]]] = [
         ({"ids", *index.required_parts} - {"ot"}, _wrong_contents),
         ({"ids", "cls"}, _other_ids),
         ({"ids", "forward"}, _impossible_impacts),
@@ -135,7 +135,7 @@ def _differences(index: IndexFolder, damaged: set[str]) -> Iterator[str]:
                 yield problem
 
 
-def _wrong_contents(index: IndexFolder) -> str | None:
+def _wrong_contents(index: Index) -> str | None:
     if not index.sealed:
         index.check_counts()
     if manifest.content_digest(index.path, index.dim) != index.meta["digest"]:
@@ -143,7 +143,7 @@ def _wrong_contents(index: IndexFolder) -> str | None:
     return None
 
 
-def _other_ids(index: IndexFolder) -> str | None:
+def _other_ids(index: Index) -> str | None:
     if (index.path / "cls" / "docid").read_bytes() != (index.path / "docid").read_bytes():
         return f"{index.path / 'cls' / 'docid'} differs from {index.path / 'docid'}"
     if len(set(index.docids)) != index.documents:
@@ -151,7 +151,7 @@ def _other_ids(index: IndexFolder) -> str | None:
     return None
 
 
-def _impossible_impacts(index: IndexFolder) -> str | None:
+def _impossible_impacts(index: Index) -> str | None:
     """The forward index must be a CSR matrix with ascending terms of the vocabulary and impacts of at least 1."""
     forward, where = index.forward, index.path / "forward"
     steps = np.diff(forward.indptr)
@@ -169,7 +169,7 @@ def _impossible_impacts(index: IndexFolder) -> str | None:
     return None
 
 
-def _other_lucene(index: IndexFolder) -> str | None:
+def _other_lucene(index: Index) -> str | None:
     """Lucene's CheckIndex, then ids and postings against the forward index."""
     where = index.path / "ot"
     if problem := pyserini.check_index(where):
@@ -183,7 +183,7 @@ def _other_lucene(index: IndexFolder) -> str | None:
     return _other_postings_in_lucene(index, searcher)
 
 
-def _other_postings_in_lucene(index: IndexFolder, searcher: ImpactSearcher) -> str | None:
+def _other_postings_in_lucene(index: Index, searcher: ImpactSearcher) -> str | None:
     """With as many postings in all, equal rows and impacts of every term leave no room for others."""
     forward = index.forward
     shape = (index.documents, len(index.terms))
@@ -199,11 +199,11 @@ def _other_postings_in_lucene(index: IndexFolder, searcher: ImpactSearcher) -> s
     return None
 
 
-def _other_postings(index: IndexFolder) -> str | None:
+def _other_postings(index: Index) -> str | None:
     return postings.compare_postings(index)
 
 
-def _other_texts(index: IndexFolder) -> str | None:
+def _other_texts(index: Index) -> str | None:
     """Every block and column, and the ids of the documents."""
     store = index.texts
     assert store is not None
@@ -215,8 +215,8 @@ def _other_texts(index: IndexFolder) -> str | None:
     return None
 
 
-def _kind_check(kind: str) -> Callable[[IndexFolder], str | None]:
-    def check(index: IndexFolder) -> None:
+def _kind_check(kind: str) -> Callable[[Index], str | None]:
+    def check(index: Index) -> None:
         dense_kinds.open_kind(index, kind)
 
     return check

@@ -85,8 +85,8 @@ _ALL.flags.writeable = False  # as the mask of a RowSet: one compiled signature
 Others = Callable[[slice | np.ndarray], np.ndarray]
 
 
-class Index(Protocol):
-    """What postings are made from: a finished :class:`~dupmae_ir.index.format.folder.IndexFolder` with impacts."""
+class ImpactParts(Protocol):
+    """What postings are made from: a finished :class:`~dupmae_ir.index.index.Index` with impacts."""
 
     meta: dict[str, Any]
 
@@ -128,7 +128,7 @@ def folder_of(index: str | Path) -> Path:
     return Path(index) / "postings"
 
 
-def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
+def export_postings(index: ImpactParts, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
     """Write ``I/postings/`` of a finished index from its forward index and return it, replacing an older one.
 
     Memory does not grow with the collection. ``tick`` is called with the number of rows of each finished window. Raises
@@ -142,7 +142,7 @@ def export_postings(index: Index, window: int = WINDOW, tick: Callable[[int], ob
 class PostingsJob(Job):
     """Writes the postings of an index. Their ``meta.json`` is the record; unusable ones are replaced."""
 
-    def __init__(self, index: Index, window: int = WINDOW, overwrite: bool = False, quiet: bool = True) -> None:
+    def __init__(self, index: ImpactParts, window: int = WINDOW, overwrite: bool = False, quiet: bool = True) -> None:
         self.index, self.window = index, window
         self.forward = index.forward
         index.check_part("forward", everything=True)
@@ -190,7 +190,7 @@ class PostingsJob(Job):
         """A folder of this name in an index folder is always this command's."""
 
 
-def _usable(index: Index) -> bool:
+def _usable(index: ImpactParts) -> bool:
     try:
         _opened(folder_of(index.path), index)
     except IndexMismatch:
@@ -198,12 +198,12 @@ def _usable(index: Index) -> bool:
     return True
 
 
-def _counts(index: Index) -> dict[str, Any]:
+def _counts(index: ImpactParts) -> dict[str, Any]:
     size = sum(file.stat().st_size for file in folder_of(index.path).iterdir())
     return {"documents": index.documents, "postings": index.meta["postings"], "bytes": size}
 
 
-def built(index: Index) -> dict[str, str]:
+def built(index: ImpactParts) -> dict[str, str]:
     """``{"postings": size in words}``, or why they are unusable; empty where there are none."""
     if not folder_of(index.path).is_dir():
         return {}
@@ -288,7 +288,7 @@ class PostingsSearcher:
     made from another index, and :class:`EnvironmentProblem` without numba.
     """
 
-    def __init__(self, index: Index, docid_ranks: Callable[[], np.ndarray]) -> None:
+    def __init__(self, index: ImpactParts, docid_ranks: Callable[[], np.ndarray]) -> None:
         need_packages("search by postings", ("numba", "threadpoolctl"), "speed")
         self.folder = folder_of(index.path)
         self._index = index
@@ -485,7 +485,7 @@ class PostingsSearcher:
         return Queries(starts, terms[known], weights.astype(np.int32))
 
 
-def _opened(folder: Path, index: Index) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _opened(folder: Path, index: ImpactParts) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The meta and the memory-mapped files of the postings of ``index``. Raises :class:`IndexMismatch`."""
     meta = _read_meta(folder, index)
     index.check_part("postings", f"{_AGAIN} {index.path}")
@@ -528,7 +528,7 @@ def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.nd
     return places if rows_of is None else rows_of[places], best >> 32
 
 
-def compare_postings(index: Index) -> str | None:
+def compare_postings(index: ImpactParts) -> str | None:
     """Decode the postings of ``index`` and compare them with the forward index, window by window.
 
     Returns the first difference in words; None where both have the same impacts. Raises :class:`IndexMismatch` for
@@ -592,7 +592,7 @@ def _within(
     return rows.astype(np.int64), sums.astype(np.int64)
 
 
-def _read_meta(folder: Path, index: Index) -> dict[str, Any]:
+def _read_meta(folder: Path, index: ImpactParts) -> dict[str, Any]:
     again = f"{_AGAIN} {index.path}"
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))

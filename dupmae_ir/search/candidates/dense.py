@@ -21,7 +21,7 @@ from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.search.exact.certified_topk import Candidates
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.format.folder import IndexFolder
+    from dupmae_ir.index.index import Index
 
 MANY = 16
 """With at least this many queries, one matrix product is faster than faiss's loop over them."""
@@ -71,7 +71,7 @@ class DenseIndex:
 class FlatOnDemand:
     """The faiss index of a folder's vectors, read by the first search; a search in one pass needs no faiss."""
 
-    def __init__(self, folder: IndexFolder) -> None:
+    def __init__(self, folder: Index) -> None:
         self._folder = folder
 
     def search(self, *arguments: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +79,7 @@ class FlatOnDemand:
         return self._folder.faiss_index.search(*arguments, **options)
 
 
-def open_flat(folder: IndexFolder) -> DenseIndex:
+def open_flat(folder: Index) -> DenseIndex:
     """The flat index of ``folder``."""
     return DenseIndex(FlatOnDemand(folder), folder.vectors)
 

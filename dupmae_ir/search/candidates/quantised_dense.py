@@ -36,7 +36,7 @@ from dupmae_ir.search.candidates.dense import (
 from dupmae_ir.search.exact.certified_topk import Candidates
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.format.folder import IndexFolder
+    from dupmae_ir.index.index import Index
 
 LOOKAHEAD = 2
 """A pass over the codes keeps this many times the requested rows, so that going deeper once needs no second pass."""
@@ -46,7 +46,7 @@ _FEW = 12
 """At most this many queries are multiplied with the codes as they are; more, as a product with float32 copies."""
 
 
-def open_dense(folder: IndexFolder, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
+def open_dense(folder: Index, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
     """The dense index ``kind`` of ``folder``; 0 selects ``nprobe`` and ``ef_search`` automatically."""
     if kind == FLAT:
         return open_flat(folder)

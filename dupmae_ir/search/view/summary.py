@@ -11,7 +11,7 @@ from dupmae_ir.search.exact.ranking import Answer
 class RunCounts:
     """Accumulates the counts of a run, one answer at a time.
 
-    ``certifies``: whether exact lists of the index are called certified (:attr:`IndexFolder.certifies`).
+    ``certifies``: whether exact lists of the index are called certified (:attr:`Index.certifies`).
     """
 
     def __init__(self, certifies: bool = True) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import faiss
 
 
-class IndexFolder:
+class Index:
     """A finished index. Parts are loaded on first use; vectors and the forward index are memory-mapped.
 
     On the first use of a part its files are compared with their digests (see :mod:`dupmae_ir.index.format.integrity`);
@@ -64,7 +64,7 @@ class IndexFolder:
         return base / self._inside if self._inside else base
 
     @classmethod
-    def open(cls, path: str | Path) -> IndexFolder:
+    def open(cls, path: str | Path) -> Index:
         """Check that ``path`` is a whole index of one segment and open it.
 
         Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for parts that are
