@@ -42,7 +42,7 @@ demo: $(VENV)/.installed  ## encode, search and evaluate the embedded collection
 test: $(VENV)/.installed-dev  ## the tests, in a few minutes (WORKERS=N: in N processes)
 	$(PYTEST)
 
-test-all: $(VENV)/.installed-dev  ## the slow tests too
+test-all: $(VENV)/.installed-dev  ## the nightly tests too
 	$(PYTEST) -m ''
 
 $(VENV)/.installed-integrations: $(VENV)/.installed-dev

@@ -8,24 +8,20 @@
     servers load      tests/servers                 tests/servers                          tests/servers
     servers files     a job                         tests/servers                          tests/servers
 
-What they are made of are jobs of ``tests/making_commands.py``; settings are recorded with those.
+What they are made of are jobs of ``tests/support/making_commands.py``; settings are recorded with those.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from making_commands import write_inputs
+from support.index_samples import unseal
+from support.making_commands import write_inputs
 from test_job_contract import held_by_another_process
-
-sys.path.append(str(Path(__file__).parent / "index"))
-
-from index_samples import unseal
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.io.locks import lock_path

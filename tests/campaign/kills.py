@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from making_commands import MAKING, Making, write_inputs
-from stage_samples import RECIPE
+from support.making_commands import MAKING, Making, write_inputs
+from support.stage_samples import RECIPE
 
 from dupmae_ir.finetune.stages import STATE
 from dupmae_ir.index.format.manifest import META, SEAL, manifest_digest

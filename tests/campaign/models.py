@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from making_commands import write_inputs
+from support.making_commands import write_inputs
 
 from dupmae_ir.__main__ import main as dupmae_ir
 from dupmae_ir.errors import DupmaeError

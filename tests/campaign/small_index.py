@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from making_commands import write_inputs
-from tiny_models import WORDS
+from support.making_commands import write_inputs
+from support.tiny_models import WORDS
 
 from dupmae_ir.search.searcher import Searcher
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("damage", "models", "inputs", "exactness", "kills", "processes", "opens", "soak")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", PARTS)
 def test_a_sample_of_every_part(part, tmp_path):
     kept = tmp_path / "records.jsonl"

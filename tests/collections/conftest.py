@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from standins import write_standins
+from support.fakes import write_standins
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def standins(tmp_path_factory, shared_data) -> Path:
-    """The folder written by ``python tests/standins.py``."""
+    """The folder written by ``python tests/support/fakes.py``."""
     folder = tmp_path_factory.mktemp("standins")
     write_standins(folder, shared_data / "topics-and-qrels")
     return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from standins import put_licensed
+from support.fakes import put_licensed
 
 from dupmae_ir.collections import GROUPS, Cache, find, load
 from dupmae_ir.collections.__main__ import main

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from standins import StandIn, put_licensed, stand_in
+from support.fakes import StandIn, put_licensed, stand_in
 
 from dupmae_ir.collections import (
     GROUPS,

@@ -79,7 +79,7 @@ def test_an_index_of_another_model_is_refused_with_the_flag_to_pass(tmp_path, ca
     assert "the index is made" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.jvm
 def test_a_second_run_has_the_same_results(tmp_path, capsys):
     printed = []

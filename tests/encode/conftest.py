@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from encode_runs import arguments, write_corpus
+from support.encode_runs import arguments, write_corpus
 
 from dupmae_ir.encode.__main__ import main
 

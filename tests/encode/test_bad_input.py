@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from encode_runs import content, meta, write_corpus
+from support.encode_runs import content, meta, write_corpus
 
 from dupmae_ir.encode.__main__ import main
 

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from encode_runs import ROOT, content, meta, write_corpus
+from support.encode_runs import ROOT, content, meta, write_corpus
 
 from dupmae_ir.encode import window_files as parts_module
 from dupmae_ir.encode.__main__ import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from encode_runs import arguments, write_corpus
+from support.encode_runs import arguments, write_corpus
 
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.encode.planning import Machine, Measured, plan, read_machines

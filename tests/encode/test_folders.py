@@ -7,14 +7,10 @@ import os
 import sys
 import types
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
-from encode_runs import arguments, content, meta
-
-sys.path.append(str(Path(__file__).parents[1] / "io"))
-
-from document_samples import FILES, write_folder
+from support.document_samples import FILES, write_folder
+from support.encode_runs import arguments, content, meta
 
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.errors import InputError, UsageError

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from encode_runs import content, meta, start, write_corpus
+from support.encode_runs import content, meta, start, write_corpus
 
 SETTINGS = ("--window", 60, "--quiet")
 
@@ -66,7 +66,7 @@ def test_three_kills(tmp_path):
     assert [p.name for p in index.parent.iterdir()] == ["I"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_twenty_kills(tmp_path):
     """At random moments until twenty runs were really cut short; every third index is killed twice."""
     corpus = write_corpus(tmp_path / "corpus.jsonl", 900)

@@ -6,7 +6,7 @@ import re
 import shutil
 
 import pytest
-from encode_runs import content, meta, write_corpus
+from support.encode_runs import content, meta, write_corpus
 
 from dupmae_ir.encode.merge import main
 from dupmae_ir.index.format.manifest import sealed, write_meta

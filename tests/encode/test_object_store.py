@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from encode_runs import arguments, content, meta, start, write_corpus
-from store_server import Network, s3_server
+from support.encode_runs import arguments, content, meta, start, write_corpus
+from support.store_server import Network, s3_server
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.index.changes.object_store import local_folder
@@ -145,7 +145,7 @@ def vectors(corpus: Path) -> Path:
     return corpus.parent / "vectors"
 
 
-@pytest.mark.parametrize("zipped", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("zipped", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_collection_and_its_index_are_those_of_folders(bucket, corpus, whole, run, tmp_path, zipped):
     url = f"{bucket}/corpus.jsonl" + ".gz" * zipped
     files().pipe(url, gzip.compress(corpus.read_bytes()) if zipped else corpus.read_bytes())
@@ -167,7 +167,7 @@ def test_a_collection_and_its_index_are_those_of_folders(bucket, corpus, whole, 
     assert f"{index} already exists with other settings: --top-k 32 (requested 5)" in said
 
 
-@pytest.mark.slow  # a cluster is nine processes
+@pytest.mark.nightly  # a cluster is nine processes
 def test_ray_workers_read_from_the_store_and_write_the_same_index_into_it(bucket, corpus, whole, monkeypatch):
     pytest.importorskip("ray", reason="needs the extra: pip install 'dupmae-ir[ray]'")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -339,7 +339,9 @@ def test_a_network_that_stalls_ends_in_one_line(bucket, server, network, corpus,
     assert content(copy_of(index)) == content(vectors)
 
 
-@pytest.mark.parametrize("damage", ["changed", "missing", "manifest", pytest.param("shorter", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "damage", ["changed", "missing", "manifest", pytest.param("shorter", marks=pytest.mark.nightly)]
+)
 def test_a_damaged_object_is_refused_by_name(bucket, vectors, run, damage):
     index = f"{bucket}/I"
     assert run("index", "push", vectors, "--to", index, "--quiet") == (0, "")

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from encode_runs import ROOT
+from support.encode_runs import ROOT
 
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.queries import main
@@ -79,7 +79,7 @@ def read(path):
     return {(r[0], r[2]): float(r[4]) for r in rows}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_stock_commands_give_the_exact_scores(encoded, tmp_path):
     index, queries = encoded
     folder = Index.open(index)

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from encode_runs import content, meta, write_corpus
+from support.encode_runs import content, meta, write_corpus
 from test_device_workers import finished, running, start, until, whole
 
 pytest.importorskip("ray", reason="needs the extra: pip install 'dupmae-ir[ray]'")
 
 pytestmark = [
     pytest.mark.jvm,
-    pytest.mark.slow,  # a cluster is nine processes
+    pytest.mark.nightly,  # a cluster is nine processes
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the tests find workers in /proc"),
 ]
 TWO = ("--server", "ray", "--workers", 2)

@@ -11,7 +11,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from encode_runs import arguments, content, meta, start, write_corpus
+from support.encode_runs import arguments, content, meta, start, write_corpus
 
 from dupmae_ir.encode import run as run_module
 from dupmae_ir.encode.__main__ import main

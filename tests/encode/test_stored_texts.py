@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from encode_runs import content, meta
+from support.encode_runs import content, meta
 
 from dupmae_ir.encode.merge import main as merge
 from dupmae_ir.index.format.verification import problems

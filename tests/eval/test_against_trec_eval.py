@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from awkward import awkward_run, random_qrels
+from support.hostile_values import awkward_run, random_qrels
 
 from dupmae_ir.eval import Measure, evaluate, parse_measures
 from dupmae_ir.io.qrels import read_qrels
@@ -136,7 +136,7 @@ def test_real_judgements(trec_eval, tmp_path, shared_data, name):
     check_real(trec_eval, tmp_path, shared_data / "topics-and-qrels" / f"qrels.{name}.txt.gz", MEASURES)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_real_judgements(trec_eval, tmp_path, shared_data):
     for file in sorted((shared_data / "topics-and-qrels").glob("qrels.*")):
         check_real(trec_eval, tmp_path, file, MEASURES)

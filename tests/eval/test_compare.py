@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from awkward import awkward_run, random_qrels
+from support.hostile_values import awkward_run, random_qrels
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval import evaluate

@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from standin_models import write_models, write_training
-from standins import put_licensed, stand_in, write_standins
+from support.fake_models import write_models, write_training
+from support.fakes import put_licensed, stand_in, write_standins
 
 from dupmae_ir.collections import find
 from dupmae_ir.config import read_toml
@@ -182,7 +182,7 @@ def test_every_system_is_rehearsed_on_some_day():
     assert {models[known[name].model].recipe for name in SYSTEMS.values()} == {f"finetune-{name}" for name in SYSTEMS}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", REHEARSED)
 def test_rehearsals(run, name):
     """Every step as a command of its own, as a user runs them."""

@@ -427,7 +427,7 @@ def test_misuse_is_one_line_and_status_2(tmp_path, capsys):
         assert printed.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_whole_tiny_tier(tmp_path):
     """Every method is pre-trained and fine-tuned for a few steps, indexed and searched."""
     assert main(["run", "--tier", "tiny", "--output", str(tmp_path / "runs")]) == 0

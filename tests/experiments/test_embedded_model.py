@@ -8,8 +8,8 @@ import embedded as module
 import numpy as np
 import pytest
 import torch
-from experiment_samples import a_record
 from safetensors.torch import load_file
+from support.experiment_samples import a_record
 from test_lexical_builder import base, data
 from test_publish import SOURCES
 

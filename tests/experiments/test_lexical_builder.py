@@ -9,7 +9,7 @@ import lexical as module
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny_config, tiny_tokenizer
+from support.tiny_models import tiny_config, tiny_tokenizer
 from transformers import BertModel
 
 from dupmae_ir.models.inference.encoder import TextEncoder

@@ -6,8 +6,8 @@ import json
 
 import publish as module
 import pytest
-from experiment_samples import a_record, write_base
 from publish import main, publish, read_sources
+from support.experiment_samples import a_record, write_base
 
 from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.models.checkpoints.loading import load_model

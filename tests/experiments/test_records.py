@@ -6,8 +6,8 @@ import copy
 import random
 
 import pytest
-from experiment_samples import a_record
 from records import chosen, dev_means, ranked, read_records
+from support.experiment_samples import a_record
 
 from dupmae_ir.errors import InputError
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiment_samples import a_record, write_base, write_data
 from prepare import prepare, pseudo_query, write_scratch
 from rows import Experiment
+from support.experiment_samples import a_record, write_base, write_data
 from systems import Driver, half_bytes
 from tables import score_table
 
@@ -164,7 +164,7 @@ def test_stage3_requires_the_records_of_all_methods(tmp_path):
     assert [driver.placed(k).name for k in (1, 2)] == [systems[-1].name, systems[-2].name]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_row_ends_with_the_record_of_an_uninterrupted_one(shared):
     """kill -9 in pre-training and in the first stage; the same command ends with the same record."""
     quiet = {"env": environment(), "stdout": subprocess.DEVNULL}
@@ -193,7 +193,7 @@ def test_a_killed_row_ends_with_the_record_of_an_uninterrupted_one(shared):
     assert not any(str(shared) in line.replace(str(shared / "tiny"), "") for line in whole["commands"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_references_and_rows_without_training(shared):
     """BM25, mean pooling, the embedded model, a cap and fewer bits on one; what is done is not done again."""
     names = ("bm25", "minilm", "embedded", "cap-32", "level-4")

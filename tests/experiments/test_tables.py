@@ -8,9 +8,9 @@ import statistics
 
 import numpy as np
 import pytest
-from experiment_samples import a_record
 from pictures import PICTURES, label
 from records import of_shared_seeds, per_query
+from support.experiment_samples import a_record
 from tables import cells, choice, cost_table, difference_table, main, pooled_table, score_table
 
 from dupmae_ir.errors import InputError

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
 import torch
-from rerank_samples import ROOT, kill_when, pair_tokenizer, write_base, write_mined
+from support.rerank_samples import ROOT, kill_when, pair_tokenizer, write_base, write_mined
 
 from dupmae_ir.finetune.cross_encoder.__main__ import main
 from dupmae_ir.finetune.cross_encoder.model import (
@@ -155,7 +155,7 @@ def test_accumulation_is_one_larger_batch(inputs, tmp_path):
     assert (a[moved] - start[moved.removeprefix("bert.")]).abs().max() > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_are_one_of_twice_the_batch(inputs, tmp_path):
     more = ("--epochs", 2, "--learning-rate", "1e-3", "--held-out", 8, "--quiet")
     assert main(flags(inputs, tmp_path / "one", "--batch-size", 8, *more, base="still")) == 0

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
 import torch
-from rerank_samples import ROOT, kill_when
-from stage_samples import distilling, stage_flags, write_pairs, write_stage
+from support.rerank_samples import ROOT, kill_when
+from support.stage_samples import distilling, stage_flags, write_pairs, write_stage
 
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.models.checkpoints.loading import load_model
@@ -35,7 +35,7 @@ def losses(output):
     return [{k: v for k, v in row.items() if k.startswith("loss")} for row in log if "loss" in row]
 
 
-@pytest.mark.parametrize("stage", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stage", [1, 2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_killed_and_resumed_is_the_undisturbed_run(stage, folder, tmp_path):
     changes = {"encoder": "mote", "grad_cache": 5}
     if stage == 1:
@@ -58,7 +58,7 @@ def reached(work, step):
     return any(int(p.parent.name[11:]) >= step for p in work.glob("checkpoint-*/trainer_state.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("encoder", "chunk"), [("tied", 0), ("mote", 4)])
 def test_two_processes_train_as_one_with_the_whole_batch(encoder, chunk, folder, tmp_path):
     """Negatives, teacher's opinions and FLOPS of both; the batches of two are the halves of one's."""

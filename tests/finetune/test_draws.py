@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from rerank_samples import write_mined
-from tiny_models import tiny_tokenizer
+from support.rerank_samples import write_mined
+from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.finetune.data.examples import Batches, Draw, ExampleCollator, PairExamples, mined_examples

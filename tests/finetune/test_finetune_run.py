@@ -21,7 +21,7 @@ WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "
 def folder(tmp_path):
     """A tiny BERT masked LM and 96 pairs in which a query shares its one distinctive word with its passage."""
     import torch
-    from tiny_models import tiny_config, tiny_tokenizer
+    from support.tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertForMaskedLM
 
     torch.manual_seed(0)
@@ -182,7 +182,7 @@ def test_bad_settings_are_one_line(folder, capsys, flags, says):
 
 
 def test_a_base_without_a_head_needs_enough_passages(folder, capsys):
-    from tiny_models import tiny_config
+    from support.tiny_models import tiny_config
     from transformers import BertModel
 
     BertModel(tiny_config()).save_pretrained(folder / "base")
@@ -224,7 +224,7 @@ def test_a_new_projection_is_the_least_squares_to_the_teachers_vectors(folder):
 def test_two_encoders_start_with_one_projection(folder):
     """Of their own each: equal, so that a query's vector is comparable to a passage's, and free to differ."""
     import torch
-    from tiny_models import tiny_config, tiny_tokenizer
+    from support.tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertForMaskedLM
 
     from dupmae_ir.finetune.base import load_base
@@ -245,7 +245,7 @@ def test_two_encoders_start_with_one_projection(folder):
 
 def test_adding_a_head_keeps_the_projection(folder):
     import torch
-    from tiny_models import tiny_config, tiny_tokenizer
+    from support.tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertModel
 
     from dupmae_ir.models.checkpoints.calibrated_head import load_with_calibrated_head

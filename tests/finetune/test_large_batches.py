@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import tiny_config
+from support.tiny_models import tiny_config
 
 from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.grad_cache import cached_step
@@ -152,7 +152,7 @@ if rank == 0:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_give_the_gradient_of_one(tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)

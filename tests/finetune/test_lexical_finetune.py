@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from lexical_models import make_lexical
-from tiny_models import WORDS
+from support.lexical_models import make_lexical
+from support.tiny_models import WORDS
 
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import tiny_config, tiny_tokenizer
+from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import FinetuneConfig

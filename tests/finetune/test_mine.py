@@ -11,7 +11,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from rerank_samples import kill_when
+from support.rerank_samples import kill_when
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError
 from dupmae_ir.finetune.data.mined import Passages, open_passages, read_mined, read_scores, require_scores, text_key

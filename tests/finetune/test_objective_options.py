@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
 import torch
-from stage_samples import distilling, stage_flags, write_stage
+from support.stage_samples import distilling, stage_flags, write_stage
 
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import Objective
@@ -240,7 +240,7 @@ def test_dev_queries_are_judged_on_documents_cut_as_in_search(folder, tmp_path):
 
 
 def test_a_bare_encoder_is_enough_for_the_cls_part(folder, tmp_path):
-    from tiny_models import tiny_config
+    from support.tiny_models import tiny_config
     from transformers import BertModel
 
     BertModel(tiny_config()).save_pretrained(folder / "base")

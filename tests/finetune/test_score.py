@@ -9,7 +9,7 @@ from math import log
 
 import pytest
 import torch
-from rerank_samples import kill_when, write_base, write_mined
+from support.rerank_samples import kill_when, write_base, write_mined
 
 from dupmae_ir.finetune.data.mined import open_passages, read_mined, read_scores, require_scores
 from dupmae_ir.finetune.mine.__main__ import main as mine

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from rerank_samples import write_base
-from stage_samples import RECIPE
+from support.rerank_samples import write_base
+from support.stage_samples import RECIPE
 
 from dupmae_ir.errors import InputError, TrainingFailed, UsageError
 from dupmae_ir.finetune import stages
@@ -28,7 +28,7 @@ WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "
 def sample(tmp_path_factory):
     """Pairs, a base with a masked-LM head, and one to make a teacher of."""
     import torch
-    from tiny_models import tiny_config, tiny_tokenizer
+    from support.tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertForMaskedLM
 
     folder = tmp_path_factory.mktemp("sample")

@@ -154,7 +154,7 @@ ANCHORS = {
 """nDCG@10 and R@100 of Anserini's default BM25; SciFact's is also in Pyserini's own regressions."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ANCHORS)
 def test_anchors(name, shared_data, tmp_path):
     import pytrec_eval

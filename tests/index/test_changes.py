@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from living import SCALE, TOPICS, Living, at_once, hashing, lists, real_texts, write_documents
+from support.mutable_index import SCALE, TOPICS, Living, at_once, hashing, lists, real_texts, write_documents
 
 from dupmae_ir import pyserini
 from dupmae_ir.encode.config import EncodeConfig
@@ -182,7 +182,7 @@ def test_a_kill_leaves_the_old_or_the_new_generation(name: str, begun: Path, tmp
     assert check_kills(name, begun, tmp_path, iter(range(0, 1000, stride))) > 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a killed process leaves files open
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_kill_at_every_step(name: str, begun: Path, tmp_path: Path) -> None:

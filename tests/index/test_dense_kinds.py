@@ -10,6 +10,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from support.seeds import seeds
 
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.__main__ import main
@@ -46,7 +47,7 @@ def folder(tmp_path: Path) -> Index:
     return make(tmp_path / "I", np.random.default_rng(0).standard_normal((500, DIM)).astype(np.float32))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds())
 def test_sq8_is_the_file_faiss_writes_and_its_error_the_largest(tmp_path: Path, seed: int) -> None:
     vectors = awkward(seed)
     folder = make(tmp_path / "I", vectors)

@@ -7,10 +7,10 @@ import shutil
 from contextlib import suppress
 
 import faiss
-import index_samples as samples
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from support import index_samples as samples
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder

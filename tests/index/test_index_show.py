@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import index_samples as samples
 import pytest
+from support import index_samples as samples
 
 from dupmae_ir.index.__main__ import main
 

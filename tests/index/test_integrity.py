@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 
-import index_samples as samples
 import numpy as np
 import pytest
+from support import index_samples as samples
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.__main__ import main

@@ -6,10 +6,10 @@ import importlib.util
 from contextlib import suppress
 from pathlib import Path
 
-import index_samples as samples
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from support import index_samples as samples
 
 from dupmae_ir.errors import IndexMismatch, InputError, OutputError, UsageError
 from dupmae_ir.index.lucene import impacts as lucene

@@ -6,10 +6,11 @@ import importlib.util
 import json
 from pathlib import Path
 
-import index_samples as samples
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from support import index_samples as samples
+from support.seeds import grid
 
 from dupmae_ir import __version__
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch, UsageError
@@ -96,9 +97,7 @@ def asked(rng: np.random.Generator, terms: int, count: int = 12) -> list[dict[st
     return [*made, {"unknown": 3}, {}, {"unknown": 255, "t0": 2}]
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("window", [1, 16, 37, 64, 300, 1 << 16])
-@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize(("seed", "window", "loops"), grid(range(8), [1, 16, 37, 64, 300, 1 << 16], [True, False]))
 def test_top_k_is_the_brute_force_top_k(tmp_path, window, seed, loops, monkeypatch):
     monkeypatch.setattr(module, "pays", lambda _: loops)
     rng = np.random.default_rng(seed)

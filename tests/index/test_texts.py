@@ -6,9 +6,9 @@ import json
 import random
 import threading
 
-import index_samples as samples
 import numpy as np
 import pytest
+from support import index_samples as samples
 
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder

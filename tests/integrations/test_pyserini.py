@@ -55,7 +55,7 @@ def test_other_imports_are_left_alone(tmp_path):
     assert run_python(code, folder=tmp_path).stdout.strip() == "fine"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("prefix", ["dupmae", "dupmae-ot"])
 def test_pyserinis_encode_command_takes_our_models(tmp_path, prefix):
     (tmp_path / "corpus").mkdir()

@@ -12,7 +12,7 @@ import re
 import time
 
 import pytest
-from document_samples import FILES, HTML, docx, epub, paragraphs, pdf, write_folder, zipped
+from support.document_samples import FILES, HTML, docx, epub, paragraphs, pdf, write_folder, zipped
 
 from dupmae_ir.errors import EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io.documents import files as document_files

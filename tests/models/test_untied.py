@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_models import tiny_config, tiny_tokenizer
+from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from pretraining import flags, tiny_base, tiny_corpus
+from support.pretraining import flags, tiny_base, tiny_corpus
 
 from dupmae_ir.pretrain.__main__ import main
 from dupmae_ir.pretrain.trainer import PretrainTrainer

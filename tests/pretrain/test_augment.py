@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as tf
-from tiny_models import WORDS, tiny_config, tiny_tokenizer
+from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.pretrain.augment.__main__ import main

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pretraining import flags, tiny_base, tiny_corpus
-from tiny_models import WORDS, tiny_config, tiny_tokenizer
+from support.pretraining import flags, tiny_base, tiny_corpus
+from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.pretrain.__main__ import main

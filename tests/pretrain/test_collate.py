@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny_tokenizer
+from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.pretrain.collate import COLLATORS, Draw, usable
 from dupmae_ir.pretrain.recipes import Recipe, resolve

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pretraining import flags, tiny_base, tiny_corpus
+from support.pretraining import flags, tiny_base, tiny_corpus
 
 from dupmae_ir.pretrain import run
 from dupmae_ir.pretrain.__main__ import main
@@ -96,7 +96,7 @@ def wait_for(work, step, process):
     pytest.fail(f"no checkpoint at step {step}: the process ended with {process.poll()}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_change_nothing(base, corpus, tmp_path):
     for name, workers in (("none", 0), ("two", 2)):
         command = [
@@ -115,7 +115,7 @@ def weights_of(output):
     return load_model(output)[0].state_dict()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["dupmae", "cot-mote"])
 def test_two_processes_train_as_one_with_twice_the_batches(method, corpus, tmp_path):
     """torchrun on gloo. The second process has the second of every two batches, which --accumulate 2 gives to one.
@@ -297,7 +297,7 @@ def test_a_corpus_that_lacks_what_the_method_needs(base, tmp_path, capsys, metho
 
 
 def test_a_base_without_mask_token_or_head(corpus, tmp_path, capsys):
-    from tiny_models import tiny_config, tiny_tokenizer
+    from support.tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertModel
 
     base = tiny_base(tmp_path / "maskless")

@@ -11,7 +11,7 @@ from typing import ClassVar
 import huggingface_hub
 import pytest
 import transformers
-from pretraining import flags, tiny_base, tiny_corpus
+from support.pretraining import flags, tiny_base, tiny_corpus
 
 from dupmae_ir.config import parse
 from dupmae_ir.console import Parser

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tiny_models import tiny_tokenizer
+from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.pretrain import tokens

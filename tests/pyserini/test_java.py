@@ -315,7 +315,7 @@ def test_a_mistyped_topics_name_gets_a_suggestion():
     assert len(str(error.value)) < 120
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_topics_that_cannot_be_downloaded_are_a_one_line_error():
     """An unreachable proxy simulates a missing network; standard output stays empty."""
     done = _python(

@@ -194,7 +194,7 @@ def topics(queries, tmp_path):
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_stock_impact_command(index, queries, topics):
     _stock(
         "pyserini.search.lucene",
@@ -218,7 +218,7 @@ def test_the_stock_impact_command(index, queries, topics):
         assert [(docid, round(score)) for docid, score in run[f"q{i}"]] == wanted
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_stock_faiss_command(index, queries, topics):
     _stock(
         "pyserini.search.faiss",
@@ -242,7 +242,7 @@ def test_the_stock_faiss_command(index, queries, topics):
         np.testing.assert_allclose([score for _, score in run[f"q{i}"]], truth[best, i], atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_stock_bm25_command_and_trec_eval(texts, topics):
     """Pyserini runs trec_eval in a child process with the first java on PATH, which must be ours."""
     build_bm25(texts, topics / "bm25")
@@ -270,7 +270,7 @@ def test_the_stock_bm25_command_and_trec_eval(texts, topics):
     assert "0.7500" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_stock_indexing_command(texts, tmp_path):
     (tmp_path / "json").mkdir()
     (tmp_path / "json" / "docs.jsonl").write_text(json.dumps({"id": "a", "contents": "red cars"}) + "\n")

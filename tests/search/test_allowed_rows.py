@@ -8,8 +8,9 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from search_fakes import World
-from search_samples import write_index
+from support.search_fakes import World
+from support.search_samples import write_index
+from support.seeds import seeds
 from test_one_pass import Made, same
 from test_quantised_dense import clustered, flat, hnsw, ivf, sq8
 
@@ -35,7 +36,7 @@ def threads() -> Iterator[None]:
     faiss.omp_set_num_threads(before)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds())
 def test_equals_brute_force_with_many_ties(seed: int) -> None:
     rng = np.random.default_rng(seed)
     world = World.draw(rng, documents=int(rng.integers(1, 300)), levels=int(rng.integers(2, 6)))

@@ -12,8 +12,9 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from search_fakes import World
-from search_samples import write_index
+from support.search_fakes import World
+from support.search_samples import write_index
+from support.seeds import seeds
 
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format.row_set import RowSet
@@ -62,7 +63,7 @@ class FakeBm25:
 
 
 @pytest.mark.parametrize("kept", [1, 7, 10_000])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds())
 def test_three_parts_equal_brute_force_with_many_ties(seed: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "KEPT", kept)
     rng = np.random.default_rng(seed)
@@ -85,7 +86,7 @@ def test_three_parts_equal_brute_force_with_many_ties(seed: int, kept: int, monk
         assert found == world.best(wanted[q], k)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds())
 def test_three_parts_of_some_rows_equal_brute_force(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "KEPT", 3)
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from search_fakes import NumpyFlat
+from support.search_fakes import NumpyFlat
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.search.candidates.dense import MANY, DenseIndex, as_product, inner_products

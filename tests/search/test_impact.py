@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
-from search_fakes import World
+from support.search_fakes import World
 
 from dupmae_ir.search.candidates.impact import ImpactQuery, _ceiling
 from dupmae_ir.search.config import MOST_TERMS

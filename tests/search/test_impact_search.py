@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_samples import write_index
+from support.search_samples import write_index
 
 from dupmae_ir.device import pick_impact_search
 from dupmae_ir.errors import UsageError

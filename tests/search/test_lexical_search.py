@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lexical_models import make_lexical
-from tiny_models import WORDS
+from support.lexical_models import make_lexical
+from support.tiny_models import WORDS
 
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.encode.merge import main as merge

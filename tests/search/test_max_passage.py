@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from search_samples import write_index
+from support.search_samples import write_index
 
 from dupmae_ir.encode.segmentation import segments
 from dupmae_ir.errors import UsageError

@@ -9,7 +9,8 @@ import faiss
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from search_fakes import sq8
+from support.search_fakes import sq8
+from support.seeds import grid
 
 from dupmae_ir.index.format.forward import Forward
 from dupmae_ir.index.postings import postings as postings_module
@@ -83,20 +84,18 @@ def same(scanned, certified) -> None:
         assert one.scores.tolist() == two.scores.tolist()  # to the bit: the same operations
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(("n", "window"), [(900, 64), (900, 1 << 16), (1, 64), (65, 64)])
-@pytest.mark.parametrize("k", [1, 10, 400, 5000])
-@pytest.mark.parametrize("loops", [True, False])
-def test_the_lists_are_the_certified_ones(tmp_path, seed, n, window, k, loops, monkeypatch):
+@pytest.mark.parametrize(
+    ("seed", "size", "k", "loops"),
+    grid(range(6), [(900, 64), (900, 1 << 16), (1, 64), (65, 64)], [1, 10, 400, 5000], [True, False]),
+)
+def test_the_lists_are_the_certified_ones(tmp_path, seed, size, k, loops, monkeypatch):
+    n, window = size
     monkeypatch.setattr(postings_module, "pays", lambda _: loops)
     made = Made(tmp_path, seed, n, window)
     same(made.scanned(k), made.certified(k))
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("queries", [2, 15])
-@pytest.mark.parametrize("k", [1, 10, 400])
-@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize(("seed", "queries", "k", "loops"), grid(range(6), [2, 15], [1, 10, 400], [True, False]))
 def test_codes_give_the_same_lists_as_vectors(tmp_path, seed, queries, k, loops, monkeypatch):
     """Two queries are multiplied by a compiled loop, fifteen as a product."""
     for module in (postings_module, quantised_dense):

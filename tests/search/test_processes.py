@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_models import WORDS, tiny_config, tiny_tokenizer
+from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.io.runs import read_run

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search_samples import write_index
+from support.search_samples import write_index
 
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.format.quantisation import quantise

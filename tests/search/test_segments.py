@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lexical_models import make_lexical
-from living import TOPICS, WAYS, Living, at_once, hashing, lists, real_texts, step, write_documents
+from support.lexical_models import make_lexical
+from support.mutable_index import TOPICS, WAYS, Living, at_once, hashing, lists, real_texts, step, write_documents
+from support.seeds import seeds
 
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
@@ -57,14 +58,8 @@ def check_sequence(seed: int, where: Path) -> None:
                 assert found == lists(expected, encoder, engine, dense, mode, hits), (done, engine, dense, mode, hits)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds())
 def test_random_changes(seed: int, tmp_path: Path) -> None:
-    check_sequence(seed, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12, 200))
-def test_more_random_changes(seed: int, tmp_path: Path) -> None:
     check_sequence(seed, tmp_path)
 
 

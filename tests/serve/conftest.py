@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service needs the extra: pip install 'dupmae-ir[serve]'")
 
-from serving import Client, serving, texts, write_index
+from support.serving import Client, serving, texts, write_index
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Client, queries, serving, texts
+from support.serving import Client, queries, serving, texts
 
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Query

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("mcp", reason="needs the extra: pip install 'dupmae-ir[mcp]'")
 
 from mcp import Client, StdioServerParameters
-from serving import serving, texts
+from support.serving import serving, texts
 
 from dupmae_ir.serve.http_server import make_server
 from dupmae_ir.serve.mcp import make_tools

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Client, serving
+from support.serving import Client, serving
 
 from dupmae_ir.serve.limits import HEADERS, cookie_value, is_loopback_host
 

@@ -169,7 +169,7 @@ def wait_until_searching(server: Running) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_stop_answers_what_is_running(folders: dict[str, Path], number: int) -> None:
     """Requests that arrived before the signal are answered; the exit status is 0 and a line says what was done."""
     with running(folders["docs"], "--batch-size", 1) as server, ThreadPoolExecutor(4) as pool:
@@ -194,7 +194,7 @@ def test_a_second_signal_does_not_wait(folders: dict[str, Path]) -> None:
         assert "stopped after" in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_kill_under_load_leaves_an_index_that_can_be_served_again(folders: dict[str, Path]) -> None:
     for _ in range(3):
         with running(folders["docs"]) as server:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote_plus
 
 import pytest
-from serving import Client, serving, write_index
+from support.serving import Client, serving, write_index
 
 from dupmae_ir.search.query.words import Mark
 from dupmae_ir.serve.limits import POLICY, cookie_value, is_local_path

@@ -16,7 +16,7 @@ pytest.importorskip("selenium", reason="the extra dev has selenium")
 
 from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
-from serving import serving
+from support.serving import serving
 
 from dupmae_ir.serve.http_server import make_server
 from dupmae_ir.serve.run import listen

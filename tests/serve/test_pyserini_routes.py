@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from serving import Client, texts
+from support.serving import Client, texts
 
 pytestmark = pytest.mark.jvm
 

@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("schemathesis", reason="pip install schemathesis")
 
-from serving import serving
+from support.serving import serving
 
 from dupmae_ir.serve.http_server import make_server
 from dupmae_ir.serve.run import listen
 
-pytestmark = [pytest.mark.jvm, pytest.mark.slow]
+pytestmark = [pytest.mark.jvm, pytest.mark.nightly]
 SETTINGS = Path(__file__).with_name("schemathesis.toml")
 
 

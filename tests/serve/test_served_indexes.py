@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import queries, serving, texts, write_index
+from support.serving import queries, serving, texts, write_index
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.serve.catalogue import Catalogue
@@ -115,7 +115,7 @@ def test_what_cannot_be_opened_fails_at_the_start(folders: dict[str, Path], tmp_
         ServeConfig(index=(str(folders["docs"]), f"docs={folders['other']}"))
 
 
-@pytest.mark.parametrize("requests", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("requests", [300, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_no_request_is_lost_while_indexes_are_exchanged(
     folders: dict[str, Path], tmp_path: Path, requests: int
 ) -> None:

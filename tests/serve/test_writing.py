@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Client, serving, texts, write_index
+from support.serving import Client, serving, texts, write_index
 
 from dupmae_ir.index.changes.compaction import run as compact
 from dupmae_ir.index.config import CompactConfig

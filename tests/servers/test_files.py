@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_samples import assert_same, small_index
-from http_standin import served
-from living import Living
-from opensearch_standin import StandIn as OpenSearch
-from vespa_standin import StandIn as Vespa
+from support.fake_http import served
+from support.fake_opensearch import StandIn as OpenSearch
+from support.fake_vespa import StandIn as Vespa
+from support.mutable_index import Living
+from support.server_samples import assert_same, small_index
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import IndexMismatch, UsageError

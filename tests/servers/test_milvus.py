@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from backend_samples import assert_same, load, small_index, translated
-from living import TOPICS, Living
+from support.mutable_index import TOPICS, Living
+from support.server_samples import assert_same, load, small_index, translated
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import IndexMismatch, UsageError

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from backend_samples import assert_same, load, small_index, translated
-from http_standin import served
-from living import Living
-from opensearch_standin import StandIn
+from support.fake_http import served
+from support.fake_opensearch import StandIn
+from support.mutable_index import Living
+from support.server_samples import assert_same, load, small_index, translated
 
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.search.searcher import Searcher

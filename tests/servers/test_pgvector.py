@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backend_samples import CONDITIONS, assert_same, load, small_index
-from living import TOPICS, Living
+from support.mutable_index import TOPICS, Living
+from support.server_samples import CONDITIONS, assert_same, load, small_index
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import IndexMismatch, UsageError

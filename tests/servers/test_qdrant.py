@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from backend_samples import assert_same, load, small_index, translated
-from living import Living
+from support.mutable_index import Living
+from support.server_samples import assert_same, load, small_index, translated
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import IndexMismatch, UsageError

@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from backend_samples import CONDITIONS, assert_same, load, small_index
-from http_standin import served
-from living import TOPICS, Living
-from vespa_standin import StandIn
+from support.fake_http import served
+from support.fake_vespa import StandIn
+from support.mutable_index import TOPICS, Living
+from support.server_samples import CONDITIONS, assert_same, load, small_index
 
 import dupmae_ir.servers.experimental.vespa as vespa
 from dupmae_ir.errors import IndexMismatch, UsageError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import tiny_config, tiny_tokenizer
+from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.export.__main__ import main

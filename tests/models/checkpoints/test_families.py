@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import tiny_tokenizer
+from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_encoder

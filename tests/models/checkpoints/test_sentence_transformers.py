@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny_config, tiny_tokenizer
+from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.export.__main__ import main
@@ -185,7 +185,7 @@ def test_an_export_has_all_weights_and_needs_no_arguments(tmp_path, family):
     assert not info["unexpected_keys"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
 @pytest.mark.parametrize(("backend", "package"), [("onnx", "onnxruntime"), ("openvino", "intel.openvino")])
 @pytest.mark.filterwarnings("ignore")  # of optimum and the tracer
@@ -266,7 +266,7 @@ def test_models_without_an_equivalent_are_refused(tmp_path):
         export(folder, tmp_path / "sparse", "dense")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_default_model(tmp_path):
     passages = [
         "Threads wait for each other with join().",

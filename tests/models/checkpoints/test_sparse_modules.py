@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny_config, tiny_tokenizer
+from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.errors import CheckpointError, UsageError

@@ -10,8 +10,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from lexical_models import document_impacts, make_lexical, query_impacts
-from tiny_models import WORDS
+from support.lexical_models import document_impacts, make_lexical, query_impacts
+from support.tiny_models import WORDS
 
 from dupmae_ir.errors import CheckpointError, HeadMissing, IndexMismatch
 from dupmae_ir.index.format.forward import FREQUENCIES, Forward, ForwardWriter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import tiny_config
+from support.tiny_models import tiny_config
 
 from dupmae_ir.models.objectives.decoders import CausalBlock, DecoderLayer, causal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from tiny_models import WORDS, tiny_config, tiny_tokenizer
+from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 
 def tiny_base(folder, **changes):

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tiny_models import WORDS, tiny_config, tiny_tokenizer
+from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 MEASURES = ("nDCG@10", "MRR@10", "R@100")
 

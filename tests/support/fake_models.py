@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from dupmae_ir.config import read_toml
 
-MODELS = Path(__file__).resolve().parents[1] / "eval" / "models.toml"
+MODELS = Path(__file__).resolve().parents[2] / "eval" / "models.toml"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = 2000

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from http_standin import Refused
+
+from support.fake_http import Refused
 
 
 class StandIn:

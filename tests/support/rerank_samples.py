@@ -55,8 +55,9 @@ def write_mined(folder: Path, queries: int = 48, negatives: int = 6) -> Path:
 
 def pair_tokenizer() -> Any:
     """The tiny tokenizer, which also reads two texts at once."""
-    from tiny_models import tiny_tokenizer
     from tokenizers import processors
+
+    from support.tiny_models import tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
     specials = [(t, tokenizer.convert_tokens_to_ids(t)) for t in ("[CLS]", "[SEP]")]
@@ -69,8 +70,9 @@ def pair_tokenizer() -> Any:
 def write_base(folder: Path, labels: int = 0, **changes: Any) -> Path:
     """A tiny BERT: an encoder, or with ``labels`` a sequence classifier."""
     import torch
-    from tiny_models import tiny_config
     from transformers import BertForSequenceClassification, BertModel
+
+    from support.tiny_models import tiny_config
 
     torch.manual_seed(0)
     config = tiny_config(initializer_range=0.1, **changes)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tiny_models import tiny_config, tiny_tokenizer
+
+from support.tiny_models import tiny_config, tiny_tokenizer
 
 SETTINGS = {"b": 0.3, "buckets": 512, "average_stems": 6, "average_pieces": 8, "prior_documents": 40}
 

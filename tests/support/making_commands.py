@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiny_models import WORDS, tiny_config, tiny_tokenizer
-
-sys.path.append(str(Path(__file__).parent / "finetune"))
-
-from rerank_samples import write_base, write_mined
+from support.rerank_samples import write_base, write_mined
+from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 COMPUTE = ("--device", "cpu", "--threads", 1, "--dtype", "float32")
 TRAINING = ("--batch-size", 4, "--log-steps", 1, "--save-steps", 1, "--device", "cpu", "--threads", 1)

@@ -1,6 +1,6 @@
 """Synthetic stand-ins of every collection that can be downloaded, for tests without a network.
 
-``python tests/standins.py FOLDER`` writes ``FOLDER/HOST/PATH``, which any web server can serve, and
+``python tests/support/fakes.py FOLDER`` writes ``FOLDER/HOST/PATH``, which any web server can serve, and
 ``FOLDER/catalogue.toml``, the catalogue that describes them:
 
     python -m http.server 8000 --directory FOLDER &
@@ -36,7 +36,7 @@ from dupmae_ir.collections import Cache, Collection, Test, find, load, names, qr
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "topics-and-qrels"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "topics-and-qrels"
 QUERIES = {"dev": 30, "dl19": 20, "dl20": 20, "test": 30}  #: queries kept per test
 RELEVANT, OTHERS = 10, 4  #: judged documents kept per query: relevant, not relevant
 NOISE = 300  #: unjudged documents; more than the 256 texts that pre-training holds out
@@ -295,7 +295,7 @@ def _write(path: Path, content: bytes) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python tests/standins.py FOLDER")
+        sys.exit("usage: python tests/support/fakes.py FOLDER")
     if not SHARED.is_dir():
         sys.exit(f"the real topics and judgements were not found ({SHARED})")
     print(write_standins(Path(sys.argv[1])))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rerank_samples import write_mined
+from support.rerank_samples import write_mined
 
 RECIPE = """
 init_from = "{init}"
@@ -87,10 +87,10 @@ threads = 1
 def write_stage(folder: Path, queries: int = 24, negatives: int = 6) -> Path:
     """``base`` (BERT with a masked-LM head), ``mined.jsonl`` and ``scores.jsonl`` in ``folder``."""
     import torch
-    from tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertForMaskedLM
 
     from dupmae_ir.finetune.data.mined import read_mined
+    from support.tiny_models import tiny_config, tiny_tokenizer
 
     torch.manual_seed(0)
     BertForMaskedLM(tiny_config(initializer_range=0.1)).save_pretrained(folder / "base")
@@ -105,7 +105,7 @@ def write_stage(folder: Path, queries: int = 24, negatives: int = 6) -> Path:
 
 def write_pairs(folder: Path, queries: int = 24) -> Path:
     """``pairs.jsonl``: a passage for every query, as stage 1 takes them."""
-    from tiny_models import WORDS
+    from support.tiny_models import WORDS
 
     rows = []
     for n in range(queries):

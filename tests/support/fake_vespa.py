@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
-from http_standin import Refused
+
+from support.fake_http import Refused
 
 TOKEN = re.compile(r'\s*("[^"]*"|@\w+|-?\d+(?:\.\d+)?|[A-Za-z_]\w*|>=|<=|[(){}:,<>=!*])')
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from living import TOPICS, Living, real_texts
-
 from dupmae_ir.search.query.filters import Filter
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import LoadConfig
 from dupmae_ir.servers.load import run
 from dupmae_ir.servers.protocol import Untranslatable
 from dupmae_ir.types import Document, Metadata
+from support.mutable_index import TOPICS, Living, real_texts
 
 CONDITIONS = [
     "year = 2020",

@@ -1,0 +1,1 @@
+"""Samples, fakes and helpers that several tests share."""
