@@ -56,8 +56,7 @@ class PassageSearch:
         """The best ``hits`` passages for ``query`` among those that satisfy ``condition`` (as ``--filter``)."""
         if not query.strip():
             return []
-        options = {"filter": condition} if condition else {}
-        return [self._passage(hit) for hit in self.searcher.search(query, hits, self.mode, **options)]
+        return [self._passage(hit) for hit in self.searcher.search(query, hits, self.mode, filter=condition or None)]
 
     def _passage(self, hit: Hit) -> Passage:
         if self.texts is not None:

@@ -8,10 +8,10 @@ computes for all that wait for the same kind of result. A call that is alone sta
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-Kind = TypeVar("Kind", bound=Hashable)
+Kind = TypeVar("Kind")
 Ask = TypeVar("Ask")
 Result = TypeVar("Result")
 Compute = Callable[[Kind, list[Ask]], Sequence[Result]]
@@ -20,7 +20,7 @@ MOST = 64
 """Calls computed together, so that the first of them does not wait for any number of others."""
 
 
-class Joined(Generic[Kind, Ask, Result]):
+class QueryBatches(Generic[Kind, Ask, Result]):
     """Computes together what several threads ask; ``places`` threads compute at a time."""
 
     def __init__(self, places: int) -> None:

@@ -9,16 +9,16 @@
 
 The path of a query, one file after the other:
 
-1. ``run.py``             reads topics, writes the run file (Python callers start at 2)
-2. ``searcher.py``        :meth:`Searcher.answers` checks the request and works in batches; ``joining.py`` makes a batch
-                          of single queries that several threads ask
-3. ``query_encoder.py``   text to [CLS] vector and quantised OT weights
-4. ``ranking.py``         the mode decides how the batch is ranked
-5. ``opened_index.py``    the parts of the index, opened on first use
-6. ``certified_topk.py``  the exact top k of the sum of the parts
-7. ``dense.py``           candidates and exact scores by [CLS] vectors (faiss)
-8. ``impact.py``          candidates and exact scores by impacts (Lucene or postings)
-9. ``bm25.py``            candidates and scores by BM25, where a third index joins the sum
+1. ``run.py``                       reads topics, writes the run file (Python callers start at 2)
+2. ``searcher.py``                  :meth:`Searcher.answers` makes the request and works in batches;
+   ``query_batching.py``            makes a batch of single queries that several threads ask
+3. ``query/encoder.py``             text to [CLS] vector and quantised OT weights
+4. ``exact/ranking.py``             the mode decides how the batch is ranked
+5. ``opened_index.py``              the parts of the index, opened on first use
+6. ``exact/certified_topk.py``      the exact top k of the sum of the parts
+7. ``candidates/dense.py``          candidates and exact scores by [CLS] vectors (faiss)
+8. ``candidates/impact.py``         candidates and exact scores by impacts (Lucene or postings)
+9. ``candidates/bm25.py``           candidates and scores by BM25, where a third index joins the sum
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.search.query.selection import Condition, Selection, select
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
-from dupmae_ir.search.query_batching import Joined
+from dupmae_ir.search.query_batching import QueryBatches
 from dupmae_ir.search.view.explain import Explanation, explain
 from dupmae_ir.search.view.hit_view import DescribedHit, described
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
@@ -58,7 +58,7 @@ class Searcher:
         self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
-        self._joined: Joined[tuple[int, str | None], str, Answer] = Joined(processors())
+        self._batches: QueryBatches[Request, str, Answer] = QueryBatches(processors())
 
     @classmethod
     def open(
@@ -139,30 +139,56 @@ class Searcher:
         return Searcher(self._opened, self.encoder, dataclasses.replace(self.settings, **changes))
 
     @overload
-    def search(self, queries: str, hits: int = ..., mode: str | None = ..., **options: Any) -> list[Hit]: ...
+    def search(
+        self,
+        queries: str,
+        hits: int = ...,
+        mode: str | None = ...,
+        *,
+        raw_impacts: bool = ...,
+        fusion: Fusion | None = ...,
+        fusion_depth: int | None = ...,
+        within: Iterable[str] | Selection | None = ...,
+        filter: Condition | None = ...,
+    ) -> list[Hit]: ...
     @overload
     def search(
-        self, queries: Sequence[Query], hits: int = ..., mode: str | None = ..., **options: Any
+        self,
+        queries: Sequence[Query],
+        hits: int = ...,
+        mode: str | None = ...,
+        *,
+        remove_query: bool = ...,
+        raw_impacts: bool = ...,
+        fusion: Fusion | None = ...,
+        fusion_depth: int | None = ...,
+        within: Iterable[str] | Selection | None = ...,
+        filter: Condition | None = ...,
     ) -> dict[str, list[Hit]]: ...
     def search(
-        self, queries: str | Sequence[Query], hits: int = QUERY_HITS, mode: str | None = None, **options: Any
+        self,
+        queries: str | Sequence[Query],
+        hits: int = QUERY_HITS,
+        mode: str | None = None,
+        *,
+        remove_query: bool = False,
+        raw_impacts: bool = False,
+        fusion: Fusion | None = None,
+        fusion_depth: int | None = None,
+        within: Iterable[str] | Selection | None = None,
+        filter: Condition | None = None,
     ) -> list[Hit] | dict[str, list[Hit]]:
         """The best ``hits`` documents of one query, or of each topic (a Run, by query id).
 
-        ``mode``: dense, impact or hybrid; None is :attr:`mode`. ``k`` is an alias of ``hits``; the other options are
-        those of :meth:`answers`.
-
-        Several threads can call it at a time. What they ask meanwhile is searched together, with the hits of each call
-        alone.
+        The arguments are those of :meth:`answers`. Several threads can call it at a time: single queries that they ask
+        meanwhile are searched together, with the hits of each query alone.
         """
-        hits = options.pop("k", hits)
+        request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, within, filter)
         if isinstance(queries, str):
-            if options or self.settings.server:
-                return list(next(self.answers([Query("", queries)], hits, mode, **options)).hits)
-            return list(self._joined(self._answers_alone, (hits, mode), queries).hits)
+            return list(self._batches(self._answer_alone, request, queries).hits)
         if len({query.qid for query in queries}) < len(queries):
             raise UsageError("two topics have the same id; topic ids must be unique")
-        return {answer.query.qid: list(answer.hits) for answer in self.answers(queries, hits, mode, **options)}
+        return {answer.query.qid: list(answer.hits) for answer in self._answer(queries, request)}
 
     def batch_search(
         self,
@@ -207,21 +233,34 @@ class Searcher:
             filter: a condition on metadata, such as ``year >= 2020``; a mask (n,) bool by row; or a function of a
                 :class:`~dupmae_ir.index.format.texts.StoredDocument`.
         """
+        request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, within, filter)
+        return self._answer(queries, request)
+
+    def _request(
+        self,
+        hits: int,
+        mode: str | None,
+        remove_query: bool,
+        raw_impacts: bool,
+        fusion: Fusion | None,
+        fusion_depth: int | None,
+        within: Iterable[str] | Selection | None,
+        filter: Condition | None,
+    ) -> Request:
+        """The only place where a request is made: it always has the rows to search, without deleted ones."""
         depth = hits if fusion_depth is None else fusion_depth
         chosen = self.selection(within, filter)
         options = (remove_query, raw_impacts, fusion, depth, self._available)
         request = Request(mode or self.mode, hits, *options, chosen.allowed, chosen.condition)
-        yield from self._ranked(queries, request)
-
-    def _answers_alone(self, kind: tuple[int, str | None], texts: list[str]) -> list[Answer]:
-        """Answers by (hits, mode) to texts that are encoded one by one, as in calls of their own."""
-        hits, mode = kind
-        request = Request(mode or self.mode, hits, fusion_depth=hits, available=self._available)
-        return list(self._ranked([Query("", text) for text in texts], request, 1))
-
-    def _ranked(self, queries: Sequence[Query], request: Request, group: int = GROUP) -> Iterator[Answer]:
-        """Answers batch by batch; ``group`` texts are encoded together."""
         self._check(request)
+        return request
+
+    def _answer_alone(self, request: Request, texts: list[str]) -> list[Answer]:
+        """Answers to texts that are encoded one by one, as in calls of their own."""
+        return list(self._answer([Query("", text) for text in texts], request, 1))
+
+    def _answer(self, queries: Sequence[Query], request: Request, group: int = GROUP) -> Iterator[Answer]:
+        """Answers batch by batch; ``group`` texts are encoded together."""
         ranker = Ranker(self._opened, self.settings, request)
         encodings = self._encodings([query.text for query in queries if query.text.strip()], group)
         for start in range(0, len(queries), self.settings.batch_size):

@@ -254,7 +254,7 @@ def test_explanations_add_up(searcher: Searcher, topics: list[Query]) -> None:
 def test_as_pyserini_calls_it(searcher: Searcher, topics: list[Query]) -> None:
     hits = searcher.search("wait for a thread", 7)
     assert len(hits) == 7
-    assert searcher.search("wait for a thread", k=7) == hits
+    assert searcher.search("wait for a thread", hits=7) == hits
     assert hits[0].docid in searcher.index.docids
     run = searcher.batch_search([q.text for q in topics], [q.qid for q in topics], 7, threads=2)
     assert run == searcher.search(topics, 7)

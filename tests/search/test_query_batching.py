@@ -8,8 +8,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from dupmae_ir.search import query_batching as joining
-from dupmae_ir.search.query_batching import Compute, Joined
+from dupmae_ir.search import query_batching
+from dupmae_ir.search.query_batching import Compute, QueryBatches
 
 WAIT = 30.0
 
@@ -36,18 +36,18 @@ class Slow:
 
 
 def asked(
-    joined: Joined[str, int, int],
+    batches: QueryBatches[str, int, int],
     slow: Slow,
     asks: Sequence[tuple[str, int]],
     compute: Compute[str, int, int] | None = None,
 ) -> list[Future[int]]:
     """A call computes; these are made meanwhile, in this order."""
-    first = in_thread(joined, compute or slow, "a", 1)
+    first = in_thread(batches, compute or slow, "a", 1)
     assert slow.started.wait(WAIT)
     others = []
     for number, (kind, ask) in enumerate(asks, start=1):
-        others.append(in_thread(joined, compute or slow, kind, ask))
-        reached(lambda: len(joined._waiting) >= number)  # noqa: B023 # called before the next one
+        others.append(in_thread(batches, compute or slow, kind, ask))
+        reached(lambda: len(batches._waiting) >= number)  # noqa: B023 # called before the next one
     return [first, *others]
 
 
@@ -77,23 +77,23 @@ def reached(condition: Callable[[], bool]) -> None:
 def test_a_call_that_is_alone_is_computed_alone() -> None:
     slow = Slow()
     slow.go.set()
-    joined = Joined[str, int, int](1)
-    assert [joined(slow, "a", ask) for ask in (1, 2)] == [2, 4]
+    batches = QueryBatches[str, int, int](1)
+    assert [batches(slow, "a", ask) for ask in (1, 2)] == [2, 4]
     assert slow.asked == [("a", [1]), ("a", [2])]
 
 
 def test_calls_made_meanwhile_are_computed_together_by_kind() -> None:
     slow = Slow()
-    found = asked(Joined(1), slow, [("a", 2), ("b", 3), ("a", 4)])
+    found = asked(QueryBatches(1), slow, [("a", 2), ("b", 3), ("a", 4)])
     slow.go.set()
     assert [future.result(WAIT) for future in found] == [2, 4, 6, 8]
     assert sorted((kind, sorted(asks)) for kind, asks in slow.asked) == [("a", [1]), ("a", [2, 4]), ("b", [3])]
 
 
 def test_no_more_than_the_most_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "MOST", 2)
+    monkeypatch.setattr(query_batching, "MOST", 2)
     slow = Slow()
-    found = asked(Joined(1), slow, [("a", ask) for ask in range(2, 7)])
+    found = asked(QueryBatches(1), slow, [("a", ask) for ask in range(2, 7)])
     slow.go.set()
     assert [future.result(WAIT) for future in found] == [2, 4, 6, 8, 10, 12]
     assert sorted(len(asks) for _, asks in slow.asked) == [1, 1, 2, 2]
@@ -101,17 +101,17 @@ def test_no_more_than_the_most_are_computed_together(monkeypatch: pytest.MonkeyP
 
 def test_as_many_threads_compute_as_there_are_places() -> None:
     slow = Slow()
-    joined = Joined[str, int, int](2)
-    first = in_thread(joined, slow, "a", 1)
+    batches = QueryBatches[str, int, int](2)
+    first = in_thread(batches, slow, "a", 1)
     assert slow.started.wait(WAIT)
-    assert joined(slow, "a", 2) == 4  # while the first one waits
+    assert batches(slow, "a", 2) == 4  # while the first one waits
     slow.go.set()
     assert first.result(WAIT) == 2
 
 
 def test_an_error_belongs_to_the_call_that_causes_it() -> None:
     slow = Slow()
-    first, good, bad = asked(Joined(1), slow, [("a", 2), ("a", -1)])
+    first, good, bad = asked(QueryBatches(1), slow, [("a", 2), ("a", -1)])
     slow.go.set()
     assert (first.result(WAIT), good.result(WAIT)) == (2, 4)
     with pytest.raises(ValueError, match="minus one"):
@@ -120,7 +120,7 @@ def test_an_error_belongs_to_the_call_that_causes_it() -> None:
 
 def test_an_interrupted_call_leaves_the_others_to_be_answered() -> None:
     slow = Slow()
-    first, *others = asked(Joined(1), slow, [("a", 2), ("a", 3)])
+    first, *others = asked(QueryBatches(1), slow, [("a", 2), ("a", 3)])
     slow.raises = KeyboardInterrupt()
     slow.go.set()
     with pytest.raises(KeyboardInterrupt):
@@ -136,11 +136,11 @@ def test_the_others_of_an_interrupted_thread_wait_again() -> None:
             raise KeyboardInterrupt
         return slow(kind, asks)
 
-    joined = Joined[str, int, int](1)
-    first, *others = asked(joined, slow, [("a", 2), ("a", 3)], compute)
+    batches = QueryBatches[str, int, int](1)
+    first, *others = asked(batches, slow, [("a", 2), ("a", 3)], compute)
     slow.go.set()
     assert first.result(WAIT) == 2
     errors = [future.exception(WAIT) for future in others]
     assert sorted(map(type, filter(None, errors)), key=str) == [KeyboardInterrupt]
     assert [future.result() for future, error in zip(others, errors, strict=True) if not error] in ([4], [6])
-    assert joined(slow, "a", 5) == 10  # the place is free again
+    assert batches(slow, "a", 5) == 10  # the place is free again
