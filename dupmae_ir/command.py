@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dupmae_ir.config import parse
+from dupmae_ir.config import parse, with_flags
 from dupmae_ir.console import Parser, guarded, say, show
 from dupmae_ir.device import need_packages
 from dupmae_ir.registry import suggest
@@ -50,7 +50,8 @@ class Command:
     def __call__(self, argv: list[str] | None = None) -> int:
         """Parse ``argv`` (default: the process's), run, print. Returns the exit status."""
         prog = f"dupmae-ir {self.verb}"
-        return guarded(lambda: self._main(argv), prog, "; run the same command to resume" if self.resumes else "")
+        hint = "; run the same command to resume" if self.resumes else ""
+        return guarded(lambda: self._main(argv), prog, hint, lambda message: with_flags(message, self.config))
 
     def _main(self, argv: list[str] | None) -> int:
         parser = Parser(self.verb, *help_text(self.config))

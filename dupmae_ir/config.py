@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import inspect
 import json
+import re
 import sys
 import tomllib
 import types
@@ -136,10 +137,20 @@ class ComputeOptions(ThreadOptions):
     )
 
 
-def flag_of(config: Any, name: str) -> str:
-    """The flag of field ``name``, or the bare name of a positional argument."""
-    metadata = next(f.metadata for f in dataclasses.fields(config) if f.name == name)
-    return name.upper() if metadata.get("positional") else metadata.get("flag") or "--" + name.replace("_", "-")
+def flag_of(f: dataclasses.Field[Any]) -> str:
+    """The flag of a field, or its name in capitals if it is a positional argument."""
+    if f.metadata.get("positional"):
+        return f.name.upper()
+    return f.metadata.get("flag") or "--" + f.name.replace("_", "-")
+
+
+def with_flags(message: str, config: type) -> str:
+    """An error message for the command line: names of settings of ``config``, in backticks, become its flags.
+
+    Functions and settings name their parameters (`` `top_k` must be at least 1 ``), as Python callers know them.
+    """
+    flags = {f.name: flag_of(f) for f in dataclasses.fields(config)}
+    return re.sub(r"`([a-z][a-z0-9_]*)`", lambda m: flags.get(m[1], m[0]), message)
 
 
 def check(config: Any) -> None:
@@ -153,11 +164,11 @@ def check(config: Any) -> None:
 
 
 def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
-    value, meta, flag = getattr(config, f.name), f.metadata, flag_of(config, f.name)
+    value, meta = getattr(config, f.name), f.metadata
     if (choices := meta.get("choices")) and value is not None:
         for one in value if isinstance(value, tuple) else (value,):
             if one not in choices:
-                raise UsageError(f"{flag} {one}: choose from {_listed(choices)}.{suggest(str(one), choices)}")
+                raise UsageError(f"`{f.name}` {one}: choose from {_listed(choices)}.{suggest(str(one), choices)}")
     bounds = {
         "greater than": (meta.get("above"), lambda x, bound: x > bound),
         "at least": (meta.get("at_least"), lambda x, bound: x >= bound),
@@ -167,9 +178,9 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
     for number in value if isinstance(value, tuple) else (value,):
         for words, (bound, holds) in bounds.items():
             if bound is not None and isinstance(number, int | float) and not holds(number, bound):
-                raise UsageError(f"{flag} must be {words} {bound:g}, got {number:g}")
+                raise UsageError(f"`{f.name}` must be {words} {bound:g}, got {number:g}")
     if (other := meta.get("multiple_of")) and value and (of := getattr(config, other)) and value % of:
-        raise UsageError(f"{flag} must be a multiple of {flag_of(config, other)} ({of}), got {value}")
+        raise UsageError(f"`{f.name}` must be a multiple of `{other}` ({of}), got {value}")
 
 
 def _listed(choices: tuple[str, ...]) -> str:
@@ -191,8 +202,8 @@ def _owners(config: Any, f: dataclasses.Field[Any]) -> list[list[str]]:
 def _check_dependence(config: Any, f: dataclasses.Field[Any]) -> None:
     owners = _owners(config, f)
     if getattr(config, f.name) != f.default and not applies(config, f.name):
-        words = " or ".join(" and ".join(_in_words(config, term) for term in terms) for terms in owners)
-        raise UsageError(f"{flag_of(config, f.name)} applies only {words}")
+        words = " or ".join(" and ".join(_as_text(term) for term in terms) for terms in owners)
+        raise UsageError(f"`{f.name}` applies only {words}")
 
 
 def _name_of(owner: str) -> str:
@@ -206,11 +217,11 @@ def _holds(config: Any, owner: str) -> bool:
     return str(getattr(config, name)) == value if equals else _is_set(config, name)
 
 
-def _in_words(config: Any, owner: str) -> str:
+def _as_text(owner: str) -> str:
     if owner.startswith("!"):
-        return f"without {flag_of(config, owner[1:])}"
+        return f"without `{owner[1:]}`"
     name, _, value = owner.partition("=")
-    return f"with {flag_of(config, name)} {value}".rstrip()
+    return f"with `{name}` {value}".rstrip()
 
 
 def _is_set(config: Any, name: str) -> bool:
@@ -218,8 +229,8 @@ def _is_set(config: Any, name: str) -> bool:
 
 
 def _check_one_of(config: Any, rule: OneOf) -> None:
-    given = [flag_of(config, n) for n in rule.names if _is_set(config, n)]
-    known = ", ".join(flag_of(config, n) for n in rule.names)
+    given = [f"`{n}`" for n in rule.names if _is_set(config, n)]
+    known = ", ".join(f"`{n}`" for n in rule.names)
     purpose = f" {rule.purpose}" if rule.purpose else ""
     if rule.required and not given:
         raise UsageError(f"give one of {known}{purpose}")
@@ -229,8 +240,8 @@ def _check_one_of(config: Any, rule: OneOf) -> None:
 
 def _check_requires(config: Any, rule: Requires) -> None:
     if _is_set(config, rule.name) and not any(_is_set(config, other) for other in rule.others):
-        others = " or ".join(flag_of(config, other) for other in rule.others)
-        raise UsageError(f"{flag_of(config, rule.name)} requires {others}")
+        others = " or ".join(f"`{other}`" for other in rule.others)
+        raise UsageError(f"`{rule.name}` requires {others}")
 
 
 def add_config(parser: argparse.ArgumentParser, config: type) -> None:
@@ -349,7 +360,7 @@ def flags(config: Any) -> list[str]:
             continue
         words = required if f.default is MISSING else optional
         if not f.metadata.get("positional"):
-            flag = f.metadata.get("flag") or "--" + f.name.replace("_", "-")
+            flag = flag_of(f)
             words.append(flag.replace("--", "--no-", 1) if value is False else flag)
         if not isinstance(value, bool):
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
@@ -357,12 +368,10 @@ def flags(config: Any) -> list[str]:
 
 
 def differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
-    """``--top-k 32 (requested 64), ...`` over the settings that differ; empty when they agree."""
+    """`` `top_k` 32 (requested 64), ...`` over the settings that differ; empty if they agree."""
     names = [*existing, *(n for n in requested if n not in existing)]
     changed = [n for n in names if existing.get(n) != requested.get(n)]
-    return ", ".join(
-        f"--{n.replace('_', '-')} {_shown(existing.get(n))} (requested {_shown(requested.get(n))})" for n in changed
-    )
+    return ", ".join(f"`{n}` {_shown(existing.get(n))} (requested {_shown(requested.get(n))})" for n in changed)
 
 
 def _shown(value: Any) -> str:
@@ -386,7 +395,7 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
             settings["default"] = f.default
         group.add_argument(f.name, type=kind, metavar=meta.get("metavar"), **settings)
         return
-    flag = meta.get("flag") or "--" + f.name.replace("_", "-")
+    flag = flag_of(f)
     if kind is bool:
         # None: neither said, somebody else decides.
         action = "store_true" if f.default is False else argparse.BooleanOptionalAction

@@ -115,17 +115,20 @@ _PACKAGES = {"pytrec_eval": "pytrec_eval-terrier", "faiss": "faiss-cpu"}
 """Packages that are not named like what they are imported as."""
 
 
-def guarded(job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint: str = "") -> int:
+def guarded(
+    job: Callable[[], int | None], prog: str = "dupmae-ir", resume_hint: str = "", translate: Callable[[str], str] = str
+) -> int:
     """Run ``job`` and return an exit status; a :class:`DupmaeError` becomes one line on standard error, and
     so does a package that is not installed.
 
-    ``resume_hint`` is added to the line for Ctrl-C.
+    ``resume_hint`` is added to the line for Ctrl-C. ``translate`` turns the message of an error, which names the
+    parameters of a function, into one that names flags.
     """
     occupy_standard_files()
     try:
         return job() or 0
     except DupmaeError as e:
-        _complain(f"{prog}: {visible(e)}")
+        _complain(f"{prog}: {visible(translate(str(e)))}")
         return e.exit_status
     except KeyboardInterrupt:
         _complain(f"\n{prog}: interrupted{resume_hint}")

@@ -30,7 +30,7 @@ def test_a_rule_ignores_fields_that_the_config_lacks():
 
 @pytest.mark.parametrize("name", ["fast", "rough"])
 def test_each_term_of_a_conjunction_is_required(name):
-    with pytest.raises(UsageError, match="--depth applies only without --fast and without --rough"):
+    with pytest.raises(UsageError, match="`depth` applies only without `fast` and without `rough`"):
         Command(depth=3, **{name: True})
 
 
