@@ -22,7 +22,7 @@ from dupmae_ir.collections.catalogue import Catalogue, Collection
 from dupmae_ir.collections.digests import qrels_digest, topics_digest
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.io.collections import Collection as Corpus
+from dupmae_ir.io.collections import LinesCollection
 from dupmae_ir.io.publishing import sha256_file, write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
@@ -155,7 +155,7 @@ def collect_facts(layout: Layout, title: str, quiet: bool = False) -> Facts:
 def _read_corpus(path: Path, relevant: set[str], title: str, quiet: bool) -> tuple[int, str, set[str]]:
     """(number of documents, sha256 of the file, the ids of ``relevant`` that are not in it)."""
     absent = set(relevant)
-    corpus = Corpus(path)
+    corpus = LinesCollection(path)
     with progress(f"{title}: read", "documents", quiet=quiet) as bar:
         for document in corpus:
             absent.discard(document.docid)

@@ -9,8 +9,8 @@ from typing import Any, Self
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.generations import KEY
 from dupmae_ir.index.format.manifest import META, Meta, check_target, read_meta
-from dupmae_ir.io.collections import combined_digest
 from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import combined_digest
 
 SUMMARY = ("documents", "empty_documents", "parts", "dim", "scale", "scale_source", "postings", "clipped", "digest")
 

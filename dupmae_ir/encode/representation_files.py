@@ -18,8 +18,10 @@ import scipy.sparse as sp
 from dupmae_ir.encode.window_files import Part
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.jobs import work_folder
-from dupmae_ir.io.publishing import atomic_write, move_into_place, write_json
+from dupmae_ir.io.publishing import atomic_write, move_into_place, read_json_object, write_json
 from dupmae_ir.types import Document
+
+WORK = "work.json"
 
 
 class JsonlFolder:
@@ -37,9 +39,9 @@ class JsonlFolder:
         if occupied and not self.done and not (overwrite and existing):
             tip = "add --overwrite to replace it" if existing else "name another folder"
             raise UsageError(f"--jsonl {target}: already exists; {tip}")
-        if _read_work(self.aside / "work.json") != work and not self.done:
+        if read_json_object(self.aside / WORK).get("work") != work and not self.done:
             shutil.rmtree(self.aside, ignore_errors=True)
-            write_json(self.aside / "work.json", {"work": work})
+            write_json(self.aside / WORK, {"work": work})
 
     def has(self, number: int) -> bool:
         """Whether the files of window ``number`` exist."""
@@ -92,15 +94,8 @@ def line_of(document: Document, vector: list[float] | dict[str, int]) -> str:
 
 def jsonl_work(target: Path) -> str | None:
     """The id of the encoding that a finished folder belongs to; None for other folders."""
-    return _read_work(target / "work.json")
+    return read_json_object(target / WORK).get("work")
 
 
 def _name(number: int) -> str:
     return f"part-{number:06d}.jsonl"
-
-
-def _read_work(path: Path) -> str | None:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))["work"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

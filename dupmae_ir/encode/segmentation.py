@@ -14,9 +14,10 @@ from typing import Any
 from dupmae_ir.console import progress
 from dupmae_ir.encode.config import PassagesConfig
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.io.collections import Collection, combined_digest, count_and_digest
+from dupmae_ir.io.collections import LinesCollection, file_digests
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.lines import json_lines
+from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.types import PASSAGE_DELIMITER, Document
 
 
@@ -26,13 +27,13 @@ def run(config: PassagesConfig) -> dict[str, Any]:
         raise UsageError(f"--stride {config.stride} must not exceed --words {config.words}, or words are lost")
     if Path(config.output).is_dir():
         raise UsageError(f"{config.output} is a folder; name a file to write")
-    collection = Collection(config.corpus)
+    collection = LinesCollection(config.corpus)
     settings = {"words": config.words, "stride": config.stride, "titles": config.titles}
     with Job(
         config.output,
         "encode.passages",
         settings,
-        lambda: {"corpus": combined_digest([digest for _, digest in count_and_digest(config.corpus)])},
+        lambda: {"corpus": combined_digest(file_digests(config.corpus))},
         streamed=True,
         resumable=False,
         quiet=config.quiet,
@@ -43,7 +44,7 @@ def run(config: PassagesConfig) -> dict[str, Any]:
         return job.publish(made, _write(config, collection, made), inputs=collection.digests())
 
 
-def _write(config: PassagesConfig, collection: Collection, path: Path) -> dict[str, int]:
+def _write(config: PassagesConfig, collection: LinesCollection, path: Path) -> dict[str, int]:
     documents = passages = 0
     with json_lines(path) as write, progress("segment", "documents", quiet=config.quiet) as bar:
         for document in collection:

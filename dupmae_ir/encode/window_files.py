@@ -7,12 +7,10 @@ posting instead of eight, and the same bits whether the index is built at once, 
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +23,7 @@ from dupmae_ir.index.format.integrity import DIGEST_BYTES
 from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.format.quantisation import Scale, dropped, quantise
 from dupmae_ir.index.format.texts import StoredDocument, pack, unpack
-from dupmae_ir.io.publishing import atomic_write, disk_full, write_json
+from dupmae_ir.io.publishing import atomic_write, disk_full, read_json_object, write_json
 from dupmae_ir.types import Representation
 
 STATE = "parts.json"
@@ -76,9 +74,9 @@ class PartStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        found = _read_state(folder / STATE)
-        self._state = found or {"id": uuid.uuid4().hex, "scale": None, "scale_source": None}
-        if not found:
+        self._state = read_json_object(folder / STATE)
+        if "id" not in self._state:
+            self._state = {"id": uuid.uuid4().hex, "scale": None, "scale_source": None}
             self._save()
 
     @property
@@ -253,11 +251,3 @@ def _opened(path: Path) -> safe_open:
         return safe_open(path, framework="np")
     except SafetensorError as e:
         raise IndexMismatch(f"{path}: damaged part ({e}); remove this file and run the same command again") from None
-
-
-def _read_state(path: Path) -> dict[str, Any] | None:
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return state if isinstance(state, dict) and "id" in state else None

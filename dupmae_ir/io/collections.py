@@ -7,27 +7,24 @@ Formats, and how they are recognised:
   false, lists of these, of at most 1,000 characters) becomes the metadata of the document;
 * tab-separated lines, from names ending in ``.tsv``: MS MARCO passages (id, text), MS MARCO documents (id, url,
   title, body), or any columns that a header line or ``fields`` names; the URL becomes metadata;
-* any other name and standard input: JSON lines when the first line starts with ``{``, else tab-separated;
+* any other name and standard input: JSON lines if the first line starts with ``{``, else tab-separated;
 * gzip of all these, recognised by its first two bytes and not by its name;
-* a folder: its ``corpus.jsonl`` when it has one (BEIR), else every file with one of the endings above, in natural
+* a folder: its ``corpus.jsonl`` if it has one (BEIR), else every file with one of the endings above, in natural
   order (``docs2`` before ``docs10``), without hidden files and the records that our commands leave
   (``NAME.meta.json``);
 * a URL of a file or folder of these (:mod:`dupmae_ir.io.remote`), streamed.
 
 A byte order mark, Windows line ends and blank lines are accepted. Any other defect raises :class:`InputError` with
-``file:line``; nothing is skipped silently. The JSON is parsed here and not by ``jsonlines``, whose reader adds a
-Python call per line and cannot report the column of an error.
+``file:line``; nothing is skipped silently.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import re
 import sys
-import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,14 +34,16 @@ from typing import IO, Any, cast
 from unicodedata import category
 
 from dupmae_ir.errors import InputError
+from dupmae_ir.io.lines import json_record, lines_of
+from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.io.remote import Remote, is_url
 from dupmae_ir.types import LONGEST_METADATA, Document, MetadataValue, is_metadata_value
 
 STDIN = "-"
-LONGEST_LINE = 64 << 20  #: bytes; a longer line means a binary file, not a collection
-
-_JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
-_TSV_ENDINGS = (".tsv",)
+_STDIN_NAME = "<standard input>"
+JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
+ENDINGS = (*JSON_ENDINGS, ".tsv")
+"""Names of files with a document on each line, gzipped (``.gz``) or not."""
 LONGEST_ID = 32766
 """Lucene's limit on an id, in UTF-8 bytes."""
 _DOCID_FIELDS = ("id", "_id", "docid")  #: in Pyserini's order
@@ -60,15 +59,13 @@ _HEADER_NAMES = {
     "title": "title",
     "url": _IGNORED,
 }
-_GZIP = b"\x1f\x8b"
-_BOM = b"\xef\xbb\xbf"
 
 
 def read_collection(
     source: str | Path, fields: Sequence[str] | None = None, docid_field: str | None = None, delimiter: str = "\n"
 ) -> Iterator[Document]:
-    """Stream the documents of a file, a folder or ``-`` (standard input). See :class:`Collection` for the settings."""
-    return iter(Collection(source, fields, docid_field, delimiter))
+    """Stream the documents of a file, a folder or ``-`` (standard input); see :class:`LinesCollection`."""
+    return iter(LinesCollection(source, fields, docid_field, delimiter))
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class Input:
     documents: int
 
 
-class Collection:
+class LinesCollection:
     """A collection, and the counts and digests of what has been read of it.
 
     ``fields`` are the parts of a document in order: names of JSON keys (or, when those are absent, the pieces of
@@ -117,8 +114,8 @@ class Collection:
         paths: Sequence[Path | Remote | None] = self.paths or [None]
         for path in paths:
             before = self.documents
-            name = "<standard input>" if path is None else str(path)
-            with _opened(path, name) as raw:
+            name = str(path or _STDIN_NAME)
+            with _opened(path) as raw:
                 tap = _Tap(raw)
                 for document, line in self._parsed(tap, name):
                     if seen.add(document.docid):
@@ -127,17 +124,16 @@ class Collection:
                     yield document
                     self.bytes_read += tap.fresh()
                 self.bytes_read += tap.fresh()
-            shown = STDIN if path is None else str(path)
-            self.inputs.append(Input(shown, tap.sha256.hexdigest(), self.documents - before))
+            self.inputs.append(Input(str(path or STDIN), tap.sha256.hexdigest(), self.documents - before))
         if not self.documents:
-            where = "<standard input>" if self.source == STDIN else self.source
+            where = _STDIN_NAME if self.source == STDIN else self.source
             raise InputError(f"{where}: no documents in it ({self.bytes_read} bytes read)")
 
     def check(self) -> None:
         """Parse the first document of each file. Raises :class:`InputError`; pipes are not touched."""
         for path in self.paths:
             if path.is_file():
-                with _opened(path, str(path)) as raw:
+                with _opened(path) as raw:
                     next(self._parsed(_Tap(raw), str(path)), None)
 
     def may_have(self, docid: str) -> bool:  # noqa: ARG002 (see io.sources.Source)
@@ -151,11 +147,11 @@ class Collection:
     def read_digests(self) -> dict[str, str]:
         """The same without parsing: reads all files; standard input is read to its end."""
         paths: Sequence[Path | Remote | None] = self.paths or [None]
-        return {"corpus": combined_digest([_digest(path, STDIN if path is None else str(path)) for path in paths])}
+        return {"corpus": combined_digest([_digest(path) for path in paths])}
 
     def _parsed(self, tap: _Tap, name: str) -> Iterator[tuple[Document, int]]:
         parser: RecordReader | _Tsv | None = None
-        for number, line in _lines(tap, name):
+        for number, line in lines_of(tap, name):
             where = f"{name}:{number}"
             if parser is None:
                 parser = self._parser(name, line, where)
@@ -164,8 +160,7 @@ class Collection:
             yield parser(line, where), number
 
     def _parser(self, name: str, first: str, where: str) -> RecordReader | _Tsv:
-        plain = name.lower().removesuffix(".gz")
-        as_json = plain.endswith(_JSON_ENDINGS) or (not plain.endswith(_TSV_ENDINGS) and first.lstrip()[:1] in "{[")
+        as_json = has_ending(name, JSON_ENDINGS) or (not has_ending(name) and first.lstrip()[:1] in "{[")
         if as_json and first.lstrip().startswith("["):
             raise InputError(
                 f"{where}: a JSON array; expected one JSON object per line (convert it with: jq -c '.[]', or read it "
@@ -178,31 +173,51 @@ class Collection:
         return _Tsv(first, self.fields, where)
 
 
-def list_files(source: str | Path) -> Sequence[Path | Remote]:
-    """The files of a collection in reading order; the module's docstring gives the rule."""
+def list_files(source: str | Path, endings: Sequence[str] = ENDINGS) -> Sequence[Path | Remote]:
+    """The files of a collection in reading order; the module's docstring gives the rule.
+
+    ``endings``: which files of a folder belong to it, gzipped or not. A saved Hugging Face dataset is returned as its
+    folder. Raises :class:`InputError` if there are none.
+    """
+    entries: Sequence[Path | Remote]
     if is_url(source):
-        return _list_remote(Remote(str(source)))
-    path = Path(source)
-    if path.is_dir():
-        beir = [p for p in (path / "corpus.jsonl", path / "corpus.jsonl.gz") if p.is_file()]
-        found = beir[:1] or sorted((p for p in _entries(path) if is_lines_file(p)), key=lambda p: natural_key(p.name))
-        if not found:
-            raise InputError(f"{path}: no collection in this folder (no .jsonl, .json or .tsv file, gzipped or not)")
-        return found
-    if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
-    return [path]
-
-
-def _list_remote(source: Remote) -> list[Remote]:
-    """The same of a URL. Raises :class:`InputError` where there is nothing."""
-    if (entries := source.files()) is None:
-        return [source]
-    named = {entry.name: entry for entry in entries if _is_lines_entry(entry.name)}
+        remote = Remote(str(source))
+        if (listed := remote.files()) is None:
+            return [remote]
+        entries = listed
+    else:
+        path = Path(source)
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder")
+        if not path.is_dir() or is_dataset_folder(path):
+            return [path]
+        try:
+            entries = [entry for entry in path.iterdir() if entry.is_file()]
+        except OSError as e:
+            raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
+    named = {entry.name: entry for entry in entries if is_collection_name(entry.name, endings)}
     beir = [named[name] for name in ("corpus.jsonl", "corpus.jsonl.gz") if name in named]
     if not (found := beir[:1] or [named[name] for name in sorted(named, key=natural_key)]):
-        raise InputError(f"{source}: no collection in this folder (no .jsonl, .json or .tsv file, gzipped or not)")
+        expected = ", ".join(endings)
+        raise InputError(f"{source}: no collection in this folder (no {expected} file, gzipped or not)")
     return found
+
+
+def is_dataset_folder(path: Path) -> bool:
+    """Whether ``datasets.Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote the folder."""
+    return (path / "dataset_dict.json").is_file() or (
+        (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+    )
+
+
+def has_ending(name: str, endings: Sequence[str] = ENDINGS) -> bool:
+    """Whether a file's name ends so, without regard to case and ``.gz``."""
+    return name.lower().removesuffix(".gz").endswith(tuple(endings))
+
+
+def is_collection_name(name: str, endings: Sequence[str] = ENDINGS) -> bool:
+    """Whether a file of a folder belongs to the collection there; hidden files and records (``.meta.json``) do not."""
+    return has_ending(name, endings) and not has_ending(name, (".meta.json",)) and not name.startswith(".")
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -211,16 +226,9 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(p), p) if p.isdecimal() else (1, 0, p) for p in pieces if p]
 
 
-def count_and_digest(source: str | Path) -> list[tuple[str, str]]:
-    """(path, sha256) of every file of a collection without parsing it; standard input is read to its end."""
-    if str(source) == STDIN:
-        return [(STDIN, _digest(None, STDIN))]
-    return [(str(path), _digest(path, str(path))) for path in list_files(source)]
-
-
-def combined_digest(digests: Sequence[str]) -> str:
-    """One hex digest for several files in order; that of a single file is its own."""
-    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+def file_digests(source: str | Path) -> list[str]:
+    """The sha256 of every file of a collection, in reading order; standard input is read to its end."""
+    return [_digest(path) for path in ([None] if str(source) == STDIN else list_files(source))]
 
 
 class RecordReader:
@@ -232,17 +240,7 @@ class RecordReader:
         self.fields, self.docid_field, self.delimiter = fields, docid_field, delimiter
 
     def __call__(self, line: str, where: str) -> Document:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as e:
-            raise InputError(f"{where}: broken JSON: {e.msg} at column {e.colno}") from None
-        except (RecursionError, ValueError) as e:
-            raise InputError(f"{where}: broken JSON: {e}") from None
-        if not isinstance(record, dict):
-            kinds: dict[type, str] = {list: "an array", str: "a string"}
-            kind = kinds.get(type(record), "a single value")
-            raise InputError(f"{where}: {kind}; expected one JSON object per line")
-        return self.document(record, where)
+        return self.document(json_record(line, where), where)
 
     def document(self, record: dict[str, Any], where: str) -> Document:
         """The document of a record. Raises :class:`InputError`, naming ``where``."""
@@ -401,49 +399,6 @@ class Seen:
                 self._put(key)
 
 
-def _lines(tap: _Tap, name: str) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text) of every line that is not blank."""
-    number = 0
-    try:
-        for number, line in enumerate(_byte_lines(tap), start=1):
-            if len(line) > LONGEST_LINE:
-                raise InputError(f"{name}:{number}: a line of more than {LONGEST_LINE >> 20} MiB; not a collection")
-            if number == 1:
-                line = _without_bom(line, name)
-            line = line.rstrip(b"\r\n")
-            if line.strip():
-                yield number, _decoded(line, f"{name}:{number}")
-    except EOFError:
-        raise InputError(f"{name}: the gzip data end after line {number}; the file is truncated") from None
-    except (gzip.BadGzipFile, zlib.error) as e:
-        raise InputError(f"{name}: damaged gzip data after line {number}: {e}") from None
-    except OSError as e:
-        raise InputError(f"{name}: cannot be read: {e.strerror or e}") from None
-
-
-def _byte_lines(tap: _Tap) -> Iterator[bytes]:
-    buffered = io.BufferedReader(tap, 1 << 18)
-    zipped = buffered.peek(2)[:2] == _GZIP
-    stream = gzip.GzipFile(fileobj=buffered) if zipped else buffered
-    while line := stream.readline(LONGEST_LINE + 1):
-        yield line
-
-
-def _without_bom(line: bytes, name: str) -> bytes:
-    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"{name}:1: UTF-16 text; save the file as UTF-8")
-    return line.removeprefix(_BOM)
-
-
-def _decoded(line: bytes, where: str) -> str:
-    if b"\0" in line:
-        raise InputError(f"{where}: binary data (a NUL byte); expected text in UTF-8")
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as e:
-        raise InputError(f"{where}: not UTF-8 text: byte 0x{line[e.start]:02x} at position {e.start + 1}") from None
-
-
 def checked_docid(docid: str, where: str) -> str:
     """The id. Raises :class:`InputError`, naming ``where``, for one that run files or Lucene cannot represent."""
     if not docid:
@@ -487,54 +442,32 @@ def _composed(names: Sequence[str], values: Sequence[str]) -> tuple[str, str]:
     return " ".join(v for n, v in pairs if n not in ("title", _IGNORED) and v), title
 
 
-def _digest(path: Path | Remote | None, name: str) -> str:
+def _digest(path: Path | Remote | None) -> str:
     sha256 = hashlib.sha256()
-    with _opened(path, name) as f:
+    with _opened(path) as f:
         try:
             while block := f.read(1 << 20):
                 sha256.update(block)
         except OSError as e:
-            raise InputError(f"{name}: cannot be read: {e.strerror or e}") from None
+            raise InputError(f"{path or _STDIN_NAME}: cannot be read: {e.strerror or e}") from None
     return sha256.hexdigest()
 
 
 @contextmanager
-def _opened(path: Path | Remote | None, name: str) -> Iterator[IO[bytes]]:
+def _opened(path: Path | Remote | None) -> Iterator[IO[bytes]]:
+    """The bytes of a file; those of standard input without one."""
     if path is None:
         yield sys.stdin.buffer
-        return
-    if isinstance(path, Remote):
+    elif isinstance(path, Remote):
         with path.open() as stream:
             yield cast("IO[bytes]", stream)
-        return
-    try:
-        file = path.open("rb", buffering=0)
-    except OSError as e:
-        raise InputError(f"{name}: cannot be read: {e.strerror or e}") from None
-    with file:
-        yield file
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as e:
-        raise InputError(f"{folder}: cannot be read: {e.strerror or e}") from None
-
-
-def is_lines_name(name: str) -> bool:
-    """Whether a name says that each line is a document: ``.jsonl``, ``.json``, ``.ndjson``, ``.tsv``, or ``.gz``."""
-    return name.lower().removesuffix(".gz").endswith(_JSON_ENDINGS + _TSV_ENDINGS)
-
-
-def is_lines_file(path: Path) -> bool:
-    """Whether a file of a folder is one of its files of lines; records (``.meta.json``) and hidden files are none."""
-    return _is_lines_entry(path.name) and path.is_file()
-
-
-def _is_lines_entry(name: str) -> bool:
-    record = name.lower().removesuffix(".gz").endswith(".meta.json")
-    return is_lines_name(name) and not record and not name.startswith(".")
+    else:
+        try:
+            file = path.open("rb", buffering=0)
+        except OSError as e:
+            raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
+        with file:
+            yield file
 
 
 def _total_bytes(paths: Sequence[Path | Remote]) -> int | None:

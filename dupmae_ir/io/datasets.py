@@ -24,13 +24,6 @@ IRDS = "irds:"
 _TEXTS = ("text", "body", "contents", "abstract", "passage")
 
 
-def is_dataset_folder(path: Path) -> bool:
-    """Whether ``datasets.Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote the folder."""
-    return (path / "dataset_dict.json").is_file() or (
-        (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
-    )
-
-
 class RecordCollection:
     """A collection whose documents another library provides. Iterate once; then ``inputs`` is complete."""
 
@@ -85,7 +78,7 @@ class IrDataset(RecordCollection):
 
     def __init__(self, source: str, fields: Sequence[str] = ()) -> None:
         super().__init__(source)
-        need_packages(f"--corpus {source}", ["ir_datasets"], "irds")
+        need_packages(source, ["ir_datasets"], "irds")
         name = source.removeprefix(IRDS)
         try:
             self._dataset = importlib.import_module("ir_datasets").load(name)
@@ -119,27 +112,35 @@ class HfDataset(RecordCollection):
 
     def __init__(self, folder: str, reader: RecordReader) -> None:
         super().__init__(folder)
-        need_packages(f"--corpus {folder}", ["datasets"], "datasets")
+        need_packages(folder, ["datasets"], "datasets")
         self._reader = reader
         self._path = _split(Path(folder))
 
     def records(self) -> Iterator[Document]:
         """The documents."""
-        for row, values in enumerate(self._rows()):
+        for row, values in enumerate(dataset_rows(self._path)):
             if self._reader.docid_field is None and not any(name in values for name in self._reader.id_names):
                 values = {"id": row, **values}
             yield self._reader.document(dict(values), f"{self.source}: row {row}")
 
-    def _rows(self) -> Iterator[Mapping[str, Any]]:
-        library = importlib.import_module("datasets")
-        try:
-            with contextlib.ExitStack() as stack:
-                if progress := getattr(library, "disable_progress_bars", None):
-                    progress()
-                    stack.callback(library.enable_progress_bars)
-                yield from library.load_from_disk(str(self._path))
-        except (OSError, ValueError) as e:
-            raise InputError(f"{self.source}: cannot be read as a dataset: {one_line(e, 200)}") from None
+
+def dataset_rows(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The rows of a saved Hugging Face dataset, of all splits in turn, columns by name.
+
+    Raises :class:`InputError` for another folder.
+    """
+    need_packages(f"{folder} is a Hugging Face dataset; reading it", ["datasets"], "datasets")
+    library = importlib.import_module("datasets")
+    try:
+        with contextlib.ExitStack() as stack:
+            if progress := getattr(library, "disable_progress_bars", None):
+                progress()
+                stack.callback(library.enable_progress_bars)
+            loaded = library.load_from_disk(str(folder))
+            for split in loaded.values() if isinstance(loaded, dict) else [loaded]:
+                yield from split
+    except (OSError, ValueError) as e:
+        raise InputError(f"{folder}: cannot be read as a dataset: {one_line(e, 200)}") from None
 
 
 def _split(folder: Path) -> Path:

@@ -13,7 +13,6 @@ network.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ from dupmae_ir import __version__
 from dupmae_ir.console import byte_bar, megabytes, one_line, say
 from dupmae_ir.errors import EnvironmentProblem, InputError, OutputError, UsageError
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import disk_full_is_one_line, fsync_folder, write_json
+from dupmae_ir.io.publishing import disk_full_is_one_line, fsync_folder, read_json_object, write_json
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -224,7 +223,7 @@ class _Transfer:
         headers = {"User-Agent": f"dupmae-ir/{__version__}", "Accept-Encoding": "identity"}
         if offset:
             headers["Range"] = f"bytes={offset}-"
-            note = _read_json(self.note)
+            note = read_json_object(self.note)
             etag = note.get("etag") or ""
             # If-Range does not accept a weak ETag; _continues compares it.
             if version := (etag if etag.startswith('"') else note.get("last_modified")):
@@ -321,17 +320,17 @@ class _Transfer:
 
     def _resumable(self) -> int:
         """How many bytes of the part can be kept: all, if the version of the rest can be compared, else none."""
-        note = _read_json(self.note)
+        note = read_json_object(self.note)
         known = note.get("etag") or note.get("last_modified") or self.source.digests
         return _size(self.part) if known and note.get("url") == self.source.url else 0
 
     def _is_whole(self) -> bool:
         """Whether the part was complete when the last call was stopped."""
-        return self.part.exists() and self._resumable() == _read_json(self.note).get("length")
+        return self.part.exists() and self._resumable() == read_json_object(self.note).get("length")
 
     def _continues(self, response: Response, offset: int) -> bool:
         """Whether the response continues the same version of the file."""
-        note = _read_json(self.note)
+        note = read_json_object(self.note)
         start, total = _content_range(response)
         now = {**_version(response), "length": total}
         return start == offset and all(note.get(k) in (None, v) for k, v in now.items() if v is not None)
@@ -379,7 +378,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _verified(source: Source, target: Path, quiet: bool) -> Path:
     """``target`` if it is the file that ``source`` describes; digests are cached for its size and time."""
-    seen = _read_json(_memory(target))
+    seen = read_json_object(_memory(target))
     found = seen.get("digests") if seen.get("file") == _stamp(target) else None
     known = found if isinstance(found, dict) and found.keys() >= source.digests.keys() else None
     try:
@@ -430,15 +429,6 @@ def _stamp(file: Path) -> list[int]:
     """Size in bytes and time of the last change in ns."""
     status = file.stat()
     return [status.st_size, status.st_mtime_ns]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The contents of a note beside a file; empty if there is none or it is unreadable."""
-    try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) else {}
 
 
 def _size(path: Path) -> int:

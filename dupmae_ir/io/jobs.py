@@ -26,7 +26,7 @@ from dupmae_ir.config import differences
 from dupmae_ir.console import say
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError, UsageError
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import disk_full, move_into_place, recover, sweep, write_json
+from dupmae_ir.io.publishing import disk_full, move_into_place, read_json, recover, sweep, write_json
 
 STATE = "job.json"
 STAGED = ".record"
@@ -124,7 +124,7 @@ class Job:
         self._check_maker(made)
         if changed := self._changed(made):
             raise IndexMismatch(f"{self.target} already exists with other settings: {changed}. {self.ADVICE}")
-        begun = _read(self.work / STATE)
+        begun = read_json(self.work / STATE)
         if begun is None or not differences(begun["settings"], self.settings):
             self.discard()  # what a kill at the end of publish left; work with other settings stays
         say(f"{self.target} is already complete, made with these settings and inputs", self.quiet)
@@ -133,7 +133,7 @@ class Job:
     def begin(self) -> Path:
         """The work folder, new or continued. Raises :class:`IndexMismatch` where it was begun with other settings."""
         state = self.work / STATE
-        begun = _read(state)
+        begun = read_json(state)
         if begun is not None and self._resumable and not self.restart:
             if changed := self._changed(begun):
                 raise IndexMismatch(
@@ -248,17 +248,10 @@ def read_record(target: str | Path, name: str = "made.json") -> dict[str, Any]:
     path = Path(target) / name if Path(target).is_dir() else record_path(target)
     if not path.is_file():
         raise InputError(f"{target}: exists without its record {path.name}; name another output, or remove it")
-    record = _read(path)
+    record = read_json(path)
     if not isinstance(record, dict) or not {"made_by", "settings", "inputs", "result"} <= record.keys():
         raise InputError(f"{path}: not a record of this toolkit; name another output, or remove {target}")
     return record
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -7,17 +7,20 @@ column of an error, and it refuses half of a surrogate pair, which JSON permits 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.publishing import atomic_write
 
+LONGEST_LINE = 64 << 20  #: bytes; a longer line means a binary file
 _GZIP_MAGIC = b"\x1f\x8b"
 _COLUMN = re.compile(r"[^ \t\n\r\f\v]+")
 
@@ -30,43 +33,84 @@ def columns(line: str) -> list[str]:
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield ``(line number from 1, line without its newline)`` of the non-blank lines of a UTF-8 file.
 
-    Gzip is recognised by its first bytes, not by the name; a byte-order mark is dropped. Raises
-    :class:`InputError` for a file that is missing, a folder, not UTF-8 text, cut short, or empty.
+    Raises :class:`InputError` for a file that is missing, a folder or empty, and what :func:`lines_of` raises.
     """
     path = Path(path)
-    number = 0
-    seen = False
     try:
-        with open(path, "rb") as raw:
-            zipped = raw.read(2) == _GZIP_MAGIC
-            raw.seek(0)
-            for number, line in enumerate(gzip.GzipFile(fileobj=raw) if zipped else raw, 1):
-                text = _decoded(line, path, number)
-                if text.strip():
-                    seen = True
-                    yield number, text
+        raw = open(path, "rb", buffering=0)  # noqa: SIM115
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder; name a file in it") from None
     except PermissionError:
         raise InputError(f"{path}: not readable; check its permissions") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise InputError(f"{path}: damaged gzip file after line {number}; download or write it again") from None
-    if not seen:
+    number = 0
+    with raw:
+        for number, line in lines_of(raw, str(path)):
+            yield number, line
+    if not number:
         raise InputError(f"{path} is empty")
 
 
-def _decoded(line: bytes, path: Path, number: int) -> str:
-    if number == 1:
-        line = line.removeprefix(b"\xef\xbb\xbf")
+def lines_of(raw: io.RawIOBase, name: str) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number from 1, line without its newline)`` of the non-blank lines of a stream, and close it.
+
+    Gzip is recognised by its first bytes; a byte-order mark is dropped. Raises :class:`InputError`, beginning with
+    ``name``, for what is not UTF-8 text, cut short, or has a line of more than 64 MiB.
+    """
+    number = 0
     try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}:{number}: not UTF-8 text") from None
-    if "\0" in text:
-        raise InputError(f"{path}:{number}: a binary file, not text")
-    return text.rstrip("\r\n")
+        with io.BufferedReader(raw, 1 << 18) as buffered:
+            zipped = buffered.peek(2)[:2] == _GZIP_MAGIC
+            stream = gzip.GzipFile(fileobj=buffered) if zipped else buffered
+            for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
+                if len(line) > LONGEST_LINE:
+                    raise InputError(
+                        f"{name}:{number}: a line of more than {LONGEST_LINE >> 20} MiB, so not a text file"
+                    )
+                if number == 1:
+                    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                        raise InputError(f"{name}:1: UTF-16 text; save the file as UTF-8")
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                line = line.rstrip(b"\r\n")
+                if line.strip():
+                    yield number, _decoded(line, f"{name}:{number}")
+    except EOFError:
+        raise InputError(f"{name}: damaged gzip file: truncated after line {number}; write it again") from None
+    except (gzip.BadGzipFile, zlib.error) as e:
+        raise InputError(f"{name}: damaged gzip file after line {number} ({e}); write it again") from None
+    except OSError as e:
+        raise InputError(f"{name}: cannot be read: {e.strerror or e}") from None
+
+
+def _decoded(line: bytes, where: str) -> str:
+    if b"\0" in line:
+        raise InputError(f"{where}: a binary file (it has a NUL byte), not UTF-8 text")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise InputError(f"{where}: not UTF-8 text: byte 0x{line[e.start]:02x} at position {e.start + 1}") from None
+
+
+def json_record(line: str, where: str) -> dict[str, Any]:
+    """The JSON object in a line. Raises :class:`InputError`, naming ``where``, for anything else."""
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as e:
+        raise InputError(f"{where}: broken JSON: {e.msg} at column {e.colno}") from None
+    except (RecursionError, ValueError) as e:
+        raise InputError(f"{where}: broken JSON: {e}") from None
+    if not isinstance(record, dict):
+        kinds: dict[type, str] = {list: "an array", str: "a string"}
+        raise InputError(f"{where}: {kinds.get(type(record), 'a single value')}; expected one JSON object per line")
+    return record
+
+
+def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ``(FILE:LINE, the JSON object in that line)`` of a file of JSON lines."""
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        yield where, json_record(line, where)
 
 
 def usable(text: str) -> str:

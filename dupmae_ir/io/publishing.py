@@ -1,4 +1,7 @@
-"""Atomic outputs: write to a temporary name, fsync, rename; and recovery after a kill in between."""
+"""Atomic outputs: write to a temporary name, fsync, rename; and recovery after a kill in between.
+
+Also the helpers for JSON files and digests of files that all rooms share.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -179,10 +182,30 @@ def fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def read_json(path: str | Path) -> Any:
+    """The JSON value in a file; None if there is no such file, or it cannot be read."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def read_json_object(path: str | Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is none."""
+    value = read_json(path)
+    return value if isinstance(value, dict) else {}
+
+
 def sha256_file(path: str | Path) -> str:
     """Hex digest of a file's bytes, read in blocks."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def combined_digest(digests: Iterable[str]) -> str:
+    """One hex digest for several digests in order; that of a single file is its own."""
+    several = list(digests)
+    return several[0] if len(several) == 1 else hashlib.sha256("\n".join(several).encode()).hexdigest()
 
 
 def disk_full(error: BaseException, where: Path) -> OutputError | None:

@@ -19,8 +19,16 @@ from typing import Any, Protocol
 
 from dupmae_ir.config import Config, option
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.io.collections import STDIN, Collection, Input, RecordReader, is_lines_file, is_lines_name
-from dupmae_ir.io.datasets import IRDS, HfDataset, IrDataset, is_dataset_folder
+from dupmae_ir.io.collections import (
+    STDIN,
+    Input,
+    LinesCollection,
+    RecordReader,
+    has_ending,
+    is_collection_name,
+    is_dataset_folder,
+)
+from dupmae_ir.io.datasets import IRDS, HfDataset, IrDataset
 from dupmae_ir.io.documents.collection import LENGTH, OVERLAP, DocumentCollection
 from dupmae_ir.io.documents.files import kind_of
 from dupmae_ir.io.remote import Remote, is_url
@@ -138,7 +146,7 @@ class CorpusOptions(Config):
             if special[0] != STDIN:
                 return HfDataset(special[0], RecordReader(self.fields, self.docid_field, self.unescaped_delimiter()))
         if _are_lines(sources, self.read_as):
-            return Collection(sources, self.fields, self.docid_field, self.unescaped_delimiter())
+            return LinesCollection(sources, self.fields, self.docid_field, self.unescaped_delimiter())
         return DocumentCollection(sources, self.passage_length, self.passage_overlap, self.exclude)
 
     def sources(self) -> tuple[str, ...]:
@@ -187,7 +195,7 @@ def _check_remote(source: str, read_as: str) -> None:
     """Raise :class:`UsageError` for documents behind a URL."""
     remote = Remote(source)
     kind = kind_of(remote.name) or "text"
-    if read_as == "documents" or (read_as == "auto" and not is_lines_name(remote.name) and kind != "text"):
+    if read_as == "documents" or (read_as == "auto" and not has_ending(remote.name) and kind != "text"):
         raise UsageError(
             f"--corpus {remote}: only collections with a document on each line are read from a URL; copy the documents "
             "to this machine"
@@ -200,7 +208,7 @@ _CHOOSE = "choose with --read-as lines or --read-as documents"
 def _is_lines(path: Path) -> bool:
     if path.is_dir():
         return _folder_is_lines(path)
-    if is_lines_name(path.name):
+    if has_ending(path.name):
         return True
     if path.exists() and not path.is_file():
         return True  # a pipe
@@ -215,7 +223,7 @@ def _folder_is_lines(folder: Path) -> bool:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
     except OSError as e:
         raise InputError(f"{folder}: cannot be read: {e.strerror or e}") from None
-    lines = [path for path in files if is_lines_file(path) and not _is_whole_json(path)]
+    lines = [path for path in files if is_collection_name(path.name) and not _is_whole_json(path)]
     others = [path for path in files if path not in lines and not _is_beside(path) and kind_of(path.name) is not None]
     if lines and others:
         raise InputError(

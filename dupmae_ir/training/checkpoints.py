@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 
 from dupmae_ir.errors import TrainingFailed
+from dupmae_ir.io.publishing import read_json
 
 WEIGHTS = "weights.safetensors"
 """A checkpoint's weights; modules that are shared are written once."""
@@ -27,11 +27,8 @@ def last_checkpoint(work: str | Path) -> Path | None:
 
 
 def _is_complete(checkpoint: Path) -> bool:
-    try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return (checkpoint / "optimizer.pt").is_file() and any(checkpoint.glob("rng_state*.pth"))
+    state = read_json(checkpoint / "trainer_state.json")
+    return state is not None and (checkpoint / "optimizer.pt").is_file() and any(checkpoint.glob("rng_state*.pth"))
 
 
 def refuse_non_finite(values: Mapping[str, float], step: int, work: str | Path) -> None:

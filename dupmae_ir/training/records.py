@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from dupmae_ir.config import to_dict
 from dupmae_ir.device import pick_dtype
 from dupmae_ir.errors import CheckpointError, InputError
-from dupmae_ir.io.publishing import sha256_file
+from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.models.checkpoints.digest import folder_digest
 from dupmae_ir.training.arguments import training_device
 from dupmae_ir.training.config import RunOptions
@@ -60,4 +59,4 @@ def _files_digest(value: str | tuple[str, ...]) -> str:
     for path in paths:
         if not Path(path).is_file():
             raise InputError(f"{path}: no such file")
-    return hashlib.sha256(" ".join(map(sha256_file, paths)).encode()).hexdigest()
+    return combined_digest(map(sha256_file, paths))

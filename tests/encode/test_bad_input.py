@@ -83,7 +83,7 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "duplicate id": (corpus_of("c.jsonl", GOOD + GOOD), "c.jsonl:2: duplicate id 'ok'"),
     "no text": (corpus_of("c.jsonl", '{"id": "x", "body": "a"}'), "c.jsonl:1: no text"),
     "text of a wrong type": (corpus_of("c.jsonl", '{"id": "x", "text": 5}'), "c.jsonl:1: 'text' is 5"),
-    "binary": (corpus_of("c.jsonl", GOOD.encode() + b"\0\0"), "c.jsonl:2: binary data"),
+    "binary": (corpus_of("c.jsonl", GOOD.encode() + b"\0\0"), "c.jsonl:2: a binary file"),
     "not UTF-8": (corpus_of("c.tsv", b"1\tcaf\xe9\n"), "c.tsv:1: not UTF-8"),
     "UTF-16": (corpus_of("c.jsonl", GOOD.encode("utf-16")), "c.jsonl:1: UTF-16"),
     "tsv without a tab": (corpus_of("c.tsv", "1\ta\n2 b\n"), "c.tsv:2: 1 column(s), expected 2"),

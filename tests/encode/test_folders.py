@@ -16,7 +16,7 @@ from dupmae_ir.encode.__main__ import main
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.index.__main__ import main as index_main
 from dupmae_ir.index.index import Index
-from dupmae_ir.io.collections import Collection
+from dupmae_ir.io.collections import LinesCollection
 from dupmae_ir.io.datasets import HfDataset, IrDataset
 from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.sources import CorpusOptions
@@ -117,7 +117,7 @@ KINDS = {
 def test_what_a_folder_is_read_as(tmp_path, kind, files):
     write_folder(tmp_path, files)
     found = CorpusOptions(corpus=str(tmp_path)).collection()
-    assert type(found) is {"lines": Collection, "documents": DocumentCollection}[kind]
+    assert type(found) is {"lines": LinesCollection, "documents": DocumentCollection}[kind]
     assert type(CorpusOptions(corpus=str(tmp_path), read_as="documents").collection()) is DocumentCollection
 
 
@@ -125,14 +125,14 @@ def test_what_a_folder_is_read_as(tmp_path, kind, files):
     ("name", "data", "kind"),
     [
         ("a.txt", b"Some text.", DocumentCollection),
-        ("a.txt", b"1\tone\n2\ttwo", Collection),
+        ("a.txt", b"1\tone\n2\ttwo", LinesCollection),
         ("a.txt", b"A title\twith a tab\nmore", DocumentCollection),
-        ("corpus", b'{"_id": "1", "text": "x"}', Collection),
+        ("corpus", b'{"_id": "1", "text": "x"}', LinesCollection),
         ("README", b"Text.", DocumentCollection),
         ("a.md", b"1\tone", DocumentCollection),
         ("a.csv", b"a,b\n1,2", DocumentCollection),
-        ("a.json", b'{"_id": "1", "text": "x"}', Collection),
-        ("a.tsv.gz", b"1\tone", Collection),
+        ("a.json", b'{"_id": "1", "text": "x"}', LinesCollection),
+        ("a.tsv.gz", b"1\tone", LinesCollection),
     ],
 )
 def test_what_a_file_is_read_as(tmp_path, name, data, kind):
@@ -183,10 +183,7 @@ def test_an_ir_datasets_id(monkeypatch, tmp_path, encode):
 def test_ir_datasets_is_not_installed(monkeypatch, tmp_path, encode):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
     status, said = encode("irds:mine", tmp_path / "I")
-    assert (status, said) == (
-        1,
-        "dupmae-ir encode: --corpus irds:mine needs ir_datasets: pip install 'dupmae-ir[irds]'\n",
-    )
+    assert (status, said) == (1, "dupmae-ir encode: irds:mine needs ir_datasets: pip install 'dupmae-ir[irds]'\n")
 
 
 def test_a_hugging_face_dataset_on_disk(tmp_path, encode):

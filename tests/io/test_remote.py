@@ -13,7 +13,7 @@ import pytest
 
 from dupmae_ir.errors import EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io import remote
-from dupmae_ir.io.collections import Collection, count_and_digest
+from dupmae_ir.io.collections import LinesCollection, file_digests
 from dupmae_ir.io.remote import Remote, is_url, watched, without_credentials
 
 fsspec = pytest.importorskip("fsspec", reason="needs the extra: pip install 'dupmae-ir[s3]'")
@@ -135,20 +135,20 @@ def test_collections_behind_urls(store: Remote, tmp_path: Path) -> None:
     (store / "c" / "p10.jsonl").write("".join(lines[4:]).encode())
     (store / "c" / "p9.jsonl").write("".join(lines[:4]).encode())
     (store / "c" / "p9.jsonl.meta.json").write(b"{}")
-    found = Collection("memory://box/c")
+    found = LinesCollection("memory://box/c")
     assert [document.docid for document in found] == [f"d{n}" for n in range(6)]
     assert [one.path for one in found.inputs] == ["memory://box/c/p9.jsonl", "memory://box/c/p10.jsonl"]
     assert found.bytes_read == found.total_bytes == sum(map(len, lines))
     assert found.digests()["corpus"] == found.read_digests()["corpus"]
-    assert [name for name, _ in count_and_digest("memory://box/c")] == [one.path for one in found.inputs]
+    assert file_digests("memory://box/c") == [one.sha256 for one in found.inputs]
     (store / "c" / "p9.jsonl").write(b'{"_id": "d0"}\n')
     with pytest.raises(InputError, match=r"^memory://box/c/p9\.jsonl:1: no text: expected"):
-        Collection("memory://box/c/p9.jsonl").check()
+        LinesCollection("memory://box/c/p9.jsonl").check()
     (store / "d" / "a.txt").write(b"x")
     with pytest.raises(InputError, match=r"^memory://box/d: no collection in this folder"):
-        Collection("memory://box/d")
+        LinesCollection("memory://box/d")
     with pytest.raises(InputError, match=r"^memory://box/e: no such file or folder"):
-        Collection("memory://box/e")
+        LinesCollection("memory://box/e")
 
 
 def test_a_scheme_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

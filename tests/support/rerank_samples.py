@@ -20,9 +20,8 @@ FILLERS = ["the", "sat", "on", "mat", "runs", "fast", "over", "lazy", "quick", "
 
 def write_mined(folder: Path, queries: int = 48, negatives: int = 6) -> Path:
     """Passages of random words; what answers a query has its telling word and "sorts", which no negative has."""
-    from dupmae_ir.finetune.data.mined import inputs_digest
     from dupmae_ir.io.jobs import record_path
-    from dupmae_ir.io.publishing import sha256_file
+    from dupmae_ir.io.publishing import combined_digest, sha256_file
 
     rng = random.Random(0)
 
@@ -47,7 +46,7 @@ def write_mined(folder: Path, queries: int = 48, negatives: int = 6) -> Path:
                 "ranks": [n + 1 for n in found],
             }
             f.write(json.dumps(row) + "\n")
-    meta = {"collection": str(corpus), "collection_digest": inputs_digest([sha256_file(corpus)])}
+    meta = {"collection": str(corpus), "collection_digest": combined_digest([sha256_file(corpus)])}
     meta |= {"made_by": "a test", "settings": {}, "inputs": {}, "result": {}}
     record_path(folder / "mined.jsonl").write_text(json.dumps(meta))
     return folder / "mined.jsonl"

@@ -14,9 +14,10 @@ from dupmae_ir.finetune.convert.config import ConvertConfig
 from dupmae_ir.finetune.convert.tally import Tally
 from dupmae_ir.finetune.data import formats
 from dupmae_ir.finetune.data.formats import Row
-from dupmae_ir.finetune.data.mined import IdTable, Passages, Records, inputs_digest, survey, text_key
+from dupmae_ir.finetune.data.mined import IdTable, Passages, Records, survey, text_key
 from dupmae_ir.finetune.mine.filter import hard_negatives
-from dupmae_ir.io.collections import Collection, Seen, read_collection
+from dupmae_ir.io.collections import LinesCollection, Seen, read_collection
+from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.types import Document, Hit
@@ -176,13 +177,13 @@ class _Mined(Conversion):
         return {
             "collection": self.config.collection,
             "pool": False,
-            "collection_digest": inputs_digest(i.sha256 for i in self.passages.inputs),
+            "collection_digest": combined_digest(i.sha256 for i in self.passages.inputs),
         }
 
     @cached_property
     def keys(self) -> IdTable:
         """Text keys of the whole collection by docid."""
-        return survey(Collection(str(self.config.collection)), lambda *_: None)
+        return survey(LinesCollection(str(self.config.collection)), lambda *_: None)
 
     @cached_property
     def teacher(self) -> Records | None:

@@ -13,11 +13,10 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.finetune.convert.config import ConvertConfig
 from dupmae_ir.finetune.convert.conversions import CONVERSIONS
 from dupmae_ir.finetune.convert.tally import Tally
-from dupmae_ir.finetune.data.mined import inputs_digest
-from dupmae_ir.io.collections import count_and_digest
+from dupmae_ir.io.collections import file_digests
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.lines import json_lines
-from dupmae_ir.io.publishing import move_into_place, sha256_file
+from dupmae_ir.io.publishing import combined_digest, move_into_place, sha256_file
 
 FILES = ("input", "queries", "collection", "titles", "scores")
 
@@ -67,7 +66,7 @@ def _inputs(config: ConvertConfig) -> dict[str, str]:
     digests = {n: sha256_file(path) for n in ("queries", "titles", "scores") if (path := getattr(config, n))}
     digests["input"] = _folder_digest(config.input) if Path(config.input).is_dir() else sha256_file(config.input)
     if config.collection:
-        digests["collection"] = inputs_digest(d for _, d in count_and_digest(config.collection))
+        digests["collection"] = combined_digest(file_digests(config.collection))
     return digests
 
 

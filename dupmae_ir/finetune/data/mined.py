@@ -19,9 +19,10 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch, InputError
-from dupmae_ir.io.collections import Collection, Input
+from dupmae_ir.io.collections import Input, LinesCollection
 from dupmae_ir.io.jobs import read_record
 from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.types import Document
 
 SHOWN = 3
@@ -184,7 +185,7 @@ class Passages:
 
     def __init__(self, source: str | Path, ids: Ids[str] | None = None) -> None:
         self.source = str(source)
-        collection = Collection(source)
+        collection = LinesCollection(source)
         self._records = Records((d.docid, d) for d in collection if ids is None or d.docid in ids)
         self.inputs: list[Input] = collection.inputs
 
@@ -227,15 +228,10 @@ def open_passages(path: str | Path, mined: Iterable[Mined], collection: str | Pa
     meta = read_record(path)
     source = Path(collection) if collection is not None else _collection_of(Path(path), meta)
     passages = Passages(source, {docid for m in mined for docid in m.negatives})
-    if meta.get("collection_digest") != inputs_digest(i.sha256 for i in passages.inputs):
+    if meta.get("collection_digest") != combined_digest(i.sha256 for i in passages.inputs):
         raise IndexMismatch(f"{source} is not the collection that {path} was mined from; restore it, or mine again")
     passages.require(mined, path)
     return passages
-
-
-def inputs_digest(digests: Iterable[str]) -> str:
-    """One hex digest for the files of a collection."""
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def _collection_of(path: Path, meta: dict[str, Any]) -> Path:
@@ -305,7 +301,7 @@ def _hashed(docid: str) -> int:
     return hash(docid) & 0xFFFFFFFFFFFFFFFF
 
 
-def survey(collection: Collection, on_document: Callable[[Document, int], None]) -> IdTable:
+def survey(collection: LinesCollection, on_document: Callable[[Document, int], None]) -> IdTable:
     """Text keys of a collection by docid, in one pass; calls ``on_document(document, key)`` for each passage."""
     keys = IdTable()
     for document in collection:

@@ -19,14 +19,14 @@ from typing import Any
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import pick_device, pick_encoding
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.finetune.data.mined import IdTable, counted, inputs_digest, survey, text_key
+from dupmae_ir.finetune.data.mined import IdTable, counted, survey, text_key
 from dupmae_ir.finetune.mine.config import MineConfig
 from dupmae_ir.finetune.mine.filter import hard_negatives
 from dupmae_ir.finetune.mine.queries import MiningQuery, judged_queries, paired_queries, passages_of_pairs
 from dupmae_ir.finetune.mine.search import model_digest, open_search
-from dupmae_ir.io.collections import Collection, count_and_digest
+from dupmae_ir.io.collections import LinesCollection, file_digests
 from dupmae_ir.io.jobs import Job
-from dupmae_ir.io.publishing import atomic_write, sha256_file
+from dupmae_ir.io.publishing import atomic_write, combined_digest, sha256_file
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
 from dupmae_ir.types import Document, Hit, Query
 
@@ -97,9 +97,9 @@ class _Mining:
                     query.positives[document.docid] = document
                 bar.update()
 
-            collection = Collection(source)
+            collection = LinesCollection(source)
             keys = survey(collection, on_document)
-        self.collection_digest = inputs_digest(i.sha256 for i in collection.inputs)
+        self.collection_digest = combined_digest(i.sha256 for i in collection.inputs)
         return keys
 
     def _with_positives(self, queries: list[MiningQuery], keys: IdTable) -> list[MiningQuery]:
@@ -205,7 +205,7 @@ def _inputs(config: MineConfig) -> dict[str, str]:
         "qrels": _files_digest([config.qrels] if config.qrels else []),
     }
     if config.collection:
-        digests["collection"] = inputs_digest(d for _, d in count_and_digest(config.collection))
+        digests["collection"] = combined_digest(file_digests(config.collection))
     if config.model:
         digests["model"] = model_digest(config.model)
     return {name: digest for name, digest in digests.items() if digest}

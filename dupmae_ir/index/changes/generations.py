@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.format.integrity import AGAIN, content_problem, sha256
+from dupmae_ir.index.format.integrity import AGAIN, content_problem
 from dupmae_ir.index.format.manifest import META, Meta
-from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.io.publishing import atomic_write, sha256_file
 
 SEGMENTS = "segments"
 KEY = "generation"
@@ -110,7 +110,7 @@ def write_deleted(index: Path, number: int, rows: np.ndarray) -> DeletedRecord |
     name = f"{SEGMENTS}/deleted-{number:06d}.npy"
     with atomic_write(index / name, "wb") as f:
         np.save(f, np.asarray(rows, np.int64), allow_pickle=False)
-    return DeletedRecord(name, len(rows), (index / name).stat().st_size, sha256(index / name))
+    return DeletedRecord(name, len(rows), (index / name).stat().st_size, sha256_file(index / name))
 
 
 def read_deleted(index: Path, record: DeletedRecord | None, rows: int) -> np.ndarray:

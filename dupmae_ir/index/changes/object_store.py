@@ -30,7 +30,7 @@ from dupmae_ir.index.format import integrity, manifest
 from dupmae_ir.index.format.manifest import META, Meta
 from dupmae_ir.io.downloads import cache_folder, offline_by
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import atomic_write, disk_full, exchange, move_into_place
+from dupmae_ir.io.publishing import atomic_write, disk_full, exchange, move_into_place, sha256_file
 from dupmae_ir.io.remote import Moved, Remote, is_url, json_object
 
 UPLOAD = "upload.json"
@@ -252,7 +252,7 @@ def _stored(folder: Path, record: Mapping[str, object]) -> Stored:
 
 
 def _described(path: Path) -> Stored:
-    return Stored(path.stat().st_size, integrity.sha256(path))
+    return Stored(path.stat().st_size, sha256_file(path))
 
 
 class _Counted:
@@ -355,7 +355,7 @@ def _fetch(source: Remote, target: Path, stored: Stored | None, moved: Moved) ->
     if stored is None or there > stored.bytes:
         target.unlink(missing_ok=True)
     elif there and there == stored.bytes:
-        if integrity.sha256(target) == stored.sha256:
+        if sha256_file(target) == stored.sha256:
             moved(there)
             return
         target.unlink()

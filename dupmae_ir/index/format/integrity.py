@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.io.publishing import atomic_write, sha256_file
 
 MARK = "part.json"
 TEXTS = "texts"
@@ -83,7 +83,7 @@ def describe_parts(folder: Path, parts: Iterable[str]) -> dict[str, dict[str, An
 
 def describe(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Size and sha256 of some files of an index."""
-    return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)} for name in names}
+    return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)} for name in names}
 
 
 def names_of(folder: Path, part: str) -> list[str]:
@@ -91,12 +91,6 @@ def names_of(folder: Path, part: str) -> list[str]:
     if part == "postings":
         return _listed(folder, part)
     return [name for name in (f"{part}.faiss", f"{part}.json") if (folder / name).is_file()]
-
-
-def sha256(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def part_problem(folder: Path, files: Files, part: str, index_id: str) -> str | None:
@@ -114,7 +108,7 @@ def part_problem(folder: Path, files: Files, part: str, index_id: str) -> str | 
 def content_problem(path: Path, recorded: Mapping[str, Any]) -> str | None:
     """Why a file is not the recorded one, by its sha256; None where it is."""
     try:
-        if sha256(path) == recorded["sha256"]:
+        if sha256_file(path) == recorded["sha256"]:
             return None
     except OSError as e:
         return f"{path} cannot be read: {e.strerror}"

@@ -22,7 +22,7 @@ from dupmae_ir.index.format.forward import FILES
 from dupmae_ir.index.format.integrity import AGAIN, PARTS, describe, has_marks, names_of, part_of
 from dupmae_ir.index.format.quantisation import is_scale
 from dupmae_ir.io.locks import exclusive, lock_path, remove_stale
-from dupmae_ir.io.publishing import write_json
+from dupmae_ir.io.publishing import read_json_object, write_json
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -171,11 +171,7 @@ def check_target(target: Path) -> None:
 
 
 def _is_index(folder: Path) -> bool:
-    try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(meta, dict) and {"format", "documents", "parts", "digest"} <= set(meta)
+    return {"format", "documents", "parts", "digest"} <= read_json_object(folder / META).keys()
 
 
 def check_docids(path: Path, meta: Meta) -> None:
