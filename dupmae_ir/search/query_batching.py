@@ -1,96 +1,200 @@
-"""Calls of several threads, computed together.
+"""Queries that are asked at the same time, computed together.
 
 A search reads all vectors from memory, for one query as for many, and threads beyond the number of processors only take
-each other's caches away. So a few threads compute at a time; the others wait, and the next one that gets a place
-computes for all that wait for the same kind of result. A call that is alone starts at once.
+each other's caches away. So what is asked while a batch is computed gathers, and the next batch takes all of it, up to
+a limit. There are two ways to ask:
+
+* :meth:`QueryBatches.ask` computes in the thread that asks, or waits for another thread that asks and computes this
+  query with its own. A query that is alone starts at once. This is how a Searcher works.
+* :meth:`QueryBatches.submit` gives the work to one thread (:meth:`QueryBatches.start`). Clients that were answered
+  together ask again together, so this thread waits a little for as many as were answered and came meanwhile: not longer
+  than ``wait``, nor than a part of the last batch's time. Without that, eight clients become two groups of four, each
+  too small to gain much. A client that is alone never waits. This is how the service works.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
-Kind = TypeVar("Kind")
-Ask = TypeVar("Ask")
+from dupmae_ir.errors import DupmaeError
+
+Work = TypeVar("Work")
 Result = TypeVar("Result")
-Compute = Callable[[Kind, list[Ask]], Sequence[Result]]
 
-MOST = 64
-"""Calls computed together, so that the first of them does not wait for any number of others."""
+MAX_BATCH = 64
+"""Queries computed together, so that the first of them does not wait for any number of others."""
+PATIENCE = 0.25
+"""Waiting for more work takes at most this part of the time of the batch before."""
 
 
-class QueryBatches(Generic[Kind, Ask, Result]):
-    """Computes together what several threads ask; ``places`` threads compute at a time."""
+class Busy(DupmaeError):
+    """The queue is full. ``retry_after``: seconds after which a place is likely to be free."""
 
-    def __init__(self, places: int) -> None:
-        self._places = places
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"the queue is full; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+@dataclass(eq=False)
+class Pending(Generic[Work, Result]):
+    """Work in the queue and the future of its result. Only work of one ``kind`` is computed together; ``weight``:
+    number of queries."""
+
+    work: Work
+    kind: object = None
+    weight: int = 1
+    future: Future[Result] = field(default_factory=Future)
+
+
+Compute = Callable[[list[Pending[Work, Result]]], None]
+"""Sets the future of each piece of work in a batch. When it raises, what has no result yet is computed again, one piece
+alone, so that the error belongs to the work that causes it."""
+
+
+class QueryBatches(Generic[Work, Result]):
+    """A queue of work, computed in batches.
+
+    Args:
+        threads: how many threads that :meth:`ask` compute at a time.
+        max_batch: weight of a batch; a heavier piece of work is a batch alone.
+        capacity: total weight that may wait; None for any.
+        wait: most seconds for which the thread of :meth:`start` waits for more work.
+        observe: called with the weight and the seconds of each batch.
+    """
+
+    def __init__(
+        self,
+        threads: int = 1,
+        max_batch: int = MAX_BATCH,
+        capacity: int | None = None,
+        wait: float = 0.0,
+        observe: Callable[[int, float], None] = lambda _weight, _seconds: None,
+    ) -> None:
+        self.max_batch, self.capacity, self.wait, self.observe = max_batch, capacity, wait, observe
+        self._free = threads
+        self._queue: list[Pending[Work, Result]] = []
         self._changed = threading.Condition()
-        self._waiting: list[_Call[Kind, Ask, Result]] = []
-
-    def __call__(self, compute: Compute[Kind, Ask, Result], kind: Kind, ask: Ask) -> Result:
-        """The result of one ask; only asks of one ``kind`` are computed together.
-
-        ``compute(kind, asks)`` returns a result for each ask, which must not depend on the others. It is the same in
-        all calls, but is not kept, since it may hold the owner of this object. Raises what it raises for this ask.
-        """
-        call = _Call[Kind, Ask, Result](kind, ask)
-        if calls := self._turn(call):
-            try:
-                _answer(compute, calls)
-            finally:
-                self._leave(calls)
-        if call.error is not None:
-            raise call.error
-        return call.result[0]
-
-    def _turn(self, call: _Call[Kind, Ask, Result]) -> list[_Call[Kind, Ask, Result]]:
-        """Wait until another thread has answered ``call``, or there is a place: then take it, for these calls."""
-        with self._changed:
-            self._waiting.append(call)
-            try:
-                self._changed.wait_for(lambda: call.done or (self._places > 0 and call in self._waiting))
-            except BaseException:  # Ctrl-C
-                self._waiting = [other for other in self._waiting if other is not call]
-                raise
-            if call.done:
-                return []
-            others = (other for other in self._waiting if other.kind == call.kind and other is not call)
-            calls = [call, *others][:MOST]
-            self._waiting = [other for other in self._waiting if other not in calls]
-            self._places -= 1
-            return calls
-
-    def _leave(self, calls: Sequence[_Call[Kind, Ask, Result]]) -> None:
-        """Give the place back. After Ctrl-C in this thread, calls of others wait again."""
-        with self._changed:
-            self._places += 1
-            self._waiting += [call for call in calls[1:] if not call.done]
-            self._changed.notify_all()
-
-
-def _answer(compute: Compute[Kind, Ask, Result], calls: Sequence[_Call[Kind, Ask, Result]]) -> None:
-    """Set result or error of each call."""
-    try:
-        results = compute(calls[0].kind, [call.ask for call in calls])
-        for call, result in zip(calls, results, strict=True):
-            call.result = [result]
-    except Exception as e:
-        if len(calls) == 1:
-            calls[0].error = e
-            return
-        for call in calls:  # one of them is the cause
-            _answer(compute, [call])
-
-
-class _Call(Generic[Kind, Ask, Result]):
-    """One call, its result (a list of one) or its error."""
-
-    def __init__(self, kind: Kind, ask: Ask) -> None:
-        self.kind, self.ask = kind, ask
-        self.result: list[Result] = []
-        self.error: Exception | None = None
+        self._expected = 0  # pieces of work in the last batch, and those that waited when its first result came
+        self._seconds = 0.0  # of the last batch
+        self._pace = 0.02  # seconds per query, a moving average
+        self._stopping = False
+        self._thread: threading.Thread | None = None
 
     @property
-    def done(self) -> bool:
-        return bool(self.result) or self.error is not None
+    def waiting(self) -> int:
+        """The weight in the queue."""
+        return sum(pending.weight for pending in self._queue)
+
+    def ask(self, compute: Compute[Work, Result], work: Work, kind: object = None) -> Result:
+        """The result of ``work``, computed by this thread or by another one that asks. Raises what ``compute`` raises.
+
+        ``compute`` is the same in all calls. It is not kept, since it may hold the owner of this object.
+        """
+        pending = self._enqueue(Pending(work, kind))
+        with self._changed:
+            try:
+                self._changed.wait_for(lambda: pending.future.done() or (self._free > 0 and pending in self._queue))
+            except BaseException:  # Ctrl-C
+                self._queue = [other for other in self._queue if other is not pending]
+                raise
+            if pending.future.done():
+                return pending.future.result()
+            batch = self._take(pending)
+            self._free -= 1
+        try:
+            self._compute(compute, batch)
+        finally:
+            with self._changed:
+                self._free += 1
+                # After Ctrl-C in this thread, the work of others waits again.
+                self._queue += [other for other in batch[1:] if not other.future.done()]
+                self._changed.notify_all()
+        return pending.future.result()
+
+    def submit(self, work: Work, weight: int = 1, kind: object = None) -> Future[Result]:
+        """The result of ``work``, computed by the thread of :meth:`start`. Raises :class:`Busy`."""
+        return self._enqueue(Pending(work, kind, weight)).future
+
+    def start(self, compute: Compute[Work, Result]) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, args=(compute,), name="answers", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Compute what is waiting, then end the thread; work that comes later is :class:`Busy`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _enqueue(self, pending: Pending[Work, Result]) -> Pending[Work, Result]:
+        with self._changed:
+            if self._stopping or (self.capacity is not None and self.waiting + pending.weight > self.capacity):
+                raise Busy(min(60, max(1, math.ceil(self.waiting * self._pace))))
+            self._queue.append(pending)
+            self._changed.notify_all()
+        return pending
+
+    def _take(self, first: Pending[Work, Result]) -> list[Pending[Work, Result]]:
+        """``first``, and what came in order after it of the same kind, out of the queue."""
+        batch, weight = [first], first.weight
+        for other in self._queue:
+            if other is not first and other.kind == first.kind:
+                weight += other.weight
+                if weight > self.max_batch:
+                    break
+                batch.append(other)
+        self._queue = [other for other in self._queue if other not in batch]
+        return batch
+
+    def _run(self, compute: Compute[Work, Result]) -> None:
+        while self._run_batch(compute):
+            pass  # nothing of a batch is kept while the next one is awaited
+
+    def _run_batch(self, compute: Compute[Work, Result]) -> bool:
+        """Compute the next batch; False after :meth:`stop`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._stopping)
+            until = time.monotonic() + min(self.wait, PATIENCE * self._seconds)
+            expected = min(self._expected, self.max_batch)
+            while len(self._queue) < expected and self.waiting < self.max_batch and not self._stopping:
+                remaining = until - time.monotonic()
+                if remaining <= 0 or not self._changed.wait(remaining):
+                    break
+            if not self._queue:
+                return False
+            batch = self._take(self._queue[0])
+            self._expected = 0
+        started = time.monotonic()
+        self._compute(compute, batch)
+        weight = sum(pending.weight for pending in batch)
+        self._seconds = seconds = time.monotonic() - started
+        self._pace += 0.1 * (seconds / max(1, weight) - self._pace)
+        self.observe(weight, seconds)
+        return True
+
+    def _compute(self, compute: Compute[Work, Result], batch: Sequence[Pending[Work, Result]]) -> None:
+        live = [p for p in batch if p.future.running() or p.future.set_running_or_notify_cancel()]
+        if live:
+            live[0].future.add_done_callback(partial(self._expect, len(live)))
+        batches = [live] if live else []
+        for some in batches:
+            try:
+                compute(some)
+            except Exception as e:
+                left = [pending for pending in some if not pending.future.done()]
+                if len(some) > 1:
+                    batches += [[pending] for pending in left]
+                elif left:
+                    left[0].future.set_exception(e)
+
+    def _expect(self, answered: int, _: Future[Result]) -> None:
+        self._expected = answered + len(self._queue)

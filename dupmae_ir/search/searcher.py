@@ -45,7 +45,7 @@ from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.search.query.selection import Condition, Selection, select
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
-from dupmae_ir.search.query_batching import QueryBatches
+from dupmae_ir.search.query_batching import Pending, QueryBatches
 from dupmae_ir.search.view.explain import Explanation, explain
 from dupmae_ir.search.view.hit_view import DescribedHit, described
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
@@ -58,7 +58,7 @@ class Searcher:
         self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
-        self._batches: QueryBatches[Request, str, Answer] = QueryBatches(processors())
+        self._batches: QueryBatches[tuple[Request, str], Answer] = QueryBatches(processors())
 
     @classmethod
     def open(
@@ -185,7 +185,7 @@ class Searcher:
         """
         request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, within, filter)
         if isinstance(queries, str):
-            return list(self._batches(self._answer_alone, request, queries).hits)
+            return list(self._batches.ask(self._answer_alone, (request, queries), request).hits)
         if len({query.qid for query in queries}) < len(queries):
             raise UsageError("two topics have the same id; topic ids must be unique")
         return {answer.query.qid: list(answer.hits) for answer in self._answer(queries, request)}
@@ -255,9 +255,11 @@ class Searcher:
         self._check(request)
         return request
 
-    def _answer_alone(self, request: Request, texts: list[str]) -> list[Answer]:
-        """Answers to texts that are encoded one by one, as in calls of their own."""
-        return list(self._answer([Query("", text) for text in texts], request, 1))
+    def _answer_alone(self, batch: list[Pending[tuple[Request, str], Answer]]) -> None:
+        """Answers to texts of one request that are encoded one by one, as in calls of their own."""
+        queries = [Query("", pending.work[1]) for pending in batch]
+        for pending, answer in zip(batch, self._answer(queries, batch[0].work[0], 1), strict=True):
+            pending.future.set_result(answer)
 
     def _answer(self, queries: Sequence[Query], request: Request, group: int = GROUP) -> Iterator[Answer]:
         """Answers batch by batch; ``group`` texts are encoded together."""
