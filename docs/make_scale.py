@@ -3,9 +3,9 @@
     python docs/make_scale.py                       # from docs/scale.json
     python docs/make_scale.py --measure CORPUS      # measure again first (processor time of one thread)
 
-The arithmetic is that of ``dupmae-ir encode --estimate`` (``dupmae_ir.encode.planning``). Measured numbers are kept in
-docs/scale.json, so that the tables do not change with the machine that builds the documentation. With --check, exit 1
-when the page is out of date.
+A sample is measured by ``dupmae-ir encode --estimate``; kinds of machines and their prices are in docs/machines.toml.
+Measured numbers are kept in docs/scale.json, so that the tables do not change with the machine that builds the
+documentation. With --check, exit 1 when the page is out of date.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import random
 import statistics
 import sys
 import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pages import ROOT, write_or_check
 
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.estimate import estimate
-from dupmae_ir.encode.planning import Measured, engine_bytes, plan, read_machines
 
-PAGE, NUMBERS = ROOT / "docs" / "scale.md", ROOT / "docs" / "scale.json"
+PAGE, NUMBERS, MACHINES = (ROOT / "docs" / name for name in ("scale.md", "scale.json", "machines.toml"))
 COLLECTIONS = {"MS MARCO v1": 8_841_823, "MS MARCO v2": 138_364_198, "a billion": 1_000_000_000}
 GIGABYTE = 1e9
 SHARD = 1024  #: documents, as --window
@@ -31,6 +33,78 @@ RUNS = 20
 VARIATION = 0.1  #: standard deviation of a shard's time, relative to its mean
 SLOW, SLOWNESS = 0.05, 3.0  #: share of the workers that are slow for the whole run, and how much
 FAILURES, RESTART = 1 / 100, 120.0  #: kills of a worker an hour, and the seconds until its successor works
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the sample showed, per document unless stated otherwise."""
+
+    rate: float  #: documents encoded a second by one core, or by the one device
+    read_rate: float  #: documents that the driver reads, checks and digests a second
+    build_seconds: float  #: to add a document to the index
+    bytes: Mapping[str, float]  #: by part of the index
+    postings: float
+    dim: int | None
+    words: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of machine; the fields are explained in docs/machines.toml."""
+
+    name: str
+    devices: int
+    times: float
+    price: float
+    host: float = 3000.0
+
+    def __post_init__(self) -> None:
+        if self.devices < 1 or self.times <= 0 or self.host <= 0 or self.price < 0:
+            raise ValueError(f"machine {self.name!r}: devices, times and host must be positive, price at least 0")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Encoding a collection on one machine."""
+
+    machine: str
+    documents_per_second: float
+    encode_hours: float
+    index_hours: float
+    dollars: float
+    bound_by: str  #: what else than the devices limits the rate: ``host``, ``reading`` or nothing
+
+
+def read_machines() -> list[Machine]:
+    """The kinds of machines in docs/machines.toml."""
+    return [Machine(**row) for row in tomllib.loads(MACHINES.read_text(encoding="utf-8"))["machine"]]
+
+
+def plan(measured: Measured, documents: float, machine: Machine) -> Plan:
+    """Hours and dollars. The devices share the encoding; one process reads, and one builds the index afterwards."""
+    device = measured.rate * machine.times
+    limits = {"": device, "host": machine.host, "reading": measured.read_rate / machine.devices}
+    bound_by = min(limits, key=lambda name: limits[name])
+    rate = limits[bound_by] * machine.devices
+    encode, build = documents / rate / 3600, documents * measured.build_seconds / 3600
+    dollars = (encode + build) * machine.price
+    return Plan(machine.name, rate, encode, build, dollars, bound_by)
+
+
+def engine_bytes(measured: Measured) -> dict[str, float]:
+    """Bytes of a document by engine, ids and payloads left out. See docs/scale.md for where the terms come from."""
+    dense, impacts = 4.0 * (measured.dim or 0), measured.postings
+    own = dict(measured.bytes)
+    return {
+        "this package": sum(size for part, size in own.items() if part != "texts"),
+        "this package, dense index sq8": sum(s for p, s in own.items() if p not in ("texts", "cls")) + dense / 4,
+        "PostgreSQL + pgvector, no vector index": dense + 8 + 16 + 8 * impacts + 60,
+        "PostgreSQL + pgvector, HNSW on the vector": 2 * (dense + 8) + 16 + 8 * impacts + 60 + 32 * 6,
+        "Qdrant": dense + 128 + 16 * impacts,
+        "Milvus": dense + 16 * impacts,
+        "OpenSearch, Elasticsearch": dense + 128 + own.get("ot", 0.0),
+        "Vespa": dense + 16 * impacts,
+    }
 
 
 def row(*cells: object) -> str:
@@ -133,7 +207,17 @@ def measure(corpus: str) -> None:
     """Measure again, by processor time."""
     config = EncodeConfig(corpus=corpus, index="not-made", threads=1, sample=1024, estimate=True, quiet=True)
     found = estimate(config, time.process_time)
-    NUMBERS.write_text(json.dumps({"corpus": corpus.rstrip("/").split("/")[-1], **found["measured"]}, indent=2) + "\n")
+    numbers = {
+        "corpus": corpus.rstrip("/").split("/")[-1],
+        "rate": 2 * found.documents / sum(found.encode_seconds),
+        "read_rate": found.documents / found.read_seconds,
+        "build_seconds": found.index_seconds / found.documents,
+        "bytes": {part: size / found.documents for part, size in found.bytes.items()},
+        "postings": found.postings,
+        "dim": found.dim,
+        "words": found.words,
+    }
+    NUMBERS.write_text(json.dumps(numbers, indent=2) + "\n")
 
 
 if __name__ == "__main__":

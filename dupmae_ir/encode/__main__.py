@@ -31,8 +31,8 @@ def summarize(config: EncodeConfig, result: dict[str, Any]) -> str:
 
 
 def show(config: EncodeConfig, result: dict[str, Any]) -> str:
-    """The plan of --estimate; an index has nothing to show."""
-    return load("dupmae_ir.encode.estimate:as_text")(result) if config.estimate else ""
+    """The estimate; an index has nothing to show."""
+    return load("dupmae_ir.encode.estimate:Estimate")(**result).as_text() if config.estimate else ""
 
 
 main = Command("encode", EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, show=show, resumes=True)

@@ -114,17 +114,10 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     )
     estimate: bool = option(
         False,
-        "encode a sample only, and print what the whole needs: bytes, memory, and time and money by kind of machine",
+        "encode a sample only, and print how many bytes and seconds the collection takes on this machine",
         group="planning",
     )
     sample: int = option(512, "documents that --estimate encodes", group="planning", at_least=2, only_with="estimate")
-    machines: str | None = option(
-        None,
-        "TOML file with the kinds of machines, their speed and price; without it, the list in the package",
-        group="planning",
-        metavar="FILE",
-        only_with="estimate",
-    )
     share_work: bool = option(
         False,
         "with a URL as --index: keep finished shards there until the index is complete, so that another machine can "

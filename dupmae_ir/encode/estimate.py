@@ -1,21 +1,16 @@
-"""``dupmae-ir encode --estimate``: measures a sample of the collection, and plans the whole."""
+"""``encode --estimate``: encode a sample of the collection, and extrapolate bytes and seconds on this machine."""
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from dupmae_ir.console import megabytes, table
-from dupmae_ir.device import processors
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.planning import Machine, Measured, as_record, index_bytes, plan, read_machines
 from dupmae_ir.encode.shards import EncoderChoice, Shard, encode_shard
 from dupmae_ir.encode.window_files import Part, build_index, load_part, write_part
 from dupmae_ir.encode.windows import document_digest, documents_digest
@@ -24,163 +19,129 @@ from dupmae_ir.index.format.quantisation import Scale
 from dupmae_ir.io.sources import Source
 from dupmae_ir.types import Document, Encoder
 
-try:
-    import resource
-except ImportError:  # of Unix only
-    resource = None  # type: ignore[assignment]
-
 READ = 20_000
 """Documents read from the beginning of the collection; those that are encoded are spread evenly over them."""
-HERE = "this machine"
-Clock = Callable[[], float]
+PIECES = 4
+"""Pieces of the sample, whose rates differ: the slowest and the fastest give the range of seconds."""
 
 
 @dataclass(frozen=True)
-class Sample:
-    """``documents``: those to encode. ``total``: documents of the collection; ``exact`` where all were read."""
+class Estimate:
+    """What encoding a collection takes on this machine."""
 
-    documents: list[Document]
-    total: float
-    exact: bool
+    corpus: str
+    documents: int
+    exact: bool  #: all documents were read, so their number is no estimate
     read: int
-    read_rate: float
+    encoded: int
+    words: float  #: of a document, on average, as are ``postings``
+    postings: float
+    dim: int | None
+    model: str
+    device: str
+    bytes: dict[str, int]  #: by part of the index
+    work_bytes: int  #: of the work folder, which is removed at the end
+    encode_seconds: tuple[float, float]  #: at the rate of the fastest and of the slowest piece of the sample
+    index_seconds: float
+    read_seconds: float
+    status: str = "estimated"
+
+    def as_text(self) -> str:
+        """For a person."""
+        about = "" if self.exact else "about "
+        low, high = (_duration(seconds) for seconds in self.encode_seconds)
+        rows = [[part, megabytes(size)] for part, size in sorted(self.bytes.items(), key=lambda row: -row[1]) if size]
+        return (
+            f"{self.corpus}: {about}{self.documents:,} documents of {self.words:.0f} words ({self.read:,} read, "
+            f"{self.encoded:,} of them encoded by {self.model} on {self.device})\n"
+            f"time with one process on this machine: {low} to {high} to encode, {_duration(self.index_seconds)} to "
+            f"index\ndisk while encoding: {megabytes(self.work_bytes)} more, in the work folder\n\n"
+            + table([*rows, ["index", megabytes(sum(self.bytes.values()))]], ["part", "bytes"])
+        )
 
 
-def estimate(config: EncodeConfig, clock: Clock = time.monotonic) -> dict[str, Any]:
-    """The plan, as a JSON-able value. Nothing is written but temporary files.
+def estimate(config: EncodeConfig, clock: Callable[[], float] = time.monotonic) -> Estimate:
+    """Encode and index a sample in a temporary folder. Nothing else is written.
 
-    ``clock``: ``time.process_time`` measures the same with one thread on a machine that others use at the same time.
+    ``clock``: ``time.process_time`` measures one thread on a machine that others use at the same time.
     """
-    machines = read_machines(config.machines)
-    sample = _sample(config.collection(), config.sample, clock)
-    choice = EncoderChoice.of(config)
-    encoder = choice.load(config.device)
-    measured = _measure(sample, encoder, choice, config.postings, clock)
-    on_cpu = encoder.settings.device == "cpu"
-    threads = (config.threads or processors()) if on_cpu else 1
-    one = dataclasses.replace(measured, rate=measured.rate / threads)
-    # The list counts in cores; a GPU says nothing about them.
-    kinds = [Machine(HERE, threads, 1.0, 0.0), *(machines if on_cpu else [])]
-    sizes = index_bytes(one, sample.total)
-    return {
-        "status": "estimated",
-        "corpus": config.corpus if isinstance(config.corpus, str) else " ".join(config.corpus),
-        "documents": round(sample.total),
-        "exact": sample.exact,
-        "read": sample.read,
-        "encoded": len(sample.documents),
-        "model": encoder.name,
-        "device": encoder.settings.device,
-        "threads": threads,
-        "measured": as_record(one),
-        "bytes": {part: round(size) for part, size in sizes.items()},
-        "work_bytes": round(_work_bytes(one) * sample.total),
-        "encode_memory": _peak(),
-        "machines": [dataclasses.asdict(plan(one, sample.total, machine)) for machine in kinds],
-    }
-
-
-def as_text(result: Mapping[str, Any]) -> str:
-    """The plan for a person."""
-    about = "" if result["exact"] else "about "
-    measured, sizes, peak = result["measured"], result["bytes"], result["encode_memory"]
-    named = sorted(((part, size) for part, size in sizes.items() if size >= 1), key=lambda row: -row[1])
-    rows = [
-        [
-            row["machine"],
-            f"{row['documents_per_second']:,.0f}" + (f" ({row['bound_by']})" if row["bound_by"] else ""),
-            _hours(row["encode_hours"]),
-            _hours(row["index_hours"]),
-            "-" if row["machine"] == HERE else f"{row['dollars']:,.2f}",
-        ]
-        for row in result["machines"]
-    ]
-    return "\n".join(
-        [
-            f"{result['corpus']}: {about}{result['documents']:,} documents of {measured['words']:.0f} words "
-            f"({result['read']:,} read, {result['encoded']:,} of them encoded by {result['model']} on "
-            f"{result['device']}, {result['threads']} thread(s))",
-            f"index: {megabytes(sum(sizes.values()))} ({', '.join(f'{p} {megabytes(round(s))}' for p, s in named)})",
-            f"disk while encoding: {megabytes(result['work_bytes'])} more, in the work folder",
-            f"memory: {megabytes(peak) if peak else 'unknown'} to encode, whatever the number of documents; "
-            f"searching maps {megabytes(sum(s for p, s in sizes.items() if p in ('cls', 'forward')))}",
-            "",
-            table(rows, ["", "documents/s", "encode", "index", "US$"]),
-            "(host), (reading): the devices wait for the CPU that prepares their texts, or for the process that reads",
-        ]
-    )
-
-
-def _hours(hours: float) -> str:
-    if hours < 1 / 60:
-        return f"{hours * 3600:.1f} s"
-    return f"{hours * 60:.1f} min" if hours < 1 else f"{hours:,.1f} h"
-
-
-def _sample(collection: Source, count: int, clock: Clock) -> Sample:
-    """``count`` documents, evenly spread over the first ones, and how many the collection has."""
-    started = clock()
+    collection, started = config.collection(), clock()
     head: list[Document] = []
     for document in islice(collection, READ):
-        document_digest(document)  # the process that reads does as much in a run
+        document_digest(document)  # as the process that reads does
         head.append(document)
-    ended = len(head) < READ
-    seconds = max(clock() - started, 1e-9)
-    share = collection.bytes_read / collection.total_bytes if collection.total_bytes else 1.0
-    total = len(head) if ended else len(head) / max(share, 1e-9)
-    if not ended and not collection.total_bytes:
-        raise InputError(f"{collection.source}: its size is not known, so its documents cannot be counted; name a file")
-    if len(head) < 2:
-        raise InputError(f"{collection.source}: has {len(head)} document; --estimate needs two")
-    step = max(1, len(head) // count)
-    return Sample(list(islice(head[::step], count)), total, ended, len(head), len(head) / seconds)
-
-
-def _measure(sample: Sample, encoder: Encoder, choice: EncoderChoice, postings: bool, clock: Clock) -> Measured:
-    """Encode the sample in two halves, and index one half and both: the difference is what documents add."""
-    documents = sample.documents
-    encode_shard(encoder, _shard(documents[:16], None), choice)  # the first call of an encoder is slow
-    halves = [documents[: len(documents) // 2], documents[len(documents) // 2 :]]
-    scale: Scale | None = None
-    parts: list[Part] = []
-    optional = choice.store_texts, postings
-    seconds = 0.0
+    read_seconds = clock() - started
+    total = _count(collection, len(head))
+    documents = list(islice(head[:: max(1, len(head) // config.sample)], config.sample))
+    choice = EncoderChoice.of(config)
+    encoder = choice.load(config.device)
     with tempfile.TemporaryDirectory() as folder:
-        for number, some in enumerate(halves):
-            started = clock()
-            encoded = encode_shard(encoder, _shard(some, scale), choice)
-            scale, seconds = encoded.scale, seconds + clock() - started
-            write_part(Path(folder) / f"part{number}", encoded.part or b"")
-            parts.append(load_part(Path(folder) / f"part{number}"))
-        _indexed(parts[:1], Path(folder) / "warm", encoder, scale, optional)  # starts the JVM
+        parts, scale, seconds = _encode(documents, encoder, choice, Path(folder), clock)
+        half = len(parts) // 2
+        _index(parts[:half], Path(folder) / "warm", encoder, scale, config)  # starts the JVM
         times = [clock()]
-        first = _indexed(parts[:1], Path(folder) / "first", encoder, scale, optional)
+        first = _index(parts[:half], Path(folder) / "first", encoder, scale, config)
         times.append(clock())
-        both = _indexed(parts, Path(folder) / "both", encoder, scale, optional)
+        both = _index(parts, Path(folder) / "both", encoder, scale, config)
         times.append(clock())
-    short, long = times[1] - times[0], times[2] - times[1]
-    added = long - short if long > short else long / 2
-    count = sum(map(len, halves))
-    kept = sum(part.impacts.nnz for part in parts if part.impacts is not None)
-    return Measured(
-        rate=count / max(seconds, 1e-9),
-        read_rate=sample.read_rate,
-        build_seconds=added / len(halves[1]),
-        bytes={part: max(0.0, both[part] - first.get(part, 0)) / len(halves[1]) for part in both},
-        postings=kept / count,
-        dim=encoder.dim,
+    # What the second half of the documents adds: some files and some work do not grow with their number.
+    added = sum(len(part.docids) for part in parts[half:])
+    one, two = times[1] - times[0], times[2] - times[1]
+    sizes = {part: max(0, size - first.get(part, 0)) / added for part, size in both.items()}
+    postings = sum(part.impacts.nnz for part in parts if part.impacts is not None) / len(documents)
+    work = 4 * (encoder.dim or 0) + 3 * postings + 40 + sizes.get("texts", 0.0)
+    return Estimate(
+        corpus=collection.source,
+        documents=round(total),
+        exact=len(head) < READ,
+        read=len(head),
+        encoded=len(documents),
         words=sum(len(d.joined().split()) for d in documents) / len(documents),
+        postings=postings,
+        dim=encoder.dim,
+        model=encoder.name,
+        device=encoder.settings.device,
+        bytes={part: round(size * total) for part, size in sizes.items()},
+        work_bytes=round(work * total),
+        encode_seconds=(min(seconds) * total, max(seconds) * total),
+        index_seconds=(two - one if two > one else two / 2) / added * total,
+        read_seconds=read_seconds / len(head) * total,
     )
 
 
-def _shard(documents: Sequence[Document], scale: Scale | None) -> Shard:
-    return Shard(0, list(documents), documents_digest(documents), scale)
+def _count(collection: Source, read: int) -> float:
+    """The number of documents: all that were read, or extrapolated from the share of bytes."""
+    if read < 2:
+        raise InputError(f"{collection.source}: has {read} document; an estimate needs two")
+    if read < READ:
+        return read
+    if not collection.total_bytes:
+        raise InputError(f"{collection.source}: its size is not known, so its documents cannot be counted; name a file")
+    return read * collection.total_bytes / max(1, collection.bytes_read)
 
 
-def _indexed(
-    parts: Sequence[Part], folder: Path, encoder: Encoder, scale: Scale | None, optional: tuple[bool, bool]
+def _encode(
+    documents: list[Document], encoder: Encoder, choice: EncoderChoice, folder: Path, clock: Callable[[], float]
+) -> tuple[list[Part], Scale | None, list[float]]:
+    """The windows of the sample, the scale, and the seconds a document of each window."""
+    encode_shard(encoder, Shard(0, documents[:16], "", None), choice)  # the first call of an encoder is slow
+    size = -(-len(documents) // min(PIECES, len(documents)))
+    scale: Scale | None = None
+    parts, seconds = list[Part](), list[float]()
+    for start in range(0, len(documents), size):
+        window, began = documents[start : start + size], clock()
+        encoded = encode_shard(encoder, Shard(0, window, documents_digest(window), scale), choice)
+        seconds.append((clock() - began) / len(window))
+        scale = encoded.scale
+        write_part(folder / f"{start}", encoded.part or b"")
+        parts.append(load_part(folder / f"{start}"))
+    return parts, scale, seconds
+
+
+def _index(
+    parts: list[Part], folder: Path, encoder: Encoder, scale: Scale | None, config: EncodeConfig
 ) -> dict[str, int]:
-    """Bytes by part of the index of ``parts``. ``optional``: whether it stores texts, and postings."""
+    """Bytes by part of the index of ``parts``."""
     build_index(
         parts,
         folder,
@@ -189,20 +150,13 @@ def _indexed(
         scale=scale.value if scale else None,
         describe=dict,
         on_documents=lambda _: None,
-        texts=optional[0],
-        postings=optional[1],
+        texts=config.store_texts,
+        postings=config.postings,
     )
     return {p.name: sum(f.stat().st_size for f in [p, *p.rglob("*")] if f.is_file()) for p in folder.iterdir()}
 
 
-def _work_bytes(measured: Measured) -> float:
-    """Bytes of a document in the work folder: float32 vectors, three bytes a posting, its texts."""
-    return 4 * (measured.dim or 0) + 3 * measured.postings + 8 + 32 + measured.bytes.get("texts", 0.0)
-
-
-def _peak() -> int | None:
-    """The largest memory that this process had, in bytes. None = this platform does not say."""
-    if resource is None:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"

@@ -47,13 +47,13 @@ from dupmae_ir.types import SEPARATORS, Encoder
 def run(config: EncodeConfig) -> dict[str, Any]:
     """Encode ``config.corpus`` into ``config.index`` and return the summary.
 
-    With ``config.estimate``, the plan of :func:`~dupmae_ir.encode.estimate.estimate` instead, and nothing is written.
+    With ``config.estimate``, an :class:`~dupmae_ir.encode.estimate.Estimate` as a dict instead; nothing is written.
     Raises :class:`DupmaeError` subclasses. An existing index stays as it was until the new one is complete, and
     finished parts stay for the next run.
     """
     config.shard_of()
     if config.estimate:
-        return estimate(config)
+        return dataclasses.asdict(estimate(config))
     output = Output(config.index, overwrite=config.overwrite, quiet=config.quiet)
     collection = config.collection()
     check_target(output.folder)
