@@ -25,7 +25,7 @@ LAYERS = {
     "models and indexes": ("models", "index"),
     "shared by training commands, collections": ("training", "collections"),
     "what users run": ("encode", "search", "finetune", "pretrain", "eval"),
-    "built from the commands": ("regressions", "backends", "scale", "serve", "integrations", "demo", "doctor", "bench"),
+    "built from the commands": ("regressions", "backends", "scale", "serve", "integrations", "demo", "doctor"),
 }
 """Layer -> packages that belong to it; a package that is not listed is drawn with the one before it."""
 
@@ -57,7 +57,6 @@ PURPOSES = {
     "integrations": "other frameworks",
     "demo": "all of it, embedded",
     "doctor": "what the machine lacks",
-    "bench": "figures of this machine",
     "export": "to sentence-transformers",
     "__main__": "dupmae-ir VERB",
 }

@@ -21,8 +21,8 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions.cases import MODELS, Case, Mean, Regression, load
 from dupmae_ir.eval.regressions.execute import Result, load_result
 from dupmae_ir.eval.regressions.models import read_models
-from dupmae_ir.eval.regressions.report import NOT_HERE, SIDE_HEADS, MeanRow, Row, means, status_word
-from dupmae_ir.eval.regressions.verdict import PAPER, SIDES, Verdict, judge
+from dupmae_ir.eval.regressions.report import NOT_HERE, SIDE_HEADS, CaseRow, MeanRow, means, status_word
+from dupmae_ir.eval.regressions.verdict import PAPER, SIDES, CaseVerdict, judge
 
 INDEX = ROOT / "docs" / "reproduction.md"
 FOLDER = ROOT / "docs" / "reproduction"
@@ -55,7 +55,7 @@ class Numbers:
         self.rows = {case.id: self._row(r, case) for r in self.regressions.values() for case in r.cases}
         self.placed: set[tuple[str, str]] = set()  #: (case or mean, measure) on some page
 
-    def _row(self, regression: Regression, case: Case) -> Row:
+    def _row(self, regression: Regression, case: Case) -> CaseRow:
         """The case with the result to show: of a run if --results names one, else what was accepted."""
         accepted = regression.accepted.get(case.name, {})
         queries = regression.accepted_queries.get(case.name, {})
@@ -64,7 +64,7 @@ class Numbers:
         else:
             result = _as_result(case, accepted, queries) if accepted else None
         fixed = bool(case.model) and self.models[case.model].fixed
-        return Row(case, result, judge(case, result, accepted, queries, fixed), accepted, list, "")
+        return CaseRow(case, result, judge(case, result, accepted, queries, fixed), accepted, list, "")
 
     def cases(self, source: str) -> list[Case]:
         """Cases whose source names the table."""
@@ -194,7 +194,7 @@ def _by_system(table: Mapping[str, Any], numbers: Numbers) -> list[list[str]]:
     return rows
 
 
-def _ours(values: Sequence[tuple[str, float, Sequence[Verdict | None]]]) -> list[str]:
+def _ours(values: Sequence[tuple[str, float, Sequence[CaseVerdict | None]]]) -> list[str]:
     """(name, value, verdicts) of each measured number -> the cells "ours" and one for each side."""
     if not values:
         return [NOT_HERE, *("-" for _ in SIDES)]
@@ -203,7 +203,7 @@ def _ours(values: Sequence[tuple[str, float, Sequence[Verdict | None]]]) -> list
     return [ours, *("<br>".join(map(_words, column)) for column in columns)]
 
 
-def _words(verdict: Verdict | None) -> str:
+def _words(verdict: CaseVerdict | None) -> str:
     """The status, with the difference where a value is compared with a paper's."""
     if verdict is None or verdict.against != PAPER or verdict.value is None or verdict.expected is None:
         return status_word(verdict)

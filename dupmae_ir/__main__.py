@@ -14,7 +14,6 @@ COMMANDS = {
     "get started": {
         "demo": "encode, search and evaluate an embedded collection",
         "doctor": "check this machine and show how to fix problems",
-        "bench": "measure this machine in two minutes, beside recorded ones",
     },
     "collections": {"collections": "list, download, verify and prepare MS MARCO, TREC DL, NQ, TriviaQA and BEIR"},
     "models": {"models": "list the models that commands accept by name; download one"},
@@ -31,10 +30,6 @@ COMMANDS = {
     },
     "evaluate": {
         "eval": "evaluate runs with trec_eval's measures, significance tests and an HTML report",
-        "eval.case": "compare the dense, impact and hybrid hits of a query, term by term; find queries worth it",
-        "eval.space": "plot queries and passages in the vector space of one or more models and test their divergence",
-        "eval.repeats": "average runs of repeated trainings, with variances, and plot them by pre-training steps",
-        "eval.lengths": "count queries and passages and measure their lengths in words",
         "eval.answers": "compute DPR's top-k answer accuracy of a run (NQ, TriviaQA)",
         "eval.regressions": "reproduce published and recorded results, from download to verdict",
     },

@@ -22,6 +22,7 @@ ORDER = [
     "registry",
     "config",
     "console",
+    "tables",
     "device",
     "blas",
     "command",
@@ -44,7 +45,6 @@ ORDER = [
     "adapt",
     "demo",
     "doctor",
-    "bench",
     "export",
     "__main__",
 ]

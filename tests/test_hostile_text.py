@@ -16,9 +16,8 @@ from dupmae_ir.console import visible
 from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.errors import InputError
 from dupmae_ir.eval.evaluate import evaluate
-from dupmae_ir.eval.reports import case as case_report
 from dupmae_ir.eval.reports.html import as_html
-from dupmae_ir.eval.reports.text import FORMATS, Report, per_query_tsv
+from dupmae_ir.eval.reports.text import FORMATS, EvalReport, per_query_tsv
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.__main__ import main as search
 from dupmae_ir.types import Hit
@@ -77,22 +76,9 @@ def test_errors_are_printed_without_control_characters(capsys: pytest.CaptureFix
     assert errors.count("\n") == 1
 
 
-def hostile_case() -> case_report.Case:
-    shown = case_report.Shown("d" + ESC, 1, dict.fromkeys(case_report.LISTS, 1), 2.0, 1.0, 1.0, 0, (), HOSTILE, HOSTILE)
-    lists = dict.fromkeys(case_report.LISTS, (shown.docid,))
-    return case_report.Case("q" + C1, HOSTILE, True, 10, 100, (shown.docid,), (), lists, {shown.docid: shown})
-
-
-@pytest.mark.parametrize("kind", ["text", "markdown", "html"])
-def test_a_case_study_has_no_control_characters(kind: str) -> None:
-    shown = case_report.text([hostile_case()], kind)
-    assert "\\u001b" in shown
-    assert not CONTROLS & set(shown)
-
-
-def report(name: str, qid: str = "q1") -> Report:
+def report(name: str, qid: str = "q1") -> EvalReport:
     evaluation = evaluate({qid: {"d": 1}}, {qid: [Hit("d", 1.0)]}, ["nDCG@10"])
-    return Report(f"qrels{ESC}", {name: evaluation}, {name: "run.trec"})
+    return EvalReport(f"qrels{ESC}", {name: evaluation}, {name: "run.trec"})
 
 
 @pytest.mark.parametrize("kind", ["markdown", "latex", "csv"])

@@ -26,7 +26,7 @@ TIE = 1e-12  #: smaller differences are rounding errors
 
 
 @dataclass(frozen=True)
-class Change:
+class QueryChange:
     """One query's values by the baseline and by the run."""
 
     qid: str
@@ -43,7 +43,7 @@ class Change:
 class Difference:
     """One run compared with the baseline in one measure, over the queries evaluated for both."""
 
-    changes: tuple[Change, ...]  #: every query, by id
+    changes: tuple[QueryChange, ...]  #: every query, by id
     mean: float
     interval: Interval | None  #: of the mean difference
     p: dict[str, float | None]  #: test -> p; None if undefined
@@ -65,7 +65,7 @@ class Difference:
         """Queries with the same value, up to rounding."""
         return len(self.changes) - self.wins - self.losses
 
-    def moved(self, most: int) -> list[Change]:
+    def moved(self, most: int) -> list[QueryChange]:
         """The queries with the largest differences in either direction, without ties; equal ones by id."""
         changed = [c for c in self.changes if abs(c.difference) > TIE]
         return sorted(changed, key=lambda c: (-round(abs(c.difference), 12), c.qid))[:most]
@@ -147,7 +147,7 @@ def _apart(
         }
         rows = zip(qids, before[:, column].tolist(), after[:, column].tolist(), strict=True)
         found[measure] = Difference(
-            changes=tuple(Change(*row) for row in rows),
+            changes=tuple(QueryChange(*row) for row in rows),
             mean=float(differences[:, column].mean()),
             interval=intervals[column],
             p={test: p[test] for test in settings.tests},

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from dupmae_ir.config import subset
 from dupmae_ir.console import progress, say
+from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.eval.compare import compare, mean_intervals
 from dupmae_ir.eval.config import ComparisonOptions, EvalConfig
 from dupmae_ir.eval.evaluate import Evaluation, evaluate
-from dupmae_ir.eval.reports.html import Figures, as_html
+from dupmae_ir.eval.reports.html import FigureData, as_html
 from dupmae_ir.eval.reports.ranks import Ranks, relevant_ranks
-from dupmae_ir.eval.reports.text import FORMATS, Report, as_json, per_query_tsv
+from dupmae_ir.eval.reports.text import FORMATS, EvalReport, as_json, per_query_tsv
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
@@ -27,8 +28,8 @@ from dupmae_ir.types import Qrels, Run
 class Evaluated:
     """The result of the command: all values, and the data of the figures."""
 
-    report: Report
-    figures: Figures
+    report: EvalReport
+    figures: FigureData
 
     def text(self, config: EvalConfig) -> str:
         """The printed output: the report in the requested format, or the values of each query."""
@@ -44,6 +45,8 @@ class Evaluated:
 
 def run(config: EvalConfig) -> Evaluated:
     """Evaluate the runs, compare them with the baseline, and write ``--report`` and ``--per-query``."""
+    if config.html:
+        need_packages("the HTML report", ["matplotlib"], "charts")
     measures = parse_measures(config.measures, config.rel_level)
     names = _names(config.runs)
     baseline = _baseline(config, names)
@@ -55,8 +58,8 @@ def run(config: EvalConfig) -> Evaluated:
     if baseline or config.html:
         intervals = {name: mean_intervals(e, options) for name, e in evaluations.items()}
     comparison = compare(evaluations, baseline, options) if baseline else None
-    report = Report(config.qrels, evaluations, names, config.remove_unjudged, comparison, intervals, options.level)
-    result = Evaluated(report, Figures(ranks, parts, texts, config.rel_level))
+    report = EvalReport(config.qrels, evaluations, names, config.remove_unjudged, comparison, intervals, options.level)
+    result = Evaluated(report, FigureData(ranks, parts, texts, config.rel_level))
     if config.per_query and config.per_query != "-":
         _write(config.per_query, per_query_tsv(report), "values of each query", config.quiet)
     if config.report:

@@ -15,8 +15,8 @@ from dupmae_ir.encode.__main__ import main as encode_main
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.__main__ import main
 from dupmae_ir.eval.regressions.execute import Result
-from dupmae_ir.eval.regressions.report import FAILED, PAPER_FAILED, Row, as_dict, as_junit, as_markdown, means
-from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, Status, Verdict, compare_means, judge
+from dupmae_ir.eval.regressions.report import FAILED, PAPER_FAILED, CaseRow, as_dict, as_junit, as_markdown, means
+from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, CaseVerdict, Status, compare_means, judge
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.saving import save_model
 
@@ -232,7 +232,7 @@ def test_a_value_above_the_papers_passes_once_accepted(place):
     assert place.call("run", "tiny/dense", "--quiet") == PAPER_FAILED
 
 
-def beir_rows(change: float = 0.0) -> tuple[cases.Regression, list[Row]]:
+def beir_rows(change: float = 0.0) -> tuple[cases.Regression, list[CaseRow]]:
     """The cases of bm25.beir, measured as printed; one forum of CQADupStack differs by ``change``."""
     regression = cases.load(RECIPES)["bm25.beir"]
     rows = []
@@ -242,7 +242,7 @@ def beir_rows(change: float = 0.0) -> tuple[cases.Regression, list[Row]]:
             values["nDCG@10"] += change
         per_query = {m: {"q": v} for m, v in values.items()}
         result = Result(case.id, configuration=case.configuration, values=values, per_query=per_query)
-        rows.append(Row(case, result, judge(case, result, {}, {}), {}, list, ""))
+        rows.append(CaseRow(case, result, judge(case, result, {}, {}), {}, list, ""))
     return regression, rows
 
 
@@ -273,7 +273,7 @@ def test_means_are_judged_against_accepted_values_too():
     }
     assert not any(m.verdict("nDCG@10", ACCEPTED) for m in means(regression, rows))
 
-    def judged(change: float) -> list[Verdict]:
+    def judged(change: float) -> list[CaseVerdict]:
         _, now = beir_rows(change)
         known = [
             replace(r, accepted=accepted[r.case.id], verdicts=judge(r.case, r.result, accepted[r.case.id], {}))
@@ -310,7 +310,7 @@ def test_tolerances_of_trained_and_fixed_rows():
     case = replace(case, paper={})
     block = {"configuration": case.configuration, "values": {measure: 0.4}, "environment": {"system": "other"}}
 
-    def status(value: float, of: cases.Case = case, fixed: bool = False) -> Verdict:
+    def status(value: float, of: cases.Case = case, fixed: bool = False) -> CaseVerdict:
         result = Result(of.id, values={measure: value}, per_query={measure: {"q": value}})
         (verdict,) = judge(of, result, {**block, "configuration": of.configuration}, {}, fixed)
         assert verdict.against == ACCEPTED

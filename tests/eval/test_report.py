@@ -7,7 +7,16 @@ import json
 import pytest
 
 from dupmae_ir.eval import evaluate
-from dupmae_ir.eval.reports.text import FORMATS, Report, as_csv, as_json, as_latex, as_markdown, as_table, per_query_tsv
+from dupmae_ir.eval.reports.text import (
+    FORMATS,
+    EvalReport,
+    as_csv,
+    as_json,
+    as_latex,
+    as_markdown,
+    as_table,
+    per_query_tsv,
+)
 from dupmae_ir.types import Hit
 
 QRELS = {"1": {"a": 1}, "2": {"b": 2}, "3": {"c": 1}}
@@ -16,10 +25,10 @@ POOR = {"1": [Hit("x", 2.0), Hit("a", 1.0)], "2": [Hit("x", 2.0), Hit("b", 1.0)]
 
 
 @pytest.fixture
-def report() -> Report:
+def report() -> EvalReport:
     measures = ["MRR@10", "R@10", "NumRet"]
     runs = {"good_1": evaluate(QRELS, GOOD, measures), "poor": evaluate(QRELS, POOR, measures)}
-    return Report("q.tsv", runs, {name: f"/runs/{name}" for name in runs})
+    return EvalReport("q.tsv", runs, {name: f"/runs/{name}" for name in runs})
 
 
 def test_table(report):
@@ -40,7 +49,7 @@ def test_table(report):
 
 
 def test_a_single_run_has_no_best():
-    report = Report("q", {"r": evaluate(QRELS, GOOD, ["MRR"], complete=False)}, {"r": "r"}, remove_unjudged=True)
+    report = EvalReport("q", {"r": evaluate(QRELS, GOOD, ["MRR"], complete=False)}, {"r": "r"}, remove_unjudged=True)
     text = as_table(report)
     assert "*" not in text
     assert "trec_eval without -c); unjudged hits removed" in text

@@ -6,21 +6,20 @@ import sys
 from typing import Any
 
 from dupmae_ir.command import Command, dispatch
-from dupmae_ir.eval.regressions.config import AcceptOptions, ListOptions, ReportOptions, RunOptions
+from dupmae_ir.eval.regressions.config import AcceptOptions, ListOptions, ReportOptions, RunCasesOptions
 
 
-def _show_run(config: RunOptions, result: dict[str, Any]) -> str:
+def _show_run(config: RunCasesOptions, result: dict[str, Any]) -> str:
     if config.dry_run:
         lines: list[str] = []
         for case in result["cases"]:
             lines.append(f"# {case['id']}: {case['title']}")
-            lines += [f"#   {line}" for line in case["plan"]]
             lines += case["commands"]
         return "\n".join(lines)
     return result["summary"]
 
 
-def _run_status(config: RunOptions, result: dict[str, Any]) -> int:
+def _run_status(config: RunCasesOptions, result: dict[str, Any]) -> int:
     return 0 if config.dry_run else int(result["exit_status"])
 
 
@@ -31,7 +30,7 @@ def _summarize_accepted(_: AcceptOptions, result: dict[str, Any]) -> str:
 
 run = Command(
     "eval.regressions run",
-    RunOptions,
+    RunCasesOptions,
     "dupmae_ir.eval.regressions.run:run",
     show=_show_run,
     status=_run_status,

@@ -12,10 +12,8 @@ from typing import Any
 
 from dupmae_ir.config import flags, from_mapping
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.eval.regressions.audit import PRESETS
 from dupmae_ir.eval.regressions.cases import ACCURACY, Case
 from dupmae_ir.eval.regressions.models import dependencies
-from dupmae_ir.eval.regressions.training_plan import in_words
 from dupmae_ir.eval.regressions.workspace import TINY, CollectionFiles, Workspace
 from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.search.config import SearchConfig
@@ -110,24 +108,6 @@ def _model_lines(case: Case, workspace: Workspace) -> Iterator[str]:
         elif model.recipe:
             steps = workspace.steps(model)
             yield from (f"dupmae-ir {step.command} {shlex.join(flags(step.config))}" for step in steps)
-
-
-def plan_lines(case: Case, workspace: Workspace) -> list[str]:
-    """The plan of the trainings a case needs, beside the papers' values: see :mod:`.training_plan`."""
-    if not case.model:
-        return []
-    recipes, preset = workspace.planned_recipes, workspace.preset or PRESETS[0]
-    lines = [f"rehearsal: {workspace.scaled.in_words()}"] if workspace.scaled else []
-    for name in dependencies(case.model, workspace.models, workspace.references):
-        model = workspace.models[name]
-        if not model.recipe:
-            continue
-        steps = workspace.training_plan(model)
-        total = sum(step.gpu_hours or 0 for step in steps)
-        lines.append(f"{name}: {model.title}, by {model.recipe}, preset {preset}: about {total:,.0f} GPU-hours")
-        for step in steps:
-            lines += [f"  {line}" for line in in_words(step, recipes.compare(model, step, preset))]
-    return lines
 
 
 def _evaluation_line(case: Case, workspace: Workspace) -> str:

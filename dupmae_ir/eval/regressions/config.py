@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dupmae_ir.config import OutputOptions, option
 
+PRESETS = ("release", "paper")
 TIERS = ("tiny", "small", "full")
 FORMATS = ("markdown", "json", "junit", "html", "reproduction")
 
@@ -49,12 +50,12 @@ class CaseOptions(OutputOptions):
         None,
         "choices of the recipes where a paper's text and its released code differ (default: release)",
         group="cases",
-        choices=("release", "paper"),
+        choices=PRESETS,
     )
     scale: str | None = option(
         None,
-        "rehearse the recipes with data, updates and models shrunk by stated factors, in a folder of its own; the "
-        "values mean nothing",
+        "rehearse the recipes with little data, few updates and small models, in a separate folder; the values mean "
+        "nothing",
         group="cases",
         choices=("tiny", "small"),
     )
@@ -68,7 +69,7 @@ class CaseOptions(OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(CaseOptions):
+class RunCasesOptions(CaseOptions):
     """Run cases with the toolkit's own commands, from download to evaluation, and compare each value with the paper and
     with the last accepted value. Earlier work is reused only if configuration, weights, data, code and environment are
     the same. The exit status is 1 if a case fails, is stale, or is better than its accepted value, and 3 if values
@@ -78,9 +79,7 @@ class RunOptions(CaseOptions):
         python -m dupmae_ir.eval.regressions run --tier small --collections DATA
     """
 
-    dry_run: bool = option(
-        False, "print the plan of each training beside the paper's settings, and the commands; run nothing", group="run"
-    )
+    dry_run: bool = option(False, "print the commands of each case; run nothing", group="run")
     fresh: bool = option(False, "do not reuse earlier models, indexes and results", group="run")
     require: tuple[str, ...] = option(
         (),
@@ -111,8 +110,7 @@ class ReportOptions(CaseOptions):
 
     format: str = option(
         "markdown",
-        "markdown, json, junit, html (a page with every command) or reproduction (the papers' numbers and the cases "
-        "that reproduce them)",
+        "markdown, json, junit, html (a page) or reproduction (the papers' numbers and the cases that reproduce them)",
         group="output",
         choices=FORMATS,
     )

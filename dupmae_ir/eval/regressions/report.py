@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+from dupmae_ir import tables
 from dupmae_ir.collections import mean_over
 from dupmae_ir.console import table, visible
 from dupmae_ir.eval.regressions.cases import Case, Mean, Regression
@@ -18,8 +19,8 @@ from dupmae_ir.eval.regressions.verdict import (
     ACCEPTED,
     PAPER,
     SIDES,
+    CaseVerdict,
     Status,
-    Verdict,
     compare_means,
     compare_printed,
     overall,
@@ -32,12 +33,12 @@ FAILED, PAPER_FAILED = 1, 3
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseRow:
     """A case with its result and verdicts."""
 
     case: Case
     result: Result | None
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[CaseVerdict]
     accepted: Mapping[str, Any]
     commands: Callable[[], list[str]]  #: its commands as lines to type
     origin: str  #: the model and where it comes from
@@ -48,7 +49,7 @@ class Row:
         return overall(self.verdicts) or Status.SKIP
 
     @property
-    def failures(self) -> list[Verdict]:
+    def failures(self) -> list[CaseVerdict]:
         """The verdicts that somebody must look at. A value above the paper's passes once it is accepted."""
         settled = {v.measure for v in self.verdicts if v.against == ACCEPTED and v.measure and v.status.passes}
         return [v for v in self.verdicts if not v.status.passes and not self._is_settled(v, settled)]
@@ -59,10 +60,10 @@ class Row:
         return not self.failures
 
     @staticmethod
-    def _is_settled(verdict: Verdict, settled: set[str]) -> bool:
+    def _is_settled(verdict: CaseVerdict, settled: set[str]) -> bool:
         return verdict.against == PAPER and verdict.status is Status.BETTER and verdict.measure in settled
 
-    def verdict(self, measure: str, against: str) -> Verdict | None:
+    def verdict(self, measure: str, against: str) -> CaseVerdict | None:
         """The verdict on a measure against the paper or the accepted value; None if the two are not compared."""
         found = (v for v in self.verdicts if v.measure == measure and v.against == against)
         compared = measure in self.case.paper and self.case.compare if against == PAPER else bool(self.accepted)
@@ -92,7 +93,7 @@ class MeanRow:
     mean: Mean
     values: Mapping[str, float | None]
     missing: Sequence[str]
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Sequence[CaseVerdict] = ()
 
     @property
     def id(self) -> str:
@@ -105,7 +106,7 @@ class MeanRow:
         return overall(self.verdicts) or Status.SKIP
 
     @property
-    def failures(self) -> list[Verdict]:
+    def failures(self) -> list[CaseVerdict]:
         """The verdicts that fail. BETTER is none: the collections behind the mean must be accepted, not the mean."""
         return [v for v in self.verdicts if not v.status.passes and v.status is not Status.BETTER]
 
@@ -114,7 +115,7 @@ class MeanRow:
         """Whether no verdict fails."""
         return not self.failures
 
-    def verdict(self, measure: str, against: str = PAPER) -> Verdict | None:
+    def verdict(self, measure: str, against: str = PAPER) -> CaseVerdict | None:
         """The verdict on a measure's mean against the paper or the accepted values; None if it is not compared."""
         return next((v for v in self.verdicts if v.measure in ("", measure) and v.against in ("", against)), None)
 
@@ -123,7 +124,7 @@ class MeanRow:
         return "; ".join(dict.fromkeys(v.reason for v in self.verdicts if v.measure in ("", measure) and v.reason))
 
 
-def means(regression: Regression, rows: Iterable[Row]) -> list[MeanRow]:
+def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
     """The printed means beside those of the measured values, judged; None if a collection of the group is missing."""
     rows = list(rows)
     mean_rows = []
@@ -138,17 +139,17 @@ def means(regression: Regression, rows: Iterable[Row]) -> list[MeanRow]:
     return mean_rows
 
 
-def _against_printed(mean: Mean, values: Mapping[str, float | None], missing: Sequence[str]) -> Iterator[Verdict]:
+def _against_printed(mean: Mean, values: Mapping[str, float | None], missing: Sequence[str]) -> Iterator[CaseVerdict]:
     for measure, value in values.items():
         if value is None:
             names = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
             reason = f"{len(missing)} collections missing: {names}"
-            yield Verdict(Status.SKIP, measure, against=PAPER, reason=reason)
+            yield CaseVerdict(Status.SKIP, measure, against=PAPER, reason=reason)
         else:
             yield compare_printed(mean.paper[measure], value, mean.tolerance, measure)
 
 
-def _against_accepted(mean: Mean, values: Mapping[str, float | None], rows: Sequence[Row]) -> Iterator[Verdict]:
+def _against_accepted(mean: Mean, values: Mapping[str, float | None], rows: Sequence[CaseRow]) -> Iterator[CaseVerdict]:
     """The mean beside that of the accepted values, if every collection has one.
 
     Its tolerance is the mean of the collections' tolerances, because one training changes all of them together.
@@ -162,7 +163,7 @@ def _against_accepted(mean: Mean, values: Mapping[str, float | None], rows: Sequ
             yield compare_means(value, expected, tolerance, measure)
 
 
-def row_lines(row: Row) -> list[str]:
+def row_lines(row: CaseRow) -> list[str]:
     """The lines printed when a case is done: its status, its values and the reasons."""
     head = f"{row.status:<6} {row.case.id}"
     if row.result and row.result.reused:
@@ -179,7 +180,7 @@ def mean_lines(row: MeanRow) -> list[str]:
     return [f"{row.status:<6} {row.id}", *_verdict_lines(row.verdicts)]
 
 
-def _verdict_lines(verdicts: Iterable[Verdict]) -> list[str]:
+def _verdict_lines(verdicts: Iterable[CaseVerdict]) -> list[str]:
     lines = []
     for v in verdicts:
         value = f"{v.measure} {v.value:.4f}" if v.value is not None else ""
@@ -190,7 +191,7 @@ def _verdict_lines(verdicts: Iterable[Verdict]) -> list[str]:
     return lines
 
 
-def summarize(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
+def summarize(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> str:
     """``12 cases: 9 OK, 3 SKIP; 2 means: 2 OK``."""
     parts = [_counted("case", [r.status for r in rows])]
     if mean_rows:
@@ -204,7 +205,7 @@ def _counted(noun: str, statuses: Sequence[Status]) -> str:
     return f"{len(statuses)} {noun}{'s' if len(statuses) != 1 else ''}: {listed}"
 
 
-def side_counts(rows: Sequence[Row]) -> dict[str, str]:
+def side_counts(rows: Sequence[CaseRow]) -> dict[str, str]:
     """``{"paper": "3 OK, 1 FAIL", "accepted": "4 OK"}``: comparisons of single measures by side and status."""
     sides = {}
     for side in SIDES:
@@ -213,7 +214,7 @@ def side_counts(rows: Sequence[Row]) -> dict[str, str]:
     return sides
 
 
-def as_list(rows: Sequence[Row]) -> str:
+def as_list(rows: Sequence[CaseRow]) -> str:
     """A table with one line per case: what it measures, the paper's number, the accepted value."""
     body = [
         [
@@ -230,42 +231,43 @@ def as_list(rows: Sequence[Row]) -> str:
     return table(body, ["case", "tier", "collection", "test", "mode", "paper", "measured"])
 
 
-def as_markdown(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = (), title: str = "Regressions") -> str:
+def as_markdown(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = (), title: str = "Regressions") -> str:
     """A Markdown table with one row per measure: the three values, a status for each comparison, and the reasons."""
     head = ["case", "measure", "paper", "accepted", "measured", *SIDE_HEADS, "reason"]
-    out = [f"# {title}", "", summarize(rows, mean_rows), ""]
-    out += ["| " + " | ".join(head) + " |", "|:--|:--|--:|--:|--:|:--|:--|:--|"]
-    for row in rows:
-        for measure in row.case.all_measures:
-            cells = [
-                f"`{row.case.id}`",
-                measure,
-                row.case.paper.get(measure, ""),
-                _digits(row.accepted.get("values", {}).get(measure)),
-                _digits(row.result.values.get(measure) if row.result else None),
-                *(status_word(row.verdict(measure, side)) for side in SIDES),
-                row.reasons(measure),
-            ]
-            out.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-    return "\n".join([*out, *_mean_lines(mean_rows)])
+    cells = [
+        [
+            f"`{row.case.id}`",
+            measure,
+            row.case.paper.get(measure, ""),
+            _digits(row.accepted.get("values", {}).get(measure)),
+            _digits(row.result.values.get(measure) if row.result else None),
+            *(status_word(row.verdict(measure, side)) for side in SIDES),
+            row.reasons(measure),
+        ]
+        for row in rows
+        for measure in row.case.all_measures
+    ]
+    parts = [f"# {title}", summarize(rows, mean_rows), tables.markdown(head, cells, 2)]
+    return "\n\n".join([*parts, _mean_table(mean_rows)] if mean_rows else parts)
 
 
-def _mean_lines(mean_rows: Sequence[MeanRow]) -> list[str]:
-    if not mean_rows:
-        return []
-    heads = " | ".join(SIDE_HEADS)
-    out = ["", f"| mean | measure | paper | measured | {heads} | reason |", "|:--|:--|--:|--:|:--|:--|:--|"]
-    for row in mean_rows:
-        for measure, value in row.values.items():
-            statuses = " | ".join(status_word(row.verdict(measure, side)) for side in SIDES)
-            out.append(
-                f"| `{row.id}` ({row.mean.group}) | {measure} | {row.mean.paper[measure]} | {_digits(value)} "
-                f"| {statuses} | {row.reasons(measure)} |"
-            )
-    return out
+def _mean_table(mean_rows: Sequence[MeanRow]) -> str:
+    cells = [
+        [
+            f"`{row.id}` ({row.mean.group})",
+            measure,
+            row.mean.paper[measure],
+            _digits(value),
+            *(status_word(row.verdict(measure, side)) for side in SIDES),
+            row.reasons(measure),
+        ]
+        for row in mean_rows
+        for measure, value in row.values.items()
+    ]
+    return tables.markdown(["mean", "measure", "paper", "measured", *SIDE_HEADS, "reason"], cells, 2)
 
 
-def as_dict(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> dict[str, Any]:
+def as_dict(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> dict[str, Any]:
     """Everything as JSON-able values: ``summary``, ``passed``, ``cases``, ``means``."""
     cases = [
         {
@@ -302,16 +304,16 @@ def as_dict(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> dict[str,
     return {**head, "cases": cases, "means": averages}
 
 
-def exit_status(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> int:
+def exit_status(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> int:
     """0 if everything passes, :data:`PAPER_FAILED` if only comparisons with papers fail, else :data:`FAILED`."""
-    every: list[Row | MeanRow] = [*rows, *mean_rows]
+    every: list[CaseRow | MeanRow] = [*rows, *mean_rows]
     failures = [v for row in every for v in row.failures]
     if not failures:
         return 0
     return PAPER_FAILED if all(v.against == PAPER for v in failures) else FAILED
 
 
-def as_json(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
+def as_json(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> str:
     """:func:`as_dict` as indented JSON."""
     return json.dumps(as_dict(rows, mean_rows), indent=2, ensure_ascii=False)
 
@@ -321,9 +323,9 @@ def case_dict(case: Case) -> dict[str, Any]:
     return {**asdict(case), "id": case.id, "configuration": case.configuration}
 
 
-def as_junit(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
+def as_junit(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> str:
     """JUnit XML, one test per case and per mean. Whatever does not pass is a failure, BETTER and STALE too."""
-    every: list[Row | MeanRow] = [*rows, *mean_rows]
+    every: list[CaseRow | MeanRow] = [*rows, *mean_rows]
     failed = [r for r in every if not r.passes]
     skipped = [r for r in every if r.passes and r.status == Status.SKIP]
     seconds = sum(r.result.seconds for r in rows if r.result)
@@ -340,7 +342,7 @@ def as_junit(rows: Sequence[Row], mean_rows: Sequence[MeanRow] = ()) -> str:
     return "\n".join([*out, "</testsuite>"])
 
 
-def _junit_case(row: Row | MeanRow, suite: str, name: str, seconds: str, lines: Sequence[str]) -> list[str]:
+def _junit_case(row: CaseRow | MeanRow, suite: str, name: str, seconds: str, lines: Sequence[str]) -> list[str]:
     details = escape(visible("\n".join(lines)))
     verdicts = [v for v in row.verdicts if v.status == row.status]
     message = quoteattr(visible("; ".join(dict.fromkeys(map(_message, verdicts)))))
@@ -354,42 +356,39 @@ def _junit_case(row: Row | MeanRow, suite: str, name: str, seconds: str, lines: 
     return [head, f"    {outcome}", "  </testcase>"]
 
 
-def _message(verdict: Verdict) -> str:
+def _message(verdict: CaseVerdict) -> str:
     if verdict.expected is None:
         return verdict.reason
     words = f"{verdict.measure} {_digits(verdict.value)}, {verdict.against} {verdict.expected:.4f}"
     return f"{words}: {verdict.reason}" if verdict.reason else words
 
 
-def status_word(verdict: Verdict | None) -> str:
+def status_word(verdict: CaseVerdict | None) -> str:
     """The status of a comparison; ``-`` if there is nothing to compare with."""
     return str(verdict.status) if verdict else "-"
 
 
-def reproduction(rows: Sequence[Row], mean_rows: Sequence[MeanRow]) -> str:
+def reproduction(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow]) -> str:
     """The table of docs/reproduction.md: for every number of the papers, the case that reproduces it."""
-    heads = " | ".join(SIDE_HEADS)
-    out = [f"| paper's number | source | recipe | measured here | {heads} |", "|:--|:--|:--|:--|:--|:--|"]
+    head, cells = ["paper's number", "source", "recipe", "measured here", *SIDE_HEADS], []
     for row in rows:
         for measure, printed in row.case.paper.items():
             value = row.measured(measure)
             measured = NOT_HERE if value is None else f"{value:.4f}" + ("" if row.case.compare else " (other weights)")
             what = f"{row.case.title}, {row.case.collection} {row.case.test}: {measure} **{printed}**"
-            statuses = " | ".join(status_word(row.verdict(measure, side)) for side in SIDES)
-            out.append(f"| {what} | {row.case.source} | `{row.case.id}` | {measured} | {statuses} |")
+            statuses = (status_word(row.verdict(measure, side)) for side in SIDES)
+            cells.append([what, row.case.source, f"`{row.case.id}`", measured, *statuses])
     for mean_row in mean_rows:
         for measure, printed in mean_row.mean.paper.items():
             value = mean_row.values[measure]
+            what = f"{mean_row.mean.name}: {measure} **{printed}**"
             measured = NOT_HERE if value is None else f"{value:.4f}"
-            statuses = " | ".join(status_word(mean_row.verdict(measure, side)) for side in SIDES)
-            out.append(
-                f"| {mean_row.mean.name}: {measure} **{printed}** | {mean_row.mean.source} "
-                f"| `{mean_row.regression}` | {measured} | {statuses} |"
-            )
-    return "\n".join(out)
+            statuses = (status_word(mean_row.verdict(measure, side)) for side in SIDES)
+            cells.append([what, mean_row.mean.source, f"`{mean_row.regression}`", measured, *statuses])
+    return tables.markdown(head, cells, len(head))
 
 
-def environment_line(row: Row) -> str:
+def environment_line(row: CaseRow) -> str:
     """When and where the accepted values were measured; empty if there are none."""
     environment = row.accepted.get("environment")
     return f"{row.accepted['date']}: {describe(environment)}" if environment else ""

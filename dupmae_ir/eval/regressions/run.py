@@ -12,33 +12,32 @@ from typing import Any
 from dupmae_ir.console import say
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.eval.regressions import cases, html_report, report
+from dupmae_ir.eval.regressions import cases, report
 from dupmae_ir.eval.regressions.accept import accept
 from dupmae_ir.eval.regressions.cases import Case, Regression
-from dupmae_ir.eval.regressions.commands import command_lines, index_path, plan_lines, result_path, run_path
-from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunOptions
+from dupmae_ir.eval.regressions.commands import command_lines, index_path, result_path, run_path
+from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunCasesOptions
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.execute import Result, changed_names, execute, load_result
-from dupmae_ir.eval.regressions.html_report import Moved
-from dupmae_ir.eval.regressions.report import MeanRow, Row, as_dict, mean_lines, means, row_lines, summarize
-from dupmae_ir.eval.regressions.verdict import SHOWN, Status, Verdict, changed_queries, judge
+from dupmae_ir.eval.regressions.html import MovedQueries, as_html
+from dupmae_ir.eval.regressions.report import CaseRow, MeanRow, as_dict, mean_lines, means, row_lines, summarize
+from dupmae_ir.eval.regressions.verdict import SHOWN, CaseVerdict, Status, changed_queries, judge
 from dupmae_ir.eval.regressions.workspace import Workspace
-from dupmae_ir.io.downloads import cache_folder
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write, sha256_file
 from dupmae_ir.io.topics import read_topics
 
 
-def run(options: RunOptions) -> dict[str, Any]:
+def run(options: RunCasesOptions) -> dict[str, Any]:
     """Run the selected cases and return the results; with ``dry_run``, their commands.
 
     Prints each case on standard error when it is done. Raises :class:`UsageError` while another process runs
     regressions in the same folder.
     """
-    selection = Selection(options)
+    selection = CaseSelection(options)
     _check_required(options, selection)
     if options.dry_run:
-        return {"cases": [_dry(selection.row(case, None), selection.workspace(case)) for case in selection.cases]}
+        return {"cases": [_dry(selection.row(case, None)) for case in selection.cases]}
     rows = []
     for row in selection.run():
         required = row.passes and (options.fail_on_skip or _is_required(row.case.id, options.require))
@@ -61,7 +60,7 @@ def _is_required(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _check_required(options: RunOptions, selection: Selection) -> None:
+def _check_required(options: RunCasesOptions, selection: CaseSelection) -> None:
     """Raise :class:`UsageError` for a pattern of ``--require`` without a case, or with one that is not selected."""
     selected = {case.id for case in selection.cases}
     every = [case.id for regression in selection.regressions.values() for case in regression.cases]
@@ -76,7 +75,7 @@ def _check_required(options: RunOptions, selection: Selection) -> None:
             raise UsageError(f"--require {pattern}: {absent[0]}{more} not selected; name the cases to run, or no case")
 
 
-def _not_skipped(verdicts: Iterable[Verdict]) -> list[Verdict]:
+def _not_skipped(verdicts: Iterable[CaseVerdict]) -> list[CaseVerdict]:
     """The verdicts of a required case: a skipped one fails."""
     return [
         replace(v, status=Status.FAIL, reason=f"required, but skipped: {v.reason}") if v.status is Status.SKIP else v
@@ -84,21 +83,21 @@ def _not_skipped(verdicts: Iterable[Verdict]) -> list[Verdict]:
     ]
 
 
-def _dry(row: Row, workspace: Workspace) -> dict[str, Any]:
+def _dry(row: CaseRow) -> dict[str, Any]:
     case = row.case
-    return {"id": case.id, "title": case.title, "plan": plan_lines(case, workspace), "commands": row.commands()}
+    return {"id": case.id, "title": case.title, "commands": row.commands()}
 
 
 def list_cases(options: ListOptions) -> dict[str, Any]:
     """The selected cases, as JSON-able values and as a table."""
-    selection = Selection(options)
+    selection = CaseSelection(options)
     rows = [selection.row(case, None) for case in selection.cases]
     return {"cases": [report.case_dict(case) for case in selection.cases], "table": report.as_list(rows)}
 
 
 def report_cases(options: ReportOptions) -> dict[str, Any]:
     """The results on disk: as JSON-able values with ``json``, else rendered as text or written to ``file``."""
-    selection = Selection(options)
+    selection = CaseSelection(options)
     rows = list(selection.load_rows())
     if options.json and not options.file:
         return as_dict(rows, selection.means(rows))
@@ -111,10 +110,10 @@ def report_cases(options: ReportOptions) -> dict[str, Any]:
 
 def accept_cases(options: AcceptOptions) -> dict[str, Any]:
     """Accept the results on disk and return the ids of the cases."""
-    return {"accepted": [case.id for case in Selection(options).accept()]}
+    return {"accepted": [case.id for case in CaseSelection(options).accept()]}
 
 
-class Selection:
+class CaseSelection:
     """The selected cases, with the options under which they run."""
 
     def __init__(self, options: CaseOptions) -> None:
@@ -146,11 +145,11 @@ class Selection:
             catalogue=_path(o.catalogue),
             given=_given_models(o.model),
             threads=threads or processors(),
-            fresh=isinstance(o, RunOptions) and o.fresh,
+            fresh=isinstance(o, RunCasesOptions) and o.fresh,
             quiet=o.quiet,
         )
 
-    def run(self) -> Iterator[Row]:
+    def run(self) -> Iterator[CaseRow]:
         """Run the cases one after the other, holding the lock of the output folder."""
         output = Path(self.options.output).absolute()
         output.mkdir(parents=True, exist_ok=True)
@@ -158,18 +157,18 @@ class Selection:
             for case in self.cases:
                 yield self.row(case, execute(case, self.workspace(case), self._accepted(case)))
 
-    def load_rows(self) -> Iterator[Row]:
+    def load_rows(self) -> Iterator[CaseRow]:
         """The cases with their results on disk. Results of other code or settings are STALE."""
         for case in self.cases:
             result = load_result(result_path(case, self.workspace(case)))
             row = self.row(case, result)
             if result and (outdated := self._outdated(case, result)):
-                row = replace(row, verdicts=[Verdict(Status.STALE, reason=outdated)])
+                row = replace(row, verdicts=[CaseVerdict(Status.STALE, reason=outdated)])
             elif result and (changed := self._changed_run(case, result)):
-                row = replace(row, verdicts=[Verdict(Status.FAIL, reason=changed)])
+                row = replace(row, verdicts=[CaseVerdict(Status.FAIL, reason=changed)])
             yield row
 
-    def row(self, case: Case, result: Result | None) -> Row:
+    def row(self, case: Case, result: Result | None) -> CaseRow:
         """The case with its result, its verdicts and its commands."""
         regression = self.regressions[case.regression]
         workspace = self.workspace(case)
@@ -180,9 +179,9 @@ class Selection:
         fixed = model is not None and (model.fixed or (model.tiny and same))
         verdicts = judge(case, result, self._accepted(case), queries, fixed)
         origin = f"Model: {model.title} ({model.origin})" if model else ""
-        return Row(case, result, verdicts, self._accepted(case), lambda: command_lines(case, workspace), origin)
+        return CaseRow(case, result, verdicts, self._accepted(case), lambda: command_lines(case, workspace), origin)
 
-    def means(self, rows: list[Row]) -> list[MeanRow]:
+    def means(self, rows: list[CaseRow]) -> list[MeanRow]:
         """The papers' means over collections, of the regressions in ``rows``."""
         names = dict.fromkeys(r.case.regression for r in rows)
         return [
@@ -191,17 +190,17 @@ class Selection:
             for mean in means(self.regressions[name], [r for r in rows if r.case.regression == name])
         ]
 
-    def by_regression(self, rows: list[Row]) -> list[tuple[str, list[Row]]]:
+    def by_regression(self, rows: list[CaseRow]) -> list[tuple[str, list[CaseRow]]]:
         """(title of a regression, its rows), those with accepted values first."""
         names = list(dict.fromkeys(r.case.regression for r in rows))
         names.sort(key=lambda name: not self.regressions[name].accepted)
         return [(self.regressions[n].title, [r for r in rows if r.case.regression == n]) for n in names]
 
-    def moved(self, rows: list[Row]) -> dict[str, tuple[list[Moved], str]]:
-        """Case id -> the queries that changed most since their values were accepted, and the command to study them."""
-        return {row.case.id: found for row in rows if row.result and (found := self._moved(row.case, row.result))}
+    def moved(self, rows: list[CaseRow]) -> dict[str, MovedQueries]:
+        """Case id -> the queries that changed most since their values were accepted."""
+        return {row.case.id: moved for row in rows if row.result and (moved := self._moved(row.case, row.result))}
 
-    def _moved(self, case: Case, result: Result) -> tuple[list[Moved], str] | None:
+    def _moved(self, case: Case, result: Result) -> MovedQueries | None:
         measure = case.all_measures[0]
         then = self.regressions[case.regression].accepted_queries.get(case.name, {}).get(measure, {})
         changed = changed_queries(result.per_query.get(measure, {}), then)[:SHOWN]
@@ -212,25 +211,11 @@ class Selection:
         texts = {t.qid: t.text for t in read_topics(files.queries)} if files.queries.is_file() else {}
         qids = " ".join(shlex.quote(qid) for qid, _ in changed)
         command = (
-            f"dupmae-ir eval.case --index {index_path(case, workspace)} --topics {files.queries} --qid {qids} "
+            f"python eval/studies/case.py --index {index_path(case, workspace)} --topics {files.queries} --qid {qids} "
             f"--qrels {files.qrels(case.test)} --corpus {files.corpus}"
         )
-        moved = [Moved(qid, difference, texts.get(qid, "")) for qid, difference in changed]
-        return moved, command if case.mode == "hybrid" else ""
-
-    def command_folders(self) -> dict[str, str]:
-        """Shell variable -> the folder that it stands for in the commands of a page."""
-        output, cache = self.options.output, str(_path(self.options.cache) or cache_folder())
-        # The longest first, because the first that matches is replaced.
-        folders = {
-            "TRAINING": f"{output}/training",
-            "SETS": f"{cache}/collections",
-            "MODELS": f"{cache}/models",
-            "FILES": f"{cache}/files",
-            "OUT": output,
-            "CACHE": cache,
-        }
-        return folders | ({"DATA": self.options.collections} if self.options.collections else {})
+        rows = [[qid, texts.get(qid, ""), f"{difference:+.4f}"] for qid, difference in changed]
+        return MovedQueries(rows, command if case.mode == "hybrid" else "")
 
     def accept(self) -> list[Case]:
         """Accept the results on disk and return their cases.
@@ -270,12 +255,10 @@ class Selection:
         return f"measured {result.date} with other {' and '.join(changed)}; run it again" if changed else ""
 
 
-def _rendered(name: str, selection: Selection, rows: list[Row]) -> str:
+def _rendered(name: str, selection: CaseSelection, rows: list[CaseRow]) -> str:
     mean_rows = selection.means(rows)
     if name == "html":
-        return html_report.as_html(
-            selection.by_regression(rows), mean_rows, selection.moved(rows), selection.command_folders()
-        )
+        return as_html(selection.by_regression(rows), mean_rows, selection.moved(rows))
     if name == "junit":
         return report.as_junit(rows, mean_rows)
     renderers = {"markdown": report.as_markdown, "json": report.as_json, "reproduction": report.reproduction}

@@ -9,12 +9,11 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.eval.regressions.training_plan import PlannedStep
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
 from dupmae_ir.finetune.stages import Step
@@ -25,51 +24,42 @@ from dupmae_ir.pretrain.config import PretrainConfig
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How far a rehearsal shrinks a recipe."""
+class Rehearsal:
+    """The sizes of a rehearsal."""
 
-    updates: int  #: updates are divided by this, but are at least 2
+    updates: int  #: updates of every training
     batch: int  #: effective batches are divided by this, accumulation first
     layers: int  #: layers kept of every downloaded model, from the input
     documents: int  #: documents kept of a collection: those judged, and a sample of the others
     queries: int  #: training queries kept
     generated: int  #: most tokens of a generated text
 
-    def in_words(self) -> str:
-        """The factors, for the plan and the log."""
-        return (
-            f"updates / {self.updates:,}, batches / {self.batch}, the first {self.layers} layers of each model, about "
-            f"{self.documents:,} documents of each collection, {self.queries:,} training queries, generated texts "
-            f"of at most {self.generated} tokens"
-        )
 
-
-SCALES = {
-    "tiny": Scale(updates=20_000, batch=16, layers=2, documents=200, queries=100, generated=8),
-    "small": Scale(updates=1_000, batch=8, layers=4, documents=50_000, queries=5_000, generated=64),
+REHEARSALS = {
+    "tiny": Rehearsal(updates=4, batch=16, layers=2, documents=200, queries=100, generated=8),
+    "small": Rehearsal(updates=100, batch=8, layers=4, documents=50_000, queries=5_000, generated=64),
 }
-"""``--scale`` -> the factors. tiny takes minutes on a CPU, small an hour on a GPU."""
+"""``--scale`` -> the sizes. tiny takes minutes on a CPU, small an hour on a GPU."""
 
 _LAYER = re.compile(r"(?:^|\.)(?:encoder\.layer|layers|block|h)\.(\d+)\.")
 _LAYER_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer")
 
 
-def shrink_step(step: Step, planned: PlannedStep, scale: Scale) -> Step:
+def shrink_step(step: Step, rehearsal: Rehearsal) -> Step:
     """The step with fewer updates of smaller batches, or shorter generated texts; other steps are unchanged."""
     config = step.config
     if isinstance(config, AugmentConfig):
-        shortened = replace(config, max_new_tokens=min(config.max_new_tokens, scale.generated))
+        shortened = replace(config, max_new_tokens=min(config.max_new_tokens, rehearsal.generated))
         return replace(step, config=shortened)
     if not isinstance(config, PretrainConfig | FinetuneConfig | CrossEncoderConfig):
         return step
     chosen = config.recipe if isinstance(config, PretrainConfig) else config
-    batch, accumulate = _smaller(int(chosen.batch_size or 1), int(chosen.accumulate or 1), scale.batch)
-    changes: dict[str, Any] = {"batch_size": batch, "accumulate": accumulate}
-    changes["steps"] = max(2, round((planned.updates or 0) / scale.updates))
+    batch, accumulate = _smaller(int(chosen.batch_size or 1), int(chosen.accumulate or 1), rehearsal.batch)
+    changes: dict[str, Any] = {"batch_size": batch, "accumulate": accumulate, "steps": rehearsal.updates}
     if isinstance(config, PretrainConfig):
         changes["held_out"] = min(config.held_out, 16)
     if isinstance(config, FinetuneConfig):
-        changes["limit"] = min(config.limit or scale.queries, scale.queries)
+        changes["limit"] = min(config.limit or rehearsal.queries, rehearsal.queries)
     return replace(step, config=replace(config, **changes))
 
 
@@ -149,8 +139,3 @@ def judged_documents(path: Path) -> set[str]:
 def _uniform(text: str) -> float:
     """A number from 0 to 1 that depends on ``text`` only."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
-
-
-def shrinker(planned: Mapping[str, PlannedStep], scale: Scale) -> Callable[[Step], Step]:
-    """The function that shrinks each step of a recipe whose full-size plan is ``planned``, by step name."""
-    return lambda step: shrink_step(step, planned[step.name], scale)

@@ -55,7 +55,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CaseVerdict:
     """One comparison of one measure; or the status of the whole case if ``measure`` is empty."""
 
     status: Status
@@ -73,7 +73,7 @@ def judge(
     accepted: Mapping[str, Any],
     queries: Mapping[str, Mapping[str, float]],
     fixed: bool = False,
-) -> list[Verdict]:
+) -> list[CaseVerdict]:
     """The verdicts on a result: up to two per measure, against the paper and against the accepted value.
 
     Args:
@@ -85,24 +85,24 @@ def judge(
     """
     if result is None:
         reason = f"accepted {accepted['date']}; not run in this folder" if accepted else "not run here"
-        return [Verdict(Status.SKIP, reason=reason)]
+        return [CaseVerdict(Status.SKIP, reason=reason)]
     if result.skipped:
-        return [Verdict(Status.SKIP, reason=result.skipped)]
+        return [CaseVerdict(Status.SKIP, reason=result.skipped)]
     if result.stand_in and not result.problems:
         values = ", ".join(f"{m} {v:.4f}" for m, v in result.values.items())
         reason = f"completed on a synthetic stand-in collection, whose values are not comparable: {values}"
-        return [Verdict(Status.SKIP, reason=reason)]
-    verdicts = [Verdict(Status.FAIL, reason=problem) for problem in result.problems]
+        return [CaseVerdict(Status.SKIP, reason=reason)]
+    verdicts = [CaseVerdict(Status.FAIL, reason=problem) for problem in result.problems]
     verdicts += _against_accepted(case, result, accepted, queries, fixed) if accepted else ()
     if result.problems:
         # The values of a run that fails its checks mean nothing; only causes are reported.
         return [v for v in verdicts if not v.measure]
     verdicts += [_against_paper(case, result, m) for m in case.paper] if case.compare else ()
     reason = "measured, but there is no printed or accepted value to compare with yet"
-    return verdicts or [Verdict(Status.SKIP, reason=reason)]
+    return verdicts or [CaseVerdict(Status.SKIP, reason=reason)]
 
 
-def overall(verdicts: Iterable[Verdict], against: str = "") -> Status | None:
+def overall(verdicts: Iterable[CaseVerdict], against: str = "") -> Status | None:
     """The most urgent status; with ``against``, of that side and of verdicts on the whole case. None for no verdict."""
     order = list(Status)
     statuses = [v.status for v in verdicts if not against or v.against in ("", against)]
@@ -111,12 +111,14 @@ def overall(verdicts: Iterable[Verdict], against: str = "") -> Status | None:
 
 def _against_accepted(
     case: Case, result: Result, accepted: Mapping[str, Any], queries: Mapping[str, Mapping[str, float]], fixed: bool
-) -> list[Verdict]:
+) -> list[CaseVerdict]:
     changed = list(_changed_inputs(case, result, accepted, fixed))
     if changed and case.collection == "demo":
         # The embedded collection is the interpreter's documentation, which differs between Python versions.
-        return [Verdict(Status.SKIP, against=ACCEPTED, reason="accepted for the collection of another Python version")]
-    verdicts = [Verdict(Status.FAIL, against=ACCEPTED, reason=reason) for reason in changed]
+        return [
+            CaseVerdict(Status.SKIP, against=ACCEPTED, reason="accepted for the collection of another Python version")
+        ]
+    verdicts = [CaseVerdict(Status.FAIL, against=ACCEPTED, reason=reason) for reason in changed]
     measures = dict.fromkeys([*accepted.get("values", {}), *result.values])
     return verdicts + [_measure(case, result, accepted, queries.get(m, {}), m, fixed) for m in measures]
 
@@ -138,23 +140,23 @@ def _changed_inputs(case: Case, result: Result, accepted: Mapping[str, Any], fix
 
 def _measure(
     case: Case, result: Result, accepted: Mapping[str, Any], then: Mapping[str, float], measure: str, fixed: bool
-) -> Verdict:
+) -> CaseVerdict:
     """The verdict on one measure against its accepted value."""
     value, expected = result.values.get(measure), accepted.get("values", {}).get(measure)
     if value is None:
-        return Verdict(Status.FAIL, measure, None, expected, ACCEPTED, reason="accepted, but no longer measured")
+        return CaseVerdict(Status.FAIL, measure, None, expected, ACCEPTED, reason="accepted, but no longer measured")
     if expected is None:
-        return Verdict(Status.FAIL, measure, value, None, ACCEPTED, reason="measured, but no value was accepted")
+        return CaseVerdict(Status.FAIL, measure, value, None, ACCEPTED, reason="measured, but no value was accepted")
     if abs(value - expected) <= SAME:
-        return Verdict(Status.OK, measure, value, expected, ACCEPTED, tolerance=0.0)
+        return CaseVerdict(Status.OK, measure, value, expected, ACCEPTED, tolerance=0.0)
     same = dict(result.environment) == accepted.get("environment")
     environment = "same environment" if same else "different environment"
     reason = environment + _changed_queries(result, then, measure)
     tolerance = _allowed(case, result, then, measure, fixed, same)
     if tolerance == 0.0:
-        return Verdict(Status.FAIL, measure, value, expected, ACCEPTED, 0.0, f"must be equal; {reason}")
+        return CaseVerdict(Status.FAIL, measure, value, expected, ACCEPTED, 0.0, f"must be equal; {reason}")
     status = _classify(value - expected, tolerance)
-    return Verdict(status, measure, value, expected, ACCEPTED, tolerance, reason)
+    return CaseVerdict(status, measure, value, expected, ACCEPTED, tolerance, reason)
 
 
 def _allowed(case: Case, result: Result, then: Mapping[str, float], measure: str, fixed: bool, same: bool) -> float:
@@ -168,9 +170,9 @@ def _allowed(case: Case, result: Result, then: Mapping[str, float], measure: str
     return 0.0 if fixed else _paired_noise(result.per_query[measure], then)
 
 
-def _against_paper(case: Case, result: Result, measure: str) -> Verdict:
+def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
     if measure not in result.values:
-        return Verdict(Status.FAIL, measure, None, float(case.paper[measure]), PAPER, reason="not measured")
+        return CaseVerdict(Status.FAIL, measure, None, float(case.paper[measure]), PAPER, reason="not measured")
     value, tolerance = result.values[measure], case.tolerance
     if tolerance is None:
         seeds = case.seed_deviation.get(measure)
@@ -178,23 +180,23 @@ def _against_paper(case: Case, result: Result, measure: str) -> Verdict:
     return compare_printed(case.paper[measure], value, tolerance, measure)
 
 
-def compare_printed(printed: str, value: float, tolerance: float, measure: str) -> Verdict:
+def compare_printed(printed: str, value: float, tolerance: float, measure: str) -> CaseVerdict:
     """The verdict on a value against a printed number: OK if equal to its digits, else by ``tolerance``."""
     rounding = 0.5 * 10.0 ** -len(printed.partition(".")[2])
     difference = value - float(printed)
     allowed = rounding + tolerance
     status = Status.OK if abs(difference) <= rounding + SAME else _classify(difference, allowed)
     reason = "" if status is Status.OK else f"{difference:+.4f}"
-    return Verdict(status, measure, value, float(printed), PAPER, allowed, reason)
+    return CaseVerdict(status, measure, value, float(printed), PAPER, allowed, reason)
 
 
-def compare_means(value: float, expected: float, tolerance: float, measure: str) -> Verdict:
+def compare_means(value: float, expected: float, tolerance: float, measure: str) -> CaseVerdict:
     """The verdict on a mean over collections against the mean of their accepted values."""
     difference = value - expected
     if abs(difference) <= SAME:
-        return Verdict(Status.OK, measure, value, expected, ACCEPTED, tolerance)
+        return CaseVerdict(Status.OK, measure, value, expected, ACCEPTED, tolerance)
     reason = f"{difference:+.4f}" if tolerance else "must be equal"
-    return Verdict(_classify(difference, tolerance), measure, value, expected, ACCEPTED, tolerance, reason)
+    return CaseVerdict(_classify(difference, tolerance), measure, value, expected, ACCEPTED, tolerance, reason)
 
 
 def _classify(difference: float, tolerance: float) -> Status:

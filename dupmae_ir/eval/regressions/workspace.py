@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,18 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.console import say
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.eval.regressions import tiny
-from dupmae_ir.eval.regressions.audit import PRESETS, Recipes
 from dupmae_ir.eval.regressions.cases import MODELS, RECIPES, read_json
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model, dependencies, read_models
 from dupmae_ir.eval.regressions.scale import (
-    SCALES,
-    Scale,
+    REHEARSALS,
+    Rehearsal,
     judged_documents,
     sample_documents,
     sample_training,
     shrink_model,
-    shrinker,
+    shrink_step,
 )
-from dupmae_ir.eval.regressions.training_plan import PlannedStep
 from dupmae_ir.finetune.stages import Step, plan, recipe_inputs, run_stages
 from dupmae_ir.io.archives import unpack
 from dupmae_ir.io.downloads import Source, cache_folder, download
@@ -99,28 +97,14 @@ class Workspace:
         return {m.name: _models_in(self._planned(m)) for m in self.models.values() if m.recipe}
 
     @cached_property
-    def scaled(self) -> Scale | None:
-        """The factors of a rehearsal."""
-        return SCALES[self.scale] if self.scale else None
-
-    @cached_property
-    def planned_recipes(self) -> Recipes:
-        """The recipes' plans at full size, beside the table of the papers' settings."""
-        return Recipes(self.recipes)
-
-    def training_plan(self, model: Model) -> list[PlannedStep]:
-        """The steps that train ``model`` at full size, from the catalogue and the recipe alone."""
-        return self.planned_recipes.plan(model, self.preset or PRESETS[0])
+    def scaled(self) -> Rehearsal | None:
+        """The sizes of a rehearsal; None at full size."""
+        return REHEARSALS[self.scale] if self.scale else None
 
     def steps(self, model: Model) -> list[Step]:
         """The commands that train ``model``, with the paths they use here."""
         steps, _ = plan(*self.training(model, fetch=False), last=model.step)
-        adjust = self._adjust(model)
-        return [adjust(step) for step in steps] if adjust else steps
-
-    def _adjust(self, model: Model) -> Callable[[Step], Step] | None:
-        planned = {step.name: step for step in self.training_plan(model)}
-        return shrinker(planned, self.scaled) if self.scaled else None
+        return [shrink_step(step, self.scaled) for step in steps] if self.scaled else steps
 
     def _planned(self, model: Model) -> list[Step]:
         steps, _ = plan(self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step)
@@ -293,7 +277,8 @@ class Workspace:
         output.parent.mkdir(parents=True, exist_ok=True)
         if not output.exists():
             write_json(sidecar, key)
-        run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self._adjust(model))
+        adjust = partial(shrink_step, rehearsal=self.scaled) if self.scaled else None
+        run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=adjust)
 
     def _resolved(self, value: object, fetch: bool) -> object:
         """``value`` with references replaced by paths: ``model:``, ``collection:``, ``file:`` and ``tiny:``."""

@@ -51,16 +51,16 @@ def recall_curve(ranks: Ranks) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Relevant documents found by the same lists, and how many of them the sum finds."""
+class Complement:
+    """Relevant documents found by the same parts, and how many of them the sum finds."""
 
-    who: str
-    answers: int
-    kept: int  #: of those, found by the hybrid list
+    parts: str  #: both, only [CLS], only OT or neither
+    documents: int
+    in_sum: int  #: of those, found by the hybrid list
     qids: tuple[str, ...]  #: queries with such a document, by id
 
 
-def complementarity(cls: Ranks, ot: Ranks, hybrid: Ranks, depth: int = 10) -> list[Found]:
+def complementarity(cls: Ranks, ot: Ranks, hybrid: Ranks, depth: int = 10) -> list[Complement]:
     """Relevant documents by which of [CLS] and OT finds them within ``depth`` ranks, the success of DupMAE's
     appendix A.1: both, only [CLS], only OT, neither, in this order."""
     cells: dict[tuple[bool, bool], list[tuple[str, bool]]] = {}
@@ -76,5 +76,5 @@ def complementarity(cls: Ranks, ot: Ranks, hybrid: Ranks, depth: int = 10) -> li
     return [_counted(who, cells.get(cell, [])) for cell, who in names.items()]
 
 
-def _counted(who: str, answers: list[tuple[str, bool]]) -> Found:
-    return Found(who, len(answers), sum(kept for _, kept in answers), tuple(sorted({qid for qid, _ in answers})))
+def _counted(who: str, answers: list[tuple[str, bool]]) -> Complement:
+    return Complement(who, len(answers), sum(kept for _, kept in answers), tuple(sorted({qid for qid, _ in answers})))

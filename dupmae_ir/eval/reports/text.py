@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dupmae_ir import tables
 from dupmae_ir.console import table, visible
-from dupmae_ir.eval.compare import MARKS, Comparison
+from dupmae_ir.eval.compare import MARKS, TEST_NAMES, Comparison, Difference, QueryChange
 from dupmae_ir.eval.evaluate import SHALLOW, Evaluation
-from dupmae_ir.eval.reports import comparison_text
-from dupmae_ir.eval.significance import Interval
+from dupmae_ir.eval.significance import BOOTSTRAPS, Interval
 from dupmae_ir.measures import Measure
-
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 
 
 @dataclass(frozen=True)
-class Report:
+class EvalReport:
     """Several runs with the same judgements. ``runs``: name in the table -> evaluation, all with the same measures."""
 
     qrels: str  #: file or folder of the judgements
@@ -52,7 +47,7 @@ class Cell:
     marks: str
 
 
-def as_table(report: Report) -> str:
+def as_table(report: EvalReport) -> str:
     """For a terminal: aligned columns, ``*`` at the best of each column, the averaging above, coverage below."""
     several = len(report.runs) > 1
     # Marks follow the number; blanks in their place, also in the header, keep digits aligned.
@@ -63,48 +58,45 @@ def as_table(report: Report) -> str:
     lines = [headline(report), "", body, *stars, *_legend(report)]
     if report.comparison and report.comparison.measures:
         # Only the first column is left-aligned, so run and measure share it.
-        (_, _, *header), rows = comparison_text.header(report.comparison), comparison_text.rows(report.comparison)
+        (_, _, *header), rows = comparison_header(report.comparison), comparison_rows(report.comparison)
         joined = [[f"{run}  {measure}", *rest] for run, measure, *rest in rows]
-        lines += ["", table(joined, ["run  measure", *header]), *comparison_text.moved_lines(report.comparison)]
+        lines += ["", table(joined, ["run  measure", *header]), *moved_lines(report.comparison)]
     return "\n".join([*lines, "", *coverage(report)])
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: EvalReport) -> str:
     """A Markdown table, the best of each column bold."""
     means = [[name, *(_bold(c, "**{}**") + c.marks for c in row)] for name, row in cells(report).items()]
-    lines = _markdown_table([["run", *map(str, report.measures)], *means], 1)
-    lines += [
+    lines = [
+        tables.markdown(["run", *map(str, report.measures)], means),
         "",
         visible(headline(report), breaks=True),
         "",
         *(f"- {visible(line, breaks=True)}" for line in (*_legend(report), *coverage(report))),
     ]
     if report.comparison and report.comparison.measures:
-        compared = [comparison_text.header(report.comparison), *comparison_text.rows(report.comparison)]
-        moved = [f"- {visible(line, breaks=True)}" for line in comparison_text.moved_lines(report.comparison)]
-        lines += ["", *_markdown_table(compared, 2), *(["", *moved] if moved else [])]
+        moved = [f"- {visible(line, breaks=True)}" for line in moved_lines(report.comparison)]
+        compared = tables.markdown(comparison_header(report.comparison), comparison_rows(report.comparison), 2)
+        lines += ["", compared, *(["", *moved] if moved else [])]
     return "\n".join(lines)
 
 
-def as_latex(report: Report) -> str:
+def as_latex(report: EvalReport) -> str:
     """A booktabs table, the best of each column bold; other lines as comments, the legend below the tabular."""
     rows = [
-        [_tex(name), *(_bold(c, r"\textbf{{{}}}") + _tex_marks(c.marks) for c in row)]
+        [tables.tex(name), *(_bold(c, r"\textbf{{{}}}") + _dagger(c.marks) for c in row)]
         for name, row in cells(report).items()
     ]
-    header = " & ".join(["Run", *(_tex(str(m)) for m in report.measures)])
-    notes = [f"% {visible(line, breaks=True)}" for line in (headline(report), *coverage(report))]
+    notes = [headline(report), *coverage(report)]
     if report.comparison:
-        notes += [f"% {visible('; '.join(row), breaks=True)}" for row in comparison_text.rows(report.comparison)]
-    body = [" & ".join(row) + r" \\" for row in rows]
-    start = rf"\begin{{tabular}}{{l{'r' * len(report.measures)}}}"
+        notes += map("; ".join, comparison_rows(report.comparison))
+    body = tables.latex(["Run", *(tables.tex(str(m)) for m in report.measures)], rows)
     legend = _legend(report)
-    below = [r"\par\smallskip", *(rf"{{\footnotesize {_tex(line)}\par}}" for line in legend)] if legend else []
-    rules = [r"\toprule", header + r" \\", r"\midrule", *body, r"\bottomrule"]
-    return "\n".join([*notes, start, *rules, r"\end{tabular}", *below])
+    below = [r"\par\smallskip", *(rf"{{\footnotesize {tables.tex(line)}\par}}" for line in legend)] if legend else []
+    return "\n".join([*(f"% {visible(line, breaks=True)}" for line in notes), body, *below])
 
 
-def as_csv(report: Report) -> str:
+def as_csv(report: EvalReport) -> str:
     """One line per run: measures in full precision, then the counts; for compared runs, for each measure its interval,
     the difference from the baseline with its interval, wins, ties, losses, and each test's p and corrected p. Values
     that do not apply (the baseline's own difference, an undefined test) are empty."""
@@ -115,23 +107,23 @@ def as_csv(report: Report) -> str:
         header += [f"{measure} {key}" for key in next(iter(columns.values()))]
         for line, name in zip(lines, report.runs, strict=True):
             line += columns[name].values()
-    return _csv([header, *lines], ",")
+    return tables.csv_text([header, *lines])
 
 
-def _compared(report: Report, run: str, measure: str) -> dict[str, Any]:
+def _compared(report: EvalReport, run: str, measure: str) -> dict[str, Any]:
     """Column -> value of the CSV, besides the mean."""
     assert report.comparison
     low, high = report.intervals.get(run, {}).get(measure) or (None, None)
     difference = report.comparison.runs.get(run, {}).get(measure)
-    return {"low": low, "high": high} | comparison_text.csv_columns(difference, report.comparison.settings.tests)
+    return {"low": low, "high": high} | csv_columns(difference, report.comparison.settings.tests)
 
 
-def as_json(report: Report, per_query: bool = False) -> str:
+def as_json(report: EvalReport, per_query: bool = False) -> str:
     """Everything in full precision; ``per_query`` adds query id -> measure -> value to each run."""
     return json.dumps(to_dict(report, per_query), indent=2, ensure_ascii=False)
 
 
-def to_dict(report: Report, per_query: bool = False) -> dict[str, Any]:
+def to_dict(report: EvalReport, per_query: bool = False) -> dict[str, Any]:
     """The JSON form as plain values."""
     runs = [
         {"run": name, "path": report.paths[name], "values": e.mean, "counts": asdict(e.counts)}
@@ -145,16 +137,16 @@ def to_dict(report: Report, per_query: bool = False) -> dict[str, Any]:
         "remove_unjudged": report.remove_unjudged,
         "measures": [{"name": str(m), "trec_eval": m.trec_flags(report.complete)} for m in report.measures],
         "runs": runs,
-    } | ({"comparison": comparison_text.comparison_dict(report.comparison)} if report.comparison else {})
+    } | ({"comparison": comparison_dict(report.comparison)} if report.comparison else {})
 
 
-def per_query_tsv(report: Report) -> str:
+def per_query_tsv(report: EvalReport) -> str:
     """Tab-separated, one line per run and query: ``run qid value...`` with a header, in full precision."""
     lines = [[name, qid, *of.values()] for name, e in report.runs.items() for qid, of in e.per_query.items()]
-    return _csv([["run", "qid", *map(str, report.measures)], *lines], "\t")
+    return tables.csv_text([["run", "qid", *map(str, report.measures)], *lines], "\t")
 
 
-def headline(report: Report) -> str:
+def headline(report: EvalReport) -> str:
     """The judgements, and the queries over which values are averaged."""
     counts = next(iter(report.runs.values())).counts
     if report.complete:
@@ -165,7 +157,7 @@ def headline(report: Report) -> str:
     return f"{report.qrels}: {counts.judged_queries} judged queries; {basis}{removed}"
 
 
-def coverage(report: Report) -> list[str]:
+def coverage(report: EvalReport) -> list[str]:
     """One line per run: queries without hits or judgements, and the unjudged hits at the top."""
     lines = []
     for name, e in report.runs.items():
@@ -177,7 +169,7 @@ def coverage(report: Report) -> list[str]:
     return lines
 
 
-FORMATS: dict[str, Callable[[Report], str]] = {
+FORMATS: dict[str, Callable[[EvalReport], str]] = {
     "table": as_table,
     "markdown": as_markdown,
     "latex": as_latex,
@@ -186,7 +178,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 }
 
 
-def cells(report: Report) -> dict[str, list[Cell]]:
+def cells(report: EvalReport) -> dict[str, list[Cell]]:
     """Run -> one printed value per measure; if they differ, the largest as printed is best."""
     found: dict[str, list[Cell]] = {name: [] for name in report.runs}
     for measure in report.measures:
@@ -199,8 +191,8 @@ def cells(report: Report) -> dict[str, list[Cell]]:
     return found
 
 
-def _legend(report: Report) -> list[str]:
-    return comparison_text.legend(report.comparison) if report.comparison else []
+def _legend(report: EvalReport) -> list[str]:
+    return legend(report.comparison) if report.comparison else []
 
 
 def _starred(cell: Cell) -> str:
@@ -211,11 +203,9 @@ def _bold(cell: Cell, how: str) -> str:
     return how.format(cell.text) if cell.best else cell.text
 
 
-def _markdown_table(lines: list[list[str]], left: int) -> list[str]:
-    """The first line is the header; the first ``left`` columns are left-aligned."""
-    rule = [*[":--"] * left, *["--:"] * (len(lines[0]) - left)]
-    rows = [lines[0], rule, *lines[1:]]
-    return ["| " + " | ".join(visible(cell, breaks=True).replace("|", "\\|") for cell in row) + " |" for row in rows]
+def _dagger(marks: str) -> str:
+    """The marks of one value as one superscript."""
+    return "".join(map(tables.tex, marks)).replace("}$$^{", "")
 
 
 def _printed(measure: Measure, mean: Mapping[str, float]) -> str:
@@ -224,27 +214,122 @@ def _printed(measure: Measure, mean: Mapping[str, float]) -> str:
     return f"{value:.0f}" if measure.total else f"{value:.4f}"
 
 
-def _csv(lines: list[list[Any]], delimiter: str) -> str:
-    text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows([*map(_cell, line)] for line in lines)
-    return text.getvalue().rstrip("\n")
+def legend(comparison: Comparison) -> list[str]:
+    """The meaning of the marks, and how intervals and p values are computed."""
+    s, runs = comparison.settings, len(comparison.runs)
+    holm = f"Holm-corrected over {runs} runs" if runs > 1 else "one comparison, nothing to correct"
+    marks = [
+        f"{MARKS[t]} differs from {comparison.baseline}: {TEST_NAMES[t]}, two-sided, p < {s.alpha:g} ({holm})"
+        for t in s.tests
+    ]
+    how = f"{100 * s.level:g} % intervals: percentile bootstrap over queries, {BOOTSTRAPS:,} resamples, seed {s.seed}"
+    return [*marks, how, *([_permutation_text(comparison)] if "permutation" in s.tests else [])]
 
 
-def _cell(value: Any) -> Any:
-    """A value of a CSV cell. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
-    if not isinstance(value, str):
-        return value
-    formula = value.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(value)
-    return ("'" if formula else "") + visible(value, breaks=True)
+def comparison_header(comparison: Comparison) -> list[str]:
+    """Column names of :func:`comparison_rows`."""
+    level = f"{100 * comparison.settings.level:g} % interval"
+    tests = [f"p {test}" for test in comparison.settings.tests]
+    return ["run", "measure", f"minus {comparison.baseline}", level, *tests, "wins/ties/losses"]
 
 
-def _tex(text: str) -> str:
-    special: dict[str, str | int | None] = {c: f"\\{c}" for c in "&%$#_{}"}
-    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "<": "$<$", ">": "$>$"}
-    special |= {mark: _tex_marks(mark) for mark in MARKS.values()}
-    return visible(text, breaks=True).translate(str.maketrans(special))
+def comparison_rows(comparison: Comparison) -> list[list[str]]:
+    """One row per compared run and measure, with corrected p values."""
+    return [
+        [
+            run,
+            measure,
+            signed(d.mean),
+            interval_text(d.interval),
+            *(p_text(p) for p in d.corrected.values()),
+            f"{d.wins}/{d.ties}/{d.losses}",
+        ]
+        for run, measures in comparison.runs.items()
+        for measure, d in measures.items()
+    ]
 
 
-def _tex_marks(marks: str) -> str:
-    names = {"†": r"\dagger", "‡": r"\ddagger"}
-    return f"$^{{{''.join(names[mark] for mark in marks)}}}$" if marks else ""
+def signed(value: float) -> str:
+    """Four decimals with a sign; values that round to zero are ``+0.0000``."""
+    return f"{round(value, 4) + 0.0:+.4f}"
+
+
+def interval_text(interval: Interval | None, sign: str = "+") -> str:
+    """Four decimals; ``-`` for no interval."""
+    return f"[{interval.low:{sign}.4f}, {interval.high:{sign}.4f}]" if interval else "-"
+
+
+def p_text(p: float | None) -> str:
+    """Four decimals, ``<0.0001`` for smaller values, ``-`` for an undefined test."""
+    if p is None:
+        return "-"
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def change_text(change: QueryChange) -> str:
+    """``q7 +0.5000 (0.5000 to 1.0000)``."""
+    return f"{change.qid} {signed(change.difference)} ({change.baseline:.4f} to {change.run:.4f})"
+
+
+def _permutation_text(comparison: Comparison) -> str:
+    done = [d.permutation for measures in comparison.runs.values() for d in measures.values() if d.permutation]
+    drawn = f"{comparison.settings.resamples:,} random sign flips, seed {comparison.settings.seed}"
+    if all(p.exact for p in done):
+        return "permutation tests: exact, all sign flips counted"
+    return f"permutation tests: {drawn}" + ("; exact where few queries differ" if any(p.exact for p in done) else "")
+
+
+def moved_lines(comparison: Comparison) -> list[str]:
+    """For each compared run, the queries with the largest differences in the first measure."""
+    lines = []
+    for run, measures in comparison.runs.items():
+        for measure, difference in list(measures.items())[:1]:
+            if moved := difference.moved(comparison.settings.moved):
+                lines.append(f"{run} moved most in {measure}: {', '.join(map(change_text, moved))}")
+    return lines
+
+
+def comparison_dict(comparison: Comparison) -> dict[str, Any]:
+    """The JSON form: settings, then run -> measure -> values of the difference."""
+    s = comparison.settings
+    runs = {
+        run: {
+            m: _difference_dict(d) | {"moved": [asdict(c) | {"difference": c.difference} for c in d.moved(s.moved)]}
+            for m, d in measures.items()
+        }
+        for run, measures in comparison.runs.items()
+    }
+    return {
+        "baseline": comparison.baseline,
+        "tests": list(s.tests),
+        "correction": "holm",
+        "alpha": s.alpha,
+        "interval": {"method": "percentile bootstrap", "level": s.level, "resamples": BOOTSTRAPS},
+        "seed": s.seed,
+        "runs": runs,
+    }
+
+
+def _difference_dict(d: Difference) -> dict[str, Any]:
+    return {
+        "queries": len(d.changes),
+        "difference": d.mean,
+        "interval": d.interval,
+        "wins": d.wins,
+        "ties": d.ties,
+        "losses": d.losses,
+        "p": d.p,
+        "p_holm": d.corrected,
+        "permutation": d.permutation._asdict() if d.permutation else None,
+    }
+
+
+def csv_columns(difference: Difference | None, tests: Iterable[str]) -> dict[str, Any]:
+    """Column -> value of one run in one measure; empty values for the baseline itself and for undefined tests."""
+    d = difference
+    low, high = (d.interval if d else None) or (None, None)
+    counts = {"wins": d.wins, "ties": d.ties, "losses": d.losses} if d else dict.fromkeys(("wins", "ties", "losses"))
+    p = {f"p {test}": d.p[test] if d else None for test in tests}
+    corrected = {f"p_holm {test}": d.corrected[test] if d else None for test in tests}
+    ends = {"difference low": low, "difference high": high}
+    return {"difference": d.mean if d else None, **ends, **counts, **p, **corrected}

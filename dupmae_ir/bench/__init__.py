@@ -1,1 +1,0 @@
-"""``dupmae-ir bench``: how fast this machine is, beside recorded machines."""

@@ -1,1 +1,0 @@
-"""Case studies: one query, three lists (DupMAE, appendix A)."""

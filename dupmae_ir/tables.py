@@ -1,0 +1,66 @@
+"""Tables as text, Markdown, LaTeX and CSV: one writer for reports, model cards, documentation and benchmarks.
+
+Control characters and line breaks in cells are made visible, so that no cell ends a row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dupmae_ir.console import table, visible
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+_SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "<": "$<$",
+    ">": "$>$",
+    "†": r"$^{\dagger}$",
+    "‡": r"$^{\ddagger}$",
+}
+
+
+def render(header: Sequence[str], rows: Iterable[Sequence[str]], format: str, left: int = 1) -> str:
+    """A table as ``text`` (aligned, for a terminal) or ``markdown``."""
+    return table([list(row) for row in rows], list(header)) if format == "text" else markdown(header, rows, left)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
+    """A Markdown table; the first ``left`` columns are left-aligned, the others right-aligned."""
+    rule = [*[":--"] * left, *["--:"] * (len(header) - left)]
+    lines = [[_cell(cell) for cell in header], rule, *([_cell(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(cell: object) -> str:
+    return visible(cell, breaks=True).replace("|", "\\|")
+
+
+def latex(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A booktabs tabular. Cells are TeX: text needs :func:`tex` first."""
+    lines = [" & ".join(row) + r" \\" for row in (header, *rows)]
+    rules = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", *rules, r"\end{tabular}"])
+
+
+def tex(text: str) -> str:
+    """``text`` with TeX's special characters escaped."""
+    return "".join(_SPECIAL.get(c, c) for c in visible(text, breaks=True))
+
+
+def csv_text(rows: Iterable[Iterable[Any]], delimiter: str = ",") -> str:
+    """Delimiter-separated lines. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows([*map(_csv_cell, row)] for row in rows)
+    return text.getvalue().rstrip("\n")
+
+
+def _csv_cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    formula = value.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(value)
+    return ("'" if formula else "") + visible(value, breaks=True)
