@@ -40,7 +40,7 @@ HEAD = """\
 
 The numbers are the paper's. *Ours* is the value measured here, or "not run here". *Against the paper* and *against
 accepted* are the two [verdicts](../regressions.md), the first with the difference. `dupmae-ir eval.regressions run
-RECIPE` runs a row from download to verdict; with `--dry-run` it prints the plan and the commands. [The papers'
+RECIPE` runs a row from download to verdict; with `--dry-run` it prints the commands. [The papers'
 numbers](../reproduction.md) has the index and what is left out.
 """
 
