@@ -129,7 +129,7 @@ def _apart(
     base, run = evaluations[baseline], evaluations[name]
     qids = sorted(base.per_query.keys() & run.per_query.keys())
     if not qids:
-        raise UsageError(f"{baseline} and {name} have no query in common; leave out --no-complete")
+        raise UsageError(f"{baseline} and {name} have no query in common; evaluate with complete=True")
     if not measures:
         return {}
     before, after = _values(base, qids, measures), _values(run, qids, measures)

@@ -144,9 +144,9 @@ class EvalConfig(ComparisonOptions, OutputOptions):
         if len(set(self.runs)) < len(self.runs):
             raise UsageError("the same run file is named twice")
         if self.parts and len(set(self.parts)) != 3:
-            raise UsageError(f"--parts requires three runs: [CLS], OT and hybrid; got {len(set(self.parts))}")
+            raise UsageError(f"`parts` requires three runs: [CLS], OT and hybrid; got {len(set(self.parts))}")
         if self.baseline is not None and len(self.runs) == 1:
-            raise UsageError(f"--baseline {self.baseline}: name the runs to compare with it")
+            raise UsageError(f"`baseline` {self.baseline}: name the runs to compare with it")
 
     @property
     def html(self) -> bool:

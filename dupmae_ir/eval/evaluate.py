@@ -80,7 +80,7 @@ def evaluate(
         common = {qid: found for qid, found in kept if found}
     counted = [qid for qid in judged if complete or qid in common]
     if not counted:
-        raise UsageError("no query is left to average over; omit --no-complete or --remove-unjudged")
+        raise UsageError("no query is left to average over; omit `remove_unjudged`, or evaluate with complete=True")
     values = _by_trec_eval(wanted, judged, common) | _by_counting(wanted, judged, common)
     return Evaluation(
         measures=wanted,

@@ -50,7 +50,7 @@ def run(config: EvalConfig) -> Evaluated:
     measures = parse_measures(config.measures, config.rel_level)
     names = _names(config.runs)
     baseline = _baseline(config, names)
-    parts = tuple(_named(part, names, "--parts") for part in config.parts)
+    parts = tuple(_named(part, names, "`parts`") for part in config.parts)
     texts = {t.qid: t.text for t in read_topics(config.topics)} if config.topics else {}
     options = subset(config, ComparisonOptions)
     evaluations, ranks = _evaluations(config, names, measures)
@@ -115,16 +115,16 @@ def _self_hits_warning(path: str, own: Sequence[str]) -> str:
 def _baseline(config: EvalConfig, names: Mapping[str, str]) -> str | None:
     """Name of the baseline; None for no comparison. The HTML report defaults to the first run."""
     if config.baseline is not None:
-        return _named(config.baseline, names, "--baseline")
+        return _named(config.baseline, names, "`baseline`")
     return next(iter(names)) if config.html and len(names) > 1 else None
 
 
-def _named(run: str, names: Mapping[str, str], flag: str) -> str:
+def _named(run: str, names: Mapping[str, str], setting: str) -> str:
     """The name in the table of a run given by its name or its file."""
     for name, path in names.items():
         if run in (name, path):
             return name
-    raise UsageError(f"{flag} {run}: not one of the runs, which are {', '.join(names)}")
+    raise UsageError(f"{setting} {run}: not one of the runs, which are {', '.join(names)}")
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:

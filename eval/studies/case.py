@@ -98,11 +98,11 @@ class CaseConfig(ComputeOptions, OutputOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.query is not None and not self.query.strip():
-            raise UsageError("--query is blank")
+            raise UsageError("`query` is blank")
         if self.query is not None and len(self.qid) > 1:
-            raise UsageError("--query is one query; give at most one --qid with it")
+            raise UsageError("`query` is one query; give at most one `qid` with it")
         if self.depth < max(self.within, self.hits):
-            raise UsageError(f"--depth {self.depth} is less than --within {self.within} or --hits {self.hits}")
+            raise UsageError(f"`depth` {self.depth} is less than `within` {self.within} or `hits` {self.hits}")
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class Lengths:
 def run(config: LengthsConfig) -> list[Lengths]:
     """The lengths of all ``queries`` and ``passages``, in this order."""
     if not config.queries and not config.passages:
-        raise UsageError("give --queries, --passages or both")
+        raise UsageError("give `queries`, `passages` or both")
     lengths = [count_words(path, "queries", (topic.text for topic in read_topics(path))) for path in config.queries]
     for path in config.passages:
         documents = read_collection(path)

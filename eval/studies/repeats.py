@@ -129,7 +129,7 @@ def run(config: RepeatsConfig) -> RepeatTable:
     """Evaluate the runs, and draw the curve if requested."""
     files = files_by_system(config.runs)
     if config.output and all(step is None for _, step in files):
-        raise UsageError("--output draws the measure over the steps; name the runs SYSTEM@STEP=FILE")
+        raise UsageError("`output` draws the measure over the steps; name the runs SYSTEM@STEP=FILE")
     (measure,) = parse_measures([config.measure], config.rel_level)
     qrels = read_qrels(config.qrels, config.split)
 

@@ -107,8 +107,8 @@ class SpaceConfig(ComputeOptions, OutputOptions):
         super().__post_init__()
         names = self.name or self.model
         if len(names) != len(self.model) or len(set(names)) < len(names):
-            flag = "--name" if self.name else "--model"
-            raise UsageError(f"{flag} {' '.join(names)}: there must be one name per model, and all must differ")
+            setting = "name" if self.name else "model"
+            raise UsageError(f"`{setting}` {' '.join(names)}: there must be one name per model, and all must differ")
         check_picture(self.output)
 
 
@@ -364,7 +364,7 @@ def run(config: SpaceConfig) -> ModelComparison:
     drawn = _draws(len(queries), config)
     if config.output and not 1 <= config.perplexity < 2 * len(drawn.rows[0]):
         raise UsageError(
-            f"--perplexity {config.perplexity:g} must be at least 1 and less than the {2 * len(drawn.rows[0])} points"
+            f"`perplexity` {config.perplexity:g} must be at least 1 and less than the {2 * len(drawn.rows[0])} points"
         )
     used = sorted({i for rows in drawn.rows for i in rows})
     texts = [queries[i] for i in used], [passages[i] for i in used]
@@ -408,7 +408,7 @@ def _paired(config: SpaceConfig) -> tuple[list[str], list[str]]:
         if len(passages) != len(topics):
             raise InputError(
                 f"{config.queries} has {len(topics):,} queries and {config.passages} {len(passages):,} passages, which "
-                "cannot be paired in order; give the pairs with --qrels"
+                "cannot be paired in order; give the pairs with `qrels`"
             )
         found = list(zip((topic.text for topic in topics), passages, strict=True))
     else:

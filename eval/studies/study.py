@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.command import help_text
-from dupmae_ir.config import parse
+from dupmae_ir.config import parse, with_flags
 from dupmae_ir.console import Parser, guarded, say, show
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
@@ -41,14 +41,14 @@ def study(
         if printed := json.dumps(as_json(result), ensure_ascii=False) if settings.json else text(settings, result):
             show(printed)
 
-    return lambda argv=None: guarded(lambda: run(argv), prog)
+    return lambda argv=None: guarded(lambda: run(argv), prog, translate=lambda message: with_flags(message, config))
 
 
 def check_picture(output: str | None) -> None:
     """Raise :class:`UsageError` for a name that is no picture's, :class:`EnvironmentProblem` without matplotlib."""
     if output:
         if Path(output).suffix.lower() not in PICTURES:
-            raise UsageError(f"--output {output}: name a file that ends in {', '.join(PICTURES)}")
+            raise UsageError(f"`output` {output}: name a file that ends in {', '.join(PICTURES)}")
         need_packages("a picture", ["matplotlib"], "charts")
 
 

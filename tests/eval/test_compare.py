@@ -8,7 +8,7 @@ from support.hostile_values import awkward_run, random_qrels
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval import evaluate
-from dupmae_ir.eval.compare import Change, Difference, compare, mean_intervals
+from dupmae_ir.eval.compare import Difference, QueryChange, compare, mean_intervals
 from dupmae_ir.eval.config import ComparisonOptions
 from dupmae_ir.eval.evaluate import Evaluation
 from dupmae_ir.eval.significance import holm, permutation_tests, t_test
@@ -80,7 +80,7 @@ def test_nothing_to_compare(evaluations):
 
 def test_the_queries_that_moved_most_and_ties():
     changes = [("q1", 0.0, 0.5), ("q2", 0.3, 0.1 + 0.2), ("q3", 1.0, 0.0), ("q0", 0.5, 0.0), ("q4", 0.2, 0.3)]
-    d = Difference(tuple(Change(*c) for c in changes), 0.0, None, {}, {}, None)
+    d = Difference(tuple(QueryChange(*c) for c in changes), 0.0, None, {}, {}, None)
     assert (d.wins, d.ties, d.losses) == (2, 1, 2)
     assert [c.qid for c in d.moved(10)] == ["q3", "q0", "q1", "q4"]
     assert [c.qid for c in d.moved(1)] == ["q3"]

@@ -229,7 +229,7 @@ def test_alike_densities_do_not_diverge_and_distant_ones_do():
 
 def test_names_belong_to_models():
     for given in ({"name": ("x",)}, {"model": ("a", "b"), "name": ("x", "x")}, {"model": ("a", "a")}):
-        with pytest.raises(UsageError, match=r"one name per model|applies only with --model"):
+        with pytest.raises(UsageError, match=r"one name per model|applies only with `model`"):
             SpaceConfig(queries="q", passages="p", **given)
 
 

@@ -110,7 +110,7 @@ def matcher(answers: Sequence[str], regex: bool) -> Callable[[str], bool]:
             patterns.append(expressions.compile(_normalised(answer), flags))
         except expressions.error as e:
             raise InputError(
-                f"the answer {answer!r} is not a regular expression: {e}; if it is plain text, omit --regex"
+                f"the answer {answer!r} is not a regular expression: {e}; if it is plain text, omit `regex`"
             ) from None
     return lambda text: any(p.search(text) for p in patterns)
 

@@ -126,13 +126,13 @@ def find_folder(folder: str | None = None) -> Path:
     """
     if folder is not None:
         if not (Path(folder) / MODELS).is_file():
-            raise InputError(f"{folder}: no {MODELS} here; --recipes must name a folder like eval in the checkout")
+            raise InputError(f"{folder}: no {MODELS} here; `recipes` must name a folder like eval in the checkout")
         return Path(folder)
     candidates = [Path(__file__).resolve().parents[3] / "eval", Path(sys.prefix) / "share" / "dupmae_ir" / "eval"]
     for candidate in candidates:
         if (candidate / MODELS).is_file():
             return candidate
-    raise InputError(f"no regressions in {' or '.join(map(str, candidates))}; name their folder with --recipes")
+    raise InputError(f"no regressions in {' or '.join(map(str, candidates))}; name their folder with `recipes`")
 
 
 def load(folder: Path) -> dict[str, Regression]:

@@ -106,7 +106,7 @@ def run_problems(run: Run, judged: Collection[str], files: CollectionFiles, with
         if own:
             problems.append(
                 f"run: self-retrieval not removed: {len(own)} topics retrieve themselves ({_some(own)}); search "
-                f"{files.name} with --remove-query"
+                f"{files.name} with remove_query"
             )
     return problems
 

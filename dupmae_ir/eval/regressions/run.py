@@ -69,10 +69,10 @@ def _check_required(options: RunCasesOptions, selection: CaseSelection) -> None:
         matching = [name for name in every if fnmatchcase(name, pattern)]
         absent = [name for name in matching if name not in selected and "/mean:" not in name]
         if not matching:
-            raise UsageError(f"--require {pattern}: no case or mean has this name; a pattern is like 'bm25.beir/*'")
+            raise UsageError(f"`require` {pattern}: no case or mean has this name; a pattern is like 'bm25.beir/*'")
         if absent:
             more = f" and {len(absent) - 1} more" if absent[1:] else ""
-            raise UsageError(f"--require {pattern}: {absent[0]}{more} not selected; name the cases to run, or no case")
+            raise UsageError(f"`require` {pattern}: {absent[0]}{more} not selected; name the cases to run, or no case")
 
 
 def _not_skipped(verdicts: Iterable[CaseVerdict]) -> list[CaseVerdict]:
@@ -279,6 +279,6 @@ def _given_models(values: tuple[str, ...]) -> dict[str, Path]:
     for value in values:
         name, equals, folder = value.partition("=")
         if not equals:
-            raise UsageError(f"--model {value}: must be NAME=FOLDER")
+            raise UsageError(f"`model` {value}: must be NAME=FOLDER")
         folders[name] = Path(folder)
     return folders

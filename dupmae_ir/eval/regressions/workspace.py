@@ -163,10 +163,10 @@ class Workspace:
         if self._local(name):
             return planned
         if name.startswith(LOCAL):
-            where = self.data or "--collections was not given"
+            where = self.data or "`collections` was not given"
             raise EnvironmentProblem(
                 f"{name.removeprefix(LOCAL)} not found ({where}); name the folder that contains it, in BEIR's layout, "
-                "with --collections"
+                "with `collections`"
             )
         found = collections.get(name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet)
         corpus = self._sampled_corpus(name, found.corpus) if self.scaled else found.corpus
