@@ -178,7 +178,7 @@ def product_rates() -> dict[str, Any]:
 
 def useful_flops(encoder: TextEncoder, texts: list[str], ot: bool) -> float:
     """Multiplications and additions of the weights with real word pieces; attention and the rest not counted."""
-    pieces = sum(len(p) for p in encoder._tokenise(texts, 180))
+    pieces = sum(len(p) for p in encoder._tokenise(texts, "", 180))
     lm = encoder.model.side("document").lm
     layers = sum(p.numel() for n, p in lm.bert.encoder.named_parameters() if p.dim() == 2)
     width, words = lm.config.hidden_size, lm.config.vocab_size

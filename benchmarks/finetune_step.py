@@ -30,7 +30,7 @@ import torch
 from dupmae_ir.console import table
 from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss, group_by_length
-from dupmae_ir.models.masked_lm import head_of
+from dupmae_ir.models.heads.masked_lm import head_of
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.training.attention import training_attention
 
@@ -55,7 +55,7 @@ def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
     else:
         from dupmae_ir.finetune.data.pairs import read_pairs
         from dupmae_ir.models.checkpoints.loading import load_model
-        from dupmae_ir.models.checkpoints.names import model_folder
+        from dupmae_ir.models.names import model_folder
 
         found = read_pairs(pairs)
         sample = rng.sample(found, min(4096, len(found)))

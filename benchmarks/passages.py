@@ -18,10 +18,10 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.heads.masked_lm import excluded_ids
+from dupmae_ir.models.names import default_model_path
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.models.special_tokens import excluded_ids
 
 SHAPES = {
     "base": {},

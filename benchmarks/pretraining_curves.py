@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.models.checkpoints.calibrated_head import add_head
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.heads.calibration import add_head
+from dupmae_ir.models.names import model_folder
 
 METHODS = ("retromae", "dupmae", "master", "cot-mae", "cot-mote")
 OWN = {"cot-mae": ["--unit", "blocks"]}

@@ -29,7 +29,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 from dupmae_ir.console import table
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.anchor import Anchor
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.collate import COLLATORS, Draw

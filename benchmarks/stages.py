@@ -81,10 +81,10 @@ def sample(args: argparse.Namespace, folder: Path) -> None:
 
 def make_base(corpus: Path, folder: Path) -> None:
     """MiniLM with a calibrated head and projection, the base of every stage."""
-    from dupmae_ir.models.checkpoints.calibrated_head import add_head
     from dupmae_ir.models.checkpoints.loading import load_model
-    from dupmae_ir.models.checkpoints.names import model_folder
     from dupmae_ir.models.checkpoints.saving import save_model
+    from dupmae_ir.models.heads.calibration import add_head
+    from dupmae_ir.models.names import model_folder
 
     bare, tokenizer, config = load_model(model_folder("minilm"), need_ot=False)
     texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()[:1000]]

@@ -25,7 +25,7 @@ import pretraining_step
 import torch
 from transformers import AutoTokenizer
 
-from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.training.attention import training_attention
 
 BEFORE, OURS, NO_DROPOUT = "before", "ours", "no dropout"

@@ -36,9 +36,10 @@ class HashingEncoder:
         self._projection = np.random.default_rng(seed).standard_normal((self.width, dim or 1)).astype(np.float32)
 
     @classmethod
-    def load(cls, parts: Sequence[str] = ("cls", "ot"), **settings: Any) -> HashingEncoder:
+    def load(cls, parts: Sequence[str] | None = None, **settings: Any) -> HashingEncoder:
         """Called by ``load_encoder``; settings that are None keep their defaults, device and dtype are ignored."""
         chosen = {k: v for k, v in settings.items() if v is not None and k not in {"device", "dtype"}}
+        parts = ("cls", "ot") if parts is None else parts
         return cls(16 if "cls" in parts else None, 512 if "ot" in parts else None, **chosen)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,6 +104,20 @@ class EncoderSettings:
     impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
     head_scale: float = 0.0  #: factor of the masked-LM head's weights that are added to lexical ones
+
+
+class EncoderOptions(TypedDict, total=False):
+    """What a caller can choose of an encoder; what is left out or None is the model's own (``dupmae_config.json``)."""
+
+    device: str | None  #: cpu, cuda, mps or auto (default)
+    dtype: str | None  #: float32 (default), bfloat16, mixed or auto
+    document_length: int | None
+    query_length: int | None
+    top_k: int | None
+    activation: str | None
+    title_separator: str | None
+    normalize: bool | None
+    parts: tuple[str, ...] | None  #: ``cls``, ``ot`` or both (default)
 
 
 class Encoder(Protocol):

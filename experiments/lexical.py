@@ -31,13 +31,12 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json
 from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.model_config import LexicalSettings, ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
-from dupmae_ir.models.lexical.lexicon import bucket_of, save_lexicon, stems_of
-from dupmae_ir.models.lexical.settings import LexicalSettings
+from dupmae_ir.models.heads.lexical import bucket_of, save_lexicon, stems_of
+from dupmae_ir.models.heads.masked_lm import excluded_ids
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.models.special_tokens import excluded_ids
 from dupmae_ir.types import Document
 
 LARGE = 1000.0

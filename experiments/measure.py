@@ -203,6 +203,7 @@ def mean_pooling_encoder(base: Path) -> TextEncoder:
 
     from dupmae_ir.device import pick_device
     from dupmae_ir.models.checkpoints.loading import load_model
+    from dupmae_ir.models.checkpoints.model_config import ModelConfig
     from dupmae_ir.models.inference.encoder import TextEncoder
 
     model, tokenizer, _ = load_model(base, need_ot=False)
@@ -210,7 +211,7 @@ def mean_pooling_encoder(base: Path) -> TextEncoder:
     length = min(LENGTH, model.lm.config.max_position_embeddings)
     device = pick_device("auto")[0]
     settings = EncoderSettings(document_length=length, query_length=length)
-    return TextEncoder(str(base), "", model, tokenizer, settings, ("cls",), device, torch.float32)
+    return TextEncoder(base, ModelConfig(), settings, model, tokenizer, ("cls",), device, torch.float32, torch.float32)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

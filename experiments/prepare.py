@@ -19,8 +19,8 @@ from dupmae_ir.console import say
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.publishing import move_into_place, sha256_file, write_json
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.names import model_folder
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from pretraining_curves import make_base

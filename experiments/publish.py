@@ -24,8 +24,8 @@ from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.names import default_model_path
 
 MOST_BYTES = 50_000_000
 MEASURES = ("nDCG@10", "R@100")

@@ -27,8 +27,8 @@ from dupmae_ir.errors import DupmaeError, InputError, UsageError
 from dupmae_ir.eval.regressions.environment import processor
 from dupmae_ir.finetune.stages import run_stages
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.names import default_model_path
+from dupmae_ir.models.checkpoints.layout import folder_digest
+from dupmae_ir.models.names import default_model_path
 from dupmae_ir.registry import lookup
 from dupmae_ir.training.log import read_log
 

@@ -17,14 +17,14 @@ from dupmae_ir.adapt.objective import Adapting, Weights
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.objective import BiEncoder
-from dupmae_ir.models.checkpoints.calibrated_head import FEWEST, add_head
 from dupmae_ir.models.checkpoints.compact import write_compact
 from dupmae_ir.models.checkpoints.layout import LEXICON, is_compact
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import save_model
-from dupmae_ir.models.lexical.lexicon import Lexicon
-from dupmae_ir.models.masked_lm import encoder_of, has_head
+from dupmae_ir.models.heads.calibration import FEWEST, add_head
+from dupmae_ir.models.heads.lexical import Lexicon
+from dupmae_ir.models.heads.masked_lm import encoder_of, has_head
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.objectives import build_objective
@@ -128,6 +128,6 @@ def _statistics(lexicon: Lexicon, start: Start, documents: Sequence[Document]) -
 def check_lengths(config: AdaptConfig, start: Start) -> None:
     """Raise :class:`UsageError` for lengths beyond the model's."""
     most = int(start.model.lm.config.max_position_embeddings)
-    for flag, value in (("--length", config.length), ("--query-length", config.query_length)):
+    for flag, value in (("`length`", config.length), ("`query_length`", config.query_length)):
         if value > most:
             raise UsageError(f"{flag} {value}: {start.folder} reads at most {most} word pieces")

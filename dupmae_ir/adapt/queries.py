@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dupmae_ir.models.lexical.analyzer import stems
+from dupmae_ir.models.analyzer import stems
 from dupmae_ir.types import Document
 
 KINDS = ("title", "heading", "sentence", "words")

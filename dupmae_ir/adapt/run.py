@@ -28,8 +28,8 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.finetune.data.examples import ExampleCollator
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import write_json
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.layout import folder_digest
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.pretrain.collate import COLLATORS, Collator
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged
@@ -62,9 +62,9 @@ def run(config: AdaptConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[
     if process_state(config).num_processes > 1:
         raise UsageError("adapt runs in one process; start it without torchrun")
     if "-" in config.sources():
-        raise UsageError("--corpus - (standard input) can be read only once; give a file")
+        raise UsageError("`corpus` - (standard input) can be read only once; give a file")
     if not config.query_weight and not config.masked_weight:
-        raise UsageError("--query-weight 0 --masked-weight 0 leaves nothing to train")
+        raise UsageError("`query_weight` 0 `masked_weight` 0 leaves nothing to train")
     base = model_folder(config.model)
     start = Start.load(base)
     check_lengths(config, start)
@@ -141,7 +141,7 @@ class _Adaptation:
         if len(held.held_out) < FEWEST:
             raise InputError(
                 f"{', '.join(config.sources())}: {len(documents):,} documents give {len(held.held_out)} held-out "
-                f"pseudo-queries, {FEWEST} are needed; give more text, or other --kinds"
+                f"pseudo-queries, {FEWEST} are needed; give more text, or other `kinds`"
             )
         say(f"{len(held.training):,} documents to train on, {len(held.held_out):,} held out", config.quiet)
         return held

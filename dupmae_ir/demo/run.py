@@ -33,7 +33,7 @@ from dupmae_ir.index.run import run_bm25
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
-from dupmae_ir.models.checkpoints.names import PACKAGED
+from dupmae_ir.models.names import PACKAGED
 from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.fusion.config import FusionConfig
 from dupmae_ir.search.fusion.run import run as fuse

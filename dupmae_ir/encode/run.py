@@ -39,7 +39,7 @@ from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import Meta, check_target
 from dupmae_ir.io.sources import Source
 from dupmae_ir.models.checkpoints.layout import CONFIG
-from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import SEPARATORS, Encoder
 
 

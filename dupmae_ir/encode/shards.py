@@ -21,7 +21,15 @@ from dupmae_ir.encode.windows import document_digest
 from dupmae_ir.index.format.quantisation import Scale, choose_scale
 from dupmae_ir.index.format.texts import stored
 from dupmae_ir.models import load_encoder
-from dupmae_ir.types import SEPARATORS, Document, Encoder, EncoderSettings, LexicalEncoder, Representation
+from dupmae_ir.types import (
+    SEPARATORS,
+    Document,
+    Encoder,
+    EncoderOptions,
+    EncoderSettings,
+    LexicalEncoder,
+    Representation,
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class EncoderChoice:
     """What a worker needs to know: the encoder to load, and what is stored of a shard."""
 
     model: str | None
-    settings: dict[str, object]  #: of :func:`~dupmae_ir.models.load_encoder`, without the device
+    settings: EncoderOptions  #: without the device
     title_separator: str | None
     scale: float | None
     store_texts: bool
@@ -96,14 +104,19 @@ class EncoderChoice:
     @classmethod
     def of(cls, config: EncodeConfig) -> EncoderChoice:
         """The choice that the flags make."""
-        names = ("dtype", "document_length", "top_k", "activation", "normalize")
-        settings: dict[str, object] = {name: getattr(config, name) for name in names}
-        settings["parts"] = tuple(config.parts.split(","))
+        settings = EncoderOptions(
+            dtype=config.dtype,
+            document_length=config.document_length,
+            top_k=config.top_k,
+            activation=config.activation,
+            normalize=config.normalize,
+            parts=tuple(config.parts.split(",")),
+        )
         return cls(config.model, settings, config.title_separator, config.scale, config.store_texts, config.threads)
 
     def load(self, device: str) -> Encoder:
         """The encoder, on a device."""
-        return load_encoder(self.model, device=device, **self.settings)
+        return load_encoder(self.model, **self.settings | {"device": device})
 
     def separator(self, settings: EncoderSettings) -> str:
         """What joins title and text: --title-separator, else the model's own."""

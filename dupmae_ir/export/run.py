@@ -9,11 +9,10 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.export.config import ExportConfig
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.models.checkpoints.compact import write_compact
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.layout import COMPACT, UNTIED
-from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.layout import COMPACT, UNTIED, folder_digest
 from dupmae_ir.models.checkpoints.onnx_graph import SETTINGS, write_graph
 from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
+from dupmae_ir.models.names import model_folder
 
 
 class ExportJob(Job):

@@ -14,19 +14,14 @@ from dupmae_ir.errors import HeadMissing, UsageError
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.trainer import Teacher
-from dupmae_ir.models.checkpoints.calibrated_head import (
-    distilled_projection,
-    load_with_calibrated_head,
-    sample_passages,
-)
 from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
-from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.model_config import LexicalSettings, ModelConfig, read_config
 from dupmae_ir.models.experts import join_experts, with_experts
-from dupmae_ir.models.lexical.lexicon import Lexicon
-from dupmae_ir.models.lexical.settings import LexicalSettings
-from dupmae_ir.models.masked_lm import encoder_of
+from dupmae_ir.models.heads.calibration import distilled_projection, load_with_calibrated_head, sample_passages
+from dupmae_ir.models.heads.lexical import Lexicon
+from dupmae_ir.models.heads.masked_lm import encoder_of
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.training.dropout import set_dropout
 from dupmae_ir.types import SEPARATORS
@@ -37,7 +32,7 @@ def load_base(
 ) -> tuple[Retriever | UntiedRetriever, PreTrainedTokenizerBase]:
     """(retriever in training mode, tokenizer) of the folder ``base``, with one or two encoders as ``config`` says.
 
-    A base without a masked-LM head gets one calibrated on ``passages`` (see models/checkpoints/calibrated_head.py),
+    A base without a masked-LM head gets one calibrated on ``passages`` (see models/heads/calibration.py),
     unless its OT part is in closed form alone.
     """
     form = ot_form(config, base)

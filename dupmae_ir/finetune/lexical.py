@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dupmae_ir.models.lexical.lexicon import Lexicon
+from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.pooling import at_least_float32, keep_top_k, strongest
 from dupmae_ir.types import Document
 

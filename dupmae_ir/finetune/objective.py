@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dupmae_ir.finetune import losses
 from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.lexical import cut, with_lexical
-from dupmae_ir.models.masked_lm import encoder_of
+from dupmae_ir.models.heads.masked_lm import encoder_of
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever, similarity
 
 Parts = tuple[Tensor | None, Tensor | None]

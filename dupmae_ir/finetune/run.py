@@ -26,9 +26,9 @@ from dupmae_ir.finetune.trainer import PairTrainer
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.checkpoints.transformers_state import recompute_activations
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.training.arguments import process_state, training_arguments
 from dupmae_ir.training.card import Card, write_card

@@ -21,9 +21,8 @@ from dupmae_ir.models.checkpoints.layout import UNTIED
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
-from dupmae_ir.models.masked_lm import encoder_of
+from dupmae_ir.models.heads.masked_lm import encoder_of, excluded_ids
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.models.special_tokens import excluded_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models import pooling
-from dupmae_ir.models.masked_lm import encoder_of, head_of
+from dupmae_ir.models.heads.masked_lm import encoder_of, head_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,13 +10,13 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTra
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
-from dupmae_ir.models.checkpoints.calibrated_head import SAMPLE, load_with_calibrated_head
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.experts import FOLDERS, Experts, load_experts
+from dupmae_ir.models.heads.calibration import SAMPLE, load_with_calibrated_head
+from dupmae_ir.models.heads.masked_lm import excluded_ids
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.anchor import Anchor
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.models.special_tokens import excluded_ids
 from dupmae_ir.pretrain.config import PretrainConfig
 
 
@@ -39,7 +39,7 @@ def load_base(
         if not (config.add_head or config.model == "minilm"):
             raise CheckpointError(
                 f"{folder}: has no trained masked-LM head, which every objective needs; calibrate one on the corpus "
-                "with --add-head, or use a masked language model"
+                "with `add_head`, or use a masked language model"
             ) from None
         first = list(islice(passages, 10 * SAMPLE))
         model, tokenizer = load_with_calibrated_head(folder, first, cls_dim=None, seed=config.seed, quiet=quiet)
@@ -56,7 +56,7 @@ def load_continued_experts(config: PretrainConfig) -> Experts | None:
         return None
     recipe = config.recipe
     if recipe.experts != "ffn":
-        raise UsageError(f"--init-from {config.init_from}: contains two encoders, which require --experts ffn")
+        raise UsageError(f"`init_from` {config.init_from}: contains two encoders, which require `experts` ffn")
     experts, _, _ = load_experts(str(config.init_from), bool(recipe.shared_norm))
     return experts.train().requires_grad_(True)
 
@@ -71,14 +71,14 @@ def load_anchor(config: PretrainConfig, retriever: Retriever, tokenizer: PreTrai
         return None
     model, own, _ = load_model(model_folder(config.anchor), need_ot=False, published=True)
     if isinstance(model, UntiedRetriever):
-        raise UsageError(f"--anchor {config.anchor}: holds two encoders; give a model with one")
+        raise UsageError(f"`anchor` {config.anchor}: holds two encoders; give a model with one")
     if model.dim != retriever.dim:
         raise UsageError(
-            f"--anchor {config.anchor}: its vectors are {model.dim} wide, [CLS] of the base is {retriever.dim} wide; "
+            f"`anchor` {config.anchor}: its vectors are {model.dim} wide, [CLS] of the base is {retriever.dim} wide; "
             "they must be equal"
         )
     if own.get_vocab() != tokenizer.get_vocab():
-        raise UsageError(f"--anchor {config.anchor}: its vocabulary is not that of the base; they must be equal")
+        raise UsageError(f"`anchor` {config.anchor}: its vocabulary is not that of the base; they must be equal")
     return Anchor(model, config.anchor_weight)
 
 

@@ -121,7 +121,7 @@ class PretrainConfig(Recipe, RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weights and len(self.weights) != len(self.corpus):
-            raise UsageError(f"--weights: {len(self.weights)} weights for {len(self.corpus)} corpora")
+            raise UsageError(f"`weights`: {len(self.weights)} weights for {len(self.corpus)} corpora")
         resolve(self.method, self.preset, self)
 
     @property

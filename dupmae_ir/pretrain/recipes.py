@@ -158,9 +158,9 @@ class Recipe(Config):
         shares = self.mask_replace
         if shares is not None and (len(shares) != 3 or min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6):
             given = " ".join(map(str, shares))
-            raise UsageError(f"--mask-replace must be three fractions that add up to 1, got {given}")
+            raise UsageError(f"`mask_replace` must be three fractions that add up to 1, got {given}")
         if self.tasks is not None and len(set(self.tasks)) < len(self.tasks):
-            raise UsageError(f"--tasks {' '.join(self.tasks)}: names a task twice")
+            raise UsageError(f"`tasks` {' '.join(self.tasks)}: names a task twice")
 
 
 _MASKS = {"encoder_ratio": 0.30, "decoder_ratio": 0.50, "mask_replace": (0.8, 0.1, 0.1), "count_special": True}
@@ -273,14 +273,13 @@ def resolve(method: str, preset: str, given: Recipe) -> Recipe:
             continue
         if f.name not in chosen:
             owners = " or ".join(m for m in PRESETS if f.name in PRESETS[m]["release"])
-            flag = f"--{f.name.replace('_', '-')}"
-            raise UsageError(f"{flag} applies only with --method {owners}, not {method}")
+            raise UsageError(f"`{f.name}` applies only with `method` {owners}, not {method}")
         chosen[f.name] = value
     recipe = Recipe(**chosen)
     if recipe.decoding == "enhanced" and recipe.decoder_layers != 1:
-        raise UsageError("--decoder-layers must be 1 with --decoding enhanced; use --decoding basic for more layers")
+        raise UsageError("`decoder_layers` must be 1 with `decoding` enhanced; use `decoding` basic for more layers")
     if recipe.decoder_layers == 0 and not recipe.causal_layers:
-        raise UsageError("--decoder-layers 0 leaves no decoder; use 1 or more")
+        raise UsageError("`decoder_layers` 0 leaves no decoder; use 1 or more")
     return recipe
 
 

@@ -21,9 +21,9 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.checkpoints.transformers_state import recompute_activations
-from dupmae_ir.models.masked_lm import longest
+from dupmae_ir.models.heads.masked_lm import longest
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.base import load_anchor, load_base, load_continued_experts
@@ -168,7 +168,7 @@ def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest
     vocabulary = Vocabulary.of(tokenizer, retriever.lm.config.vocab_size, name)
     most, length = longest(retriever.lm), int(recipe.length or 0)
     if length > most:
-        raise UsageError(f"--length {length}: {name} has positions for {most} tokens; use --length {most} or less")
+        raise UsageError(f"`length` {length}: {name} has positions for {most} tokens; use `length` {most} or less")
     objective = build_objective(config.method, load_continued_experts(config) or retriever.lm, recipe)
     if config.dropout is not None:
         set_dropout(objective, config.dropout)

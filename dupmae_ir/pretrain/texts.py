@@ -27,7 +27,7 @@ def usable_rows(corpora: Sequence[Corpus], sources: Sequence[str], method: str, 
         if "gpt2" in (recipe.tasks or ()) and not len(corpus.following):
             raise InputError(
                 f'{source}: none of its texts has a generated continuation ("next"); add them with dupmae-ir '
-                "pretrain.augment --task continuation, or remove gpt2 from --tasks"
+                "pretrain.augment --task continuation, or remove gpt2 from `tasks`"
             )
     return rows
 
@@ -35,10 +35,10 @@ def usable_rows(corpora: Sequence[Corpus], sources: Sequence[str], method: str, 
 def _missing(recipe: Recipe) -> str:
     if recipe.context in ("nearby", "random"):
         return (
-            "no document of it has two texts; set --documents to group lines into documents, split documents with "
-            "--unit blocks, or use --context overlap"
+            "no document of it has two texts; set `documents` to group lines into documents, split documents with "
+            "`unit` blocks, or use `context` overlap"
         )
-    advice = ", or remove doc2query from --tasks" if recipe.tasks else ""
+    advice = ", or remove doc2query from `tasks`" if recipe.tasks else ""
     return f"none of its texts has generated queries; add them with dupmae-ir pretrain.augment{advice}"
 
 
@@ -52,7 +52,7 @@ def hold_out(
     """
     total = sum(map(len, rows))
     if count >= total:
-        raise UsageError(f"--held-out {count}: there are only {total:,} texts; hold out fewer")
+        raise UsageError(f"`held_out` {count}: there are only {total:,} texts; hold out fewer")
     held: list[Draw] = []
     left = []
     for number, (corpus, usable_here) in enumerate(zip(corpora, rows, strict=True)):
@@ -61,7 +61,7 @@ def hold_out(
         held += [Draw(first + i, number, int(row)) for i, row in enumerate(usable_here[out])]
         left.append(usable_here[~out])
     if any(not len(r) for r in left):
-        raise UsageError(f"--held-out {count} leaves a corpus without texts to train on; hold out fewer")
+        raise UsageError(f"`held_out` {count} leaves a corpus without texts to train on; hold out fewer")
     return held[: 2 * count], left
 
 

@@ -11,7 +11,7 @@ from dupmae_ir.config import to_dict
 from dupmae_ir.device import pick_dtype
 from dupmae_ir.errors import CheckpointError, InputError
 from dupmae_ir.io.publishing import combined_digest, sha256_file
-from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.training.arguments import training_device
 from dupmae_ir.training.config import RunOptions
 

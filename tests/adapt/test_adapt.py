@@ -17,12 +17,12 @@ from dupmae_ir.adapt.config import AdaptConfig
 from dupmae_ir.adapt.model import Start
 from dupmae_ir.adapt.queries import draw, pseudo_queries
 from dupmae_ir.adapt.selection import Split, gains, scores, split, verdict
-from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.heads.masked_lm import excluded_ids
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.models.special_tokens import excluded_ids
 from dupmae_ir.types import Document
 
 SENTENCES = "The quick cats sat. Lazy dogs run over the mat. Brown lists sort heaps and graphs."

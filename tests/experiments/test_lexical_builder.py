@@ -12,8 +12,8 @@ import torch
 from support.tiny_models import tiny_config, tiny_tokenizer
 from transformers import BertModel
 
+from dupmae_ir.models.heads.lexical import bucket_of, decoded
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.lexical.lexicon import bucket_of, decoded
 
 PASSAGES = [
     {"_id": "a", "title": "The cat", "text": "sat on the mat"},

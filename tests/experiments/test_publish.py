@@ -11,7 +11,7 @@ from support.experiment_samples import a_record, write_base
 
 from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.names import default_model_path
+from dupmae_ir.models.names import default_model_path
 
 SOURCES = """# Sources
 

@@ -230,8 +230,8 @@ def test_two_encoders_start_with_one_projection(folder):
     from dupmae_ir.finetune.base import load_base
     from dupmae_ir.models.checkpoints.model_config import ModelConfig
     from dupmae_ir.models.checkpoints.saving import save_model
+    from dupmae_ir.models.heads.masked_lm import excluded_ids
     from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-    from dupmae_ir.models.special_tokens import excluded_ids
 
     tokenizer = tiny_tokenizer()
     sides = [Retriever(BertForMaskedLM(tiny_config()), None, *excluded_ids(tokenizer)) for _ in range(2)]
@@ -248,11 +248,11 @@ def test_adding_a_head_keeps_the_projection(folder):
     from support.tiny_models import tiny_config, tiny_tokenizer
     from transformers import BertModel
 
-    from dupmae_ir.models.checkpoints.calibrated_head import load_with_calibrated_head
     from dupmae_ir.models.checkpoints.model_config import ModelConfig
     from dupmae_ir.models.checkpoints.saving import save_model
+    from dupmae_ir.models.heads.calibration import load_with_calibrated_head
+    from dupmae_ir.models.heads.masked_lm import excluded_ids
     from dupmae_ir.models.retriever import Retriever
-    from dupmae_ir.models.special_tokens import excluded_ids
 
     tokenizer = tiny_tokenizer()
     bare = Retriever(BertModel(tiny_config()), torch.nn.Linear(24, 5, bias=False), *excluded_ids(tokenizer))

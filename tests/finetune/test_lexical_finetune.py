@@ -22,9 +22,9 @@ from dupmae_ir.finetune.objective import BiEncoder, batch_loss
 from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import read_config
+from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.packed import PackedRetriever
-from dupmae_ir.models.lexical.lexicon import Lexicon
 from dupmae_ir.models.retriever import similarity
 from dupmae_ir.types import Document
 

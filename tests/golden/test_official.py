@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dupmae_ir.models.masked_lm import head_of
+from dupmae_ir.models.heads.masked_lm import head_of
 from dupmae_ir.models.objectives.cot_mae import CoTMAE
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.objectives.master import MASTER, TASKS

@@ -15,8 +15,8 @@ def tiny_retriever() -> Any:
     import torch
     from transformers import BertForMaskedLM
 
+    from dupmae_ir.models.heads.masked_lm import excluded_ids
     from dupmae_ir.models.retriever import Retriever
-    from dupmae_ir.models.special_tokens import excluded_ids
 
     torch.manual_seed(7)
     tokenizer = tiny_tokenizer()

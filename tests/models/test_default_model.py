@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.models.inference.encoder import TextEncoder
+from dupmae_ir.models.names import default_model_path
 
 TEXTS = [
     "A heap is a binary tree in which every parent is no larger than its children.",

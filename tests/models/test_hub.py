@@ -16,7 +16,7 @@ import pytest
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.names import cached_folder, model_folder
+from dupmae_ir.models.names import cached_folder, model_folder
 
 NAME, COMMIT = "someone/tiny", "a" * 40
 

@@ -19,8 +19,7 @@ from dupmae_ir.errors import CheckpointError, IndexMismatch
 from dupmae_ir.index.format.manifest import sealed, write_meta
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION
+from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION, folder_digest
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.plain_files import vocabulary_gap
@@ -38,7 +37,7 @@ SETTINGS = ModelConfig(document_length=32, query_length=16, top_k=6, activation=
 def side(seed: int, width: int | None = 8) -> Retriever:
     from transformers import BertForMaskedLM
 
-    from dupmae_ir.models.special_tokens import excluded_ids
+    from dupmae_ir.models.heads.masked_lm import excluded_ids
 
     torch.manual_seed(seed)
     lm = BertForMaskedLM(tiny_config())

@@ -418,5 +418,5 @@ def test_a_model_without_all_its_weights_is_refused(t5, tmp_path):
 def test_nan_logits_are_refused(t5):
     generator = Generator.load(GeneratorConfig(task="queries", model=str(t5), device="cpu", dtype="float32"))
     generator.model.get_encoder().final_layer_norm.weight.data.fill_(float("nan"))
-    with pytest.raises(Exception, match="--dtype float32"):
+    with pytest.raises(Exception, match="`dtype` float32"):
         generator(["the cat"])

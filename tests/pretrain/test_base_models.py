@@ -95,7 +95,7 @@ def test_robertas_positions_start_after_the_padding_id(tmp_path):
     """The first position is row pad + 1 of the table."""
     from transformers import AutoModelForMaskedLM
 
-    from dupmae_ir.models.masked_lm import embed, longest, position_rows
+    from dupmae_ir.models.heads.masked_lm import embed, longest, position_rows
 
     lm = AutoModelForMaskedLM.from_pretrained(family("roberta", tmp_path / "base"))
     assert longest(lm) == 64
@@ -110,7 +110,7 @@ def test_robertas_positions_start_after_the_padding_id(tmp_path):
 def test_distilbert_embeds_vectors_like_ids(tmp_path):
     from transformers import AutoModelForMaskedLM
 
-    from dupmae_ir.models.masked_lm import embed
+    from dupmae_ir.models.heads.masked_lm import embed
 
     lm = AutoModelForMaskedLM.from_pretrained(family("distilbert", tmp_path / "base")).eval()
     ids = torch.tensor([[3, 9, 8, 4]])

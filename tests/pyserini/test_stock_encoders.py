@@ -11,8 +11,8 @@ from dupmae_ir import pyserini
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.heads.masked_lm import excluded_ids
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.models.special_tokens import excluded_ids
 
 pytestmark = pytest.mark.jvm
 TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list", "the the dog | é"]

@@ -65,8 +65,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from dupmae_ir.models.checkpoints.model_config import ModelConfig
     from dupmae_ir.models.checkpoints.saving import save_model
+    from dupmae_ir.models.heads.masked_lm import excluded_ids
     from dupmae_ir.models.retriever import Retriever
-    from dupmae_ir.models.special_tokens import excluded_ids
 
     folder = tmp_path_factory.mktemp("processes")
     torch.manual_seed(7)

@@ -19,12 +19,11 @@ def make_lexical(folder: Path, **changes: Any) -> Path:
     import torch
     from transformers import BertModel
 
-    from dupmae_ir.models.checkpoints.model_config import ModelConfig
+    from dupmae_ir.models.checkpoints.model_config import LexicalSettings, ModelConfig
     from dupmae_ir.models.checkpoints.saving import save_model
-    from dupmae_ir.models.lexical.lexicon import save_lexicon
-    from dupmae_ir.models.lexical.settings import LexicalSettings
+    from dupmae_ir.models.heads.lexical import save_lexicon
+    from dupmae_ir.models.heads.masked_lm import excluded_ids
     from dupmae_ir.models.retriever import Retriever
-    from dupmae_ir.models.special_tokens import excluded_ids
 
     torch.manual_seed(3)
     tokenizer = tiny_tokenizer()

@@ -275,8 +275,8 @@ def _write_models(folder: Path) -> None:
 
     from dupmae_ir.models.checkpoints.model_config import ModelConfig
     from dupmae_ir.models.checkpoints.saving import save_model
+    from dupmae_ir.models.heads.masked_lm import excluded_ids
     from dupmae_ir.models.retriever import Retriever
-    from dupmae_ir.models.special_tokens import excluded_ids
 
     write_base(folder / "base")
     write_base(folder / "teacher", labels=1)

@@ -28,8 +28,8 @@ from dupmae_ir.io.publishing import sha256_file, write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.io.topics import read_topics
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.names import default_model_path
+from dupmae_ir.models.checkpoints.layout import folder_digest
+from dupmae_ir.models.names import default_model_path
 from dupmae_ir.search.run import run as search
 from dupmae_ir.types import Qrels, Run
 

@@ -88,8 +88,8 @@ def write_model(folder: Path) -> Path:
 
     from dupmae_ir.models.checkpoints.model_config import ModelConfig
     from dupmae_ir.models.checkpoints.saving import save_model
+    from dupmae_ir.models.heads.masked_lm import excluded_ids
     from dupmae_ir.models.retriever import Retriever
-    from dupmae_ir.models.special_tokens import excluded_ids
 
     vocabulary = [*SPECIAL, *words(), "##s"]
     config = BertConfig(

@@ -27,8 +27,8 @@ from dupmae_ir.finetune.cross_encoder.model import (
 )
 from dupmae_ir.finetune.data.mined import Mined, counted, open_passages, read_mined
 from dupmae_ir.io.jobs import Job
-from dupmae_ir.models.checkpoints.names import model_folder
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, recompute_activations, save_tokenizer
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.training.arguments import process_state, training_arguments
 from dupmae_ir.training.card import Card, write_card
 from dupmae_ir.training.checkpoints import refuse_broken_weights

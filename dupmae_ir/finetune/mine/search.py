@@ -16,8 +16,8 @@ from dupmae_ir.index.config import Bm25Config, PostingsConfig
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.index.postings.postings import folder_of
 from dupmae_ir.index.run import run_bm25, run_postings
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.names import model_folder
+from dupmae_ir.models.checkpoints.layout import folder_digest
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.search.fusion.methods import rrf
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Query

@@ -24,7 +24,7 @@ from dupmae_ir.finetune.score.fused import FusedTeacher
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
-from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import folder_digest
 
 WINDOW = 64  #: queries scored between two saves, and sorted by length together
 

@@ -19,19 +19,16 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.layout import COMPACT, WEIGHTS, untied_folders
-from dupmae_ir.models.checkpoints.module_list import module_folders
+from dupmae_ir.models.checkpoints.layout import COMPACT, WEIGHTS, module_folders, untied_folders
 from dupmae_ir.models.checkpoints.released import read_tensors
-from dupmae_ir.models.checkpoints.stored import DIAGONAL, GROUP, METADATA, SCALE, VERSION
+from dupmae_ir.models.checkpoints.stored import DIAGONAL, GROUP, METADATA, SCALE, VERSION, StoredWeights
 
 LEVELS = 127
 _ADDED_TO_EVERY_TOKEN = ("position_embeddings", "token_type_embeddings")
@@ -90,7 +87,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     files = sorted(_shards(folder / name)) if name.endswith(".index.json") else [name]
     state: dict[str, Tensor] = {}
     for file in files:
-        state |= _read(folder / file)
+        state |= read_tensors(folder / file)
     return state
 
 
@@ -99,15 +96,6 @@ def _shards(index: Path) -> set[str]:
         return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError) as e:
         raise CheckpointError(f"{index}: not an index of weights: {one_line(e, 300)}") from None
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    if path.suffix != ".safetensors":
-        return read_tensors(path)
-    try:
-        return load_file(path)
-    except Exception as e:
-        raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
 
 
 def save_compact(state: Mapping[str, Tensor], path: Path, where: str = "", keep: Sequence[str] = ()) -> int:
@@ -148,30 +136,14 @@ def quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:
     wide = matrix.float()
     rows, columns = wide.shape
     if not bool(wide.any()):
-        return torch.empty(0, columns, dtype=torch.int8), torch.zeros(rows, _groups(columns), dtype=torch.bfloat16)
+        return torch.empty(0, columns, dtype=torch.int8), torch.zeros(rows, -(-columns // GROUP), dtype=torch.bfloat16)
     padded = torch.nn.functional.pad(wide, (0, -columns % GROUP)).view(rows, -1, GROUP)
-    scale = _rounded_up(padded.abs().amax(2) / LEVELS)
+    # The smallest bfloat16 numbers that are not below the factors: no code is clipped.
+    bits = (padded.abs().amax(2) / LEVELS).contiguous().view(torch.int32)
+    scale = ((bits + 0xFFFF) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
     divisor = scale.float().where(scale > 0, 1.0).unsqueeze(2)
     codes = (padded / divisor).round().clamp(-LEVELS, LEVELS).to(torch.int8).view(rows, -1)[:, :columns]
     return codes.contiguous(), scale.contiguous()
-
-
-def _groups(columns: int) -> int:
-    return -(-columns // GROUP)
-
-
-def _rounded_up(values: Tensor) -> Tensor:
-    """The smallest bfloat16 numbers that are not below float32 numbers of at least 0."""
-    bits = values.contiguous().view(torch.int32)
-    return ((bits + 0xFFFF) & ~0xFFFF).view(torch.float32).to(torch.bfloat16)
-
-
-def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
-    """Codes and factors of :func:`quantise` -> float32 weights (r, c)."""
-    columns = codes.shape[1]
-    if len(codes) == 0:
-        return torch.zeros(len(scale), columns)
-    return codes.float().mul_(scale.float().repeat_interleave(GROUP, 1)[:, :columns])
 
 
 def read_compact(path: Path) -> dict[str, Tensor]:
@@ -179,51 +151,5 @@ def read_compact(path: Path) -> dict[str, Tensor]:
 
     Raises :class:`CheckpointError` for a file that is damaged or of another format or version.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-        stored = load_file(path)
-    except Exception as e:
-        raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
-    version = metadata.get(METADATA)
-    if version is None:
-        raise CheckpointError(f"{path}: not a file of 8-bit weights: its metadata have no {METADATA}")
-    if version != VERSION:
-        raise CheckpointError(
-            f"{path}: format {version} is not the one that this version reads ({VERSION}); export the model again"
-        )
-    scales = {name for name in stored if name.endswith(SCALE) and name.removesuffix(SCALE) in stored}
-    if orphan := next((name for name in stored if name.endswith(SCALE) and name not in scales), None):
-        raise CheckpointError(f"{path}: has {orphan} but no {orphan.removesuffix(SCALE)}; the file is damaged")
-    weights: dict[str, Tensor] = {}
-    for name, value in stored.items():
-        if name.endswith(DIAGONAL):
-            weights[name.removesuffix(DIAGONAL)] = _diagonal(path, name, value)
-        elif name not in scales:
-            weights[name] = _weights(path, name, value, stored)
-    return weights
-
-
-def _diagonal(path: Path, name: str, value: Tensor) -> Tensor:
-    if not value.is_floating_point() or value.ndim != 1 or not bool(torch.isfinite(value).all()):
-        raise CheckpointError(f"{path}: {name} must be a vector of finite numbers; the file is damaged")
-    return value.float().diag()
-
-
-def _weights(path: Path, name: str, value: Tensor, stored: Mapping[str, Tensor]) -> Tensor:
-    """One tensor, checked against its factors."""
-    scale = stored.get(name + SCALE)
-    if value.dtype != torch.int8 and scale is None:
-        return value.float() if value.is_floating_point() else value
-    if value.dtype != torch.int8 or value.ndim != 2:
-        raise CheckpointError(
-            f"{path}: {name} must be a matrix of int8, got {value.ndim} dimensions of {value.dtype}; it is damaged"
-        )
-    if scale is None:
-        raise CheckpointError(f"{path}: {name} has no {name}{SCALE}; the file is damaged")
-    shape = (len(value) or len(scale), _groups(value.shape[1]))
-    if scale.dtype != torch.bfloat16 or scale.shape != shape or not bool(torch.isfinite(scale).all()):
-        raise CheckpointError(
-            f"{path}: {name}{SCALE} must be {shape[0]} x {shape[1]} finite numbers in bfloat16; the file is damaged"
-        )
-    return dequantise(value, scale)
+    stored = StoredWeights(path, compact=True)
+    return {name: torch.from_numpy(stored[name]) for name in stored}

@@ -1,10 +1,14 @@
-"""File and folder names inside a model folder."""
+"""The files of a model folder: their names, its subfolders, and the digest that identifies a model."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
+from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
+from dupmae_ir.io.publishing import sha256_file
 
 CONFIG = "dupmae_config.json"
 PROJECTION = "cls_projection.safetensors"
@@ -44,3 +48,61 @@ def is_compact(folder: Path) -> bool:
     if others := [n for n in WEIGHTS if n != COMPACT and (folder / n).is_file()]:
         raise CheckpointError(f"{folder}: has both {COMPACT} and {others[0]}; remove the wrong one")
     return True
+
+
+def module_folders(folder: Path) -> list[Path]:
+    """The existing subfolders of a sentence-transformers folder's modules; none for any other folder."""
+    try:
+        listed = listed_modules(folder)
+    except CheckpointError:
+        return []  # reported when the model is loaded
+    return [folder / path for _, path in listed if path and (folder / path).is_dir()]
+
+
+def listed_modules(folder: Path) -> list[tuple[str, str]]:
+    """Class name and subfolder of each module; empty for anything but a model of sentence-transformers.
+
+    Raises :class:`CheckpointError` for a file of another form.
+    """
+    path = folder / MODULES
+    if not path.is_file() or (folder / CONFIG).is_file():
+        return []
+    try:
+        modules = json.loads(path.read_text(encoding="utf-8"))
+        listed = [(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in modules]
+    except (ValueError, KeyError, TypeError) as e:
+        raise CheckpointError(f"{path}: not a list of modules: {one_line(e, 300)}") from None
+    return listed
+
+
+_SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
+_RECORDS = {"training.json", "made.json"}  #: records of how a model was made, which do not affect its output
+
+
+def folder_digest(folder: str | Path) -> str:
+    """SHA-256 over the names and contents of all files that affect a model's representations.
+
+    These are weights, tokenizer and configuration; of both sides for an untied model; and for a DPR checkpoint file,
+    the file itself with the configuration and tokenizer beside it.
+
+    Raises :class:`CheckpointError` for a missing folder.
+    """
+    path = Path(folder)
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such model folder (nothing is downloaded, but by dupmae-ir models get)")
+    whole = hashlib.sha256()
+    if path.is_file():
+        beside = (p for p in _relevant_files(path.parent) if p.suffix not in {".safetensors", ".bin", ".pt"})
+        named = [(p.name, p) for p in dict.fromkeys([path, *beside])]
+    else:
+        named = [(p.name, p) for p in _relevant_files(path)]
+        named += [(f"{part.name}/{p.name}", p) for part in module_folders(path) for p in _relevant_files(part)]
+        sides = untied_folders(path) or {}
+        named += [(f"{UNTIED[side]}/{p.name}", p) for side, part in sides.items() for p in _relevant_files(part)]
+    for name, file in named:
+        whole.update(f"{name} {sha256_file(file)}\n".encode())
+    return whole.hexdigest()
+
+
+def _relevant_files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if (p.suffix in _SUFFIXES and p.name not in _RECORDS) or p.name == POOLER)

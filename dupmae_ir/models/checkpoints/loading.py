@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from safetensors.torch import load_file
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
@@ -35,17 +34,16 @@ from dupmae_ir.models.checkpoints.plain import read_plain
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer, vocabulary_gap
 from dupmae_ir.models.checkpoints.sentence_modules import read_modules
 from dupmae_ir.models.checkpoints.transformers_state import LOADING, quiet_transformers
-from dupmae_ir.models.masked_lm import has_head, longest
+from dupmae_ir.models.heads.masked_lm import ExcludedIds, excluded_ids, has_head, longest
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.models.special_tokens import ExcludedIds, excluded_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from dupmae_ir.models.checkpoints.plain import PlainBert
     from dupmae_ir.models.checkpoints.sentence_modules import Modules
-    from dupmae_ir.models.plain_bert import PlainBert, PlainEncoder
 
-Model: TypeAlias = "PreTrainedModel | PlainBert | PlainEncoder"
+Model: TypeAlias = "PreTrainedModel | PlainBert"
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase | PlainTokenizer"
 
 Projections = dict[str, torch.nn.Linear | None]
@@ -76,7 +74,8 @@ def load_model(
         normalize: replaces the checkpoint's own.
         published: honour the modules of a sentence-transformers folder (pooling, Dense, Normalize, length), as encoding
             does. Training starts from [CLS] and leaves them out.
-        plain: read a plain BERT folder without transformers (:mod:`dupmae_ir.models.checkpoints.plain`).
+        plain: read a plain BERT folder without transformers (:mod:`dupmae_ir.models.checkpoints.plain`), for packed
+            inference alone.
 
     Returns:
         An :class:`UntiedRetriever` if queries and documents have different encoders, a :class:`Retriever` otherwise.
@@ -85,26 +84,26 @@ def load_model(
         CheckpointError: ``folder`` is not a usable checkpoint. :class:`HeadMissing` if it only lacks a masked-LM head.
     """
     path = Path(folder)
-    if plain:
+    if plain and read_config(path).ot_pooling == "max":
         with LOADING:
-            if found := read_plain(path, need_ot):
-                sides = dict.fromkeys(SIDES, path), dict.fromkeys(SIDES, found.lm)
-                return _assembled(path, *sides, [found.tokenizer] * 2, None, activation, normalize)
+            if one := read_plain(path, need_ot):
+                sides = dict.fromkeys(SIDES, path), dict.fromkeys(SIDES, one.lm)
+                return _assemble(path, *sides, [one.tokenizer] * 2, None, activation, normalize)
     with quiet_transformers():
         homes, lms = _load_sides(path, need_ot)
         home = path.parent if path.is_file() else path
         modules = read_modules(home) if published and path.is_dir() else None
         tokenizers = [_load_tokenizer(homes[s], home) for s in SIDES]
-        return _assembled(path, homes, lms, tokenizers, modules, activation, normalize)
+        return _assemble(path, homes, lms, tokenizers, modules, activation, normalize)
 
 
 def check_dense(model: str | Path, config: ModelConfig, needed: bool = True) -> None:
     """Raise :class:`UsageError` if a dense part is ``needed`` and the model is a SparseEncoder."""
     if needed and config.sparse_encoder:
-        raise UsageError(f"{model}: is a SparseEncoder, without a dense part; use --parts ot")
+        raise UsageError(f"{model}: is a SparseEncoder, without a dense part; use `parts` ot")
 
 
-def _assembled(
+def _assemble(
     path: Path,
     homes: dict[str, Path],
     lms: Mapping[str, Model],
@@ -121,14 +120,15 @@ def _assembled(
         lm = lms["document"]
         limit = min(longest(lm), int(getattr(tokenizer, "model_max_length", longest(lm))))
         config = modules.applied(config, limit, int(lm.config.vocab_size))
-    if activation is not None:
-        config = replace(config, activation=activation)
-    if normalize is not None:
-        config = replace(config, normalize=normalize)
-    projections = _load_projections(home, homes, lms)
-    if modules is not None:
-        projections = dict.fromkeys(SIDES, modules.projection(int(lms["document"].config.hidden_size)))
         modules.check_case(tokenizer)
+        projections: Projections = dict.fromkeys(SIDES, modules.projection(int(lm.config.hidden_size)))
+    else:
+        projections = _load_projections(home, homes, lms)
+    config = replace(
+        config,
+        activation=config.activation if activation is None else activation,
+        normalize=config.normalize if normalize is None else normalize,
+    )
     retriever = _build_retriever(path, lms, projections, tokenizer, config)
     return retriever.to(torch.float32).eval(), tokenizer, config
 
@@ -140,14 +140,14 @@ def _load_sides(path: Path, need_ot: bool) -> tuple[dict[str, Path], dict[str, P
             raise CheckpointError(f"{path}: is an archive; unpack it and give the folder")
         encoders = released.read_dpr(path)
         if need_ot:
-            raise CheckpointError(f"{path}: a DPR checkpoint has no masked-LM head, so no OT part; use --parts cls")
+            raise CheckpointError(f"{path}: a DPR checkpoint has no masked-LM head, so no OT part; use `parts` cls")
         return dict.fromkeys(SIDES, path.parent), encoders
     if path.is_dir() and (folders := untied_folders(path)):
-        return folders, {side: _load_lm(_checked_folder(folders[side]), need_ot) for side in SIDES}
-    return dict.fromkeys(SIDES, _checked_folder(path)), dict.fromkeys(SIDES, _load_lm(path, need_ot))
+        return folders, {side: _load_lm(_check_folder(folders[side]), need_ot) for side in SIDES}
+    return dict.fromkeys(SIDES, _check_folder(path)), dict.fromkeys(SIDES, _load_lm(path, need_ot))
 
 
-def _checked_folder(folder: Path) -> Path:
+def _check_folder(folder: Path) -> Path:
     if not folder.exists():
         raise CheckpointError(
             f"{folder}: no such model folder; give one with config.json and model.safetensors (nothing is downloaded, "
@@ -186,7 +186,7 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
         why = f"{lost_head[0]} is missing" if lost_head else f"the head of {type(lm).__name__} is not supported"
         raise HeadMissing(
             f"{folder}: has no trained masked-LM head ({why}), so there is no OT part; "
-            "use --parts cls, or a checkpoint with a head"
+            "use `parts` cls, or a checkpoint with a head"
         )
     encoder, _ = _from_pretrained(AutoModel, folder)
     if getattr(encoder, "pooler", None) is not None:
@@ -271,13 +271,7 @@ def _load_projections(home: Path, homes: dict[str, Path], lms: Mapping[str, Mode
 
 def _load_projection(folder: Path, hidden: int) -> torch.nn.Linear | None:
     path = folder / PROJECTION
-    if not path.is_file():
-        return None
-    try:
-        state = load_file(path)
-    except Exception as e:
-        raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
-    return released.linear(state, hidden, str(path))
+    return released.linear(released.read_tensors(path), hidden, str(path)) if path.is_file() else None
 
 
 def _build_retriever(

@@ -1,7 +1,8 @@
 """What makes a folder a plain BERT model, and its tokenizer: read with the library ``tokenizers`` alone, without torch.
 
-:mod:`dupmae_ir.models.checkpoints.plain` reads such a folder for torch, :mod:`dupmae_ir.models.inference.one_query`
-for numpy. Both leave every irregularity to the reader that reports it.
+:mod:`dupmae_ir.models.checkpoints.plain` reads the weights of such a folder for torch,
+:mod:`dupmae_ir.models.inference.one_query` for numpy. Everything else is left to transformers, which reports what is
+wrong with it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
+from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.layout import MODULES, POOLER, untied_folders
 
 _SPECIAL = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -30,6 +32,7 @@ _EXPECTED = {
 _TOKENIZER = {"tokenizer_class": ("BertTokenizer", "BertTokenizerFast"), "truncation_side": ("right",)}
 PADDING = 128
 """Word embeddings are padded to a multiple of this many rows at most."""
+_UNUSUAL_TOKEN = ("single_word", "lstrip", "rstrip", "normalized")
 _UNUSUAL = ("additional_special_tokens", "extra_special_tokens", "never_split")
 
 
@@ -51,22 +54,51 @@ class BertShape:
     model_type: str = "bert"
 
 
-def is_plain(folder: Path) -> bool:
-    """Whether the folder is of one model, without the modules or projections of other projects.
+class PlainFiles(NamedTuple):
+    """The sizes and the tokenizer of a plain BERT folder."""
 
-    Raises :class:`CheckpointError` for one half of an untied model.
-    """
-    other = (folder / MODULES).exists() or (folder / POOLER).exists()
-    return folder.is_dir() and not other and not untied_folders(folder)
+    shape: BertShape
+    tokenizer: PlainTokenizer
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+def read_plain_files(folder: Path) -> PlainFiles | None:
+    """The files of a folder with one BERT model; None for anything irregular, or with files of other projects."""
+    try:
+        if not folder.is_dir() or (folder / MODULES).exists() or (folder / POOLER).exists() or untied_folders(folder):
+            return None
+        shape, tokenizer = read_shape(folder), PlainTokenizer.read(folder)
+    except (CheckpointError, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return None if shape is None or tokenizer is None else PlainFiles(shape, tokenizer)
+
+
+def weight_shapes(bert: BertShape) -> dict[str, tuple[int, ...]]:
+    """The shape of each weight of the encoder, by its name in a checkpoint without the prefix ``bert.``."""
+    width, inner = bert.hidden_size, bert.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (bert.vocab_size, width),
+        "embeddings.position_embeddings.weight": (bert.max_position_embeddings, width),
+        "embeddings.token_type_embeddings.weight": (bert.type_vocab_size, width),
+    }
+    layers: dict[str, tuple[int, ...]] = {"embeddings.LayerNorm": (width,)}
+    for number in range(bert.num_hidden_layers):
+        name = f"encoder.layer.{number}"
+        layers |= {f"{name}.attention.self.{part}": (width, width) for part in ("query", "key", "value")}
+        layers |= {f"{name}.attention.output.dense": (width, width), f"{name}.attention.output.LayerNorm": (width,)}
+        layers |= {f"{name}.intermediate.dense": (inner, width)}
+        layers |= {f"{name}.output.dense": (width, inner), f"{name}.output.LayerNorm": (width,)}
+    return shapes | with_biases(layers)
+
+
+def with_biases(layers: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the weight and the bias of each layer."""
+    named = {f"{name}.weight": shape for name, shape in layers.items()}
+    return named | {f"{name}.bias": shape[:1] for name, shape in layers.items()}
 
 
 def read_shape(folder: Path) -> BertShape | None:
     """The sizes in ``config.json``; None unless it is that of a plain BERT model."""
-    config = _json(folder / "config.json")
+    config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     if any(config.get(name, value) != value for name, value in _EXPECTED.items()) or "model_type" not in config:
         return None
     if any(str(name) not in ("BertModel", "BertForMaskedLM") for name in config.get("architectures") or []):
@@ -75,7 +107,7 @@ def read_shape(folder: Path) -> BertShape | None:
 
 
 def vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
-    """Why a tokenizer with these ids is not the one of a model with ``rows`` word embeddings; None where it can be.
+    """Why a tokenizer with these ids is not the one of a model with ``rows`` word embeddings; None if it can be.
 
     Models pad their embeddings to a multiple of at most 128 rows at the end; ids missing before, or more of them, are
     tokens that the tokenizer has lost.
@@ -89,7 +121,7 @@ def vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
 
 
 class PlainTokenizer:
-    """BERT's tokenizer from ``tokenizer.json``: those of a transformers tokenizer's members that encoding uses."""
+    """BERT's tokenizer from ``tokenizer.json``: with the members of a transformers tokenizer that encoding uses."""
 
     def __init__(self, tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
         self._tokenizer = tokenizer
@@ -104,16 +136,19 @@ class PlainTokenizer:
     @classmethod
     def read(cls, folder: Path) -> PlainTokenizer | None:
         """The tokenizer in ``folder``; None unless its two files describe the same BERT tokenizer."""
-        settings, described = _json(folder / "tokenizer_config.json"), _json(folder / "tokenizer.json")
+        settings, described = (
+            dict(json.loads((folder / name).read_text(encoding="utf-8")))
+            for name in ("tokenizer_config.json", "tokenizer.json")
+        )
         if any(settings.get(name, values[0]) not in values for name, values in _TOKENIZER.items()):
             return None
         if "tokenizer_class" not in settings or not _ordinary(settings, described):
             return None
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
-        found = {name: tokenizer.token_to_id(settings[name]) for name in _SPECIAL}
-        special = {name: number for name, number in found.items() if number is not None}
-        return cls(tokenizer, special) if special.keys() == found.keys() else None
+        ids = {name: tokenizer.token_to_id(settings[name]) for name in _SPECIAL}
+        special = {name: number for name, number in ids.items() if number is not None}
+        return cls(tokenizer, special) if special.keys() == ids.keys() else None
 
     def __call__(self, texts: Sequence[str], max_length: int, **_: bool) -> dict[str, list[list[int]]]:
         """``input_ids`` of each text, special tokens included, cut to ``max_length``. Safe for several threads."""
@@ -161,14 +196,10 @@ def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool
         and described.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
         and _template(described.get("post_processor") or {}) == template
         and sorted(token["content"] for token in added) == sorted(special)
-        and all(token["special"] and not _odd(token) for token in added)
+        and all(token["special"] and not any(token.get(name) for name in _UNUSUAL_TOKEN) for token in added)
         and not any(settings.get(name) for name in _UNUSUAL)
         and {name: value for name, value in described["model"].items() if name != "vocab"} == model
     )
-
-
-def _odd(token: Mapping[str, Any]) -> bool:
-    return any(token.get(name) for name in ("single_word", "lstrip", "rstrip", "normalized"))
 
 
 def _template(processor: Mapping[str, Any]) -> list[str] | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from dupmae_ir.console import one_line
@@ -114,10 +115,16 @@ def _encoder(path: Path, state: Mapping[str, Tensor]) -> PreTrainedModel:
 
 
 def read_tensors(path: Path, nested: str | None = None) -> dict[str, Tensor]:
-    """The tensors in a file written by ``torch.save``, by name; ``nested`` is the key of the entry with the tensors.
+    """The tensors in a safetensors file or one written by ``torch.save``, by name.
 
-    Raises :class:`CheckpointError` if the file has another format, or if unpickling it would run code.
+    ``nested`` is the key of the entry with the tensors. Raises :class:`CheckpointError` if the file has another format,
+    or if unpickling it would run code.
     """
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except Exception as e:
+            raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as e:

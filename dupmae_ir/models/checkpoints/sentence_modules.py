@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.layout import MODULES
+from dupmae_ir.models.checkpoints.layout import MODULES, listed_modules
 from dupmae_ir.models.checkpoints.model_config import OT_POOLINGS, POOLINGS, ModelConfig
-from dupmae_ir.models.checkpoints.module_list import listed_modules
-from dupmae_ir.models.checkpoints.released import linear
+from dupmae_ir.models.checkpoints.released import linear, read_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -112,11 +110,8 @@ class DenseModules(Modules):
         if self.dense is None:
             return None
         path = self.dense / "model.safetensors"
-        try:
-            state = load_file(path)
-        except Exception as e:
-            raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
-        return linear({name.removeprefix("linear."): value for name, value in state.items()}, hidden, str(path))
+        state = {name.removeprefix("linear."): value for name, value in read_tensors(path).items()}
+        return linear(state, hidden, str(path))
 
 
 def read_modules(folder: Path) -> Modules | None:

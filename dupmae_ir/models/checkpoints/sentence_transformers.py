@@ -33,9 +33,8 @@ from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import make_readable
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, save_tokenizer
-from dupmae_ir.models.inference.settings import vocabulary
-from dupmae_ir.models.masked_lm import encoder_of, head_of
-from dupmae_ir.models.special_tokens import excluded_ids
+from dupmae_ir.models.heads.masked_lm import encoder_of, excluded_ids, head_of
+from dupmae_ir.models.inference.term_encoder import vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -68,7 +67,7 @@ def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> d
     """
     if part == "ot" and Path(model).is_dir() and read_config(Path(model)).ot == "lexical":
         raise UsageError(
-            f"{model}: its OT part is lexical, without an equivalent in sentence-transformers; use --part cls"
+            f"{model}: its OT part is lexical, without an equivalent in sentence-transformers; use `part` cls"
         )
     retriever, tokenizer, config = load_model(model, need_ot=part == "ot", published=True)
     if config.sparse_encoder:

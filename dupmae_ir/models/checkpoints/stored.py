@@ -1,6 +1,6 @@
 """The weights of a safetensors file as numpy arrays, 8-bit ones decoded; without torch.
 
-:mod:`dupmae_ir.models.checkpoints.compact` describes 8-bit weights and reads them for torch; a test compares both.
+:mod:`dupmae_ir.models.checkpoints.compact` describes 8-bit weights and writes them.
 """
 
 from __future__ import annotations
@@ -9,70 +9,101 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, deserialize, safe_open
+from safetensors import deserialize, safe_open
 
+from dupmae_ir.console import one_line
+from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models.checkpoints.layout import COMPACT, WEIGHTS, is_compact
 
 VERSION = "2"
 METADATA = "dupmae_ir.compact"  #: key of the version in the file's metadata
 SCALE, DIAGONAL = ".scale", ".diagonal"
 GROUP = 64  #: weights with one factor
-_KINDS: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
+_KINDS: dict[str, type[np.generic]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I8": np.int8,
+}
 
 
 class StoredWeights(Mapping[str, np.ndarray]):
-    """Weights by name, decoded to float32 when they are asked for.
+    """Weights by name, decoded when they are read: floating-point and 8-bit ones as float32, others as they are.
 
     Args:
         path: a safetensors file.
         compact: whether it is one of 8-bit weights.
 
-    Raises ValueError for a file that cannot be read or is not of this format, KeyError for a tensor of other numbers.
+    Raises :class:`CheckpointError` for a file that is damaged or of another format or version; damaged 8-bit weights
+    are reported when they are read.
     """
 
     def __init__(self, path: Path, compact: bool = False) -> None:
+        self.path = path
         try:
             with safe_open(path, framework="np") as file:
                 version = (file.metadata() or {}).get(METADATA)
-            read = deserialize(path.read_bytes())
-        except SafetensorError as e:
-            raise ValueError(f"{path}: {e}") from None
+            tensors = deserialize(path.read_bytes())
+            self._stored = {name: _array(t["dtype"], t["shape"], t["data"]) for name, t in tensors}
+        except Exception as e:  # what safetensors raises depends on its version
+            raise CheckpointError(f"{path}: not readable as safetensors: {one_line(e, 300)}") from None
+        if compact and version is None:
+            raise CheckpointError(f"{path}: not a file of 8-bit weights: its metadata have no {METADATA}")
         if version != (VERSION if compact else None):
-            raise ValueError(f"{path}: version {version} of 8-bit weights")
-        self._stored = {name: _array(t["dtype"], t["shape"], t["data"]) for name, t in read}
+            raise CheckpointError(
+                f"{path}: version {version} of 8-bit weights is not the one that is read here "
+                f"({VERSION if compact else 'none'}); export the model again"
+            )
+        scales = [name for name in self._stored if name.endswith(SCALE)] if compact else []
+        self._factors = {name.removesuffix(SCALE): self._stored.pop(name) for name in scales}
+        if orphan := next((name for name in self._factors if name not in self._stored), None):
+            raise self._damage(f"has {orphan}{SCALE} but no {orphan}")
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored or f"{name}{DIAGONAL}" in self._stored
 
     def __iter__(self) -> Iterator[str]:
-        for name in self._stored:
-            if not (name.endswith(SCALE) and name.removesuffix(SCALE) in self._stored):
-                yield name.removesuffix(DIAGONAL)
+        return (name.removesuffix(DIAGONAL) for name in self._stored)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._stored)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The whole array, float32."""
+        """The complete array."""
         if (diagonal := self._stored.get(name + DIAGONAL)) is not None:
+            if diagonal.ndim != 1 or diagonal.dtype.kind != "f" or not np.isfinite(diagonal).all():
+                raise self._damage(f"{name}{DIAGONAL} must be a vector of finite numbers")
             return np.diag(diagonal.astype(np.float32))
-        if len(scale := self._stored.get(name + SCALE, ())) and not len(self._stored[name]):
-            return np.zeros((len(scale), self._stored[name].shape[1]), np.float32)
         return self.rows(name, slice(None))
 
     def rows(self, name: str, rows: Sequence[int] | slice) -> np.ndarray:
-        """Some rows of a matrix, or numbers of a vector, float32."""
-        codes = self._stored[name][rows]
-        if name + SCALE not in self._stored:
+        """Some rows of a matrix, or numbers of a vector."""
+        codes, factors = self._stored[name], self._factors.get(name)
+        if factors is None:
             if codes.dtype == np.int8:
-                raise ValueError(f"{name} has no {name}{SCALE}")
-            return codes.astype(np.float32)
-        found, factors = codes.astype(np.float32), self._stored[name + SCALE][rows]
-        if codes.dtype != np.int8 or not np.isfinite(factors).all():
-            raise ValueError(f"{name} is damaged")
-        for group in range(factors.shape[1]):
-            found[:, group * GROUP : (group + 1) * GROUP] *= factors[:, group : group + 1]
-        return found
+                raise self._damage(f"{name} has no {name}{SCALE}")
+            return codes[rows].astype(np.float32) if codes.dtype.kind == "f" else codes[rows].copy()
+        if codes.dtype != np.int8 or codes.ndim != 2:
+            raise self._damage(f"{name} must be a matrix of int8, got {codes.ndim} dimensions of {codes.dtype}")
+        shape = (len(codes) or len(factors), -(-codes.shape[1] // GROUP))
+        if factors.shape != shape or not np.isfinite(factors).all():
+            raise self._damage(f"{name}{SCALE} must be {shape[0]} x {shape[1]} finite numbers")
+        if not len(codes):  # a matrix of zeros
+            return np.zeros((len(factors), codes.shape[1]), np.float32)[rows]
+        return decode(codes[rows], factors[rows])
+
+    def _damage(self, problem: str) -> CheckpointError:
+        return CheckpointError(f"{self.path}: {problem}; the file is damaged")
+
+
+def decode(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """int8 codes (r, c) and float32 factors (r, groups) -> float32 weights (r, c)."""
+    weights = codes.astype(np.float32)
+    for group in range(factors.shape[1]):
+        weights[:, group * GROUP : (group + 1) * GROUP] *= factors[:, group : group + 1]
+    return weights
 
 
 def _array(kind: str, shape: Sequence[int], data: bytes) -> np.ndarray:
@@ -84,9 +115,9 @@ def _array(kind: str, shape: Sequence[int], data: bytes) -> np.ndarray:
 def read_stored(folder: Path) -> StoredWeights | None:
     """The weights of a model folder; None for files of other formats, or several files.
 
-    Raises :class:`CheckpointError` for two formats beside each other, ValueError for a damaged file.
+    Raises :class:`CheckpointError` for two formats in the same folder, and for a damaged file.
     """
     if is_compact(folder):
         return StoredWeights(folder / COMPACT, compact=True)
-    found = [name for name in WEIGHTS if (folder / name).is_file()]
-    return StoredWeights(folder / found[0]) if found == [WEIGHTS[0]] else None
+    names = [name for name in WEIGHTS if (folder / name).is_file()]
+    return StoredWeights(folder / names[0]) if names == [WEIGHTS[0]] else None

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,23 +24,22 @@ from torch import Tensor
 from dupmae_ir.device import MIXED, out_of_memory, pick_batch_tokens, pick_device, pick_encoding
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES
+from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
-from dupmae_ir.models.checkpoints.names import model_folder, model_name
+from dupmae_ir.models.heads.lexical import TermWeights
+from dupmae_ir.models.heads.masked_lm import longest as longest_input
 from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
-from dupmae_ir.models.inference.parallel import side_by_side
-from dupmae_ir.models.inference.settings import after, encoder_settings, positive
-from dupmae_ir.models.inference.texts import TermEncoder
-from dupmae_ir.models.lexical.lexicon import Lexicon, Weights
-from dupmae_ir.models.masked_lm import longest as longest_input
+from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings
+from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.types import CollectionStatistics, Document, EncoderSettings, Representation
+from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+T = TypeVar("T")
+R = TypeVar("R")
 Rows = list[int]
 Batch = tuple[Tensor | None, Tensor | None, Tensor | None]
 """[CLS] vectors (b, d'), ids (b, k) and weights (b, k) of one forward pass; None for a part that was not computed."""
@@ -53,83 +54,53 @@ class TextEncoder(TermEncoder):
 
     def __init__(
         self,
-        name: str,
-        digest: str,
+        name: str | Path | None,
+        config: ModelConfig,
+        settings: EncoderSettings,
         model: Retriever | UntiedRetriever,
         tokenizer: PreTrainedTokenizerBase,
-        settings: EncoderSettings,
         parts: tuple[str, ...],
         device: torch.device,
         dtype: torch.dtype,
         products: torch.dtype,
-        lexicon: Lexicon | None = None,
-        prompts: tuple[str, str] = ("", ""),
-        query_top_k: int | None = None,
     ) -> None:
-        self.name = name
-        self.digest = digest
-        self.settings = settings
+        sides = {side: model.side(side) for side in SIDES}
+        super().__init__(name, config, settings, tokenizer, int(sides["document"].lm.config.vocab_size), parts)
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         self.dim: int | None = model.dim if "cls" in parts else None
-        sides = {name: model.side(name) for name in SIDES}
-        super().__init__(tokenizer, int(sides["document"].lm.config.vocab_size), parts, lexicon)
-        mixed = lexicon is not None and lexicon.settings.head_scale > 0
-        self._pools = "ot" in parts and (lexicon is None or mixed)  #: whether the masked-LM head computes OT weights
-        self._query_prompt, self._document_prompt = prompts
-        self._query_top_k = query_top_k
+        self._pools = "ot" in parts and config.has_head  #: whether the masked-LM head computes OT weights
         self._device = device
         # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
         if products != dtype and not pack:
-            raise UsageError(f"{name}: --dtype {MIXED} is for BERT models; use float32 or bfloat16")
+            raise UsageError(f"{name}: `dtype` {MIXED} is for BERT models; use float32 or bfloat16")
         packed = {n: PackedRetriever(s, products) for n, s in {id(s): s for s in sides.values()}.items() if pack}
-        self._packed = {name: packed[id(s)] for name, s in sides.items()} if pack else None
+        self._packed = {side: packed[id(s)] for side, s in sides.items()} if pack else None
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
 
     @classmethod
-    def load(
-        cls,
-        model: str | Path | None = None,
-        *,
-        device: str = "auto",
-        dtype: str = "float32",
-        document_length: int | None = None,
-        query_length: int | None = None,
-        top_k: int | None = None,
-        activation: str | None = None,
-        title_separator: str | None = None,
-        normalize: bool | None = None,
-        parts: tuple[str, ...] = ("cls", "ot"),
-    ) -> TextEncoder:
-        """Load a model by name or folder (:func:`~dupmae_ir.models.checkpoints.names.model_folder`).
+    def load(cls, model: str | Path | None = None, **options: Unpack[EncoderOptions]) -> TextEncoder:
+        """Load a model by name or folder (:func:`~dupmae_ir.models.names.model_folder`).
 
-        ``parts`` are ``cls``, ``ot`` or both. The other settings are those of
-        :class:`~dupmae_ir.types.EncoderSettings`; None takes the model's own (``dupmae_config.json``).
-
-        Raises :class:`UsageError` for an invalid setting and :class:`CheckpointError` for an unusable checkpoint.
+        Raises :class:`UsageError` for an invalid choice and :class:`CheckpointError` for an unusable checkpoint.
         """
-        _check(parts, activation)
-        folder = model_folder(model)
-        where, need_ot = pick_device(device)[0], "ot" in parts and _has_head(folder)
-        module, tokenizer, config = load_model(folder, need_ot, activation, normalize, True, where.type == "cpu")
-        check_dense(folder, config, "cls" in parts)
-        lexicon = _lexicon(folder, config, module) if config.ot == "lexical" and "ot" in parts else None
-        precision, kind, products = pick_encoding(dtype, where)
-        longest = min(longest_input(module.side(side).lm) for side in SIDES)
-        settings = encoder_settings(
-            config,
-            longest,
-            "ot" in parts,
-            dtype=precision,
-            device=str(where),
-            document_length=document_length,
-            query_length=query_length,
-            top_k=top_k,
-            title_separator=title_separator,
+        parts, activation = options.get("parts"), options.get("activation")
+        parts = PARTS if parts is None else parts
+        if not parts or set(parts) - set(PARTS):
+            raise UsageError(f"`parts` must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
+        if activation is not None and activation not in pooling.ACTIVATIONS:
+            raise UsageError(f"`activation` must be one of {', '.join(pooling.ACTIVATIONS)}, got {activation}")
+        folder, device = model_folder(model), pick_device(options.get("device") or "auto")[0]
+        # A lexical OT part needs no masked-LM head, unless the head's weights are added.
+        need_ot = "ot" in parts and (not folder.is_dir() or read_config(folder).has_head)
+        module, tokenizer, config = load_model(
+            folder, need_ot, activation, options.get("normalize"), published=True, plain=device.type == "cpu"
         )
-        named = (model_name(model), folder_digest(folder))
-        prompts, last = (config.query_prompt, config.document_prompt), config.query_top_k
-        return cls(*named, module, tokenizer, settings, parts, where, kind, products, lexicon, prompts, last)
+        check_dense(folder, config, "cls" in parts)
+        precision, dtype, products = pick_encoding(options.get("dtype") or "float32", device)
+        longest = min(longest_input(module.side(side).lm) for side in SIDES)
+        settings = encoder_settings(config, longest, options, precision, str(device))
+        return cls(model, config, settings, module, tokenizer, parts, device, dtype, products)
 
     def encode_documents(self, texts: Sequence[str]) -> Representation:
         """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).
@@ -138,16 +109,16 @@ class TextEncoder(TermEncoder):
         """
         if self._lexicon is not None:
             return self.encode_collection([Document("", text) for text in texts])
-        texts = after(self._document_prompt, texts)
-        return self._encode(self._tokenise(texts, self.settings.document_length), "document", self.settings.top_k)
+        pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
+        return self._encode(pieces, "document", self.settings.top_k)
 
     def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
-        """:meth:`encode_documents` of titles and texts; ``separator`` stands between them, None for the model's own."""
+        """:meth:`encode_documents` of titles and texts; ``separator`` joins them (default: the model's)."""
         between = self.settings.title_separator if separator is None else separator
         texts = [document.joined(between) for document in documents]
         if self._lexicon is None:
             return self.encode_documents(texts)
-        pieces = self._tokenise(texts, self.settings.document_length)
+        pieces = self._tokenise(texts, "", self.settings.document_length)
         rows = [
             self._lexicon.document(document.title, document.text, self._ordinary(p))
             for document, p in zip(documents, pieces, strict=True)
@@ -160,8 +131,7 @@ class TextEncoder(TermEncoder):
         DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query. Of a
         SparseEncoder with ``max_active_dims``, no more than these are kept.
         """
-        keep = min(positive("cap", cap), self._query_top_k or cap)
-        pieces = self._tokenise(after(self._query_prompt, texts), self.settings.query_length)
+        keep, pieces = self._query_terms(cap), self._query_pieces(texts)
         if self._lexicon is None:
             return self._encode(pieces, "query", keep)
         rows = [self._lexicon.query(text, self._ordinary(p)) for text, p in zip(texts, pieces, strict=True)]
@@ -194,22 +164,24 @@ class TextEncoder(TermEncoder):
         other.settings = replace(self.settings, **changes)
         return other
 
-    def _encode_lexical(self, pieces: list[list[int]], side: str, rows: Sequence[Weights], keep: int) -> Representation:
+    def _encode_lexical(
+        self, pieces: list[list[int]], side: str, rows: Sequence[TermWeights], keep: int
+    ) -> Representation:
         """[CLS] vectors, and the ``keep`` largest of the lexical weights ``rows`` with those of the head added."""
         assert self._lexicon is not None
         if not self._pools:
             return Representation(self._encode(pieces, side, 0).cls, self._lexicon.matrix(rows, keep))
         cls = np.zeros((len(rows), self.dim), np.float32) if self.dim else None
-        found: list[sp.csr_matrix] = [sp.csr_matrix((1, self._lexicon.width), dtype=np.float32)] * len(rows)
+        matrices: list[sp.csr_matrix] = [sp.csr_matrix((1, self._lexicon.width), dtype=np.float32)] * len(rows)
         for batch, (dense, _, head) in self._batches(pieces, side, WHOLE):
             if cls is not None and dense is not None:
                 cls[batch] = dense.float().cpu().numpy()
             assert head is not None
             heads = head.float().cpu().numpy()
             for row, one in zip(batch, heads, strict=True):
-                found[row] = self._lexicon.matrix([rows[row]], keep, [one])
-        width = (0, self._lexicon.width)
-        return Representation(cls, sp.vstack(found, format="csr") if found else sp.csr_matrix(width, dtype=np.float32))
+                matrices[row] = self._lexicon.matrix([rows[row]], keep, [one])
+        empty = sp.csr_matrix((0, self._lexicon.width), dtype=np.float32)
+        return Representation(cls, sp.vstack([empty, *matrices], format="csr"))
 
     def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:
         """The parts that a forward pass computes."""
@@ -268,7 +240,7 @@ class TextEncoder(TermEncoder):
         if len(rows) < 2:
             raise DupmaeError(
                 f"the {self.settings.device} has too little memory for a single text of {len(pieces[rows[0]])} word "
-                "pieces; use a smaller --document-length or --dtype bfloat16"
+                "pieces; use a smaller `document_length` or `dtype` bfloat16"
             ) from None
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -315,18 +287,21 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> Iterator[list[int]
         start += size
 
 
-def _has_head(folder: Path) -> bool:
-    """Whether the OT part needs the masked-LM head; a lexical one does not, unless the head's weights are added."""
-    return not folder.is_dir() or read_config(folder).has_head
+def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """``work(item)`` for each item, in their order, on ``threads`` threads of which each is torch's only one.
 
-
-def _lexicon(folder: Path, config: ModelConfig, model: Retriever | UntiedRetriever) -> Lexicon:
-    assert config.lexical is not None  # read_config
-    return Lexicon.load(folder / LEXICON, config.lexical, int(model.side("document").lm.config.vocab_size))
-
-
-def _check(parts: tuple[str, ...], activation: str | None) -> None:
-    if not parts or set(parts) - {"cls", "ot"}:
-        raise UsageError(f"parts must be cls, ot or both, got {' '.join(parts) or 'nothing'}")
-    if activation is not None and activation not in pooling.ACTIVATIONS:
-        raise UsageError(f"--activation {activation}: use one of {', '.join(pooling.ACTIVATIONS)}")
+    Few results wait at a time. An exception of ``work`` is raised in the place of its result. The number of threads
+    that torch has outside is kept.
+    """
+    before, waiting, rest = torch.get_num_threads(), deque[Future[R]](), iter(items)
+    try:
+        with ThreadPoolExecutor(threads, "forward", torch.set_num_threads, (1,)) as pool:
+            try:
+                waiting.extend(pool.submit(work, item) for item in islice(rest, 2 * threads))
+                while waiting:
+                    yield waiting.popleft().result()
+                    waiting.extend(pool.submit(work, item) for item in islice(rest, 1))
+            finally:
+                pool.shutdown(cancel_futures=True)
+    finally:
+        torch.set_num_threads(before)  # new threads would take the number of the workers

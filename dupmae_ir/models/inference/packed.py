@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from dupmae_ir.device import cpu_supports_bf16
 from dupmae_ir.models import pooling
+from dupmae_ir.models.heads.masked_lm import head_of
 from dupmae_ir.models.inference.cpu_linear import (
     Linear,
     LinearFactory,
@@ -29,7 +30,6 @@ from dupmae_ir.models.inference.cpu_linear import (
     torch_linear,
 )
 from dupmae_ir.models.inference.topk_screen import MOST_CANDIDATES, Screen, candidates, refine
-from dupmae_ir.models.masked_lm import head_of
 from dupmae_ir.models.retriever import Parts, Retriever
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def can_pack(model: Retriever) -> bool:
     config = model.lm.config
     return (
         model.ot_pooling == "max"
-        and type(model.lm).__name__ in {"BertForMaskedLM", "BertModel", "PlainBert", "PlainEncoder"}
+        and type(model.lm).__name__ in {"BertForMaskedLM", "BertModel", "PlainBert"}
         and config.hidden_act == "gelu"
         and getattr(config, "position_embedding_type", "absolute") == "absolute"
     )
@@ -87,7 +87,7 @@ class PackedRetriever:
             self.kernel += f"; those of the layers in {str(self._products).removeprefix('torch.')}"
         self.embeddings = bert.embeddings
         self.heads = bert.config.num_attention_heads
-        self.layers = [_Layer(layer, self._linear, self._products) for layer in bert.encoder.layer]
+        self.layers = [_PackedLayer(layer, self._linear, self._products) for layer in bert.encoder.layer]
         self._last = bert.encoder.layer[-1]
         self._screens, self.head_kernel = pick_screen(dtype)
         self.screened = self.unscreened = 0
@@ -198,7 +198,7 @@ class PackedRetriever:
         return words.gather(1, places.clamp_min(0)).masked_fill_(places < 0, -1), weights
 
 
-class _Layer:
+class _PackedLayer:
     """One BERT layer with the three attention projections in one."""
 
     def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
@@ -238,7 +238,7 @@ class _FirstRows:
         self.norm, self.last_norm = a.output.LayerNorm, layer.output.LayerNorm
 
     def __call__(self, x: Tensor, starts: Tensor, groups: Sequence[tuple[int, int, int]], heads: int) -> Tensor:
-        """(T, d) states, (B,) first tokens -> (B, d); groups as in :class:`_Layer`, the texts in the same order."""
+        """(T, d) states, (B,) first tokens -> (B, d); groups as in :class:`_PackedLayer`, texts in the same order."""
         width = x.shape[1]
         first = pad_rows(x[starts])
         queries, keys_values = self.query(first.to(self.products)), self.key_value(x.to(self.products))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from dupmae_ir.models.masked_lm import embed, encoder_of, head_of, shape_of
+from dupmae_ir.models.heads.masked_lm import embed, encoder_of, head_of, shape_of
 from dupmae_ir.models.objectives.anchor import Anchor, Masked
 from dupmae_ir.models.objectives.decoders import DecoderLayer
 from dupmae_ir.models.objectives.token_loss import IGNORED, token_cross_entropy

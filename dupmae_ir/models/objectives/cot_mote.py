@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.models.experts import Experts, TextType, separate, siamese, with_experts
-from dupmae_ir.models.masked_lm import head_of, shape_of
+from dupmae_ir.models.heads.masked_lm import head_of, shape_of
 from dupmae_ir.models.objectives.anchor import Masked
 from dupmae_ir.models.objectives.bottleneck import Terms
 from dupmae_ir.models.objectives.cot_mae import LeftToRight
@@ -60,7 +60,7 @@ class CoTMoTE(LeftToRight):
         super().__init__(lm.passage if isinstance(lm, Experts) else lm)
         _check_choices(decode=decode, sparse_head=sparse_head, spr_to_hidden=spr_to_hidden, experts=experts)
         if layers < 1:
-            raise UsageError(f"--causal-layers must be at least 1 for CoT-MoTE, got {layers}")
+            raise UsageError(f"`causal_layers` must be at least 1 for CoT-MoTE, got {layers}")
         self.experts = lm if isinstance(lm, Experts) else _split(lm, experts, shared_norm)
         # The text types whose experts read the passage and the query.
         self.readers: tuple[TextType, TextType] = ("query", "passage") if switched else ("passage", "query")

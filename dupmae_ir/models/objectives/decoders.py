@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dupmae_ir.models.masked_lm import shape_of
+from dupmae_ir.models.heads.masked_lm import shape_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from dupmae_ir.models.masked_lm import head_of, shape_of
+from dupmae_ir.models.heads.masked_lm import head_of, shape_of
 from dupmae_ir.models.objectives.anchor import Masked
 from dupmae_ir.models.objectives.bottleneck import Terms
 from dupmae_ir.models.objectives.retromae import RetroMAE

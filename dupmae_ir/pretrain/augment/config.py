@@ -59,7 +59,7 @@ class GeneratorConfig(ComputeOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.temperature == 0 and self.copies > 1:
-            raise UsageError("--temperature 0 generates the same text every time; add --per-text 1")
+            raise UsageError("`temperature` 0 generates the same text every time; add `per_text` 1")
 
     @property
     def copies(self) -> int:

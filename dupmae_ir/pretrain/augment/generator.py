@@ -22,7 +22,7 @@ from transformers.utils import cached_file
 from dupmae_ir.console import one_line
 from dupmae_ir.device import pick_device, pick_dtype
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
-from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.pretrain.augment.config import GeneratorConfig
 
@@ -71,11 +71,11 @@ class Generator:
                 ids = self._generate(prompts, sampler)
         except torch.OutOfMemoryError:
             raise EnvironmentProblem(
-                f"the device's memory is full; run the same command with a --batch-size below "
+                f"the device's memory is full; run the same command with a `batch_size` below "
                 f"{self.config.batch_size}, finished windows are kept"
             ) from None
         if sampler.failed:
-            raise EnvironmentProblem(f"{self.config.model}: the logits are NaN in this dtype; use --dtype float32")
+            raise EnvironmentProblem(f"{self.config.model}: the logits are NaN in this dtype; use `dtype` float32")
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         lines = [one_line(text) for text in texts]
         k = self.config.copies
@@ -182,7 +182,7 @@ def _from_hub(config: GeneratorConfig, load: Callable[[], Any]) -> Any:
             raise CheckpointError(f"{config.model}: cannot be downloaded: {one_line(str(e))[:200]}") from None
         raise CheckpointError(
             f"{config.model}: no such folder, and no model of that name in the Hugging Face cache; name a model "
-            "folder, or add --download where there is a network"
+            "folder, or add `download` where there is a network"
         ) from None
 
 
@@ -211,12 +211,12 @@ def _check_model(settings: tf.PretrainedConfig, config: GeneratorConfig) -> None
     expected = "an encoder-decoder such as doc2query-T5" if config.task == "queries" else "a causal model such as GPT-2"
     if not (encoder_decoder if config.task == "queries" else causal):
         raise CheckpointError(
-            f"{config.model} is a {settings.model_type} model; --task {config.task} requires {expected}"
+            f"{config.model} is a {settings.model_type} model; `task` {config.task} requires {expected}"
         )
     most = getattr(settings, "max_position_embeddings", None)
     lengths = (config.max_input, config.max_new_tokens)
     if most and (max(lengths) if config.task == "queries" else sum(lengths)) > most:
         raise UsageError(
-            f"{config.model} has {most} positions, too few for --max-input {lengths[0]} "
-            f"{'or' if config.task == 'queries' else 'and'} --max-new-tokens {lengths[1]}; lower them"
+            f"{config.model} has {most} positions, too few for `max_input` {lengths[0]} "
+            f"{'or' if config.task == 'queries' else 'and'} `max_new_tokens` {lengths[1]}; lower them"
         )

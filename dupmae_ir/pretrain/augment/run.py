@@ -123,7 +123,7 @@ def _merge(config: AugmentConfig, corpus: _Corpus, lines: ResumableJsonl, path: 
             out.write(to_line({**row, field: texts}))
         if sha256.hexdigest() != corpus.digest:
             raise InputError(
-                f"{config.corpus}: changed while texts were generated for it; restore it, or add --restart"
+                f"{config.corpus}: changed while texts were generated for it; restore it, or add `restart`"
             )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from dupmae_ir.models.lexical.analyzer import stem, word_spans
+from dupmae_ir.models.analyzer import stem, word_spans
 from dupmae_ir.search.view.explain import TermShare
 
 SNIPPET = 240

@@ -10,8 +10,7 @@ from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.masked_lm import longest, position_rows
-from dupmae_ir.models.special_tokens import excluded_ids
+from dupmae_ir.models.heads.masked_lm import excluded_ids, longest, position_rows
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "", "heap queue sorts list " * 5]
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}

@@ -11,8 +11,7 @@ import torch
 from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION
+from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION, folder_digest
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model

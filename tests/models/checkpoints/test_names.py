@@ -10,7 +10,7 @@ import pytest
 
 from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.names import PACKAGED, default_model_path, model_folder, model_name
+from dupmae_ir.models.names import PACKAGED, default_model_path, model_folder, model_name
 
 
 def test_a_path_is_returned_as_it_is(tmp_path):

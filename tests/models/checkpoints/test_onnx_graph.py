@@ -19,8 +19,8 @@ from dupmae_ir.export.run import run as export
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.heads.masked_lm import excluded_ids
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.models.special_tokens import excluded_ids
 
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")

@@ -15,11 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from dupmae_ir.models.checkpoints import loading
 from dupmae_ir.models.checkpoints.compact import write_compact
-from dupmae_ir.models.checkpoints.names import default_model_path
-from dupmae_ir.models.checkpoints.plain import read_plain
+from dupmae_ir.models.checkpoints.plain import PlainBert, read_plain
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.plain_bert import PlainBert, PlainEncoder
+from dupmae_ir.models.names import default_model_path
 
 TEXTS = [
     "how do I wait for a thread to end",
@@ -46,10 +45,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_encodings_are_bit_identical(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = TextEncoder.load(folder)
-    assert isinstance(ours.model.side("query").lm, PlainBert | PlainEncoder)
+    assert isinstance(ours.model.side("query").lm, PlainBert)
     monkeypatch.setattr(loading, "read_plain", lambda *_: None)
     theirs = TextEncoder.load(folder)
-    assert not isinstance(theirs.model.side("query").lm, PlainBert | PlainEncoder)
+    assert not isinstance(theirs.model.side("query").lm, PlainBert)
     for one, two in ((ours.encode_documents(TEXTS), theirs.encode_documents(TEXTS)),
                      (ours.encode_queries(TEXTS), theirs.encode_queries(TEXTS)),
                      (ours.encode_queries(TEXTS[:1]), theirs.encode_queries(TEXTS[:1]))):  # fmt: skip

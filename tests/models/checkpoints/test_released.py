@@ -14,8 +14,7 @@ from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.digest import folder_digest
-from dupmae_ir.models.checkpoints.layout import CONFIG
+from dupmae_ir.models.checkpoints.layout import CONFIG, folder_digest
 from dupmae_ir.models.checkpoints.loading import load_model
 
 TEXT = "the quick dog runs over the lazy cats"
@@ -100,7 +99,7 @@ def test_retromae_finetuned_has_only_cls(tmp_path):
     close(dense(folder), first_state(model))
     with torch.no_grad():
         assert np.abs(dense(folder) - model(**batch()).pooler_output[0].numpy()).max() > 0.1
-    with pytest.raises(CheckpointError, match=r"no trained masked-LM head.*--parts cls"):
+    with pytest.raises(CheckpointError, match=r"no trained masked-LM head.*`parts` cls"):
         load_encoder(folder)
 
 

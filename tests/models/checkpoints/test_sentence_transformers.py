@@ -15,12 +15,12 @@ from dupmae_ir.export.config import ExportConfig
 from dupmae_ir.export.run import run
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.digest import folder_digest
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.heads.masked_lm import excluded_ids
+from dupmae_ir.models.names import default_model_path
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.models.special_tokens import excluded_ids
 
 st = pytest.importorskip("sentence_transformers")
 

@@ -137,8 +137,8 @@ def test_bad_settings_are_refused_in_one_line(tiny_folder, bad):
 
 def test_truncation_keeps_the_closing_sep(encoder):
     long = "cat " * 500
-    assert encoder._tokenise([long], 10)[0][-1] == encoder.tokenizer.sep_token_id
-    assert len(encoder._tokenise([long], 10)[0]) == 10
+    assert encoder._tokenise([long], "", 10)[0][-1] == encoder.tokenizer.sep_token_id
+    assert len(encoder._tokenise([long], "", 10)[0]) == 10
 
 
 def test_batches_group_similar_lengths_within_the_budget():
@@ -178,13 +178,13 @@ def test_mixed_has_bfloat16_products_and_float32_between(tiny_folder):
 
 def test_mixed_is_refused_where_it_does_not_apply(tiny_folder, monkeypatch):
     monkeypatch.setattr(encoder_module, "can_pack", lambda _: False)
-    with pytest.raises(UsageError, match="--dtype mixed is for BERT models; use float32 or bfloat16"):
+    with pytest.raises(UsageError, match="`dtype` mixed is for BERT models; use float32 or bfloat16"):
         TextEncoder.load(tiny_folder, dtype="mixed")
 
 
 def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
     packed = encoder._packed["document"]
-    pieces = sorted(encoder._tokenise(TEXTS, 32), key=len, reverse=True)
+    pieces = sorted(encoder._tokenise(TEXTS, "", 32), key=len, reverse=True)
     with torch.inference_mode():
         whole = strongest(packed(pieces)[1].float(), 5)
         _, top = packed.top(pieces, True, 5)
@@ -196,7 +196,7 @@ def test_packed_top_is_the_top_of_the_whole_ot_part(encoder):
 def test_cls_alone_is_cls_of_all_tokens(tiny_folder, dtype):
     """The last layer for the first tokens alone gives their states after the whole layer."""
     side = TextEncoder.load(tiny_folder, dtype=dtype)._packed["document"]
-    pieces = sorted(TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], 32), key=len, reverse=True)
+    pieces = sorted(TextEncoder.load(tiny_folder)._tokenise([*TEXTS, *TEXTS], "", 32), key=len, reverse=True)
     with torch.inference_mode():
         alone, nothing = side(pieces, ot=False)
         whole, _ = side(pieces)

@@ -18,13 +18,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dupmae_ir import device
+from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_lazy_encoder, load_text_encoder
 from dupmae_ir.models.checkpoints.compact import read_compact, save_compact
-from dupmae_ir.models.checkpoints.names import default_model_path
 from dupmae_ir.models.checkpoints.stored import StoredWeights
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.lazy import LazyTextEncoder
 from dupmae_ir.models.inference.one_query import erf, gelu
+from dupmae_ir.models.names import default_model_path
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 
 TEXTS = [
@@ -82,6 +83,7 @@ def test_a_query_is_encoded_without_torch_scipy_and_faiss() -> None:
     code = """
 import sys
 import dupmae_ir.search.answers
+from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_lazy_encoder
 from dupmae_ir.search.query.encoder import QueryEncodings
 encoder = load_lazy_encoder(None)
@@ -244,7 +246,7 @@ def test_stored_weights_are_those_that_torch_reads(tmp_path: Path) -> None:
     for name, value in expected.items():
         np.testing.assert_array_equal(stored[name], value.numpy())
     np.testing.assert_array_equal(stored.rows("matrix", [2, 0]), expected["matrix"].numpy()[[2, 0]])
-    with pytest.raises(ValueError, match="version 2 of 8-bit weights"):
+    with pytest.raises(CheckpointError, match="version 2 of 8-bit weights"):
         StoredWeights(tmp_path / "w")
 
 

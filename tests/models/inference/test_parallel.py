@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.inference.parallel import side_by_side
+from dupmae_ir.models.inference.encoder import TextEncoder, side_by_side
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dupmae_ir.models.lexical.analyzer import LONGEST_TOKEN, parts, porter, stems, stems_and_parts
+from dupmae_ir.models.analyzer import LONGEST_TOKEN, parts, porter, stems, stems_and_parts
 
 # Examples of the steps in Porter's paper, and what his implementation makes of them.
 STEMS = {

@@ -16,12 +16,11 @@ from support.tiny_models import WORDS
 from dupmae_ir.errors import CheckpointError, HeadMissing, IndexMismatch
 from dupmae_ir.index.format.forward import FREQUENCIES, Forward, ForwardWriter
 from dupmae_ir.index.format.quantisation import quantise
+from dupmae_ir.models.analyzer import stems
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import read_config
+from dupmae_ir.models.checkpoints.model_config import WHOLE_WORDS, WITH_PARTS, LexicalSettings, read_config
+from dupmae_ir.models.heads.lexical import Lexicon, bucket_of, decoded, encoded
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.lexical.analyzer import stems
-from dupmae_ir.models.lexical.lexicon import Lexicon, bucket_of, decoded, encoded
-from dupmae_ir.models.lexical.settings import WHOLE_WORDS, WITH_PARTS, LexicalSettings
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 
 RNG = random.Random(5)

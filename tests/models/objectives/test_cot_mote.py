@@ -290,7 +290,7 @@ def test_each_choice_changes_the_losses(batch):
     for wrong in ({"decode": "all"}, {"sparse_head": "x"}, {"spr_to_hidden": "x"}):
         with pytest.raises(ValueError, match="is not known"):
             terms(**wrong)
-    with pytest.raises(UsageError, match="--causal-layers must be at least 1"):
+    with pytest.raises(UsageError, match="`causal_layers` must be at least 1"):
         terms(layers=0)
 
 

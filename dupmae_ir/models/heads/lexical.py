@@ -2,7 +2,7 @@
 
 Dimensions 0 to V - 1 are the tokenizer's word pieces; V + hash(s) mod ``buckets`` is the stem s of a word or of a part
 of an identifier, whose index term is ``=`` and the bucket in hexadecimal. With the constants of
-:class:`~dupmae_ir.models.lexical.settings.LexicalSettings`:
+:class:`~dupmae_ir.models.checkpoints.model_config.LexicalSettings`:
 
     document   tf / (tf + k1 (1 - b + b n / average))                   BM25's, without its idf; in steps of 1 / scale
     idf_t      ln(1 + (N' - D_t + 0.5) / (D_t + 0.5)),   N' = N + prior, D_t = df_t + prior * rate_t
@@ -36,8 +36,8 @@ from safetensors.numpy import save_file
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.lexical.analyzer import parts, stem, stems, stems_and_parts, word_spans, words
-from dupmae_ir.models.lexical.settings import WITH_PARTS, LexicalSettings
+from dupmae_ir.models.analyzer import parts, stem, stems, stems_and_parts, word_spans, words
+from dupmae_ir.models.checkpoints.model_config import WITH_PARTS, LexicalSettings
 from dupmae_ir.types import CollectionStatistics
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _TENSOR = "document_frequency"
 
-Weights = dict[int, float]
+TermWeights = dict[int, float]
 """Dimension -> weight."""
 
 
@@ -125,7 +125,7 @@ class Lexicon:
             found += [(self.dimension(stemmed), a, b) for word, a, b in places if (stemmed := stem(word))]
         return found
 
-    def document(self, title: str, text: str, pieces: Iterable[int]) -> Weights:
+    def document(self, title: str, text: str, pieces: Iterable[int]) -> TermWeights:
         """The weights of a document: its title, its text, and the word pieces of both as the encoder reads them."""
         s = self.settings
         of_title = self._stems(title) if title else []
@@ -136,20 +136,20 @@ class Lexicon:
         own = Counter(pieces)
         return weights | self._saturated(own, own.total(), s.average_pieces)
 
-    def query(self, text: str, pieces: Iterable[int]) -> Weights:
+    def query(self, text: str, pieces: Iterable[int]) -> TermWeights:
         """The weights of a query: its text and its word pieces as the encoder reads them."""
         s = self.settings
         weights = self._normalised(Counter(map(self.dimension, self._stems(text))), 1.0)
         return weights | self._normalised(Counter(pieces), s.pieces_weight)
 
-    def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> Weights:
+    def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> TermWeights:
         s = self.settings
         norm = s.k1 * (1 - s.b + s.b * length / average)
         # Whole impacts, rounded in float64 here: a float32 weight close to half an impact could be rounded either way.
         impacts = ((dimension, round(s.document_scale * tf / (tf + norm))) for dimension, tf in counts.items())
         return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
 
-    def _normalised(self, counts: Mapping[int, int], factor: float) -> Weights:
+    def _normalised(self, counts: Mapping[int, int], factor: float) -> TermWeights:
         weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
         total = math.fsum(weights.values())
         if total <= 0:
@@ -164,7 +164,9 @@ class Lexicon:
         df += int(collection.frequencies[dimension]) if collection else 0
         return math.log(1 + (documents - df + 0.5) / (df + 0.5))
 
-    def matrix(self, rows: Sequence[Weights], keep: int, heads: Sequence[np.ndarray] | None = None) -> sp.csr_matrix:
+    def matrix(
+        self, rows: Sequence[TermWeights], keep: int, heads: Sequence[np.ndarray] | None = None
+    ) -> sp.csr_matrix:
         """Weights of n texts as (n, width) float32 CSR: the ``keep`` largest of each; equal ones by dimension.
 
         ``heads``: for each text the (V,) float32 weights of its word pieces by the head, scaled, which are added.
@@ -178,7 +180,7 @@ class Lexicon:
         data = np.concatenate([*(weights for _, weights in arrays), _NO_WEIGHTS])
         return sp.csr_matrix((data, indices, ends), shape=(len(rows), self.width))
 
-    def arrays(self, row: Weights, keep: int, head: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def arrays(self, row: TermWeights, keep: int, head: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Dimensions (m,) int32, ascending, and weights (m,) float32 of a row of :meth:`matrix`."""
         dimensions = np.fromiter(row, np.int32, len(row))
         weights = np.fromiter(row.values(), np.float32, len(row))

@@ -26,9 +26,9 @@ from transformers import BertForMaskedLM
 from dupmae_ir.console import say
 from dupmae_ir.errors import CheckpointError, InputError
 from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.heads.masked_lm import excluded_ids
 from dupmae_ir.models.pooling import ot_max
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.models.special_tokens import excluded_ids
 
 if TYPE_CHECKING:
     from transformers import BertModel, PreTrainedTokenizerBase

