@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.names import default_model_path
 
@@ -68,7 +69,7 @@ def test_a_text_alone_and_in_a_batch_agree(encoder):
 
 def test_packed_equals_padded(encoder):
     padded = TextEncoder.load()
-    padded._packed = None
+    padded.model, padded._packed = load_model(default_model_path(), need_ot=False)[0], None  # transformers' own BERT
     ours, reference = encoder.encode_documents(TEXTS), padded.encode_documents(TEXTS)
     np.testing.assert_allclose(ours.cls, reference.cls, atol=1e-4)
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-4)
@@ -80,7 +81,6 @@ def test_training_form_fast_path_and_export_agree(encoder, tmp_path):
 
     from dupmae_ir.models.checkpoints.compact import write_compact
     from dupmae_ir.models.checkpoints.layout import LEXICON
-    from dupmae_ir.models.checkpoints.loading import load_model
     from dupmae_ir.models.checkpoints.saving import save_model
 
     model, tokenizer, config = load_model(default_model_path(), need_ot=False)

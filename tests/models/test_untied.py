@@ -167,7 +167,7 @@ def test_an_index_records_normalize(sides, tmp_path):
     assert hit.score == pytest.approx(raw[0] @ raw[1] / np.prod(np.linalg.norm(raw, axis=1)), abs=1e-5)
     again = encode(EncodeConfig(**settings, index=str(tmp_path / "unit"), normalize=True))
     assert again["status"] == "already complete"
-    with pytest.raises(IndexMismatch, match=r"--normalize True \(requested none\)"):
+    with pytest.raises(IndexMismatch, match=r"`normalize` True \(requested none\)"):
         encode(EncodeConfig(**settings, index=str(tmp_path / "unit")))
 
 
