@@ -32,7 +32,7 @@ from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss, group_by_length
 from dupmae_ir.models.heads.masked_lm import head_of
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.training.attention import training_attention
+from dupmae_ir.training.layers import training_attention
 
 SHAPES = {
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
@@ -53,7 +53,7 @@ def lengths_of(pairs: str | None, rng: random.Random) -> dict[str, list[int]]:
         middle = {"query": 8, "document": 75}
         drawn = {s: [round(rng.lognormvariate(0, 0.4) * middle[s]) + 2 for _ in range(4096)] for s in SIDES}
     else:
-        from dupmae_ir.finetune.data.pairs import read_pairs
+        from dupmae_ir.finetune.data import read_pairs
         from dupmae_ir.models.checkpoints.loading import load_model
         from dupmae_ir.models.names import model_folder
 

@@ -37,7 +37,7 @@ from dupmae_ir.pretrain.objectives import build_objective
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged
 from dupmae_ir.pretrain.vocabulary import Vocabulary
-from dupmae_ir.training.attention import training_attention
+from dupmae_ir.training.layers import training_attention
 
 SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 STEPS = ("masks", "forward", "backward", "optimizer")

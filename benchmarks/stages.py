@@ -141,7 +141,7 @@ def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
     """The teacher's order of the first documents of ``run``."""
     import torch
 
-    from dupmae_ir.finetune.cross_encoder.model import load_reranker, score_pairs
+    from dupmae_ir.finetune.reranker import load_reranker, score_pairs
     from dupmae_ir.io.collections import read_collection
     from dupmae_ir.io.runs import write_run
     from dupmae_ir.io.topics import read_topics

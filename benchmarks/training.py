@@ -26,7 +26,7 @@ import torch
 from transformers import AutoTokenizer
 
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.training.attention import training_attention
+from dupmae_ir.training.layers import training_attention
 
 BEFORE, OURS, NO_DROPOUT = "before", "ours", "no dropout"
 

@@ -30,7 +30,7 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.names import default_model_path
 from dupmae_ir.registry import lookup
-from dupmae_ir.training.log import read_log
+from dupmae_ir.training.trained import read_log
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.config import FinetuneConfig
-from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
-from dupmae_ir.finetune.cross_encoder.run import run as train_cross_encoder
+from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
+from dupmae_ir.finetune.reranker_training import run as train_cross_encoder
 from dupmae_ir.finetune.run import run as finetune
-from dupmae_ir.finetune.score.run import ScoreConfig
-from dupmae_ir.finetune.score.run import run as score
+from dupmae_ir.finetune.scoring import ScoreConfig
+from dupmae_ir.finetune.scoring import run as score
 from dupmae_ir.pretrain.config import PretrainConfig
 from dupmae_ir.pretrain.run import run as pretrain
 

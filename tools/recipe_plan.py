@@ -16,10 +16,10 @@ from dupmae_ir.config import Config, applies, read_toml
 from dupmae_ir.encode.config import PassagesConfig
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model
 from dupmae_ir.finetune.config import FinetuneConfig
-from dupmae_ir.finetune.convert.config import ConvertConfig
-from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
-from dupmae_ir.finetune.mine.config import MineConfig
-from dupmae_ir.finetune.score.config import ScoreConfig
+from dupmae_ir.finetune.convert import ConvertConfig
+from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
+from dupmae_ir.finetune.mine import MineConfig
+from dupmae_ir.finetune.score import ScoreConfig
 from dupmae_ir.finetune.stages import Step, plan
 from dupmae_ir.pretrain.augment.config import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig

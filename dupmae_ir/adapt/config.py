@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from dupmae_ir.adapt.queries import KINDS
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.io.sources import CorpusOptions
-from dupmae_ir.training.config import RunOptions
+from dupmae_ir.training.config import TrainerOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptConfig(CorpusOptions, RunOptions, OutputOptions):
+class AdaptConfig(CorpusOptions, TrainerOptions, OutputOptions):
     """Adapt a model to a collection from its text alone, without queries or judgements: masked auto-encoding on the
         text
     (DupMAE), and contrastive training on pseudo-queries (titles, headings, sentences), with both parts of the

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dupmae_ir.adapt.queries import PseudoQuery, draw, pseudo_queries
-from dupmae_ir.finetune.data.examples import Example, ExampleCollator
-from dupmae_ir.finetune.data.mined import text_key
+from dupmae_ir.finetune.data import text_key
+from dupmae_ir.finetune.examples import Example, ExampleCollator
 from dupmae_ir.pretrain.collate import Collator, Draw
 from dupmae_ir.types import Document
 

@@ -25,7 +25,7 @@ from dupmae_ir.adapt.trainer import AdaptTrainer
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.finetune.data.examples import ExampleCollator
+from dupmae_ir.finetune.examples import ExampleCollator
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import write_json
 from dupmae_ir.models.checkpoints.layout import folder_digest
@@ -35,18 +35,14 @@ from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged
 from dupmae_ir.pretrain.vocabulary import Vocabulary
 from dupmae_ir.training.arguments import process_state, training_arguments, training_device
-from dupmae_ir.training.card import Card, write_card
-from dupmae_ir.training.log import LOG, read_log
-from dupmae_ir.training.plots import keep_log
-from dupmae_ir.training.push import push
-from dupmae_ir.training.records import deciding_settings
+from dupmae_ir.training.job import deciding_settings
+from dupmae_ir.training.report import push, write_report
+from dupmae_ir.training.trained import LOG, read_log
 from dupmae_ir.types import Document
 
 FEWEST = 10
 """Held-out pseudo-queries below which nothing can be decided."""
 MEASURED = "measured.json"
-KEPT = "training"
-"""Folder inside an adapted model: log and plot."""
 
 
 @with_torch_threads
@@ -82,15 +78,6 @@ def _settings(config: AdaptConfig) -> dict[str, Any]:
     return deciding_settings(config, 1, ("model", "corpus"))
 
 
-def _card(config: AdaptConfig) -> Card:
-    what = "A retriever adapted to a collection from its text alone, without queries or judgements."
-    use = (
-        "```sh\ndupmae-ir encode --corpus my-docs --index my-index --model FOLDER\n"
-        'dupmae-ir search --index my-index --query "how do I rotate the logs?"\n```'
-    )
-    return Card("adapt", f"{Path(config.model).name}, adapted", what, use, KEPT)
-
-
 class _Adaptation:
     """One run, from the documents to the published folder."""
 
@@ -123,8 +110,8 @@ class _Adaptation:
             "steps": config.steps,
         }
         if decided.better:
-            keep_log(work, made / KEPT, "adapt")
-            write_card(made, _card(config), self.job.settings, self.job.inputs, result)
+            what = "A retriever adapted to a collection from its text alone, without queries or judgements."
+            write_report(made, self.job, result, f"{Path(config.model).name}, adapted", what)
         published = self.job.publish(made, result, {"log": read_log(work / LOG)})
         return published | {"seconds": round(time.monotonic() - self.started)}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 
 from dupmae_ir.adapt.data import AdaptCollator, Draws, NumberedBatches
@@ -25,21 +24,9 @@ class AdaptTrainer(CheckedTrainer):
         arguments: TrainingArguments,
         quiet: bool = False,
     ) -> None:
-        self.batches = batches
         draws = Draws(len(batches) * batches.batch_size)
         settings: dict[str, Any] = {"args": arguments, "train_dataset": draws, "data_collator": collator}
-        super().__init__(quiet, model=model, **settings)
-
-    def get_train_dataloader(self) -> DataLoader[int]:
-        """The batches, in order."""
-        loader: DataLoader[int] = DataLoader(
-            Draws(len(self.batches) * self.batches.batch_size),
-            batch_sampler=self.batches,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-        )
-        prepared: DataLoader[int] = self.accelerator.prepare(loader)
-        return prepared
+        super().__init__(quiet, batches, model=model, **settings)
 
     def create_optimizer(self, *_: Any) -> torch.optim.Optimizer:
         """AdamW over all weights."""

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from dupmae_ir.errors import HeadMissing, UsageError
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.lexical import LexicalBatches
-from dupmae_ir.finetune.trainer import Teacher
+from dupmae_ir.finetune.trainer import FrozenTeacher
 from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import LexicalSettings, ModelConfig, read_config
@@ -23,7 +23,7 @@ from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.heads.masked_lm import encoder_of
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.training.dropout import set_dropout
+from dupmae_ir.training.layers import set_dropout
 from dupmae_ir.types import SEPARATORS
 
 
@@ -161,7 +161,7 @@ def _lexical(own: ModelConfig, scale: float) -> LexicalSettings:
     return replace(own.lexical, head_scale=scale and (own.lexical.head_scale or scale))
 
 
-def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever) -> Teacher | None:
+def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever) -> FrozenTeacher | None:
     """The frozen sentence encoder of --teacher, or None.
 
     Raises :class:`UsageError` where its width or its vocabulary is not the retriever's.
@@ -177,4 +177,4 @@ def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever)
             f"--teacher {config.teacher}: its vectors are {width} wide over {vocabulary:,} word pieces, the [CLS] part "
             f"is {retriever.dim} wide over {student.lm.config.vocab_size:,}; they must be equal"
         )
-    return Teacher(encoder_of(teacher.lm))
+    return FrozenTeacher(encoder_of(teacher.lm))

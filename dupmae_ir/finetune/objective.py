@@ -99,7 +99,7 @@ def batch_loss(
     Args:
         queries: parts of the Q queries.
         documents: parts of the D documents, the positives first.
-        batch: of :class:`~dupmae_ir.finetune.data.examples.ExampleCollator`.
+        batch: of :class:`~dupmae_ir.finetune.examples.ExampleCollator`.
         objective: similarity, terms and weights.
         regularizer_scale: factor in [0, 1] on the regulariser.
         anchors: the teacher's vectors (Q, d') and (D, d'), or nothing.

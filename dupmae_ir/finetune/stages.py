@@ -38,11 +38,11 @@ COMMANDS = {
     "pretrain": ("dupmae_ir.pretrain.config", "PretrainConfig", ""),
     "encode.passages": ("dupmae_ir.encode.config", "PassagesConfig", ".jsonl"),
     "pretrain.augment": ("dupmae_ir.pretrain.augment.config", "AugmentConfig", ".jsonl"),
-    "finetune.convert": ("dupmae_ir.finetune.convert.config", "ConvertConfig", ".jsonl"),
+    "finetune.convert": ("dupmae_ir.finetune.convert", "ConvertConfig", ".jsonl"),
     "finetune": ("dupmae_ir.finetune.config", "FinetuneConfig", ""),
-    "finetune.mine": ("dupmae_ir.finetune.mine.config", "MineConfig", ".jsonl"),
-    "finetune.cross_encoder": ("dupmae_ir.finetune.cross_encoder.config", "CrossEncoderConfig", ""),
-    "finetune.score": ("dupmae_ir.finetune.score.config", "ScoreConfig", ".jsonl"),
+    "finetune.mine": ("dupmae_ir.finetune.mine", "MineConfig", ".jsonl"),
+    "finetune.cross_encoder": ("dupmae_ir.finetune.cross_encoder", "CrossEncoderConfig", ""),
+    "finetune.score": ("dupmae_ir.finetune.score", "ScoreConfig", ".jsonl"),
 }
 """Command -> (module and class of its options, suffix of its output)."""
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from dupmae_ir.finetune.config import Objective
-from dupmae_ir.finetune.data.examples import (
-    Batches,
-    Draw,
+from dupmae_ir.finetune.config import FinetuneConfig, Objective
+from dupmae_ir.finetune.data import Pair
+from dupmae_ir.finetune.examples import (
     Example,
     ExampleCollator,
+    ExampleKey,
     MinedExamples,
     PairExamples,
+    TopicalSchedule,
     unpadded,
 )
-from dupmae_ir.finetune.data.pairs import Pair
-from dupmae_ir.finetune.gather import gather_batch, gather_rows
-from dupmae_ir.finetune.grad_cache import cached_step, chunks_of
+from dupmae_ir.finetune.large_batches import cached_step, chunks_of, gather_batch, gather_rows
 from dupmae_ir.finetune.lexical import cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss, in_groups
 from dupmae_ir.models.checkpoints.layout import SIDES
@@ -31,7 +30,7 @@ from dupmae_ir.training.trainer import CheckedTrainer
 from dupmae_ir.types import Document
 
 
-class Teacher:
+class FrozenTeacher:
     """A frozen sentence encoder: (B, L) ids and mask -> (B, d) mean of the token vectors, of length sqrt(``scale``)."""
 
     def __init__(self, encoder: nn.Module, scale: float = 20.0) -> None:
@@ -49,49 +48,48 @@ class Teacher:
         return self.scale**0.5 * torch.nn.functional.normalize(vectors.float(), dim=1)
 
 
+class TrainingData(NamedTuple):
+    """What a :class:`PairTrainer` trains on."""
+
+    examples: PairExamples | MinedExamples
+    batches: TopicalSchedule  #: the keys of each batch
+    collator: ExampleCollator
+    dev: Sequence[Pair] = ()  #: pairs evaluated in training
+
+
 class PairTrainer(CheckedTrainer):
-    """Trainer of a :class:`BiEncoder` on :mod:`~dupmae_ir.finetune.data.examples`.
+    """Trainer of a :class:`BiEncoder` on :mod:`~dupmae_ir.finetune.examples`.
 
     Args:
         model: the retriever.
-        examples: the training data.
-        batches: the rows of each batch.
-        collator: tokenises a batch.
+        data: examples, batches and dev pairs.
         arguments: of Hugging Face's Trainer.
-        objective: similarity, terms and weights of the loss.
-        head_lr_factor: factor on the learning rate of W_cls and of the MLM head's transform and biases, which are far
-            less trained than the encoder.
-        chunk: texts encoded at a time (:mod:`~dupmae_ir.finetune.grad_cache`); 0 = all at once.
-        warm_steps: updates until the regulariser has its full weight, growing quadratically.
+        config: the stage: similarity, terms and weights of the loss, ``head_lr_factor``, ``grad_cache`` and
+            ``regularizer_warmup``.
         teacher: sentence encoder whose vectors the [CLS] part is held to.
-        dev: pairs evaluated in training.
         quiet: print nothing.
     """
 
     def __init__(
         self,
         model: BiEncoder,
-        examples: PairExamples | MinedExamples,
-        batches: Batches,
-        collator: ExampleCollator,
+        data: TrainingData,
         arguments: TrainingArguments,
-        objective: Objective,
-        head_lr_factor: float = 1.0,
-        chunk: int = 0,
-        warm_steps: int = 0,
-        teacher: Teacher | None = None,
-        dev: Sequence[Pair] = (),
+        config: FinetuneConfig,
+        teacher: FrozenTeacher | None = None,
         quiet: bool = False,
     ) -> None:
-        self.objective, self.batches, self.head_lr_factor = objective, batches, head_lr_factor
-        self.chunk, self.warm_steps, self.teacher, self.dev = chunk, warm_steps, teacher, list(dev)
+        self.data, self.config, self.teacher = data, config, teacher
+        self.warm_steps = round(config.regularizer_warmup * arguments.max_steps)
+        dataset = _ExampleDataset(data.examples)
         super().__init__(
             quiet,
+            data.batches,
             model=model,
             args=arguments,
-            train_dataset=_ExampleDataset(examples),
-            eval_dataset=_ExampleDataset(examples),
-            data_collator=collator,
+            train_dataset=dataset,
+            eval_dataset=dataset,
+            data_collator=data.collator,
         )
 
     @property
@@ -108,28 +106,18 @@ class PairTrainer(CheckedTrainer):
         for name, value in values.items():
             setattr(self.bi_encoder, name, value)
 
-    def get_train_dataloader(self) -> DataLoader:
-        """Batches as ``batches`` lists them."""
-        loader: Any = DataLoader(
-            self.train_dataset,
-            batch_sampler=self.batches,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-        )
-        return self.accelerator.prepare(loader)
-
     def create_optimizer(self, *_: Any) -> torch.optim.Optimizer:
         """AdamW with two groups: the encoder, and the MLM head with its scale and the projection."""
         head: list[Tensor] = []
         encoder: list[Tensor] = []
         for name, p in self.model.named_parameters():
             in_head = "cls.predictions" in name or ".projection." in name or name.endswith("head_scale")
-            if p.requires_grad:  # frozen beside adapters
+            if p.requires_grad:  # frozen if there are adapters
                 (head if in_head else encoder).append(p)
         rate, decay = self.args.learning_rate, self.args.weight_decay
         groups = [
             {"params": encoder, "weight_decay": decay},
-            {"params": head, "lr": rate * self.head_lr_factor, "weight_decay": 0.0},
+            {"params": head, "lr": rate * self.config.head_lr_factor, "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=1e-8)
         return self.optimizer
@@ -143,8 +131,8 @@ class PairTrainer(CheckedTrainer):
         return (loss, terms) if return_outputs else loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        """Forward and backward pass of a batch, through GradCache with ``chunk``."""
-        if not self.chunk:
+        """Forward and backward pass of a batch, through GradCache if it is on."""
+        if not self.config.grad_cache:
             return super().training_step(model, inputs, *args, **kwargs)
         model.train()
         inputs = self._prepare_inputs(inputs)
@@ -152,7 +140,7 @@ class PairTrainer(CheckedTrainer):
         return cached_step(
             model,
             inputs,
-            self.chunk,
+            self.config.grad_cache,
             lambda parts: self._loss(parts, inputs)[0] * share,
             self.accelerator.backward,
             self.compute_loss_context_manager,
@@ -166,17 +154,17 @@ class PairTrainer(CheckedTrainer):
             queries, documents, batch = gather_batch(queries, documents, batch, self.accelerator)
             anchors = tuple(gather_rows(a, self.accelerator) for a in anchors)
         scale = min(1.0, (self.state.global_step + 1) / self.warm_steps) ** 2 if self.warm_steps else 1.0
-        loss, terms = batch_loss(queries, documents, batch, self.objective, scale, anchors)
+        loss, terms = batch_loss(queries, documents, batch, self.config, scale, anchors)
         self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
         # Gradients are averaged over processes, and each process has only its own texts' share of the whole.
         return loss * self.args.world_size, terms
 
     def _anchors(self, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """The teacher's vectors of queries and documents, if there is a teacher; encoded ``chunk`` texts at a time."""
+        """The teacher's vectors of queries and documents, if there is a teacher; ``grad_cache`` texts at a time."""
         if self.teacher is None:
             return ()
         vectors: dict[str, list[Tensor]] = {side: [] for side in SIDES}
-        for side, ids, mask in chunks_of(batch, self.chunk or len(batch["document_ids"])):
+        for side, ids, mask in chunks_of(batch, self.config.grad_cache or len(batch["document_ids"])):
             vectors[side].append(self.teacher(ids, mask))
         return tuple(torch.cat(vectors[side]) for side in SIDES)
 
@@ -184,14 +172,14 @@ class PairTrainer(CheckedTrainer):
         """Log MRR@10 and accuracy of the dev queries, as ``eval_mrr`` and ``eval_accuracy``, once per step."""
         if self.evaluated():
             return {}
-        scores = dev_scores(self.bi_encoder, self.dev, self.data_collator, self.objective, self.args.device)
+        scores = dev_scores(self.bi_encoder, self.data.dev, self.data.collator, self.config, self.args.device)
         self.model.train()
         self.log(scores)
         return scores
 
 
 class _ExampleDataset(Dataset):
-    """torch ``Dataset`` over the examples; its keys are draws."""
+    """torch ``Dataset`` over the examples; its keys are :class:`ExampleKey`."""
 
     def __init__(self, examples: PairExamples | MinedExamples) -> None:
         self.examples = examples
@@ -199,8 +187,8 @@ class _ExampleDataset(Dataset):
     def __len__(self) -> int:
         return len(self.examples)
 
-    def __getitem__(self, draw: Draw) -> Example:
-        return self.examples[draw]
+    def __getitem__(self, key: ExampleKey) -> Example:
+        return self.examples[key]
 
 
 def _lexical(
@@ -240,8 +228,8 @@ def dev_scores(
             k = objective.top_k if side == "document" else objective.query_top_k
             parts[side] = cls, cut(with_lexical(ot, lexical, side, len(pairs)), k, lexical)
         if objective.similarity != "sum":
-            kept = objective.similarity == "cls"
-            parts = {s: (p[0] if kept else None, None if kept else p[1]) for s, p in parts.items()}
+            dense = objective.similarity == "cls"
+            parts = {s: (p[0] if dense else None, None if dense else p[1]) for s, p in parts.items()}
         scores = similarity(parts["query"], parts["document"])
     own = scores.diagonal().unsqueeze(1)
     # Copies of the positive do not count.

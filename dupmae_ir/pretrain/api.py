@@ -10,8 +10,7 @@ from dupmae_ir.command import load
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import UsageError
 from dupmae_ir.pretrain.config import PretrainConfig
-from dupmae_ir.training.log import LOG, read_log
-from dupmae_ir.training.trained import Trained, config_of, files_of, output_folder
+from dupmae_ir.training.trained import LOG, Trained, config_of, files_of, output_folder, read_log
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback

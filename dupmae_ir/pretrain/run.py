@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 from dupmae_ir.console import say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.transformers_state import recompute_activations
@@ -37,15 +36,12 @@ from dupmae_ir.pretrain.tokens import Corpus, Cutting, load_corpus
 from dupmae_ir.pretrain.trainer import Batches, Mixture, PretrainTrainer
 from dupmae_ir.pretrain.vocabulary import Vocabulary
 from dupmae_ir.pretrain.word_counts import WordCounts, count_words
-from dupmae_ir.training.arguments import process_state, training_arguments, training_device
-from dupmae_ir.training.card import Card, write_card
+from dupmae_ir.training.arguments import training_arguments, training_device
 from dupmae_ir.training.checkpoints import refuse_broken_weights
-from dupmae_ir.training.distributed import DistributedJob
-from dupmae_ir.training.dropout import set_dropout
-from dupmae_ir.training.log import LOG, read_log
-from dupmae_ir.training.plots import keep_log
-from dupmae_ir.training.push import push
-from dupmae_ir.training.records import RECORD, deciding_settings, input_digests
+from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training
+from dupmae_ir.training.layers import set_dropout
+from dupmae_ir.training.report import write_report
+from dupmae_ir.training.trained import LOG, read_log
 from dupmae_ir.types import SEPARATORS
 
 PATHS = ("model", "init_from", "from_config", "tokenizer", "corpus", "anchor")
@@ -63,19 +59,15 @@ def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
 
     ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
-    state = process_state(config)
-    quiet = config.quiet or not state.is_main_process
-    settings = _settings(config, state.num_processes)
     source_digest = functools.cache(digest)
-    single = Job(
-        config.output, "pretrain", settings, lambda: _inputs(config, source_digest), record=RECORD, quiet=quiet
+    return run_training(
+        config,
+        config.output,
+        "pretrain",
+        lambda processes: _settings(config, processes),
+        lambda: _inputs(config, source_digest),
+        lambda job: _train(config, job, source_digest, callbacks),
     )
-    with DistributedJob(single, state) as job:
-        result = job.finished() or _train(config, job, state, source_digest, callbacks, quiet)
-        if not state.is_main_process or result is None:
-            return None
-        push(job.job.target, config.push_to_hub, quiet)
-        return result
 
 
 def _settings(config: PretrainConfig, processes: int) -> dict[str, Any]:
@@ -125,14 +117,10 @@ class Prepared:
 
 
 def _train(
-    config: PretrainConfig,
-    job: DistributedJob,
-    state: PartialState,
-    source_digest: SourceDigest,
-    callbacks: Sequence[TrainerCallback],
-    quiet: bool,
+    config: PretrainConfig, job: DistributedJob, source_digest: SourceDigest, callbacks: Sequence[TrainerCallback]
 ) -> dict[str, Any] | None:
     started = time.monotonic()
+    state, quiet = job.state, job.quiet
     work, recipe = job.begin(), config.recipe
     with state.main_process_first():
         prepared = _prepare(config, recipe, source_digest, quiet)
@@ -152,7 +140,9 @@ def _train(
     losses = {"texts": len(prepared.held_out), "first": _held_out_losses(log, 0), "last": _held_out_losses(log, -1)}
     timing = {"seconds": round(time.monotonic() - started), "tokens_per_second": _tokens_per_second(log)}
     result = {"updates": steps, "parameters": parameters, "held_out": losses}
-    write_card(made, _card(config), job.job.settings, job.job.inputs, result)
+    what = f"An encoder pre-trained with {config.method}, the starting point of fine-tuning."
+    use = "```sh\ndupmae-ir finetune --pairs train.jsonl.gz --model FOLDER --output models/mine\n```"
+    write_report(made, job.job, result, f"{config.method} pre-training", what, use, KEPT)
     published = job.publish(made, result, {"steps": steps, **timing, "versions": _versions()})
     return None if published is None else published | timing
 
@@ -246,15 +236,9 @@ def _save(config: PretrainConfig, recipe: Recipe, prepared: Prepared, work: Path
         title_separator=SEPARATORS[config.title_separator or "space"],
     )
     save_encoder(made, prepared.objective, prepared.retriever, prepared.tokenizer, stored)
-    keep_log(work, made / KEPT, f"{config.method} ({config.preset})")
+    (made / KEPT).mkdir(parents=True, exist_ok=True)
     save_decoders(prepared.objective, made / KEPT / DECODERS)
     return made
-
-
-def _card(config: PretrainConfig) -> Card:
-    what = f"An encoder pre-trained with {config.method}, the starting point of fine-tuning."
-    use = "```sh\ndupmae-ir finetune --pairs train.jsonl.gz --model FOLDER --output models/mine\n```"
-    return Card("pretrain", f"{config.method} pre-training", what, use, KEPT)
 
 
 def _held_out_losses(log: Sequence[Mapping[str, float]], which: int) -> dict[str, float] | None:

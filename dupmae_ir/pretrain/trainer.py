@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms
@@ -100,28 +100,18 @@ class PretrainTrainer(CheckedTrainer):
         held_out: Sequence[Draw] = (),
         quiet: bool = False,
     ) -> None:
-        self.batches, self.held_out = batches, list(held_out)
+        self.held_out = list(held_out)
         self.tokens = torch.zeros((), dtype=torch.float64)
         self.clock = time.monotonic()
         super().__init__(
             quiet,
+            batches,
             model=objective,
             args=arguments,
             train_dataset=_Draws(batches.count * batches.batch_size),
             eval_dataset=_Draws(len(self.held_out)),
             data_collator=collator,
         )
-
-    def get_train_dataloader(self) -> DataLoader[Batch]:
-        """The batches of the run, divided among the processes."""
-        loader: DataLoader[Batch] = DataLoader(
-            self.train_dataset,
-            batch_sampler=self.batches,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=torch.cuda.is_available(),
-        )
-        return self.accelerator.prepare(loader)
 
     def compute_loss(
         self, model: Bottleneck, inputs: Batch, return_outputs: bool = False, **_: Any

@@ -1,11 +1,10 @@
-"""The device of a training run and its ``transformers.TrainingArguments``, built in one place for all commands."""
+"""The device of a training job and its ``transformers.TrainingArguments``, built in one place for all commands."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -13,7 +12,7 @@ from transformers import TrainingArguments
 
 from dupmae_ir.device import pick_device, pick_dtype
 from dupmae_ir.errors import EnvironmentProblem, UsageError
-from dupmae_ir.training.config import SERVICES, RunOptions
+from dupmae_ir.training.config import SERVICES, TrainerOptions
 
 SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 """What ``accelerate launch`` sets for FSDP and DeepSpeed."""
@@ -32,8 +31,8 @@ def training_device(device: str) -> torch.device:
     return chosen
 
 
-def process_state(options: RunOptions) -> PartialState:
-    """This process's place among those of ``torchrun``, if it was started by it.
+def process_state(options: TrainerOptions) -> PartialState:
+    """This process's rank among the processes of ``torchrun``, if it was started by it.
 
     Raises, before anything is read, :class:`EnvironmentProblem` where a service of ``--report-to`` is not installed and
     :class:`UsageError` where ``accelerate launch`` asks for sharded weights.
@@ -51,7 +50,7 @@ def process_state(options: RunOptions) -> PartialState:
 
 
 def training_arguments(
-    options: RunOptions,
+    options: TrainerOptions,
     work: str | Path,
     *,
     batch_size: int,
@@ -75,6 +74,8 @@ def training_arguments(
         evaluate_first: evaluate before the first update as well.
         find_unused_parameters: passed to DistributedDataParallel; None = transformers' choice.
     """
+    device = training_device(options.device)
+    on_cpu = device.type == "cpu"
     return TrainingArguments(
         output_dir=str(work),
         per_device_train_batch_size=batch_size,
@@ -91,32 +92,16 @@ def training_arguments(
         ddp_find_unused_parameters=find_unused_parameters,
         # The work folder of models/mine is models/.mine.work.
         run_name=Path(work).name.removeprefix(".").removesuffix(".work"),
-        **_machine(options),
-        **_reports(options),
+        use_cpu=on_cpu,
+        bf16=pick_dtype(options.dtype, device)[0] is torch.bfloat16,
+        dataloader_num_workers=options.workers,
+        ddp_backend="gloo" if on_cpu and PartialState().num_processes > 1 else None,
+        logging_steps=options.log_steps,
+        save_steps=options.save_steps,
+        save_total_limit=options.keep,
+        eval_steps=options.eval_steps,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        report_to=[name for name in options.report_to if name != "none"],
+        disable_tqdm=True,
     )
-
-
-def _machine(options: RunOptions) -> dict[str, Any]:
-    """Device, precision and processes."""
-    device = training_device(options.device)
-    on_cpu = device.type == "cpu"
-    return {
-        "use_cpu": on_cpu,
-        "bf16": pick_dtype(options.dtype, device)[0] is torch.bfloat16,
-        "dataloader_num_workers": options.workers,
-        "ddp_backend": "gloo" if on_cpu and PartialState().num_processes > 1 else None,
-    }
-
-
-def _reports(options: RunOptions) -> dict[str, Any]:
-    """Log, checkpoints and evaluation; our callbacks replace those of transformers."""
-    return {
-        "logging_steps": options.log_steps,
-        "save_steps": options.save_steps,
-        "save_total_limit": options.keep,
-        "eval_steps": options.eval_steps,
-        "logging_nan_inf_filter": False,
-        "remove_unused_columns": False,
-        "report_to": [name for name in options.report_to if name != "none"],
-        "disable_tqdm": True,
-    }

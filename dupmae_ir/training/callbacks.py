@@ -14,7 +14,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from dupmae_ir.console import say
-from dupmae_ir.training.log import LOG, TENSORBOARD, read_log
+from dupmae_ir.training.trained import LOG, TENSORBOARD, read_log
 
 Logs = Mapping[str, float] | None
 

@@ -12,8 +12,8 @@ SERVICES = ("wandb", "trackio")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(ComputeOptions, OutputOptions):
-    """Optimisation, checkpoints and log of a training run. A command redeclares a field to change its default."""
+class TrainerOptions(ComputeOptions, OutputOptions):
+    """Optimisation, checkpoints and log of a training job. A command redeclares a field to change its default."""
 
     steps: int = option(0, "number of updates; 0 = determined by --epochs", group="training", at_least=0)
     warmup: float = option(
@@ -42,8 +42,8 @@ class RunOptions(ComputeOptions, OutputOptions):
     keep: int = option(2, "number of checkpoints kept", group="output", above=0)
     report_to: tuple[str, ...] = option(
         ("tensorboard",),
-        "where the log goes besides log.jsonl: tensorboard = files beside the model; wandb or trackio = that service, "
-        "through its own package; none. Nothing leaves the machine unless a service is named",
+        "where the log goes besides log.jsonl: tensorboard = files in the model folder; wandb or trackio = that "
+        "service, through its own package; none. Nothing leaves the machine unless a service is named",
         group="output",
         choices=("tensorboard", *SERVICES, "none"),
     )
@@ -61,8 +61,8 @@ class RunOptions(ComputeOptions, OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions(RunOptions):
-    """:class:`RunOptions`, and the ones that pretrain takes from a preset."""
+class TrainingOptions(TrainerOptions):
+    """:class:`TrainerOptions`, and the ones that pretrain takes from a preset."""
 
     batch_size: int = option(32, "examples per step and process", group="training", above=0)
     accumulate: int = option(1, "batches accumulated before an update", group="training", above=0)

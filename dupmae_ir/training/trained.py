@@ -1,4 +1,4 @@
-"""What the training functions for Python programs share: their result, and data given as lists."""
+"""What training leaves for Python programs, its log and :class:`Trained`, and data given to it as lists."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from dupmae_ir.types import Encoder
 
 C = TypeVar("C")
+LOG = "log.jsonl"
+"""One JSON object per log entry: ``step``, losses by name, learning rate, evaluation results as ``eval_*``."""
+TENSORBOARD = "tensorboard"
+"""Folder with the same entries as TensorBoard scalars."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,18 @@ class Trained:
     def retriever(self) -> Encoder:
         """The model, loaded: ``encode_documents`` and ``encode_queries``."""
         return load_encoder(self.path)
+
+
+def read_log(path: str | Path) -> list[dict[str, float]]:
+    """The rows of a ``log.jsonl``; an incomplete last line, left by a kill, is skipped."""
+    rows = []
+    if Path(path).is_file():
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+    return rows
 
 
 def output_folder(output: str | Path | None) -> Path:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_model, save_model
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from dupmae_ir.console import say
-from dupmae_ir.training.attention import training_attention
 from dupmae_ir.training.callbacks import JsonLines, TensorBoard, Terminal
 from dupmae_ir.training.checkpoints import COUNTERS, WEIGHTS, last_checkpoint, refuse_broken_weights, refuse_non_finite
-from dupmae_ir.training.log import LOG, read_log
+from dupmae_ir.training.layers import training_attention
+from dupmae_ir.training.trained import LOG, read_log
 
 
 class Sums:
@@ -48,11 +49,12 @@ class CheckedTrainer(Trainer):
     """Hugging Face's Trainer with our log, checkpoints as safetensors, and a refusal to save non-finite weights.
 
     A subclass may add its losses by name to ``sums``; then their means are logged instead of transformers' own.
-    ``settings`` are those of ``transformers.Trainer``.
+    ``batches`` are the keys of each batch, a batch sampler of torch's ``DataLoader``; ``settings`` are those of
+    ``transformers.Trainer``.
     """
 
-    def __init__(self, quiet: bool = False, **settings: Any) -> None:
-        self.quiet, self.sums = quiet, Sums()
+    def __init__(self, quiet: bool = False, batches: Iterable[list[Any]] | None = None, **settings: Any) -> None:
+        self.quiet, self.batches, self.sums = quiet, batches, Sums()
         self._evaluated_at = -1
         super().__init__(**settings)
         for callback in (PrinterCallback, ProgressCallback):
@@ -62,6 +64,19 @@ class CheckedTrainer(Trainer):
             self.add_callback(TensorBoard(self.work))  # ours hides what a killed run wrote after its last checkpoint
         if not quiet:
             self.add_callback(Terminal())
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The batches as ``batches`` lists them, divided among the processes."""
+        if self.batches is None:
+            return super().get_train_dataloader()
+        loader: Any = DataLoader(
+            self.train_dataset,
+            batch_sampler=self.batches,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=torch.cuda.is_available(),
+        )
+        return self.accelerator.prepare(loader)
 
     def train_or_resume(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
         """Train from the last complete checkpoint of the work folder, or from the beginning.
@@ -127,8 +142,7 @@ class CheckedTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:  # noqa: ARG002
         folder = Path(resume_from_checkpoint)
         load_model(self.bare, str(folder / WEIGHTS))
-        if (folder / COUNTERS).is_file():  # older checkpoints have none
-            self.restore_counters(json.loads((folder / COUNTERS).read_text(encoding="utf-8")))
+        self.restore_counters(json.loads((folder / COUNTERS).read_text(encoding="utf-8")))
 
 
 def _last_evaluation(work: str, step: int) -> int:

@@ -10,7 +10,7 @@ import torch
 from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.losses import contrastive, flops
 from dupmae_ir.finetune.objective import batch_loss
-from dupmae_ir.finetune.trainer import Teacher
+from dupmae_ir.finetune.trainer import FrozenTeacher
 from dupmae_ir.models.pooling import keep_top_k
 
 PLAIN = {"part_weight": 0.0, "query_flops": 0.0, "document_flops": 0.0}
@@ -99,7 +99,7 @@ def test_the_teacher_is_the_mean_of_its_tokens_at_one_length():
             return type("Output", (), {"last_hidden_state": hidden[:, : input_ids.shape[1]]})
 
     mask = torch.tensor([[1, 1, 0]])
-    vector = Teacher(Encoder(), scale=20.0)(mask, mask)
+    vector = FrozenTeacher(Encoder(), scale=20.0)(mask, mask)
     assert vector.norm().item() == pytest.approx(20**0.5)
     assert (vector[0, 1] / vector[0, 0]).item() == pytest.approx(4 / 3)
 

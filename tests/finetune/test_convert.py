@@ -12,14 +12,12 @@ import tracemalloc
 import pytest
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.finetune.convert.__main__ import main
-from dupmae_ir.finetune.convert.config import ConvertConfig
-from dupmae_ir.finetune.convert.run import run, scores_path
-from dupmae_ir.finetune.data import formats
-from dupmae_ir.finetune.data.examples import mined_examples
-from dupmae_ir.finetune.data.formats import array_items
-from dupmae_ir.finetune.data.mined import open_passages, read_mined, read_scores, require_scores
-from dupmae_ir.finetune.data.pairs import read_pairs
+from dupmae_ir.finetune import formats
+from dupmae_ir.finetune.conversion import run, scores_path
+from dupmae_ir.finetune.convert import ConvertConfig, main
+from dupmae_ir.finetune.data import open_passages, read_mined, read_pairs, read_scores, require_scores
+from dupmae_ir.finetune.examples import mined_examples
+from dupmae_ir.finetune.formats import array_items
 from dupmae_ir.io.jobs import read_record, record_path
 
 
@@ -280,7 +278,7 @@ def test_items_are_the_same_wherever_the_pieces_end(tmp_path, monkeypatch, at_on
     items = [{"a": [1, 2.5]}, 123456, "te,]xt", None, [], -9e3]
     path = tmp_path / "a.json"
     path.write_text(json.dumps(items, indent=1), encoding="utf-8-sig")
-    monkeypatch.setattr(formats, "AT_ONCE", at_once)
+    monkeypatch.setattr(formats, "BLOCK", at_once)
     assert [item for _, item in array_items(path)] == items
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     assert all(str(item)[:1] in lines[line - 1] for line, item in array_items(path) if isinstance(item, int))
@@ -288,7 +286,7 @@ def test_items_are_the_same_wherever_the_pieces_end(tmp_path, monkeypatch, at_on
 
 def test_what_never_ends_is_not_read_to_the_end(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text('[{"question": "' + "x" * 300_000)
-    monkeypatch.setattr(formats, "LONGEST_ITEM", 100_000)
+    monkeypatch.setattr(formats, "MAX_ITEM", 100_000)
     with pytest.raises(InputError, match=r"a.json:1: invalid or truncated JSON"):
         list(array_items(tmp_path / "a.json"))
 
@@ -433,7 +431,7 @@ def test_an_error_leaves_what_was_there(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from dupmae_ir.finetune.convert.__main__ import main
+from dupmae_ir.finetune.convert import main
 from dupmae_ir.io import lines
 plain = lines._encoded
 count = 0

@@ -16,18 +16,11 @@ pytest.importorskip("accelerate", reason="training needs the extra: pip install 
 import torch
 from support.rerank_samples import ROOT, kill_when, pair_tokenizer, write_base, write_mined
 
-from dupmae_ir.finetune.cross_encoder.__main__ import main
-from dupmae_ir.finetune.cross_encoder.model import (
-    Draw,
-    Draws,
-    GroupCollator,
-    Groups,
-    group_scores,
-    listwise,
-    load_reranker,
-    relevance,
-)
-from dupmae_ir.finetune.data.mined import open_passages, read_mined
+from dupmae_ir.finetune.cross_encoder import main
+from dupmae_ir.finetune.data import open_passages, read_mined
+from dupmae_ir.finetune.examples import ExampleKey
+from dupmae_ir.finetune.reranker import load_reranker, relevance
+from dupmae_ir.finetune.reranker_training import GroupCollator, Groups, ShuffledBatches, group_scores, listwise
 
 # Tiny models are saved within a second of each other, which transformers takes for a clock that stands still.
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable:UserWarning")
@@ -107,22 +100,22 @@ def test_groups_of_unequal_size_keep_their_scores_and_gradients_apart(inputs):
 
 
 def test_every_query_once_a_pass_and_another_draw_each_time(inputs):
-    batches = list(Draws(10, 4, 5, seed=1))
+    batches = list(ShuffledBatches(10, 4, 5, seed=1))
     flat = [d for b in batches for d in b]
     assert sorted(d.row for d in flat if d.epoch == 0) == list(range(10))
     assert [d.row for d in flat[:10]] != [d.row for d in flat[10:]]
-    assert batches == list(Draws(10, 4, 5, seed=1)) != list(Draws(10, 4, 5, seed=2))
+    assert batches == list(ShuffledBatches(10, 4, 5, seed=1)) != list(ShuffledBatches(10, 4, 5, seed=2))
     mined = read_mined(inputs / "mined.jsonl")
     passages = open_passages(inputs / "mined.jsonl", mined)
     groups = Groups(mined, passages, 4, " ", seed=1)
-    drawn = [groups[Draw(epoch, 0)] for epoch in range(6)]
+    drawn = [groups[ExampleKey(0, epoch)] for epoch in range(6)]
     assert len({tuple(sorted(texts[1:])) for _, texts in drawn}) > 1
-    assert drawn == [groups[Draw(epoch, 0)] for epoch in range(6)]
+    assert drawn == [groups[ExampleKey(0, epoch)] for epoch in range(6)]
     own, others = mined[0].positives[0].joined(), {passages[n].joined() for n in mined[0].negatives}
     for query, texts in drawn:
         assert (query, texts[0], len(texts)) == (mined[0].query, own, len(set(texts)))
         assert set(texts[1:]) <= others
-    assert len(Groups(mined, passages, 99, " ", 1)[Draw(0, 0)][1]) == 1 + len(mined[0].negatives)
+    assert len(Groups(mined, passages, 99, " ", 1)[ExampleKey(0, 0)][1]) == 1 + len(mined[0].negatives)
 
 
 def test_it_learns_and_writes_a_teacher(inputs, tmp_path, capsys):
@@ -189,8 +182,8 @@ def test_a_killed_run_resumes_to_the_same_weights(inputs, tmp_path):
 
 SLOW = """
 import sys, time
-from dupmae_ir.finetune.cross_encoder.__main__ import main
-from dupmae_ir.finetune.cross_encoder import model
+from dupmae_ir.finetune.cross_encoder import main
+from dupmae_ir.finetune import reranker_training as model
 plain = model.RerankerTrainer.compute_loss
 def slowly(self, *a, **k):
     time.sleep(0.2 if self.state.global_step >= 8 else 0)

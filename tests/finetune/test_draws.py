@@ -10,9 +10,15 @@ from support.rerank_samples import write_mined
 from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.finetune.data.examples import Batches, Draw, ExampleCollator, PairExamples, mined_examples
-from dupmae_ir.finetune.data.mined import read_mined
-from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches
+from dupmae_ir.finetune.data import Pair, read_mined
+from dupmae_ir.finetune.examples import (
+    ExampleCollator,
+    ExampleKey,
+    PairExamples,
+    TopicalBatches,
+    TopicalSchedule,
+    mined_examples,
+)
 from dupmae_ir.finetune.objective import group_by_length, other_answers
 from dupmae_ir.types import Document
 
@@ -27,16 +33,16 @@ def test_negatives_are_the_best_ranked_ones_drawn_anew_each_epoch(mined):
     examples = mined_examples(mined, negatives=2, top=4, seed=0)
     seen = set()
     for epoch in range(30):
-        example = examples[Draw(3, epoch)]
+        example = examples[ExampleKey(3, epoch)]
         names = [d.docid for d in example.negatives]
         assert set(names) <= set(by_qid["q3"].negatives[:4])
         assert len(set(names)) == 2
-        assert example == examples[Draw(3, epoch)]
+        assert example == examples[ExampleKey(3, epoch)]
         seen.add(tuple(names))
     assert len(seen) > 5
-    assert {examples[Draw(3, e)].positive.docid for e in range(30)} == {"p3", "p3b"}
+    assert {examples[ExampleKey(3, e)].positive.docid for e in range(30)} == {"p3", "p3b"}
     other = mined_examples(mined, negatives=2, top=4, seed=1)
-    assert [other[Draw(3, e)] for e in range(5)] != [examples[Draw(3, e)] for e in range(5)]
+    assert [other[ExampleKey(3, e)] for e in range(5)] != [examples[ExampleKey(3, e)] for e in range(5)]
 
 
 def test_scores_go_with_their_passages(mined, tmp_path):
@@ -46,7 +52,7 @@ def test_scores_go_with_their_passages(mined, tmp_path):
             ids = [*(p.docid for p in m.positives), *m.negatives]
             f.write(json.dumps({"qid": m.qid, "scores": {d: len(d) + hash(d) % 7 for d in ids}}) + "\n")
     examples = mined_examples(mined, 3, 6, 0, scores)
-    example = examples[Draw(5, 2)]
+    example = examples[ExampleKey(5, 2)]
     ids = [example.positive.docid, *(d.docid for d in example.negatives)]
     assert example.scores == tuple(len(d) + hash(d) % 7 for d in ids)
 
@@ -84,7 +90,7 @@ def test_a_batch_says_who_answers_whom():
         Pair("cat", Document("c", "on the mat")),
     ]
     examples = PairExamples(pairs, negatives=2)
-    batch = ExampleCollator(tiny_tokenizer(), 8, 8)([examples[Draw(i, 0)] for i in range(3)])
+    batch = ExampleCollator(tiny_tokenizer(), 8, 8)([examples[ExampleKey(i, 0)] for i in range(3)])
     assert batch["group"].tolist() == [[0, 3, 4], [1, 5, -1], [2, -1, -1]]
     assert batch["document_ids"].shape[0] == 6
     # Equal texts answer each other's queries; a query asked twice has both answers; one's own target is not "same".
@@ -99,16 +105,16 @@ def test_a_batch_says_who_answers_whom():
 def test_a_pairs_own_negatives():
     negatives = tuple(Document(f"n{i}", f"text {i}") for i in range(5))
     pair = Pair("q", Document("p", "text 0"), negatives)
-    drawn = [PairExamples([pair], 2)[Draw(0, e)] for e in range(20)]
+    drawn = [PairExamples([pair], 2)[ExampleKey(0, e)] for e in range(20)]
     assert all(len(e.negatives) <= 2 for e in drawn)
     # Text 0 is the positive by another name.
     assert not any(d.docid == "n0" for e in drawn for d in e.negatives)
-    assert PairExamples([pair], 0)[Draw(0, 0)].negatives == ()
+    assert PairExamples([pair], 0)[ExampleKey(0, 0)].negatives == ()
 
 
 def test_batches_run_over_epochs():
     pairs = [Pair(str(i), Document(str(i), str(i))) for i in range(10)]
-    draws = [d for batch in Batches(TopicalBatches(pairs, 4), 5) for d in batch]
+    draws = [d for batch in TopicalSchedule(TopicalBatches([p.positive.docid for p in pairs], 4), 5) for d in batch]
     assert len(draws) == 20
     assert [d.epoch for d in draws] == [0] * 8 + [1] * 8 + [2] * 4
     assert len({d.row for d in draws[:8]}) == 8

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches, cap_kinds, read_pairs
+from dupmae_ir.finetune.data import Pair, cap_kinds, read_pairs
+from dupmae_ir.finetune.examples import TopicalBatches
 from dupmae_ir.types import Document
 
 
@@ -61,6 +62,10 @@ def pairs(n):
     return [Pair(f"q{i}", Document(f"{i // 4:03d}", f"text {i}"), (), kinds[i % 2]) for i in range(n)]
 
 
+def docids(data):
+    return [pair.positive.docid for pair in data]
+
+
 def test_caps_draw_from_the_kind_and_keep_the_rest():
     kept = cap_kinds(pairs(40), {"even": 5})
     assert sum(p.kind == "even" for p in kept) == 5
@@ -73,21 +78,20 @@ def test_caps_draw_from_the_kind_and_keep_the_rest():
 
 def test_batches_use_every_pair_at_most_once_and_keep_neighbours_together():
     data = pairs(64)
-    batches = TopicalBatches(data, batch_size=8, group_size=4, seed=3)
-    drawn = list(batches)
+    batches = TopicalBatches(docids(data), batch_size=8, group_size=4, seed=3)
+    drawn = list(batches.of_epoch(0))
     assert len(drawn) == len(batches) == 8
     flat = [i for b in drawn for i in b]
     assert len(set(flat)) == len(flat)
     shared = [len({data[i].positive.docid for i in b}) for b in drawn]
-    alone = [len({data[i].positive.docid for i in b}) for b in TopicalBatches(data, 8, 1, seed=3)]
+    alone = [len({data[i].positive.docid for i in b}) for b in TopicalBatches(docids(data), 8, 1, seed=3).of_epoch(0)]
     assert sum(shared) < sum(alone)
-    assert drawn == list(batches)
-    batches.set_epoch(1)
-    assert drawn != list(batches)
+    assert drawn == list(batches.of_epoch(0))
+    assert drawn != list(batches.of_epoch(1))
 
 
 def test_sizes_that_do_not_fit_are_refused():
     with pytest.raises(UsageError):
-        TopicalBatches(pairs(4), batch_size=8)
+        TopicalBatches(docids(pairs(4)), batch_size=8)
     with pytest.raises(UsageError):
-        TopicalBatches(pairs(40), batch_size=8, group_size=9)
+        TopicalBatches(docids(pairs(40)), batch_size=8, group_size=9)

@@ -13,7 +13,7 @@ import torch
 from support.tiny_models import tiny_config
 
 from dupmae_ir.finetune.config import Objective
-from dupmae_ir.finetune.grad_cache import cached_step
+from dupmae_ir.finetune.large_batches import cached_step
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
@@ -127,7 +127,7 @@ import sys, torch
 sys.path.insert(0, "tests"); sys.path.insert(0, "tests/finetune")
 from accelerate import Accelerator
 from test_large_batches import OBJECTIVE, retriever, texts
-from dupmae_ir.finetune.gather import gather_batch
+from dupmae_ir.finetune.large_batches import gather_batch
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss
 from torch.nn.parallel import DistributedDataParallel
 

@@ -16,7 +16,7 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.export.__main__ import main as export
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
-from dupmae_ir.finetune.data.examples import Example, ExampleCollator
+from dupmae_ir.finetune.examples import Example, ExampleCollator
 from dupmae_ir.finetune.lexical import LexicalBatches, cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, batch_loss
 from dupmae_ir.models.checkpoints.layout import LEXICON

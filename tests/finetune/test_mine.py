@@ -14,9 +14,16 @@ import pytest
 from support.rerank_samples import kill_when
 
 from dupmae_ir.errors import DupmaeError, IndexMismatch, InputError
-from dupmae_ir.finetune.data.mined import Passages, open_passages, read_mined, read_scores, require_scores, text_key
-from dupmae_ir.finetune.mine.__main__ import main
-from dupmae_ir.finetune.mine.filter import hard_negatives
+from dupmae_ir.finetune.data import (
+    Passages,
+    hard_negatives,
+    open_passages,
+    read_mined,
+    read_scores,
+    require_scores,
+    text_key,
+)
+from dupmae_ir.finetune.mine import main
 from dupmae_ir.io.jobs import Job, read_record
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
 from dupmae_ir.testing import HashingEncoder
@@ -332,8 +339,8 @@ def test_a_model_that_is_not_there(tmp_path, capsys):
 SLOW = """
 import sys, time
 from dupmae_ir.io import resumable_jsonl
-from dupmae_ir.finetune.mine import run as mine
-from dupmae_ir.finetune.mine.__main__ import main
+from dupmae_ir.finetune import mining as mine
+from dupmae_ir.finetune.mine import main
 mine.WINDOW = 2
 plain = resumable_jsonl.ResumableJsonl.append
 def slowly(self, rows):
@@ -345,7 +352,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
-    monkeypatch.setattr("dupmae_ir.finetune.mine.run.WINDOW", 2)
+    monkeypatch.setattr("dupmae_ir.finetune.mining.WINDOW", 2)
     assert mine(folder, *MODEL, output="whole.jsonl") == 0
     flags = [
         "--topics",

@@ -19,7 +19,7 @@ from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import read_config
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.training.log import read_log
+from dupmae_ir.training.trained import read_log
 
 PLAIN = {"part_weight": 0.0, "query_flops": 0.0, "document_flops": 0.0}
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from support.rerank_samples import kill_when, write_base, write_mined
 
-from dupmae_ir.finetune.data.mined import open_passages, read_mined, read_scores, require_scores
-from dupmae_ir.finetune.mine.__main__ import main as mine
-from dupmae_ir.finetune.score import run as score
-from dupmae_ir.finetune.score.__main__ import main
+from dupmae_ir.finetune import scoring as score
+from dupmae_ir.finetune.data import open_passages, read_mined, read_scores, require_scores
+from dupmae_ir.finetune.mine import main as mine
+from dupmae_ir.finetune.score import main
 from dupmae_ir.testing import HashingEncoder
 
 
@@ -94,15 +94,15 @@ def test_bfloat16_is_near(folder):
 SLOW = """
 import sys, time
 from dupmae_ir.io import resumable_jsonl
-from dupmae_ir.finetune.mine.__main__ import main as mine
-from dupmae_ir.finetune.score import run as score
+from dupmae_ir.finetune.mine import main as mine
+from dupmae_ir.finetune import scoring as score
 score.WINDOW = 8
 plain = resumable_jsonl.ResumableJsonl.append
 def slowly(self, rows):
     plain(self, rows)
     time.sleep(0.3)
 resumable_jsonl.ResumableJsonl.append = slowly
-from dupmae_ir.finetune.score.__main__ import main
+from dupmae_ir.finetune.score import main
 from dupmae_ir.testing import HashingEncoder
 sys.exit(main(sys.argv[1:]))
 """

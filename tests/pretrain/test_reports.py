@@ -20,7 +20,7 @@ from dupmae_ir.pretrain import run
 from dupmae_ir.pretrain.__main__ import main
 from dupmae_ir.pretrain.config import PretrainConfig
 from dupmae_ir.training import arguments
-from dupmae_ir.training.push import push
+from dupmae_ir.training.report import push
 
 SHORT = {"steps": 4, "save-steps": 2, "eval-steps": 2}
 

@@ -17,7 +17,7 @@ from support.search_samples import write_index
 
 from dupmae_ir.device import pick_impact_search
 from dupmae_ir.errors import UsageError
-from dupmae_ir.finetune.mine.__main__ import main as mine
+from dupmae_ir.finetune.mine import main as mine
 from dupmae_ir.index.__main__ import main as index_main
 from dupmae_ir.index.lucene.impacts import ImpactSearcher
 from dupmae_ir.search.__main__ import main

@@ -89,7 +89,7 @@ def write_stage(folder: Path, queries: int = 24, negatives: int = 6) -> Path:
     import torch
     from transformers import BertForMaskedLM
 
-    from dupmae_ir.finetune.data.mined import read_mined
+    from dupmae_ir.finetune.data import read_mined
     from support.tiny_models import tiny_config, tiny_tokenizer
 
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from dupmae_ir.training.attention import Float32Attention, training_attention
+from dupmae_ir.training.layers import Float32Attention, training_attention
 
 
 def attend(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ from support.tiny_models import tiny_config
 
 from dupmae_ir.pretrain.objectives import build_objective
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
-from dupmae_ir.training.dropout import set_dropout
+from dupmae_ir.training.layers import set_dropout
 
 
 def objective(method):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.finetune.config import FinetuneConfig
-from dupmae_ir.finetune.cross_encoder.config import CrossEncoderConfig
+from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
 from dupmae_ir.finetune.stages import Step
 from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.io.publishing import atomic_write

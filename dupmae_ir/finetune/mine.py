@@ -1,10 +1,11 @@
-"""Options of ``dupmae-ir finetune.mine``."""
+"""``dupmae-ir finetune.mine``: its settings and command line; the work is in ``mining``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from dupmae_ir.command import Command
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, TitleOptions, option
 from dupmae_ir.device import ENGINES
 from dupmae_ir.errors import UsageError
@@ -13,11 +14,42 @@ PARTS = {"hybrid": "cls,ot", "dense": "cls", "impact": "ot"}
 """What a model searches by -> the parts that are encoded for it."""
 
 
+_BY_MODEL = ("by=model", "by=both", "teacher=fused")
+_BY_BM25 = ("by=bm25", "by=both", "teacher=fused")
+
+
 @dataclass(frozen=True, kw_only=True)
-class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
+class SearchOptions(ComputeOptions, OutputOptions):
+    """How a retriever and BM25 search the collection, in mining and in scoring with fused lists."""
+
+    parts: str = option(
+        "hybrid", "parts of the model to search by", group="search", choices=tuple(PARTS), only_with=_BY_MODEL
+    )
+    document_length: int | None = option(
+        None, "word pieces kept per passage (default: the model's)", group="search", above=0, only_with=_BY_MODEL
+    )
+    query_length: int | None = option(
+        None, "word pieces kept per query (default: the model's)", group="search", above=0, only_with=_BY_MODEL
+    )
+    k1: float = option(0.9, "BM25: saturation of term counts", group="search", at_least=0, only_with=_BY_BM25)
+    b: float = option(
+        0.4, "BM25: length normalisation, 0 to 1", group="search", at_least=0, at_most=1, only_with=_BY_BM25
+    )
+    impact_search: str = option(
+        "auto",
+        "impact search engine; postings are built as needed, and by auto where numba is installed: the same hits, much "
+        "faster",
+        group="compute",
+        choices=ENGINES,
+        only_with=_BY_MODEL,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MineConfig(SearchOptions, TitleOptions):
     r"""Mine hard negatives: search with BM25, with a model or with both, and keep the hits that are no positive of the
     query (by id or by text) and no copy of another negative. Reads pairs, or topics with judgements. Writes a line per
-    query, and beside it a record that identifies the collection. If interrupted, run the same command to resume.
+    query, and next to it a record that identifies the collection. If interrupted, run the same command to resume.
 
     Examples:
         python -m dupmae_ir.finetune.mine --pairs train.jsonl --by bm25 --output mined/bm25.jsonl
@@ -81,23 +113,6 @@ class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
     model: str | None = option(
         None, "model folder", group="search", metavar="FOLDER", only_with=("by=model", "by=both")
     )
-    parts: str = option("hybrid", "parts of the model to search by", group="search", choices=tuple(PARTS))
-    document_length: int | None = option(
-        None, "word pieces kept per passage (default: the model's)", group="search", above=0
-    )
-    query_length: int | None = option(
-        None, "word pieces kept per query (default: the model's)", group="search", above=0
-    )
-    k1: float = option(0.9, "BM25: saturation of term counts", group="search")
-    b: float = option(0.4, "BM25: length normalisation, 0 to 1", group="search")
-    impact_search: str = option(
-        "lucene",
-        "impact search engine; postings are built as needed, and by auto where numba is installed: the same negatives, "
-        "much faster",
-        group="compute",
-        choices=ENGINES,
-        only_with=("by=model", "by=both"),
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,3 +124,23 @@ class MineConfig(TitleOptions, ComputeOptions, OutputOptions):
             raise UsageError("--collection - (standard input) can be read only once; give a file")
         if self.skip_top >= self.depth:
             raise UsageError(f"--skip-top {self.skip_top} must be less than --depth {self.depth}")
+
+
+def summarize(config: MineConfig, result: dict[str, Any]) -> str:
+    """The closing line: negatives kept, hits dropped, queries without a negative."""
+    count = {name: f"{value:,}" for name, value in result.items() if isinstance(value, int)}
+    text = (
+        f"{config.output}: {count['negatives']} negatives of {count['queries']} queries; dropped "
+        f"{count['dropped_positive_id']} positives, {count['dropped_positive_text']} copies of positives and "
+        f"{count['dropped_duplicate']} duplicates"
+    )
+    if bare := result["queries_without_negative"]:
+        names = ", ".join(result["without_negative"][:3]) + (", ..." if bare > 3 else "")
+        text += f"\nnote: {bare:,} {'query has' if bare == 1 else 'queries have'} no negative ({names})"
+    return text
+
+
+main = Command("finetune.mine", MineConfig, "dupmae_ir.finetune.mining:run", summarize=summarize, resumes=True)
+
+if __name__ == "__main__":
+    main.exit()

@@ -10,19 +10,19 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, zip_longest
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import Seen
-from dupmae_ir.io.lines import columns, numbered_lines
+from dupmae_ir.io.lines import columns, json_record, json_records, numbered_lines
 from dupmae_ir.types import Document
 
-AT_ONCE = 1 << 16  #: characters of a JSON array read at a time
-LONGEST_ITEM = 64 << 20  #: characters; a longer item of an array is taken for broken
+BLOCK = 1 << 16  #: characters of a JSON array read at a time
+MAX_ITEM = 64 << 20  #: characters; a longer item of an array is taken for broken
 _BETWEEN_ITEMS = re.compile(r"[\s,]*")
 
 
-class Row(NamedTuple):
+class PublishedRow(NamedTuple):
     """A query with complete passages, or with ids of a collection.
 
     ``query`` is None for an unknown id. ``where`` is file and line, for errors.
@@ -35,7 +35,7 @@ class Row(NamedTuple):
     where: str
 
 
-def dpr(path: str | Path) -> Iterator[Row]:
+def dpr(path: str | Path) -> Iterator[PublishedRow]:
     """DPR's ``biencoder-*.json``: an array of ``question, positive_ctxs, negative_ctxs, hard_negative_ctxs``.
 
     Hard negatives come first. The array is decoded item by item, so that its size does not matter.
@@ -46,18 +46,18 @@ def dpr(path: str | Path) -> Iterator[Row]:
             raise InputError(f'{where}: expected an object with "question" and "positive_ctxs"')
         positives = _passages(item, "positive_ctxs", where)
         negatives = (*_passages(item, "hard_negative_ctxs", where), *_passages(item, "negative_ctxs", where))
-        yield Row(str(number), item["question"], positives, negatives, where)
+        yield PublishedRow(str(number), item["question"], positives, negatives, where)
 
 
-def tevatron(path: str | Path) -> Iterator[Row]:
+def tevatron(path: str | Path) -> Iterator[PublishedRow]:
     """Tevatron's JSON lines: ``query_id, query, positive_passages, negative_passages``."""
-    for where, row in _json_lines(path):
+    for where, row in json_records(path):
         if "positives" in row or isinstance(row.get("query"), list):
             raise InputError(f"{where}: contains token ids; use Tevatron's data before tokenisation")
         if not isinstance(row.get("query"), str) or "positive_passages" not in row:
             raise InputError(f'{where}: expected "query" and "positive_passages" (and "negative_passages")')
-        positives, negatives = (_passages(row, f"{side}_passages", where) for side in ("positive", "negative"))
-        yield Row(str(row.get("query_id", "")), row["query"], positives, negatives, where)
+        positives, negatives = (_passages(row, f"{kind}_passages", where) for kind in ("positive", "negative"))
+        yield PublishedRow(str(row.get("query_id", "")), row["query"], positives, negatives, where)
 
 
 def _passages(row: Mapping[str, Any], key: str, where: str) -> tuple[Document, ...]:
@@ -66,30 +66,32 @@ def _passages(row: Mapping[str, Any], key: str, where: str) -> tuple[Document, .
         isinstance(p, dict) and isinstance(p.get("text"), str) for p in passages
     ):
         raise InputError(f'{where}: "{key}" must be a list of objects with "text" (and "title")')
-    return tuple(Document(_docid(p), p["text"], p.get("title") or "") for p in passages)
+    documents = []
+    for p in passages:
+        ids = (p.get(k) for k in ("docid", "passage_id", "psg_id", "id"))
+        docid = next((str(i) for i in ids if i is not None), "")
+        documents.append(Document(docid, p["text"], p.get("title") or ""))
+    return tuple(documents)
 
 
-def _docid(passage: Mapping[str, Any]) -> str:
-    found = (passage.get(k) for k in ("docid", "passage_id", "psg_id", "id"))
-    return next((str(i) for i in found if i is not None), "")
-
-
-def st_hard_negatives(path: str | Path, queries: Mapping[str, str], systems: Sequence[str] = ()) -> Iterator[Row]:
+def st_hard_negatives(
+    path: str | Path, queries: Mapping[str, str], systems: Sequence[str] = ()
+) -> Iterator[PublishedRow]:
     """sentence-transformers' ``msmarco-hard-negatives.jsonl``: ``{"qid", "pos": [ids], "neg": {system: [ids]}}``.
 
     Negatives of ``systems`` (default: all) are interleaved, so that the best of each come first. A query may lack a
     system; a system that no query has is an :class:`InputError`.
     """
     systems_seen: set[str] = set()
-    for where, row in _json_lines(path):
-        found = row.get("neg")
-        if not isinstance(found, dict):
+    for where, row in json_records(path):
+        negatives = row.get("neg")
+        if not isinstance(negatives, dict):
             raise InputError(f'{where}: expected "qid", "pos": [ids] and "neg": {{system: [ids]}}')
-        systems_seen.update(found)
-        lists = [_ids(found[s], s, where) for s in systems or found if s in found]
+        systems_seen.update(negatives)
+        lists = [_ids(negatives[s], s, where) for s in systems or negatives if s in negatives]
         interleaved = dict.fromkeys(i for i in chain.from_iterable(zip_longest(*lists)) if i is not None)
         qid, positives = _id(row.get("qid"), "qid", where), _ids(row.get("pos"), "pos", where)
-        yield Row(qid, queries.get(qid), tuple(positives), tuple(interleaved), where)
+        yield PublishedRow(qid, queries.get(qid), tuple(positives), tuple(interleaved), where)
     if unknown := sorted(set(systems) - systems_seen):
         raise InputError(f"{path}: no system {unknown[0]!r}; choose from {', '.join(sorted(systems_seen))}")
 
@@ -106,7 +108,7 @@ def _id(value: Any, name: str, where: str) -> str:
     return str(value)
 
 
-def id_triples(path: str | Path, queries: Mapping[str, str]) -> Iterator[Row]:
+def id_triples(path: str | Path, queries: Mapping[str, str]) -> Iterator[PublishedRow]:
     """``qid<TAB>positive id<TAB>negative id`` lines; consecutive lines of a query make one row."""
     lines = ((f"{path}:{number}", _cells(line, 3, f"{path}:{number}")) for number, line in numbered_lines(path))
     for qid, group in groupby(lines, lambda line: line[1][0]):
@@ -116,39 +118,39 @@ def id_triples(path: str | Path, queries: Mapping[str, str]) -> Iterator[Row]:
         for at, (_, positive, negative) in group:
             where = where or at
             positives[positive] = negatives[negative] = None
-        yield Row(qid, queries.get(qid), tuple(positives), tuple(negatives), where)
+        yield PublishedRow(qid, queries.get(qid), tuple(positives), tuple(negatives), where)
 
 
-def text_triples(path: str | Path) -> Iterator[Row]:
+def text_triples(path: str | Path) -> Iterator[PublishedRow]:
     """``query<TAB>positive<TAB>negative`` lines of texts."""
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
         query, positive, negative = cells = _cells(line, 3, where)
         if all(cell.isdecimal() for cell in cells):
             raise InputError(f"{where}: these are ids; give --queries and --collection")
-        yield Row("", query, (Document("", positive),), (Document("", negative),), where)
+        yield PublishedRow("", query, (Document("", positive),), (Document("", negative),), where)
 
 
-def text_pairs(path: str | Path) -> Iterator[Row]:
+def text_pairs(path: str | Path) -> Iterator[PublishedRow]:
     """``query<TAB>passage`` lines of texts."""
     for number, line in numbered_lines(path):
         query, positive = _cells(line, 2, f"{path}:{number}")
-        yield Row("", query, (Document("", positive),), (), f"{path}:{number}")
+        yield PublishedRow("", query, (Document("", positive),), (), f"{path}:{number}")
 
 
-def _cells(line: str, wanted: int, where: str) -> list[str]:
+def _cells(line: str, count: int, where: str) -> list[str]:
     cells = [c.strip() for c in line.split("\t")]
-    if len(cells) != wanted or not all(cells):
-        names = "query, positive and negative" if wanted == 3 else "query and passage"
-        raise InputError(f"{where}: expected {names} separated by tabs, got {sum(map(bool, cells))} of {wanted}")
+    if len(cells) != count or not all(cells):
+        names = "query, positive and negative" if count == 3 else "query and passage"
+        raise InputError(f"{where}: expected {names} separated by tabs, got {sum(map(bool, cells))} of {count}")
     return cells
 
 
-def judged(qrels: Mapping[str, Mapping[str, int]], queries: Mapping[str, str], source: str) -> Iterator[Row]:
+def judged(qrels: Mapping[str, Mapping[str, int]], queries: Mapping[str, str], source: str) -> Iterator[PublishedRow]:
     """Judgements with a grade above 0 as positives, in their order."""
     for qid, grades in qrels.items():
         positives = tuple(d for d, grade in grades.items() if grade > 0)
-        yield Row(qid, queries.get(qid), positives, (), f"{source}: query {qid}")
+        yield PublishedRow(qid, queries.get(qid), positives, (), f"{source}: query {qid}")
 
 
 def teacher_scores(path: str | Path) -> Iterator[tuple[str, dict[str, float]]]:
@@ -168,7 +170,7 @@ def _scored(path: str | Path) -> Iterator[tuple[str, str, dict[str, float]]]:
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
         if line.lstrip().startswith("{"):
-            row = _object(line, where)
+            row = json_record(line, where)
             qid, scores = row.get("qid"), row.get("scores") or {row.get("pid"): row.get("score")}
             if not isinstance(scores, dict):
                 raise InputError(f'{where}: "scores" must be an object of docid and score')
@@ -189,33 +191,23 @@ def _score(value: Any, where: str) -> float:
     return score
 
 
-def _json_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in numbered_lines(path):
-        yield f"{path}:{number}", _object(line, f"{path}:{number}")
-
-
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as e:
-        raise InputError(f"{where}: invalid JSON: {e}") from None
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: expected one JSON object per line")
-    return row
-
-
 def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """(line, item) of a JSON array, gzipped or not, decoded one at a time: memory use is one item or AT_ONCE."""
+    """(line, item) of a JSON array, gzipped or not, decoded one at a time: memory use is one item or BLOCK."""
     line = 1
     try:
-        with _text(path) as f:
-            text = f.read(AT_ONCE)
+        with open(path, "rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+        opener: Any = gzip.open if zipped else open
+        with opener(path, "rt", encoding="utf-8-sig") as f:
+            text = f.read(BLOCK)
             at = len(text) - len(text.lstrip())
             if text[at : at + 1] != "[":
                 raise InputError(f"{path}: not a JSON array")
             line, at = 1 + text.count("\n", 0, at), at + 1
             while True:
-                start = _end_of_gap(text, at)
+                match = _BETWEEN_ITEMS.match(text, at)
+                assert match  # the pattern matches the empty string
+                start = match.end()
                 line, at = line + text.count("\n", at, start), start
                 if text.startswith("]", at):
                     return
@@ -226,7 +218,7 @@ def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
                     line, at = line + text.count("\n", at, end), end
                     continue
                 text, at = text[at:], 0
-                more = f.read(max(AT_ONCE, len(text))) if len(text) < LONGEST_ITEM else ""
+                more = f.read(max(BLOCK, len(text))) if len(text) < MAX_ITEM else ""
                 if not more:
                     raise InputError(f"{path}:{line}: invalid or truncated JSON: {problem}")
                 text += more
@@ -234,12 +226,6 @@ def array_items(path: str | Path) -> Iterator[tuple[int, Any]]:
         raise InputError(f"{path}: no such file") from None
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as e:
         raise InputError(f"{path}: after line {line}: not complete UTF-8 text: {e}") from None
-
-
-def _end_of_gap(text: str, at: int) -> int:
-    match = _BETWEEN_ITEMS.match(text, at)
-    assert match  # the pattern matches the empty string
-    return match.end()
 
 
 def _decoded(text: str, at: int) -> tuple[Any, int, str]:
@@ -251,10 +237,3 @@ def _decoded(text: str, at: int) -> tuple[Any, int, str]:
     except RecursionError:
         return None, at, "nested too deeply"
     return item, end, "no end of the array"
-
-
-def _text(path: str | Path) -> IO[str]:
-    with open(path, "rb") as f:
-        zipped = f.read(2) == b"\x1f\x8b"
-    opener: Any = gzip.open if zipped else open
-    return opener(path, "rt", encoding="utf-8-sig")

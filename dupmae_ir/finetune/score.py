@@ -1,25 +1,25 @@
-"""Options of ``dupmae-ir finetune.score``."""
+"""``dupmae-ir finetune.score``: its settings and command line; the work is in ``scoring``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from dupmae_ir.config import ComputeOptions, OutputOptions, option
-from dupmae_ir.device import ENGINES
-from dupmae_ir.finetune.cross_encoder.config import MinedOptions
-from dupmae_ir.finetune.mine.config import PARTS
+from dupmae_ir.command import Command
+from dupmae_ir.config import option
+from dupmae_ir.finetune.cross_encoder import MinedOptions
+from dupmae_ir.finetune.mine import PARTS, SearchOptions
 from dupmae_ir.search.fusion.config import RRF_K
 
 TEACHERS = ("cross-encoder", "fused")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreConfig(MinedOptions, ComputeOptions, OutputOptions):
+class ScoreConfig(MinedOptions, SearchOptions):
     """Score every query of a file of mined negatives with each of its positives and negatives, for distillation. The
-        teacher
-    is a cross-encoder (one that finetune.cross_encoder trained, or any sequence classifier with one or two labels), or
-    fused: the lists of BM25 and of a retriever over the whole collection, which needs no training. Writes a line per
-    query, {"qid": ..., "scores": {docid: score}}. If interrupted, run the same command to resume.
+    teacher is a cross-encoder (one that finetune.cross_encoder trained, or any sequence classifier with one or two
+    labels), or fused: the lists of BM25 and of a retriever over the complete collection, which needs no training.
+    Writes a line per query, {"qid": ..., "scores": {docid: score}}. If interrupted, run the same command to resume.
 
     Examples:
         dupmae-ir finetune.score --mined mined/stage1.jsonl --model models/teacher --output mined/teacher.jsonl
@@ -31,7 +31,7 @@ class ScoreConfig(MinedOptions, ComputeOptions, OutputOptions):
     )
     teacher: str = option(
         "cross-encoder",
-        "what scores a pair: a cross-encoder, or BM25's and a retriever's lists over the whole collection, fused",
+        "what scores a pair: a cross-encoder, or BM25's and a retriever's lists over the complete collection, fused",
         group="input",
         choices=TEACHERS,
     )
@@ -58,25 +58,7 @@ class ScoreConfig(MinedOptions, ComputeOptions, OutputOptions):
         25.0, "weight of the retriever's score", group="fusion", above=0, only_with="fusion=sum"
     )
     parts: str = option(
-        "dense", "parts of the retriever", group="fusion", choices=tuple(PARTS), only_with="teacher=fused"
-    )
-    document_length: int | None = option(
-        None,
-        "word pieces kept per passage (default: the retriever's)",
-        group="fusion",
-        above=0,
-        only_with="teacher=fused",
-    )
-    query_length: int | None = option(
-        None,
-        "word pieces kept per query (default: the retriever's)",
-        group="fusion",
-        above=0,
-        only_with="teacher=fused",
-    )
-    k1: float = option(0.9, "BM25: saturation of term counts", group="fusion", at_least=0, only_with="teacher=fused")
-    b: float = option(
-        0.4, "BM25: length normalisation, 0 to 1", group="fusion", at_least=0, at_most=1, only_with="teacher=fused"
+        "dense", "parts of the retriever", group="search", choices=tuple(PARTS), only_with="teacher=fused"
     )
     batch_tokens: int = option(
         8192,
@@ -85,6 +67,15 @@ class ScoreConfig(MinedOptions, ComputeOptions, OutputOptions):
         above=0,
         only_with="teacher=cross-encoder",
     )
-    impact_search: str = option(
-        "auto", "impact search engine", group="compute", choices=ENGINES, only_with=("parts=hybrid", "parts=impact")
-    )
+
+
+def summarize(config: ScoreConfig, result: dict[str, Any]) -> str:
+    """The closing line: pairs, queries and time."""
+    time = f" in {result['seconds']:,.0f} s" if "seconds" in result else ""
+    return f"{config.output}: {result['pairs']:,} pairs of {result['queries']:,} queries{time}"
+
+
+main = Command("finetune.score", ScoreConfig, "dupmae_ir.finetune.scoring:run", summarize=summarize, resumes=True)
+
+if __name__ == "__main__":
+    main.exit()

@@ -1,4 +1,4 @@
-"""Attention of training on a CPU in bfloat16."""
+"""Layers of a model in training: attention on a CPU in bfloat16, and the dropout rate."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
+
+RATES = ("dropout", "inner_dropout", "dropout_prob", "attention_dropout")
+"""Attributes in which modules keep a rate as a number: the decoders here, and attention layers of transformers."""
 
 
 class Float32Attention(TorchFunctionMode):
@@ -44,3 +48,13 @@ def training_attention(device: torch.device, bfloat16: bool) -> AbstractContextM
 
 def _slow(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_cpu and value.dtype == torch.bfloat16
+
+
+def set_dropout(model: nn.Module, rate: float) -> None:
+    """Set the rate of every dropout layer of ``model``, decoders included. Its configuration keeps its own rates."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        for name in RATES:
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, rate)

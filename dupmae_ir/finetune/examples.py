@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from dupmae_ir.errors import InputError
-from dupmae_ir.finetune.data.mined import (
-    Mined,
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.finetune.data import (
+    MinedQuery,
+    Pair,
     Passages,
     open_passages,
     read_mined,
@@ -24,7 +26,6 @@ from dupmae_ir.finetune.data.mined import (
     require_scores,
     text_key,
 )
-from dupmae_ir.finetune.data.pairs import Pair, TopicalBatches
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.types import Document
 
@@ -32,8 +33,8 @@ ABSENT = -1
 """Padding of keys and columns."""
 
 
-class Draw(NamedTuple):
-    """A row of the training set in an epoch."""
+class ExampleKey(NamedTuple):
+    """A row of the training set in an epoch; together they determine its negatives."""
 
     row: int
     epoch: int
@@ -62,24 +63,24 @@ class PairExamples:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, draw: Draw) -> Example:
-        pair = self.pairs[draw.row]
+    def __getitem__(self, key: ExampleKey) -> Example:
+        pair = self.pairs[key.row]
         drawn: Sequence[Document] = pair.negatives
         if len(drawn) > self.negatives:
-            drawn = _rng(self.seed, draw).sample(drawn, self.negatives)
+            drawn = _rng(self.seed, key).sample(drawn, self.negatives)
         answers = frozenset([text_key(pair.positive)])
         return Example(pair.query, pair.positive, tuple(d for d in drawn if text_key(d) not in answers), answers)
 
 
 class MinedExamples:
-    """Mined queries: one positive each, and ``negatives`` sampled from its top ``top`` candidates.
+    """MinedQuery queries: one positive each, and ``negatives`` sampled from its top ``top`` candidates.
 
     ``left_out`` is the number of queries without a negative, which are not included.
     """
 
     def __init__(
         self,
-        mined: Sequence[Mined],
+        mined: Sequence[MinedQuery],
         passages: Passages,
         negatives: int,
         top: int,
@@ -93,9 +94,9 @@ class MinedExamples:
     def __len__(self) -> int:
         return len(self.mined)
 
-    def __getitem__(self, draw: Draw) -> Example:
-        query = self.mined[draw.row]
-        rng = _rng(self.seed, draw)
+    def __getitem__(self, key: ExampleKey) -> Example:
+        query = self.mined[key.row]
+        rng = _rng(self.seed, key)
         positive = query.positives[rng.randrange(len(query.positives))]
         best = query.negatives[: self.top]
         drawn = rng.sample(best, min(self.negatives, len(best)))
@@ -104,8 +105,8 @@ class MinedExamples:
         return Example(query.query, positive, tuple(self.passages[d] for d in drawn), answers, scores)
 
 
-def _rng(seed: int, draw: Draw) -> random.Random:
-    return random.Random(f"{seed} {draw.epoch} {draw.row}")
+def _rng(seed: int, key: ExampleKey) -> random.Random:
+    return random.Random(f"{seed} {key.epoch} {key.row}")
 
 
 def mined_examples(
@@ -142,8 +143,41 @@ def mined_examples(
     return MinedExamples(with_negatives, passages, negatives, top, seed, by_query, len(mined) - len(with_negatives))
 
 
-class Batches:
-    """The ``count`` batches of a run, epoch after epoch, from :class:`TopicalBatches`."""
+class TopicalBatches:
+    """Batches of rows, made of small groups of neighbouring passages, in an order given by the seed and the epoch.
+
+    Rows are sorted by the ids of their passages, ``docids``, and cut into groups of ``group_size``; a batch is a random
+    sample of groups. Passages of one chapter or article are thus hard in-batch negatives of each other, at no cost.
+    With ``group_size`` 1, batches are random.
+    """
+
+    def __init__(self, docids: Sequence[str], batch_size: int, group_size: int = 1, seed: int = 0) -> None:
+        if not 1 <= group_size <= batch_size <= len(docids):
+            raise UsageError(
+                f"group size {group_size}, batch size {batch_size} and {len(docids)} pairs do not fit: each must be "
+                "at least 1 and at most the next"
+            )
+        self.docids, self.batch_size, self.group_size, self.seed = docids, batch_size, group_size, seed
+
+    def __len__(self) -> int:
+        return len(self.docids) // self.batch_size
+
+    def of_epoch(self, epoch: int) -> Iterator[list[int]]:
+        """The batches of an epoch."""
+        rng = random.Random(f"{self.seed} {epoch}")
+        order = sorted(range(len(self.docids)), key=lambda i: (self.docids[i], i))
+        # Another offset each epoch, so that the groups differ.
+        shift = rng.randrange(self.group_size)
+        order = order[shift:] + order[:shift]
+        groups = [order[i : i + self.group_size] for i in range(0, len(order), self.group_size)]
+        rng.shuffle(groups)
+        flat = [i for group in groups for i in group]
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            yield flat[start : start + self.batch_size]
+
+
+class TopicalSchedule:
+    """The ``count`` batches of a training, epoch after epoch, from :class:`TopicalBatches`."""
 
     def __init__(self, batches: TopicalBatches, count: int) -> None:
         self.batches, self.count = batches, count
@@ -152,16 +186,9 @@ class Batches:
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[list[Draw]]:
-        left, epoch = self.count, 0
-        while left:
-            self.batches.set_epoch(epoch)
-            for rows in self.batches:
-                if not left:
-                    return
-                yield [Draw(row, epoch) for row in rows]
-                left -= 1
-            epoch += 1
+    def __iter__(self) -> Iterator[list[ExampleKey]]:
+        batches = ([ExampleKey(row, n) for row in rows] for n in count() for rows in self.batches.of_epoch(n))
+        return islice(batches, self.count)
 
 
 class ExampleCollator:
@@ -188,14 +215,15 @@ class ExampleCollator:
         documents = [e.positive for e in examples] + [d for e in examples for d in e.negatives]
         queries = self.tokens([e.query for e in examples], self.query_length)
         passages = self.tokens([d.joined(self.separator) for d in documents], self.document_length)
+        # Keys of 63 bits, so that -1 is none.
         batch = {
             "query_ids": queries["input_ids"],
             "query_mask": queries["attention_mask"],
             "document_ids": passages["input_ids"],
             "document_mask": passages["attention_mask"],
-            "query_keys": torch.tensor([_key(text_key(Document("", e.query))) for e in examples]),
-            "document_keys": torch.tensor([_key(text_key(d)) for d in documents]),
-            "answers": _padded([sorted(map(_key, e.answers)) for e in examples], ABSENT),
+            "query_keys": torch.tensor([text_key(Document("", e.query)) >> 1 for e in examples]),
+            "document_keys": torch.tensor([text_key(d) >> 1 for d in documents]),
+            "answers": _padded([sorted(k >> 1 for k in e.answers) for e in examples], ABSENT),
             "group": self._groups(examples),
         }
         if examples[0].scores:
@@ -223,11 +251,6 @@ def unpadded(tokens: BatchEncoding) -> list[list[int]]:
     """The ids of each text without padding."""
     rows = zip(tokens["input_ids"].tolist(), tokens["attention_mask"].sum(1).tolist(), strict=True)
     return [ids[:length] for ids, length in rows]
-
-
-def _key(key: int) -> int:
-    """63 bits, so that -1 is not a key."""
-    return key >> 1
 
 
 def _padded(rows: Sequence[Sequence[Any]], filler: float) -> Tensor:

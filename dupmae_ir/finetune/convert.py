@@ -1,9 +1,11 @@
-"""Options of ``dupmae-ir finetune.convert``."""
+"""``dupmae-ir finetune.convert``: its settings and command line; the work is in ``conversion``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.errors import UsageError
 
@@ -113,3 +115,15 @@ class ConvertConfig(OutputOptions):
             return "collection"
         by_id = self.format == "st-hard-negatives" or (self.format == "msmarco-triples" and self.collection)
         return "mined" if by_id else "pairs"
+
+
+def summarize(config: ConvertConfig, result: dict[str, Any]) -> str:
+    """The closing line: lines written, and every count."""
+    counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in result.items() if isinstance(n, int) and name != "lines"]
+    return f"{config.output}: {result['lines']:,} lines; {', '.join(counts)}"
+
+
+main = Command("finetune.convert", ConvertConfig, "dupmae_ir.finetune.conversion:run", summarize=summarize)
+
+if __name__ == "__main__":
+    main.exit()

@@ -1,9 +1,11 @@
-"""Options of ``dupmae-ir finetune.cross_encoder``."""
+"""``dupmae-ir finetune.cross_encoder``: its settings and command line; the work is in ``reranker_training``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from dupmae_ir.command import Command
 from dupmae_ir.config import option
 from dupmae_ir.training.config import TrainingOptions
 
@@ -31,9 +33,8 @@ class MinedOptions:
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoderConfig(MinedOptions, TrainingOptions):
     """Train a cross-encoder, which reads query and passage together: the teacher whose scores stage 3 distils. The loss
-        is
-    listwise: softmax cross-entropy of one positive against negatives sampled from the mined lists in every epoch.
-    If interrupted, run the same command to resume to the same weights.
+    is listwise: softmax cross-entropy of one positive against negatives sampled from the mined lists in every epoch. If
+    interrupted, run the same command to resume to the same weights.
 
     Examples:
         dupmae-ir finetune.cross_encoder --mined mined/bm25.jsonl --model models/electra-base --output models/teacher
@@ -46,7 +47,7 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
         metavar="FOLDER",
     )
     output: str = option(
-        help="folder of the trained model; checkpoints are kept beside it until it is complete", group="output"
+        help="folder of the trained model; checkpoints are kept next to it until it is complete", group="output"
     )
     limit: int = option(0, "use a random sample of N queries; 0 = all", group="input", at_least=0)
     held_out: int = option(
@@ -61,3 +62,29 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
     eval_steps: int = option(
         500, "updates between evaluations on held-out queries", group="output", above=0, only_with="held_out"
     )
+
+
+def summarize(config: CrossEncoderConfig, result: dict[str, Any]) -> str:
+    """The closing line: updates, time, and the change of the held-out loss."""
+    time = f" in {result['seconds']:,} s" if "seconds" in result else ""
+    text = f"{config.output}: {result['updates']:,} updates on {result['queries']:,} queries{time}"
+    if held := result["held_out"]:
+        b, a = held["before"], held["after"]
+        text += (
+            f"; held out: loss {b['loss']:.3f} -> {a['loss']:.3f}, positive ranked first in {b['positive_first']:.0%} "
+            f"-> {a['positive_first']:.0%} of the groups"
+        )
+    return text
+
+
+main = Command(
+    "finetune.cross_encoder",
+    CrossEncoderConfig,
+    "dupmae_ir.finetune.reranker_training:run",
+    summarize=summarize,
+    resumes=True,
+    packages=("accelerate", "matplotlib", "tensorboard"),
+)
+
+if __name__ == "__main__":
+    main.exit()

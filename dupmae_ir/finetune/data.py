@@ -1,0 +1,469 @@
+"""The files of fine-tuning: pairs, mined negatives with their passages, and a teacher's scores.
+
+Every command that writes such a file runs :func:`write_file`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+import os
+import random
+import tempfile
+import unicodedata
+import weakref
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection as Ids
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from dupmae_ir.config import applies
+from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.io.collections import Input, LinesCollection, file_digests
+from dupmae_ir.io.jobs import Job, read_record
+from dupmae_ir.io.lines import json_records, numbered_lines
+from dupmae_ir.io.publishing import combined_digest, sha256_file
+from dupmae_ir.types import Document, Hit
+
+SHOWN = 3
+"""Examples named in an error."""
+_NOT_RECORDED = ("output", "quiet", "json", "threads", "device", "impact_search")
+
+
+def write_file(
+    config: Any,
+    command: str,
+    inputs: Sequence[str],
+    work: Callable[[Job], dict[str, Any]],
+    digests: Mapping[str, Callable[[str], str]] | None = None,
+    **settings: object,
+) -> dict[str, Any]:
+    """The result of ``work(job)``, which publishes ``config.output``, or the result recorded with the complete file.
+
+    Args:
+        config: the command's settings; those that apply and decide the contents are recorded.
+        command: verb of the command.
+        inputs: fields that name files and folders, of which digests are recorded.
+        work: writes the file.
+        digests: how to digest a field that names neither files nor a collection.
+        settings: recorded instead of the fields of the same names.
+
+    Raises:
+        UsageError: the output is a folder. See :mod:`dupmae_ir.io.jobs` for what a second run returns.
+    """
+    if Path(config.output).is_dir():
+        raise UsageError(f"{config.output} is a folder; name a file to write")
+    digests = {"collection": collection_digest, **(digests or {})}
+    names = [f.name for f in fields(config) if f.name not in (*_NOT_RECORDED, *inputs) and applies(config, f.name)]
+    recorded = {**{name: getattr(config, name) for name in names}, **settings}
+
+    def digest_inputs() -> dict[str, str]:
+        return {n: digests.get(n, files_digest)(value) for n in inputs if (value := getattr(config, n))}
+
+    with Job(config.output, command, recorded, digest_inputs, quiet=config.quiet) as job:
+        return job.finished() or work(job)
+
+
+def files_digest(paths: str | Sequence[str], patterns: Sequence[str] = ("*.tsv", "qrels/*.tsv")) -> str:
+    """A digest of files; a folder stands for its files that match ``patterns``, by default its judgements.
+
+    The name of Pyserini's topics stands for their contents.
+    """
+    digest = hashlib.sha256()
+    for path in map(Path, [paths] if isinstance(paths, str) else paths):
+        for file in sorted(f for p in patterns for f in path.glob(p)) if path.is_dir() else [path]:
+            digest.update(f"{file.name} {sha256_file(file) if file.is_file() else ''}\n".encode())
+    return digest.hexdigest()
+
+
+def collection_digest(path: str) -> str:
+    """A digest of the files of a collection, which are read to the end."""
+    return combined_digest(file_digests(path))
+
+
+class Pair(NamedTuple):
+    """A query, a passage that answers it, passages that do not, and the kind of pair ("" if not given)."""
+
+    query: str
+    positive: Document
+    negatives: tuple[Document, ...] = ()
+    kind: str = ""
+
+
+def read_pairs(path: str | Path) -> list[Pair]:
+    """Read pairs from JSON lines or from TSV of query and passage, gzipped or plain.
+
+    A JSON line is ``{"query", "positive", "negatives"?, "kind"?}``; a passage is a text or ``{"id"?, "title"?,
+    "text"}``. Raises :class:`InputError` with file and line.
+    """
+    if Path(path).name.removesuffix(".gz").endswith(".tsv"):
+        return [_tsv_pair(line, f"{path}:{number}") for number, line in numbered_lines(path)]
+    return [_json_pair(row, where) for where, row in json_records(path)]
+
+
+def _tsv_pair(line: str, where: str) -> Pair:
+    cells = line.split("\t")
+    if len(cells) != 2 or not all(c.strip() for c in cells):
+        raise InputError(f"{where}: expected query<TAB>passage, got {len(cells)} column(s)")
+    return Pair(cells[0], Document("", cells[1]))
+
+
+def _json_pair(row: Mapping[str, Any], where: str) -> Pair:
+    if not isinstance(row.get("query"), str) or not row["query"].strip():
+        raise InputError(f'{where}: expected an object with a non-empty "query" and a "positive"')
+    if "positive" not in row:
+        raise InputError(f'{where}: no "positive"')
+    negatives = tuple(_passage(d, where) for d in row.get("negatives", ()))
+    return Pair(row["query"], _passage(row["positive"], where), negatives, str(row.get("kind", "")))
+
+
+def _passage(value: object, where: str) -> Document:
+    if isinstance(value, str) and value.strip():
+        return Document("", value)
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        passage = Document(str(value.get("id", "")), value["text"], value.get("title") or "")
+        if passage.joined().strip():
+            return passage
+    raise InputError(f'{where}: a passage must be a non-empty text or an object with "text" (and "title", "id")')
+
+
+def passage_object(document: Document, docid: str | None = None) -> dict[str, str]:
+    """A passage as an object of a line of pairs or of mined negatives."""
+    return {"id": document.docid if docid is None else docid, "title": document.title, "text": document.text}
+
+
+def cap_kinds(pairs: Sequence[Pair], caps: Mapping[str, int], seed: int = 0) -> list[Pair]:
+    """A random sample of at most ``caps[kind]`` pairs of each named kind, and all pairs of other kinds, in order."""
+    kinds = {p.kind for p in pairs}
+    if unknown := set(caps) - kinds:
+        raise InputError(f"no pairs of kind {sorted(unknown)[0]!r}; kinds here: {', '.join(sorted(kinds))}")
+    order = list(range(len(pairs)))
+    random.Random(seed).shuffle(order)
+    taken: Counter[str] = Counter()
+    sample = []
+    for i in order:
+        kind = pairs[i].kind
+        if taken[kind] < caps.get(kind, len(pairs)):
+            taken[kind] += 1
+            sample.append(i)
+    return [pairs[i] for i in sorted(sample)]
+
+
+class MinedQuery(NamedTuple):
+    """A query, its positives, and the ids of its hard negatives, best first.
+
+    ``scores`` (n,) float32 and ``ranks`` (n,) int32 are those of the search; rank 1 is the first hit, positives
+    included.
+    """
+
+    qid: str
+    query: str
+    positives: tuple[Document, ...]
+    negatives: tuple[str, ...]
+    scores: np.ndarray
+    ranks: np.ndarray
+
+    @property
+    def docids(self) -> list[str]:
+        """The ids of the positives, then of the negatives."""
+        return [*(p.docid for p in self.positives), *self.negatives]
+
+
+def read_mined(path: str | Path) -> list[MinedQuery]:
+    """Read the lines of ``dupmae-ir finetune.mine``.
+
+    A line is ``{"qid", "query", "positives": [{"id", "title", "text"}], "negatives": [ids], "scores": [...], "ranks":
+    [...]}``. Raises :class:`InputError` with file and line for anything else, and with counts for negatives that are
+    positives of their query.
+    """
+    shared: dict[str, str] = {}  # one string per id, for all queries
+    queries: dict[str, MinedQuery] = {}
+    clashes: list[str] = []
+    for where, row in json_records(path):
+        mined = _mined_query(row, where, shared)
+        if queries.setdefault(mined.qid, mined) is not mined:
+            raise InputError(f"{where}: query {mined.qid!r} occurs twice")
+        positives = {p.docid for p in mined.positives}
+        line = where.rpartition(":")[2]
+        clashes += [f"{n} of query {mined.qid}, line {line}" for n in mined.negatives if n in positives]
+    if clashes:
+        raise InputError(f"{path}: {counted(clashes, 'negative is a positive', 'negatives are positives')}; mine again")
+    return list(queries.values())
+
+
+def _mined_query(row: Mapping[str, Any], where: str, shared: dict[str, str]) -> MinedQuery:
+    qid, query = row.get("qid"), row.get("query")
+    if not isinstance(qid, str) or not isinstance(query, str):
+        raise InputError(f'{where}: expected an object with "qid", "query", "positives" and "negatives"')
+    negatives = _list(row, "negatives", str, where)
+    scores, ranks = _list(row, "scores", (int, float), where), _list(row, "ranks", int, where)
+    if not len(negatives) == len(scores) == len(ranks):
+        raise InputError(
+            f"{where}: {len(negatives)} negatives, {len(scores)} scores, {len(ranks)} ranks: must be equal"
+        )
+    positives = []
+    for passage in _list(row, "positives", dict, where):
+        docid, title, text = passage.get("id"), passage.get("title", ""), passage.get("text")
+        if not isinstance(docid, str) or not docid or not isinstance(title, str) or not isinstance(text, str):
+            raise InputError(f'{where}: a positive must be {{"id", "title", "text"}}')
+        positives.append(Document(docid, text, title))
+    if not positives:
+        raise InputError(f"{where}: query {qid!r} has no positive")
+    return MinedQuery(
+        qid,
+        query,
+        tuple(positives),
+        tuple(shared.setdefault(d, d) for d in negatives),
+        np.array(scores, np.float32),
+        np.array(ranks, np.int32),
+    )
+
+
+def _list(row: Mapping[str, Any], name: str, kind: type | tuple[type, ...], where: str) -> list[Any]:
+    values = row.get(name)
+    if not isinstance(values, list) or not all(isinstance(v, kind) for v in values):
+        raise InputError(f"{where}: {name!r} is not a list of the expected type")
+    return values
+
+
+class HardNegative(NamedTuple):
+    """A passage that a search ranked high and that is no positive; rank 1 is the first hit of the search."""
+
+    docid: str
+    score: float
+    rank: int
+
+
+def hard_negatives(
+    hits: Sequence[Hit], positives: Ids[str], answers: Ids[int], key: Callable[[str], int | None], skip_top: int = 0
+) -> tuple[list[HardNegative], dict[str, int]]:
+    """The hits below the first ``skip_top`` that are neither a positive nor a copy of an earlier hit.
+
+    Args:
+        hits: of one query, best first.
+        positives: ids of its positives.
+        answers: text keys of its positives.
+        key: docid -> text key, or None.
+        skip_top: hits to skip.
+
+    Returns:
+        The negatives, and the number of dropped hits by reason. Positives among the skipped hits are counted as well.
+    """
+    dropped = {"positive_id": 0, "positive_text": 0, "duplicate": 0}
+    negatives: list[HardNegative] = []
+    seen: set[int | None] = set()
+    for rank, hit in enumerate(hits, 1):
+        text = key(hit.docid)
+        if hit.docid in positives:
+            dropped["positive_id"] += 1
+        elif text in answers:
+            dropped["positive_text"] += 1
+        elif rank > skip_top:
+            if text in seen:
+                dropped["duplicate"] += 1
+                continue
+            seen.add(text)
+            negatives.append(HardNegative(hit.docid, hit.score, rank))
+    return negatives, dropped
+
+
+def mined_line(
+    qid: str,
+    query: str,
+    positives: Mapping[str, Document],
+    negatives: Sequence[HardNegative],
+    dropped: Mapping[str, int] | None = None,
+) -> dict[str, object]:
+    """A line of a mined file, as :func:`read_mined` reads it; ``positives`` are passages by id."""
+    return {
+        "qid": qid,
+        "query": query,
+        "positives": [passage_object(document, docid) for docid, document in positives.items()],
+        "negatives": [n.docid for n in negatives],
+        "scores": [float(f"{n.score:.6g}") for n in negatives],
+        "ranks": [n.rank for n in negatives],
+        "dropped": dropped or {},
+    }
+
+
+def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
+    """Read query id -> docid -> score from lines of ``{"qid", "scores": {docid: score}}``.
+
+    Raises :class:`InputError` with file and line.
+    """
+    shared: dict[str, str] = {}
+    scores: dict[str, dict[str, float]] = {}
+    for where, row in json_records(path):
+        qid, values = row.get("qid"), row.get("scores")
+        if not isinstance(qid, str) or not isinstance(values, dict):
+            raise InputError(f'{where}: expected {{"qid": ..., "scores": {{docid: number}}}}')
+        if qid in scores:
+            raise InputError(f"{where}: query {qid!r} occurs twice")
+        for docid, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+                raise InputError(f"{where}: the score of {docid!r} is not a number")
+        scores[qid] = {shared.setdefault(d, d): float(v) for d, v in values.items()}
+    return scores
+
+
+def require_scores(mined: Iterable[MinedQuery], scores: Mapping[str, Mapping[str, float]], source: str | Path) -> None:
+    """Raise :class:`InputError` with counts unless every positive and negative has a score."""
+    missing = [f"{docid} of query {m.qid}" for m in mined for docid in m.docids if docid not in scores.get(m.qid, {})]
+    if missing:
+        raise InputError(
+            f"{source}: {counted(missing, 'passage has no score', 'passages have no score')}; score the same mined file"
+        )
+
+
+def counted(examples: Sequence[str], one: str, many: str, count: int | None = None) -> str:
+    """``5 negatives are positives (a, b, c, ...)``; ``count`` if it is not the number of ``examples``."""
+    count = len(examples) if count is None else count
+    shown = ", ".join(examples[:SHOWN]) + (", ..." if count > SHOWN else "")
+    return f"{count:,} {one if count == 1 else many}" + (f" ({shown})" if examples else "")
+
+
+def text_key(document: Document) -> int:
+    """A 64-bit digest of the passage's text, equal for texts that differ only in case, white space or Unicode form."""
+    text = unicodedata.normalize("NFKC", document.text or document.title).casefold()
+    return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "little")
+
+
+class IdTable:
+    """docid -> 64-bit number, at 16 bytes per id; a collision of two ids is vanishingly unlikely."""
+
+    def __init__(self, items: Iterable[tuple[str, int]] = ()) -> None:
+        self._keys, self._values = array("Q"), array("Q")
+        for docid, value in items:
+            self.add(docid, value)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, docid: str, value: int) -> None:
+        """Add an entry; not allowed after the first :meth:`get`."""
+        self._keys.append(_hash(docid))
+        self._values.append(value)
+
+    def get(self, docid: str) -> int | None:
+        """The number of ``docid``, or None for an unknown id."""
+        keys, values = self._sorted
+        key = _hash(docid)
+        index = bisect.bisect_left(keys, key)
+        return values[index] if index < len(keys) and keys[index] == key else None
+
+    @cached_property
+    def _sorted(self) -> tuple[array[int], array[int]]:
+        keys, values = np.array(self._keys, np.uint64), np.array(self._values, np.uint64)
+        order = np.argsort(keys)
+        # One number at a time is looked up, where Python's bisection beats numpy's.
+        self._keys, self._values = array("Q", keys[order].tobytes()), array("Q", values[order].tobytes())
+        return self._keys, self._values
+
+
+class Records:
+    """JSON values by id, in a temporary file; memory use is 16 bytes per id.
+
+    Reading is safe from several threads and from forked processes.
+    """
+
+    def __init__(self, items: Iterable[tuple[str, Any]]) -> None:
+        self._table = IdTable()
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dupmae-ir-records-")  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+        end = 0
+        for key, value in items:
+            record = json.dumps(value).encode() + b"\n"
+            self._file.write(len(record).to_bytes(4, "little") + record)
+            self._table.add(key, end)
+            end += 4 + len(record)
+        self._file.flush()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, key: str) -> bool:
+        return self._table.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        """The value of ``key``, or None for an unknown id."""
+        offset = self._table.get(key)
+        if offset is None:
+            return None
+        size = int.from_bytes(os.pread(self._file.fileno(), 4, offset), "little")
+        return json.loads(os.pread(self._file.fileno(), size, offset + 4))
+
+
+class Passages:
+    """Passages of a collection by id; with ``ids``, only these."""
+
+    def __init__(self, source: str | Path, ids: Ids[str] | None = None) -> None:
+        self.source = str(source)
+        collection = LinesCollection(source)
+        self._records = Records((d.docid, d) for d in collection if ids is None or d.docid in ids)
+        self.inputs: list[Input] = collection.inputs
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, docid: str) -> Document | None:
+        """The passage, or None for an unknown id."""
+        record = self._records.get(docid)
+        return None if record is None else Document(*record)
+
+    def __contains__(self, docid: str) -> bool:
+        return docid in self._records
+
+    def __getitem__(self, docid: str) -> Document:
+        """The passage; :class:`InputError` for an unknown id."""
+        document = self.get(docid)
+        if document is None:
+            raise InputError(f"{self.source}: has no passage {docid!r}")
+        return document
+
+    def require(self, mined: Iterable[MinedQuery], source: str | Path) -> None:
+        """Raise :class:`InputError` with counts unless the collection has every negative."""
+        mined = list(mined)
+        missing_ids = {d for d in {d for m in mined for d in m.negatives} if d not in self}
+        if missing_ids:
+            missing = [f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in missing_ids]
+            where = f"not in {self.source}"
+            what = counted(missing, f"negative is {where}", f"negatives are {where}")
+            raise InputError(f"{source}: {what}; give the collection it was mined from")
+
+
+def open_passages(path: str | Path, mined: Iterable[MinedQuery], collection: str | Path | None = None) -> Passages:
+    """The passages of the negatives of ``path``, a mined file with the contents ``mined``.
+
+    They are read from ``collection`` or from the collection that the file's record names, at that path or
+    in the folder of the mined file. Raises :class:`IndexMismatch` where the collection is not the one that was mined.
+    """
+    mined = list(mined)
+    meta = read_record(path)
+    source = Path(collection) if collection is not None else _collection_of(Path(path), meta)
+    passages = Passages(source, {docid for m in mined for docid in m.negatives})
+    if meta.get("collection_digest") != combined_digest(i.sha256 for i in passages.inputs):
+        raise IndexMismatch(f"{source} is not the collection that {path} was mined from; restore it, or mine again")
+    passages.require(mined, path)
+    return passages
+
+
+def _collection_of(path: Path, meta: Mapping[str, Any]) -> Path:
+    named = Path(meta["collection"])
+    candidates = [path.parent / named.name, named] if meta.get("pool") else [named, path.parent / named.name]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    raise InputError(
+        f"{named}: the collection that {path} was mined from does not exist; restore it, or put it next to {path}"
+    )
+
+
+def _hash(docid: str) -> int:
+    return hash(docid) & 0xFFFFFFFFFFFFFFFF

@@ -1,0 +1,220 @@
+"""The work of ``finetune.mine``: hard negatives for every query, from BM25, from a model's own search, or from both.
+
+A negative is a passage that the search ranks high and that is no positive of the query: neither by id nor, since
+collections contain copies, by text. By default all of them are kept: the trainer samples from the list, as the papers
+do from the top 200.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.console import progress, say
+from dupmae_ir.device import pick_device, pick_encoding
+from dupmae_ir.errors import InputError
+from dupmae_ir.finetune.data import IdTable, counted, hard_negatives, mined_line, read_pairs, text_key, write_file
+from dupmae_ir.finetune.mine import MineConfig
+from dupmae_ir.finetune.searches import model_digest, open_search
+from dupmae_ir.io.collections import LinesCollection
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import atomic_write, combined_digest
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.resumable_jsonl import ResumableJsonl
+from dupmae_ir.io.topics import read_topics
+from dupmae_ir.types import Document, Hit, Query
+
+WINDOW = 512  #: queries searched between two saves
+
+
+def run(config: MineConfig) -> dict[str, Any]:
+    """Mine, write ``config.output`` and its record, and return the counts.
+
+    Raises :class:`DupmaeError` subclasses; see :mod:`dupmae_ir.io.jobs` for what a second run returns.
+    """
+    settings: dict[str, object] = {"seed": config.seed if config.negatives else None}
+    if config.model:
+        device, _ = pick_device(config.device)
+        settings["dtype"], _, _ = pick_encoding(config.dtype or "float32", device)
+    return write_file(
+        config,
+        "finetune.mine",
+        ("pairs", "topics", "qrels", "collection", "model"),
+        lambda job: _Mining(config, job).run(),
+        {"model": model_digest},
+        **settings,
+    )
+
+
+@dataclass
+class MiningQuery:
+    """A query and its positives by id; None for a passage that has not been read yet."""
+
+    qid: str
+    text: str
+    positives: dict[str, Document | None] = field(default_factory=dict)
+
+
+class _Mining:
+    """One job, from the queries to the published file."""
+
+    def __init__(self, config: MineConfig, job: Job) -> None:
+        self.config, self.job = config, job
+        self.counts: dict[str, int] = {}
+        self.collection_digest = ""
+
+    def run(self) -> dict[str, Any]:
+        """Mine what an interrupted job has left, publish the lines, and return the result."""
+        config, started, work = self.config, time.monotonic(), self.job.begin()
+        queries = self._judged_queries(config.topics) if config.topics else self._paired_queries()
+        pool = None if config.collection else self._write_pool()
+        source = config.collection or str(pool)
+        keys = self._read_collection(source, queries)
+        queries = self._with_positives(queries, keys)
+        lines = ResumableJsonl(work / "lines.jsonl", len(queries), WINDOW)
+        if lines.done:
+            say(f"resuming after {lines.done:,} of {len(queries):,} queries", config.quiet)
+        if lines.done < len(queries):
+            search = open_search(config, source, work)
+            with progress("mine", "queries", len(queries), config.quiet, lines.done) as bar:
+                for start in range(lines.done, len(queries), WINDOW):
+                    window = queries[start : start + WINDOW]
+                    hits = search([Query(q.qid, q.text) for q in window])
+                    lines.append([self._line(q, hits[q.qid], keys) for q in window])
+                    bar.update(len(window))
+        extra: dict[str, object] = {
+            "collection": pool.name if pool else config.collection,
+            "pool": pool is not None,
+            "collection_digest": self.collection_digest,
+        }
+        result = self.job.publish(lines.path, self._total(lines), extra)
+        return result | {"seconds": round(time.monotonic() - started, 1)}
+
+    def _judged_queries(self, path: str) -> list[MiningQuery]:
+        """The topics with judgements. Judged queries without a topic are counted; other topics are ignored."""
+        config = self.config
+        assert config.qrels
+        topics, qrels = read_topics(path), read_qrels(config.qrels, config.split)
+        absent = sorted(set(qrels) - {t.qid for t in topics})
+        if len(absent) == len(qrels):
+            raise InputError(f"{config.qrels}: has judgements for none of the {len(topics):,} topics of {path}")
+        if absent:
+            what = counted(absent, f"judged query is not in {path}", f"judged queries are not in {path}")
+            say(f"note: {what}", config.quiet)
+        self.counts["judged_without_topic"] = len(absent)
+        return [
+            MiningQuery(t.qid, t.text, {d: None for d, grade in qrels[t.qid].items() if grade > 0})
+            for t in topics
+            if t.qid in qrels
+        ]
+
+    def _paired_queries(self) -> list[MiningQuery]:
+        """The distinct queries of the pairs, each with an id derived from its text."""
+        queries: dict[str, MiningQuery] = {}
+        pairs = [pair for path in self.config.pairs for pair in read_pairs(path)]
+        for pair in pairs:
+            query = queries.setdefault(pair.query, MiningQuery(f"q-{_digest(pair.query)}", pair.query))
+            query.positives.setdefault(_docid(pair.positive), pair.positive)
+        self.counts["pairs"] = len(pairs)
+        return list(queries.values())
+
+    def _write_pool(self) -> Path:
+        """Write the passages of the pairs as a collection next to the output, in order of appearance.
+
+        Raises :class:`InputError` if two passages have the same id.
+        """
+        passages: dict[str, Document] = {}
+        for path in self.config.pairs:
+            for document in (d for pair in read_pairs(path) for d in (pair.positive, *pair.negatives)):
+                docid = _docid(document)
+                if passages.setdefault(docid, document)[1:] != document[1:]:
+                    raise InputError(f"{path}: id {docid!r} names two different passages; make the ids unique")
+        target = self.job.target
+        pool = target.with_name(f"{target.name}.passages.jsonl")
+        with atomic_write(pool) as f:
+            for docid, document in passages.items():
+                row = {"_id": docid, "title": document.title, "text": document.text}
+                f.write(json.dumps(row, ensure_ascii=False) + "\n")
+        return pool
+
+    def _read_collection(self, source: str, queries: Iterable[MiningQuery]) -> IdTable:
+        """Read the collection once: text keys by docid, and the positives of which only the id was known."""
+        missing: dict[str, list[MiningQuery]] = {}
+        for query in queries:
+            for docid in (d for d, document in query.positives.items() if document is None):
+                missing.setdefault(docid, []).append(query)
+        collection, keys = LinesCollection(source), IdTable()
+        with progress("read", "passages", quiet=self.config.quiet) as bar:
+            for document in collection:
+                for query in missing.get(document.docid, ()):
+                    query.positives[document.docid] = document
+                keys.add(document.docid, text_key(document))
+                bar.update()
+        self.collection_digest = combined_digest(i.sha256 for i in collection.inputs)
+        return keys
+
+    def _with_positives(self, queries: list[MiningQuery], keys: IdTable) -> list[MiningQuery]:
+        """The queries with a positive. A judged positive that the collection lacks is an error, or counted."""
+        config = self.config
+        unknown = [f"{d} of query {q.qid}" for q in queries for d in q.positives if keys.get(d) is None]
+        if unknown:
+            where = f"not in {config.collection}"
+            what = counted(unknown, f"positive is {where}", f"positives are {where}")
+            if config.qrels and config.unknown == "refuse":
+                raise InputError(f"{config.qrels}: {what}; give the collection they belong to, or --unknown skip")
+            say(f"note: {what}", config.quiet)
+        for query in queries:
+            query.positives = {d: p for d, p in query.positives.items() if p is not None}
+        bare = [q.qid for q in queries if not q.positives]
+        if bare:
+            what = counted(bare, "query has no positive and is left out", "queries have no positive and are left out")
+            say(f"note: {what}", config.quiet)
+        usable = [q for q in queries if q.positives]
+        if not usable:
+            raise InputError(f"{config.qrels or config.pairs[0]}: no query has a positive; nothing to mine")
+        self.counts |= {
+            "queries": len(usable),
+            "positives": sum(len(q.positives) for q in usable),
+            "unknown_positives": len(unknown),
+            "queries_without_positive": len(bare),
+        }
+        return usable
+
+    def _line(self, query: MiningQuery, hits: Sequence[Hit], keys: IdTable) -> dict[str, object]:
+        config = self.config
+        positives = {docid: d for docid, d in query.positives.items() if d is not None}
+        answers = set(map(text_key, positives.values()))
+        # The collection's text of a positive's id may differ from the pair's own text.
+        answers |= {k for d in query.positives if (k := keys.get(d)) is not None}
+        excluded = {*query.positives, *([query.qid] if config.remove_query else [])}
+        negatives, dropped = hard_negatives(hits, excluded, answers, keys.get, config.skip_top)
+        if 0 < config.negatives < len(negatives):
+            sample = random.Random(f"{config.seed} {query.qid}").sample(negatives, config.negatives)
+            negatives = sorted(sample, key=lambda n: n.rank)
+        return mined_line(query.qid, query.text, positives, negatives, dropped)
+
+    def _total(self, lines: ResumableJsonl) -> dict[str, Any]:
+        """The counts, summed over the finished lines so that a resumed job has the same."""
+        total: Counter[str] = Counter()
+        bare: list[str] = []
+        for row in lines.rows():
+            total.update({f"dropped_{k}": n for k, n in row["dropped"].items()} | {"negatives": len(row["negatives"])})
+            if not row["negatives"]:
+                bare.append(row["qid"])
+        return {**self.counts, **total, "queries_without_negative": len(bare), "without_negative": bare[:10]}
+
+
+def _docid(document: Document) -> str:
+    """The passage's own id, or one derived from its title and text."""
+    return document.docid or f"p-{_digest(document.title + chr(0) + document.text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

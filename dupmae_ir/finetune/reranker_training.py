@@ -1,0 +1,274 @@
+"""The work of ``finetune.cross_encoder``: listwise training of the cross-encoder that stage 3 distils."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+
+from dupmae_ir.console import say
+from dupmae_ir.device import with_torch_threads
+from dupmae_ir.errors import InputError
+from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
+from dupmae_ir.finetune.data import MinedQuery, Passages, counted, open_passages, read_mined
+from dupmae_ir.finetune.examples import ExampleKey
+from dupmae_ir.finetune.reranker import check_length, load_reranker, pad, relevance, separator, tokenise
+from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, recompute_activations, save_tokenizer
+from dupmae_ir.models.names import model_folder
+from dupmae_ir.training.arguments import training_arguments
+from dupmae_ir.training.checkpoints import refuse_broken_weights
+from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training
+from dupmae_ir.training.report import write_report
+from dupmae_ir.training.trained import LOG, read_log
+from dupmae_ir.training.trainer import CheckedTrainer
+
+
+@with_torch_threads
+def run(config: CrossEncoderConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any] | None:
+    """Train, and write the model folder with its record, ``training.json``.
+
+    Returns the result: queries, updates, last loss and the held-out queries' loss before and after, and seconds if the
+    model was trained now; None in the worker processes of a distributed job. See :mod:`dupmae_ir.io.jobs` for what a
+    second run returns.
+
+    ``callbacks`` are called by the trainer, after its own; they are not recorded.
+    """
+    return run_training(
+        config,
+        config.output,
+        "finetune.cross_encoder",
+        lambda processes: deciding_settings(config, processes, ("mined", "model", "collection")),
+        lambda: input_digests({"mined": config.mined}, {"model": model_folder(config.model)}),
+        lambda job: _train(config, job, callbacks),
+    )
+
+
+def _train(
+    config: CrossEncoderConfig, job: DistributedJob, callbacks: Sequence[TrainerCallback]
+) -> dict[str, Any] | None:
+    started = time.monotonic()
+    work = job.begin()
+    mined = _usable_queries(config, job.quiet)
+    set_seed(config.seed)
+    model, tokenizer = load_reranker(model_folder(config.model), new_head=True)
+    check_length(config.length, model, tokenizer)
+    passages = open_passages(config.mined, mined, config.collection)
+    join = separator(config.title_separator, tokenizer)
+    # The order is random, so the last queries are as good a sample as any.
+    training, held_out = (
+        Groups(part, passages, config.group_size, join, config.seed)
+        for part in (mined[: len(mined) - config.held_out], mined[len(mined) - config.held_out :])
+    )
+    collator = GroupCollator(tokenizer, config.length)
+    trainer = _trainer(config, model, collator, training, held_out, job)
+    before = evaluate(model, held_out, collator) if len(held_out) else None
+    # Evaluation draws no random numbers, but loading may have.
+    set_seed(config.seed)
+    trainer.train_or_resume(callbacks)
+    model = cast(PreTrainedModel, trainer.bare)
+    after = evaluate(model, held_out, collator) if len(held_out) else None
+    if not job.state.is_main_process:
+        return None
+    refuse_broken_weights(model, trainer.state.max_steps, work)
+    log = [row for row in read_log(work / LOG) if "loss" in row]
+    result = {
+        "queries": len(training),
+        "updates": trainer.state.max_steps,
+        "held_out": {"queries": len(held_out), "before": before, "after": after} if len(held_out) else None,
+        "last": log[-1]["loss"] if log else None,
+    }
+    made = job.job.fresh("model")
+    with quiet_transformers():
+        model.float().save_pretrained(made, safe_serialization=True)
+        save_tokenizer(tokenizer, made)
+    for path in made.iterdir():
+        path.chmod(0o644)
+    what = "A cross-encoder: it reads a query and a passage together and gives one score."
+    use = "```sh\ndupmae-ir finetune.score --mined mined.jsonl --model FOLDER --output scores.jsonl\n```"
+    write_report(made, job.job, result, f"Cross-encoder trained from {Path(config.model).name}", what, use)
+    seconds = round(time.monotonic() - started)
+    extra = {"steps": trainer.state.max_steps, "seconds": seconds, "log": log}
+    return job.job.publish(made, result, extra) | {"seconds": seconds}
+
+
+def _usable_queries(config: CrossEncoderConfig, quiet: bool) -> list[MinedQuery]:
+    """The queries with a negative, for training and holding out, in random order."""
+    mined = read_mined(config.mined)
+    bare = [m.qid for m in mined if not m.negatives]
+    if bare:
+        what = counted(bare, "query has no negative and is left out", "queries have no negative and are left out")
+        say(f"note: {what}", quiet)
+    mined = [m for m in mined if m.negatives]
+    random.Random(config.seed).shuffle(mined)
+    mined = mined[: config.limit or None]
+    if len(mined) <= config.held_out:
+        raise InputError(f"{config.mined}: {len(mined)} usable queries, of which --held-out takes {config.held_out}")
+    return mined
+
+
+def _trainer(
+    config: CrossEncoderConfig,
+    model: PreTrainedModel,
+    collator: GroupCollator,
+    training: Groups,
+    held_out: Groups,
+    job: DistributedJob,
+) -> RerankerTrainer:
+    per_update = config.batch_size * config.accumulate * job.state.num_processes
+    steps = config.steps or max(1, round(config.epochs * len(training) / per_update))
+    arguments = training_arguments(
+        config,
+        job.job.work,
+        batch_size=config.batch_size,
+        accumulate=config.accumulate,
+        learning_rate=config.learning_rate,
+        steps=steps,
+        evaluate=len(held_out) > 0,
+    )
+    if config.checkpointing:
+        recompute_activations(model)
+    count = steps * config.accumulate * job.state.num_processes
+    batches = ShuffledBatches(len(training), config.batch_size, count, config.seed)
+    return RerankerTrainer(model, collator, training, batches, arguments, held_out, job.quiet)
+
+
+class ShuffledBatches:
+    """The ``count`` batches of a training, ``batch_size`` keys each; queries are in a new random order every epoch."""
+
+    def __init__(self, queries: int, batch_size: int, count: int, seed: int) -> None:
+        self.queries, self.batch_size, self.count, self.seed = queries, batch_size, count, seed
+        self.drop_last = True
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[list[ExampleKey]]:
+        keys = self._keys()
+        for _ in range(self.count):
+            yield [next(keys) for _ in range(self.batch_size)]
+
+    def _keys(self) -> Iterator[ExampleKey]:
+        for epoch in itertools.count():
+            order = list(range(self.queries))
+            random.Random(f"{self.seed} {epoch}").shuffle(order)
+            yield from (ExampleKey(row, epoch) for row in order)
+
+
+def listwise(scores: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the queries of -log softmax at column 0, the positive, of (B, n) ``scores`` where ``mask`` is True.
+
+    The localized contrastive estimation loss, with which the papers' teachers are trained.
+    """
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+
+
+class Groups(Dataset):
+    """Dataset: a :class:`ExampleKey` -> (query, texts), one positive, then up to ``size`` - 1 distinct negatives."""
+
+    def __init__(self, mined: Sequence[MinedQuery], passages: Passages, size: int, separator: str, seed: int) -> None:
+        self.mined, self.passages, self.size, self.separator, self.seed = mined, passages, size, separator, seed
+
+    def __len__(self) -> int:
+        return len(self.mined)
+
+    def __getitem__(self, key: ExampleKey) -> tuple[str, list[str]]:
+        m = self.mined[key.row]
+        rng = random.Random(f"{self.seed} {key.epoch} {m.qid}")
+        positive = m.positives[rng.randrange(len(m.positives))]
+        negatives = rng.sample(m.negatives, min(self.size - 1, len(m.negatives)))
+        documents = [positive, *(self.passages[docid] for docid in negatives)]
+        return m.query, [d.joined(self.separator) for d in documents]
+
+
+class GroupCollator:
+    """Collates groups: padded pairs (sum of the group sizes, L), and ``mask`` (B, largest group size)."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
+        self.tokenizer, self.length = tokenizer, length
+
+    def __call__(self, groups: Sequence[tuple[str, list[str]]]) -> dict[str, Tensor]:
+        queries = [query for query, texts in groups for _ in texts]
+        rows = tokenise(self.tokenizer, queries, [t for _, texts in groups for t in texts], self.length)
+        sizes = torch.tensor([len(texts) for _, texts in groups])
+        return {**pad(rows, self.tokenizer), "mask": torch.arange(int(sizes.max())) < sizes.unsqueeze(1)}
+
+
+def group_scores(model: torch.nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """(scores, mask) of a collated batch, both (B, n); scores are 0 where the mask is False."""
+    mask = batch["mask"]
+    flat = relevance(model(**{k: v for k, v in batch.items() if k != "mask"}).logits)
+    return torch.zeros(mask.shape, dtype=flat.dtype, device=flat.device).masked_scatter(mask, flat), mask
+
+
+@torch.inference_mode()
+def evaluate(model: PreTrainedModel, groups: Groups, collator: GroupCollator) -> dict[str, float]:
+    """``loss``: mean listwise loss of the queries; ``positive_first``: fraction whose positive has the best score.
+
+    Every call uses the same negatives.
+    """
+    was_training = model.training
+    model.eval()
+    loss, first, count = 0.0, 0, 0
+    for row in range(len(groups)):
+        batch = {k: v.to(model.device) for k, v in collator([groups[ExampleKey(row, -1)]]).items()}
+        scores, mask = group_scores(model, batch)
+        loss += float(listwise(scores, mask))
+        first += int(scores[0].argmax()) == 0
+        count += 1
+    model.train(was_training)
+    return {"loss": round(loss / max(1, count), 6), "positive_first": round(first / max(1, count), 4)}
+
+
+class RerankerTrainer(CheckedTrainer):
+    """Trainer with the loss :func:`listwise`, evaluated on ``held_out``."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        collator: GroupCollator,
+        groups: Groups,
+        batches: ShuffledBatches,
+        arguments: TrainingArguments,
+        held_out: Groups,
+        quiet: bool = False,
+    ) -> None:
+        self.held_out = held_out
+        super().__init__(
+            quiet,
+            batches,
+            model=model,
+            args=arguments,
+            train_dataset=groups,
+            eval_dataset=held_out,
+            data_collator=collator,
+            processing_class=collator.tokenizer,
+        )
+        # The loss is a mean over the queries of a batch, so the Trainer must divide it by the accumulated batches.
+        self.model_accepts_loss_kwargs = False
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Log :func:`evaluate` of the held-out queries with the prefix ``eval_``, once per step."""
+        if self.evaluated():
+            return {}
+        values = evaluate(cast(PreTrainedModel, self.bare), self.held_out, self.data_collator)
+        scores = {f"eval_{name}": value for name, value in values.items()}
+        self.log(scores)
+        return scores
+
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The loss of a batch, with its scores if ``return_outputs``."""
+        scores, mask = group_scores(model, inputs)
+        loss = listwise(scores, mask)
+        return (loss, scores) if return_outputs else loss

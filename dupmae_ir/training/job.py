@@ -1,0 +1,139 @@
+"""The job of a training command, for all its processes; its record is ``training.json`` inside the model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+
+from dupmae_ir.config import to_dict
+from dupmae_ir.device import pick_dtype
+from dupmae_ir.errors import CheckpointError, InputError
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import combined_digest, sha256_file
+from dupmae_ir.models.checkpoints.layout import folder_digest
+from dupmae_ir.training.arguments import process_state, training_device
+from dupmae_ir.training.config import TrainerOptions
+from dupmae_ir.training.report import push
+
+RECORD = "training.json"
+
+
+def deciding_settings(options: TrainerOptions, processes: int, paths: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The settings that decide the weights, for a :class:`~dupmae_ir.io.jobs.Job`; those not given are left out.
+
+    Args:
+        options: the command's options.
+        processes: number of processes; each has its own batches.
+        paths: fields with files and folders, recorded by their last name, as the record travels with the model.
+    """
+    skipped = {f.name for f in fields(options) if f.metadata["group"] in ("output", "compute")} - {"dtype"}
+    settings = {name: value for name, value in to_dict(options).items() if name not in skipped}
+    for name in paths:
+        value = settings[name]
+        settings[name] = [Path(p).name for p in value] if isinstance(value, list) else value and Path(value).name
+    dtype, _ = pick_dtype(options.dtype, training_device(options.device))
+    settings |= {"dtype": str(dtype).removeprefix("torch."), "processes": processes}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def input_digests(
+    files: Mapping[str, str | tuple[str, ...] | None], folders: Mapping[str, str | Path | None]
+) -> dict[str, str]:
+    """One sha256 per field over the files that it names, or over the model folder; fields without a value are left out.
+
+    Raises :class:`InputError` for a missing file, :class:`CheckpointError` for a missing folder.
+    """
+    digests = {}
+    for name, value in files.items():
+        paths = (value,) if isinstance(value, str) else value or ()
+        for path in paths:
+            if not Path(path).is_file():
+                raise InputError(f"{path}: no such file")
+        if paths:
+            digests[name] = combined_digest(map(sha256_file, paths))
+    for name, folder in folders.items():
+        if folder and not Path(folder).is_dir():
+            raise CheckpointError(f"{folder}: no such model folder; nothing is downloaded")
+        if folder:
+            digests[name] = folder_digest(folder)
+    return digests
+
+
+def run_training(
+    options: TrainerOptions,
+    output: str,
+    command: str,
+    settings: Callable[[int], Mapping[str, Any]],
+    inputs: Callable[[], Mapping[str, str]],
+    train: Callable[[DistributedJob], dict[str, Any] | None],
+) -> dict[str, Any] | None:
+    """The result of ``train(job)``, or of the earlier job that made ``output``; pushed to the hub where requested.
+
+    Args:
+        options: the command's options.
+        output: folder of the trained model.
+        command: verb of the command.
+        settings: number of processes -> the settings that decide the weights.
+        inputs: digests of what is read.
+        train: trains and publishes the model; None in the worker processes of a distributed job.
+    """
+    state = process_state(options)
+    quiet = options.quiet or not state.is_main_process
+    single = Job(output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet)
+    with DistributedJob(single, state) as job:
+        result = job.finished() or train(job)
+        if not state.is_main_process or result is None:
+            return None
+        push(single.target, options.push_to_hub, quiet)
+        return result
+
+
+class DistributedJob:
+    """A job that the main process enters, and whose results all processes receive.
+
+    Used like a :class:`~dupmae_ir.io.jobs.Job`; an error in the main process ends the others through ``torchrun``.
+    """
+
+    def __init__(self, job: Job, state: PartialState) -> None:
+        self.job, self.state = job, state
+
+    def __enter__(self) -> DistributedJob:
+        if self.state.is_main_process:
+            self.job.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.state.is_main_process:
+            self.job.__exit__(kind, error, trace)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether this process prints nothing."""
+        return self.job.quiet
+
+    def finished(self) -> dict[str, Any] | None:
+        """The result of an earlier job, in every process; see :meth:`Job.finished`."""
+        results = [self.job.finished() if self.state.is_main_process else None]
+        broadcast_object_list(results)
+        return results[0]
+
+    def begin(self) -> Path:
+        """The work folder, ready in every process; see :meth:`Job.begin`."""
+        if self.state.is_main_process:
+            self.job.begin()
+        self.state.wait_for_everyone()
+        return self.job.work
+
+    def publish(
+        self, made: Path, result: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """:meth:`Job.publish` in the main process; None in the others."""
+        return self.job.publish(made, result, extra) if self.state.is_main_process else None
