@@ -112,7 +112,7 @@ def _load(overlay: Path | None) -> Catalogue:
     try:
         text = overlay.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{overlay}: no such catalogue (set by --catalogue or {VARIABLE})") from None
+        raise InputError(f"{overlay}: no such catalogue (set by `catalogue` or {VARIABLE})") from None
     except OSError as e:
         raise InputError(f"{overlay}: cannot be read: {e.strerror or e}") from None
     return _overlaid(built_in, text, overlay)

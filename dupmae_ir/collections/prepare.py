@@ -166,8 +166,8 @@ def _log_dangling(collection: Collection, facts: Facts, quiet: bool) -> None:
 
 def _advice(collection: Collection, cache: Cache) -> str:
     if collection.licensed:
-        return f"Correct {cache.licensed(collection)}, or describe your files in a catalogue (--catalogue)"
+        return f"Correct {cache.licensed(collection)}, or describe your files in a catalogue (`catalogue`)"
     if not collection.sources:
-        return "Describe your files in a catalogue (--catalogue)"
+        return "Describe your files in a catalogue (`catalogue`)"
     files = ", ".join(str(p) for s in collection.sources.values() if (p := cache.download(s)).exists())
-    return f"Remove {files} to download again, or describe your files in a catalogue (--catalogue)"
+    return f"Remove {files} to download again, or describe your files in a catalogue (`catalogue`)"

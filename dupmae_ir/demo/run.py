@@ -124,8 +124,8 @@ def _encode(folder: Path, config: DemoConfig, index: str = "index", parts: str =
         summary = encode(settings)
     except IndexMismatch as e:
         raise IndexMismatch(
-            f"{folder / index} was made by another model or with other settings: run `dupmae-ir demo --overwrite` to "
-            f"encode again, or name another --output ({one_line(e, 300)})"
+            f"{folder / index} was made by another model or with other settings: add `overwrite` to encode again, or "
+            f"name another `output` ({one_line(e, 300)})"
         ) from None
     say(f"  {summary['documents']:,} documents {summary['status']}", config.quiet)
     return str(summary["status"])
@@ -133,7 +133,7 @@ def _encode(folder: Path, config: DemoConfig, index: str = "index", parts: str =
 
 def _serve(folder: Path, config: DemoConfig) -> dict[str, Any]:
     """Serve the collection until Ctrl-C."""
-    need_packages("dupmae-ir demo --serve", ("fastapi", "uvicorn"), "serve")
+    need_packages("`serve`", ("fastapi", "uvicorn"), "serve")
     # The package is an extra of its own, so it is imported only where it is used.
     from dupmae_ir.serve.run import run as serve
 

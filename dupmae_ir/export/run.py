@@ -73,6 +73,6 @@ def _check_output(output: Path, overwrite: bool) -> None:
     if not any(
         (output / name).is_file() for name in ("modules.json", SETTINGS, COMPACT, f"{UNTIED['query']}/{COMPACT}")
     ):
-        raise UsageError(f"{output}: exists and is not an exported model; choose another --output")
+        raise UsageError(f"{output}: exists and is not an exported model; choose another `output`")
     if not overwrite and not (output / "made.json").is_file():
-        raise UsageError(f"{output}: already exists; add --overwrite to replace it")
+        raise UsageError(f"{output}: already exists; add `overwrite` to replace it")

@@ -7,24 +7,11 @@ import json
 import sys
 from typing import Any
 
-from dupmae_ir.command import Command
-from dupmae_ir.config import add_config, from_namespace
+from dupmae_ir.command import Command, help_text
+from dupmae_ir.config import add_config, from_namespace, with_flags
 from dupmae_ir.console import Parser, guarded
 from dupmae_ir.finetune.config import FinetuneConfig, StagesConfig
 from dupmae_ir.finetune.stages import has_steps, run_stages
-
-PURPOSE = """
-Fine-tune a retriever with its own similarity, the [CLS] inner product plus the ordinary-token inner product over the
-document's top k terms (Eq. 12): contrastively with in-batch negatives (Eq. 13), with mined negatives (Eq. 14), by
-distillation from a cross-encoder (Eq. 15), or all of these in order with a --recipe of several steps. --set NAME=VALUE
-gives such a recipe its inputs, --dry-run prints its commands. A base without a masked-LM head (a sentence encoder)
-gets one first. If interrupted, run the same command to resume. For several processes: torchrun -m dupmae_ir.finetune.
-"""
-EXAMPLES = """
-dupmae-ir finetune --pairs train.jsonl.gz --model minilm --output models/mine --dtype bfloat16
-dupmae-ir finetune --mined mined.jsonl --model minilm --output models/stage2
-dupmae-ir finetune --recipe three-stages --set pairs=train.jsonl.gz --output models/staged
-"""
 
 
 def summarize(config: FinetuneConfig, result: dict[str, Any]) -> str:
@@ -45,8 +32,8 @@ stage = Command(
 
 def main(argv: list[str] | None = None) -> int:
     """Run one stage, or the steps of a recipe that has some. Returns the exit status."""
-    parser = Parser("finetune", PURPOSE, EXAMPLES)
-    return guarded(lambda: _main(parser, argv), parser.prog)
+    parser = Parser("finetune", *help_text(FinetuneConfig))
+    return guarded(lambda: _main(parser, argv), parser.prog, "", lambda message: with_flags(message, StagesConfig))
 
 
 def _main(parser: Parser, argv: list[str] | None) -> int:

@@ -63,11 +63,11 @@ def ot_form(config: FinetuneConfig, base: Path) -> str:
     own = "mlm" if stored.ot == "mlm" else "lexical+mlm" if stored.has_head else "lexical"
     form = own if config.ot == "base" else config.ot
     if form != "mlm" and stored.ot == "mlm":
-        raise UsageError(f"--ot {form}: {base} has no lexicon; start from a model with a lexical OT part")
+        raise UsageError(f"`ot` {form}: {base} has no lexicon; start from a model with a lexical OT part")
     if form == "lexical" and config.similarity == "ot":
-        raise UsageError("--similarity ot: a lexical OT part in closed form has nothing to train; use --ot lexical+mlm")
+        raise UsageError("`similarity` ot: a lexical OT part in closed form has nothing to train; use `ot` lexical+mlm")
     if form == "lexical+mlm" != own and config.similarity == "cls":
-        raise UsageError("--similarity cls trains no head; --ot lexical+mlm needs one")
+        raise UsageError("`similarity` cls trains no head; `ot` lexical+mlm needs one")
     return form
 
 
@@ -99,7 +99,7 @@ def _with_encoders(model: Retriever | UntiedRetriever, encoder: str) -> Retrieve
     if isinstance(model, UntiedRetriever):
         if encoder == "tied":
             raise UsageError(
-                "the base has one encoder for queries and another for documents; use --encoder untied, or mote for "
+                "the base has one encoder for queries and another for documents; use `encoder` untied, or mote for "
                 "experts"
             )
         if encoder == "mote":
@@ -174,7 +174,7 @@ def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever)
     width, vocabulary = teacher.lm.config.hidden_size, teacher.lm.config.vocab_size
     if width != retriever.dim or vocabulary != student.lm.config.vocab_size:
         raise UsageError(
-            f"--teacher {config.teacher}: its vectors are {width} wide over {vocabulary:,} word pieces, the [CLS] part "
+            f"`teacher` {config.teacher}: its vectors are {width} wide over {vocabulary:,} word pieces, the [CLS] part "
             f"is {retriever.dim} wide over {student.lm.config.vocab_size:,}; they must be equal"
         )
     return FrozenTeacher(encoder_of(teacher.lm))

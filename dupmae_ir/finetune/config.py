@@ -59,7 +59,7 @@ class Objective(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.contrastive_weight == 0 and not self.distill:
-            raise UsageError("--contrastive-weight 0 leaves no loss to minimise; add --distill")
+            raise UsageError("`contrastive_weight` 0 leaves no loss to minimise; add `distill`")
 
     @property
     def uses(self) -> tuple[bool, bool]:
@@ -231,9 +231,9 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distill and self.negatives < 1:
-            raise UsageError("--distill requires --negatives of at least 1")
+            raise UsageError("`distill` requires `negatives` of at least 1")
         if self.lora_rank and self.encoder == "mote":
-            raise UsageError("--lora-rank cannot be used with --encoder mote, whose experts share weights")
+            raise UsageError("`lora_rank` cannot be used with `encoder` mote, whose experts share weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,14 +242,14 @@ class StagesConfig(OutputOptions):
 
     recipe: str = option(help="recipe file, or the name of one in the package", group="input", metavar="RECIPE")
     output: str = option(help="folder of the outputs of all steps", group="output", metavar="FOLDER")
-    given: tuple[str, ...] = option(
+    values: tuple[str, ...] = option(
         (), "values of the recipe's inputs", flag="--set", group="input", metavar="NAME=VALUE"
     )
     dry_run: bool = option(False, "print the commands and run nothing", group="output")
 
     def inputs(self) -> dict[str, str]:
         """The values of ``--set`` by name."""
-        for value in self.given:
+        for value in self.values:
             if "=" not in value:
-                raise UsageError(f"--set {value}: expected NAME=VALUE")
-        return dict(value.split("=", 1) for value in self.given)
+                raise UsageError(f"`values` {value}: expected NAME=VALUE")
+        return dict(value.split("=", 1) for value in self.values)

@@ -109,7 +109,7 @@ class Conversion:
     def check(self, lines: int) -> None:
         """Raise :class:`InputError` for unknown ids, unless they are skipped, and for an output without lines."""
         if self.config.unknown == "refuse" and (unknown := self._left_out(*(n for n in UNKNOWN if n in self.counts))):
-            raise InputError(f"{self.config.input}: {unknown}; give the files they belong to, or --unknown skip")
+            raise InputError(f"{self.config.input}: {unknown}; give the files they belong to, or `unknown` skip")
         if not lines:
             left_out = self._left_out(*self.counts) or "it is empty"
             raise InputError(f"{self.config.input}: nothing in it can be trained on ({left_out})")

@@ -94,19 +94,19 @@ class ConvertConfig(OutputOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if missing := next((n for n in REQUIRED.get(self.format, ()) if not getattr(self, n)), None):
-            raise UsageError(f"--format {self.format} requires --{missing}")
+            raise UsageError(f"`format` {self.format} requires `{missing}`")
         if self.format == "msmarco-triples":
             self._check_triples()
         if not self.output.endswith((".jsonl", ".jsonl.gz")):
-            raise UsageError(f"--output {self.output}: name a file that ends in .jsonl or .jsonl.gz")
+            raise UsageError(f"`output` {self.output}: name a file that ends in .jsonl or .jsonl.gz")
 
     def _check_triples(self) -> None:
         if bool(self.queries) != bool(self.collection):
-            raise UsageError("triples of ids require --queries and --collection, triples of texts neither")
+            raise UsageError("triples of ids require `queries` and `collection`, triples of texts neither")
         if self.scores and not self.collection:
-            raise UsageError("--scores refer to passages by id; triples of texts have none")
+            raise UsageError("`scores` refer to passages by id; triples of texts have none")
         if self.kind and self.collection:
-            raise UsageError("--kind applies to pairs; triples of ids become a mined file")
+            raise UsageError("`kind` applies to pairs; triples of ids become a mined file")
 
     @property
     def result(self) -> str:

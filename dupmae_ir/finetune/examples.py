@@ -134,7 +134,7 @@ def mined_examples(
     mined = read_mined(path)
     with_negatives = [m for m in mined if m.negatives]
     if not with_negatives:
-        raise InputError(f"{path}: none of its {len(mined):,} queries has a negative; mine with a larger --depth")
+        raise InputError(f"{path}: none of its {len(mined):,} queries has a negative; mine with a larger `depth`")
     passages = open_passages(path, mined, collection)
     by_query = None
     if scores is not None:

@@ -127,7 +127,7 @@ def text_triples(path: str | Path) -> Iterator[PublishedRow]:
         where = f"{path}:{number}"
         query, positive, negative = cells = _cells(line, 3, where)
         if all(cell.isdecimal() for cell in cells):
-            raise InputError(f"{where}: these are ids; give --queries and --collection")
+            raise InputError(f"{where}: these are ids; give `queries` and `collection`")
         yield PublishedRow("", query, (Document("", positive),), (Document("", negative),), where)
 
 

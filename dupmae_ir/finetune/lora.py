@@ -38,7 +38,7 @@ def add_adapters(model: Retriever | UntiedRetriever, config: FinetuneConfig) -> 
     """
     if not config.lora_rank:
         return {}
-    need_packages("--lora-rank", ("peft",), "lora")
+    need_packages("`lora_rank`", ("peft",), "lora")
     if isinstance(model, Retriever):
         return {"adapter": _adapted(model, config)}
     return {f"{side}_adapter": _adapted(model.side(side), config) for side in ("query", "document")}
@@ -50,7 +50,7 @@ def _adapted(side: Retriever, config: FinetuneConfig) -> PeftModel:
     kind = side.lm.config.model_type
     targets = config.lora_targets or TARGETS.get(kind)
     if targets is None:
-        raise UsageError(f"--lora-rank: no defaults for models of type {kind}; name linear maps with --lora-targets")
+        raise UsageError(f"`lora_rank`: no defaults for models of type {kind}; name linear maps with `lora_targets`")
     settings = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha or 2 * config.lora_rank,
@@ -62,7 +62,7 @@ def _adapted(side: Retriever, config: FinetuneConfig) -> PeftModel:
             warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers 5 has deprecated
             adapted = get_peft_model(side.lm, settings)
     except ValueError as e:
-        raise UsageError(f"--lora-targets {' '.join(targets)}: {one_line(e, 200)}") from None
+        raise UsageError(f"`lora_targets` {' '.join(targets)}: {one_line(e, 200)}") from None
     # Else the folder of this machine.
     settings.base_model_name_or_path = Path(config.model).name
     return adapted

@@ -117,13 +117,13 @@ class MineConfig(SearchOptions, TitleOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.by != "bm25" and self.model is None:
-            raise UsageError(f"--by {self.by} requires --model FOLDER")
+            raise UsageError(f"`by` {self.by} requires `model` FOLDER")
         if self.by == "bm25" and self.title_separator:
-            raise UsageError("--title-separator applies only with --by model or both; BM25 ignores punctuation")
+            raise UsageError("`title_separator` applies only with `by` model or both; BM25 ignores punctuation")
         if self.collection == "-":
-            raise UsageError("--collection - (standard input) can be read only once; give a file")
+            raise UsageError("`collection` - (standard input) can be read only once; give a file")
         if self.skip_top >= self.depth:
-            raise UsageError(f"--skip-top {self.skip_top} must be less than --depth {self.depth}")
+            raise UsageError(f"`skip_top` {self.skip_top} must be less than `depth` {self.depth}")
 
 
 def summarize(config: MineConfig, result: dict[str, Any]) -> str:

@@ -168,7 +168,7 @@ class _Mining:
             where = f"not in {config.collection}"
             what = counted(unknown, f"positive is {where}", f"positives are {where}")
             if config.qrels and config.unknown == "refuse":
-                raise InputError(f"{config.qrels}: {what}; give the collection they belong to, or --unknown skip")
+                raise InputError(f"{config.qrels}: {what}; give the collection they belong to, or `unknown` skip")
             say(f"note: {what}", config.quiet)
         for query in queries:
             query.positives = {d: p for d, p in query.positives.items() if p is not None}

@@ -66,7 +66,7 @@ def check_length(length: int, model: PreTrainedModel, tokenizer: PreTrainedToken
     """Raise :class:`UsageError` where the model has no positions for ``length`` word pieces."""
     max_length = min(getattr(model.config, "max_position_embeddings", None) or 1 << 30, tokenizer.model_max_length)
     if not 8 <= length <= max_length:
-        raise UsageError(f"--length {length}: this model reads 8 to {max_length} word pieces")
+        raise UsageError(f"`length` {length}: this model reads 8 to {max_length} word pieces")
 
 
 def separator(name: str, tokenizer: PreTrainedTokenizerBase) -> str:

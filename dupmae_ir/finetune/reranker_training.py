@@ -111,7 +111,7 @@ def _usable_queries(config: CrossEncoderConfig, quiet: bool) -> list[MinedQuery]
     random.Random(config.seed).shuffle(mined)
     mined = mined[: config.limit or None]
     if len(mined) <= config.held_out:
-        raise InputError(f"{config.mined}: {len(mined)} usable queries, of which --held-out takes {config.held_out}")
+        raise InputError(f"{config.mined}: {len(mined)} usable queries, of which `held_out` takes {config.held_out}")
     return mined
 
 

@@ -92,7 +92,7 @@ def _train(config: FinetuneConfig, job: DistributedJob, callbacks: Sequence[Trai
         base = model_folder(config.model)
         if state.num_processes > 1 and ot_form(config, base) != "mlm":
             raise UsageError(
-                f"a lexical OT part is trained by one process, not by {state.num_processes}; or give --ot mlm"
+                f"a lexical OT part is trained by one process, not by {state.num_processes}; or give `ot` mlm"
             )
         separator = SEPARATORS[config.title_separator or "space"]
         retriever, tokenizer = load_base(config, base, [p.joined(separator) for p in data.passages], job.quiet)
@@ -204,6 +204,6 @@ def _caps(values: tuple[str, ...]) -> dict[str, int]:
     for value in values:
         kind, _, number = value.rpartition("=")
         if not kind or not number.isdigit():
-            raise UsageError(f"--cap {value!r}: expected KIND=N, for example heading=5000")
+            raise UsageError(f"`cap` {value!r}: expected KIND=N, for example heading=5000")
         caps[kind] = int(number)
     return caps

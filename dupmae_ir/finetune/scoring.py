@@ -103,7 +103,7 @@ def cross_encoder_teacher(config: ScoreConfig, passages: Passages) -> ScoreTeach
         texts = [d.joined(join) for group in documents for d in group]
         scores = score_pairs(model, tokenizer, queries, texts, config.length, config.batch_tokens)
         if not scores.isfinite().all():
-            raise DupmaeError(f"{config.model}: some scores are not finite; try --dtype float32")
+            raise DupmaeError(f"{config.model}: some scores are not finite; try `dtype` float32")
         values = iter(scores.tolist())
         return [{d.docid: next(values) for d in group} for group in documents]
 

@@ -81,14 +81,14 @@ def has_steps(name: str) -> bool:
 
 
 def plan(
-    recipe: str | Path, output: str | Path, given: Mapping[str, Any], last: str | None = None
+    recipe: str | Path, output: str | Path, values: Mapping[str, Any], last: str | None = None
 ) -> tuple[list[Step], dict[str, Any]]:
     """(steps, inputs) of a recipe.
 
     Args:
         recipe: path of the recipe.
         output: folder of the steps' outputs.
-        given: values of the recipe's inputs, as of ``--set``.
+        values: values of the recipe's inputs, as of ``--set``.
         last: name of the last step to plan; None = all.
 
     Raises:
@@ -96,9 +96,9 @@ def plan(
         UsageError: an unknown or missing input.
     """
     data = read_toml(recipe)
-    inputs = recipe_inputs(data, given, str(recipe))
+    inputs = recipe_inputs(data, values, str(recipe))
     if missing := [name for name, value in inputs.items() if value in ("", [])]:
-        raise UsageError(f"{recipe} requires {' and '.join(f'--set {n}=...' for n in missing)}")
+        raise UsageError(f"{recipe} requires {' and '.join(f'`values` {n}=...' for n in missing)}")
     known: dict[str, Any] = {**inputs, "start": inputs.get("model", "")}
     steps: list[Step] = []
     for table in data.get("step", []):
@@ -118,18 +118,18 @@ def plan(
     return steps, inputs
 
 
-def recipe_inputs(data: Mapping[str, Any], given: Mapping[str, Any], recipe: str) -> dict[str, Any]:
-    """The recipe's inputs: as it states them, overridden by its preset's, overridden by ``given``."""
+def recipe_inputs(data: Mapping[str, Any], values: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+    """The recipe's inputs: as it states them, overridden by its preset's, overridden by ``values``."""
     inputs = dict(data.get("inputs", {}))
-    for name in given:
+    for name in values:
         if name not in inputs:
-            raise UsageError(f"--set {name}: {recipe} has no such input.{suggest(name, inputs)}")
+            raise UsageError(f"`values` {name}: {recipe} has no such input.{suggest(name, inputs)}")
     if presets := data.get("presets", {}):
-        chosen = lookup("preset", str(given.get("preset", inputs.get("preset"))), presets)
-        if unknown := sorted(chosen.keys() - inputs.keys()):
+        preset = lookup("preset", str(values.get("preset", inputs.get("preset"))), presets)
+        if unknown := sorted(preset.keys() - inputs.keys()):
             raise InputError(f"{recipe}: a preset sets {unknown[0]}, which is no input.{suggest(unknown[0], inputs)}")
-        inputs |= chosen
-    for name, value in given.items():
+        inputs |= preset
+    for name, value in values.items():
         inputs[name] = value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
     return inputs
 
@@ -145,7 +145,7 @@ def _with_common(table: Mapping[str, Any], common: Mapping[str, Mapping[str, Any
 def run_stages(
     recipe: str,
     output: str,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     quiet: bool = False,
     dry_run: bool = False,
     last: str | None = None,
@@ -158,7 +158,7 @@ def run_stages(
     A step runs again when its settings, an input file or an earlier step has changed; its command then refuses to
     overwrite the old output. Interrupted, the same call resumes.
     """
-    steps, inputs = plan(find_recipe(recipe), output, given, last)
+    steps, inputs = plan(find_recipe(recipe), output, values, last)
     steps = [adjust(step) for step in steps] if adjust else steps
     if dry_run:
         for step in steps:

@@ -27,7 +27,7 @@ def training_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen, _ = pick_device(device)
     if chosen.type == "cuda" and chosen.index is not None:
-        raise UsageError(f"--device {device}: use --device cuda and set CUDA_VISIBLE_DEVICES={chosen.index}")
+        raise UsageError(f"`device` {device}: use `device` cuda and set CUDA_VISIBLE_DEVICES={chosen.index}")
     return chosen
 
 
@@ -39,12 +39,12 @@ def process_state(options: TrainerOptions) -> PartialState:
     """
     for service in SERVICES:
         if service in options.report_to and importlib.util.find_spec(service) is None:
-            raise EnvironmentProblem(f"--report-to {service} needs the package {service}: pip install {service}")
+            raise EnvironmentProblem(f"`report_to` {service} needs the package {service}: pip install {service}")
     for name in SHARDING:
         if os.environ.get(name, "").lower() in ("1", "true", "yes"):
             raise UsageError(
                 f"{name} is set: weights are not sharded among processes; encoders of this size fit on each device. "
-                f"Use torchrun, or accelerate launch --multi_gpu"
+                "Use torchrun, or accelerate launch with multi_gpu"
             )
     return PartialState(cpu=training_device(options.device).type == "cpu")
 

@@ -49,4 +49,4 @@ def refuse_broken_weights(model: torch.nn.Module, step: int, work: str | Path) -
 def _advice(problem: str, work: str | Path) -> str:
     checkpoint = last_checkpoint(work)
     saved = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved"
-    return f"{problem}; {saved}; lower --learning-rate or train in float32 (remove {Path(work)} to start over)"
+    return f"{problem}; {saved}; lower `learning_rate` or train in float32 (remove {Path(work)} to start over)"

@@ -57,7 +57,7 @@ class TrainerOptions(ComputeOptions, OutputOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if "none" in self.report_to and len(self.report_to) > 1:
-            raise UsageError("--report-to none cannot be combined with others")
+            raise UsageError("`report_to` none cannot be combined with others")
 
 
 @dataclass(frozen=True, kw_only=True)

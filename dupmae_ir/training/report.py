@@ -150,16 +150,16 @@ def push(folder: str | Path, name: str | None, quiet: bool = False) -> None:
         address = api.create_repo(name, private=True, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="dupmae-ir: the trained model")
     except HFValidationError as e:
-        raise UsageError(f"--push-to-hub {name}: not a name of a repository ({one_line(e, 150)}); {done}") from None
+        raise UsageError(f"`push_to_hub` {name}: not a name of a repository ({one_line(e, 150)}); {done}") from None
     except LocalTokenNotFoundError:
-        raise UsageError(f"--push-to-hub {name}: no token; log in with hf auth login or set HF_TOKEN; {done}") from None
+        raise UsageError(f"`push_to_hub` {name}: no token; log in with hf auth login or set HF_TOKEN; {done}") from None
     except HfHubHTTPError as e:
         if e.response is not None and e.response.status_code in (401, 403):
             raise UsageError(
-                f"--push-to-hub {name}: the hub refused the token; log in with hf auth login or set HF_TOKEN to one "
+                f"`push_to_hub` {name}: the hub refused the token; log in with hf auth login or set HF_TOKEN to one "
                 f"that may write; {done}"
             ) from None
-        raise EnvironmentProblem(f"--push-to-hub {name}: the hub answered {one_line(e, 150)}; {done}") from None
+        raise EnvironmentProblem(f"`push_to_hub` {name}: the hub answered {one_line(e, 150)}; {done}") from None
     except (OfflineModeIsEnabled, OSError) as e:
         raise _no_network(name, e, done) from None
     except Exception as e:

@@ -33,15 +33,15 @@ def test_json_lines_plain_and_gz_and_tsv(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", "{broken\n", "a.jsonl:1: not valid JSON"),
-        ("a.jsonl", '{"query": "q", "positive": "p"}\n[]\n', "a.jsonl:2: expected an object"),
+        ("a.jsonl", "{broken\n", "a.jsonl:1: "),
+        ("a.jsonl", '{"query": "q", "positive": "p"}\n[]\n', "a.jsonl:2: "),
         ("a.jsonl", '{"query": " ", "positive": "p"}\n', "non-empty"),
         ("a.jsonl", '{"query": "q"}\n', 'no "positive"'),
         ("a.jsonl", '{"query": "q", "positive": {"title": "t"}}\n', "a passage must be"),
         ("a.jsonl", '{"query": "q", "positive": ""}\n', "a passage must be"),
-        ("a.jsonl", "\n\n", "contains no pairs"),
+        ("a.jsonl", "\n\n", "a.jsonl"),
         ("a.tsv", "one column\n", "a.tsv:1: expected query<TAB>passage"),
-        ("a.jsonl.gz", "not gzip", "not readable"),
+        ("a.jsonl.gz", "not gzip", "a.jsonl.gz:1: "),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path, name, content, says):

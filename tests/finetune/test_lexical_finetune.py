@@ -201,5 +201,5 @@ def test_what_cannot_be_trained_is_one_line(models, tmp_path, capsys):
     assert train(models["base"], plain, "--ot", "mlm") == 0
     assert train(plain, tmp_path / "no", "--ot", "lexical") == 2
     assert "has no lexicon; start from a model with a lexical OT part" in capsys.readouterr().err
-    with pytest.raises(Exception, match="--head-scale applies only with --ot lexical"):
+    with pytest.raises(Exception, match="`head_scale` applies only with `ot` lexical"):
         FinetuneConfig(output="o", pairs=("p",), head_scale=0.5)

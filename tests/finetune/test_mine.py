@@ -383,7 +383,7 @@ def test_unfinished_work_with_other_settings_is_refused(tmp_path):
     with Job(tmp_path / "o", "mine", {"depth": 3}) as job:
         ResumableJsonl(job.begin() / "lines.jsonl", 9, 2).append([{"a": 1}])
     with (
-        pytest.raises(IndexMismatch, match=r"--depth 3 \(requested 4\)"),
+        pytest.raises(IndexMismatch, match=r"`depth` 3 \(requested 4\)"),
         Job(tmp_path / "o", "mine", {"depth": 4}) as job,
     ):
         job.begin()

@@ -175,7 +175,7 @@ def test_a_bad_recipe_is_one_line(tmp_path, change, message):
 
 
 def test_missing_and_unknown_inputs(tmp_path):
-    with pytest.raises(UsageError, match=r"requires --set teacher_base=\.\.\. and --set pairs=\.\.\."):
+    with pytest.raises(UsageError, match=r"requires `values` teacher_base=\.\.\. and `values` pairs=\.\.\."):
         plan(recipe(tmp_path), "out", {"model": "M"})
     with pytest.raises(UsageError, match="Did you mean 'pairs'"):
         plan(recipe(tmp_path), "out", {"pair": "x"})

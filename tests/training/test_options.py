@@ -6,11 +6,10 @@ import pytest
 
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
-from dupmae_ir.training.records import deciding_settings, input_digests
-
 from dupmae_ir.errors import CheckpointError, InputError, UsageError
 from dupmae_ir.training.arguments import process_state, training_arguments
 from dupmae_ir.training.config import TrainingOptions
+from dupmae_ir.training.job import deciding_settings, input_digests
 
 
 def test_options_become_arguments(tmp_path):
@@ -25,10 +24,10 @@ def test_options_become_arguments(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"save_steps": 15}, "--save-steps must be a multiple of --log-steps"),
-        ({"warmup": 1.5}, "--warmup must be at most 1"),
-        ({"epochs": 0.0}, "--epochs must be greater than 0"),
-        ({"dtype": "float16"}, "--dtype float16"),
+        ({"save_steps": 15}, "`save_steps` must be a multiple of `log_steps`"),
+        ({"warmup": 1.5}, "`warmup` must be at most 1"),
+        ({"epochs": 0.0}, "`epochs` must be greater than 0"),
+        ({"dtype": "float16"}, "`dtype` float16"),
     ],
 )
 def test_bad_options_are_refused(flags, message):
