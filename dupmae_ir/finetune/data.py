@@ -53,7 +53,7 @@ def write_file(
         inputs: fields that name files and folders, of which digests are recorded.
         work: writes the file.
         digests: how to digest a field that names neither files nor a collection.
-        settings: recorded instead of the fields of the same names.
+        settings: recorded instead of the fields of the same names; None leaves the field out.
 
     Raises:
         UsageError: the output is a folder. See :mod:`dupmae_ir.io.jobs` for what a second run returns.
@@ -62,7 +62,8 @@ def write_file(
         raise UsageError(f"{config.output} is a folder; name a file to write")
     digests = {"collection": collection_digest, **(digests or {})}
     names = [f.name for f in fields(config) if f.name not in (*_NOT_RECORDED, *inputs) and applies(config, f.name)]
-    recorded = {**{name: getattr(config, name) for name in names}, **settings}
+    recorded = {name: getattr(config, name) for name in names if name not in settings}
+    recorded |= {name: value for name, value in settings.items() if value is not None}
 
     def digest_inputs() -> dict[str, str]:
         return {n: digests.get(n, files_digest)(value) for n in inputs if (value := getattr(config, n))}
