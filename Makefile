@@ -86,7 +86,6 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 
 docs: $(VENV)/.installed  ## write the generated pages and parts of pages in docs/, README.md and the model card
 	$(RUN) docs/make_cli.py
-	$(RUN) docs/make_python.py
 	$(RUN) docs/make_architecture.py
 	$(RUN) docs/make_tutorial.py
 	$(RUN) docs/make_reproduction.py

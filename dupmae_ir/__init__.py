@@ -12,6 +12,16 @@ from typing import TYPE_CHECKING, Any
 from dupmae_ir.integrations.pyserini import install as _install
 
 if TYPE_CHECKING:
+    from dupmae_ir.api import adapt_model as adapt_model
+    from dupmae_ir.api import build_index as build_index
+    from dupmae_ir.api import compact_index as compact_index
+    from dupmae_ir.api import compare as compare
+    from dupmae_ir.api import delete_documents as delete_documents
+    from dupmae_ir.api import export_model as export_model
+    from dupmae_ir.api import fine_tune as fine_tune
+    from dupmae_ir.api import pre_train as pre_train
+    from dupmae_ir.api import serve_indexes as serve_indexes
+    from dupmae_ir.api import update_index as update_index
     from dupmae_ir.errors import DupmaeError as DupmaeError
     from dupmae_ir.eval.evaluate import evaluate as evaluate
     from dupmae_ir.index.index import Index as Index
@@ -21,38 +31,30 @@ if TYPE_CHECKING:
     from dupmae_ir.io.runs import write_run as write_run
     from dupmae_ir.io.topics import read_topics as read_topics
     from dupmae_ir.models import load_encoder as load_encoder
-    from dupmae_ir.search import Searcher as Searcher
+    from dupmae_ir.search.searcher import Searcher as Searcher
     from dupmae_ir.types import Document as Document
-    from dupmae_ir.types import Encoder as Encoder
-    from dupmae_ir.types import EncoderSettings as EncoderSettings
     from dupmae_ir.types import Hit as Hit
-    from dupmae_ir.types import Qrels as Qrels
     from dupmae_ir.types import Query as Query
-    from dupmae_ir.types import Representation as Representation
-    from dupmae_ir.types import Run as Run
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "Document": "types",
-    "Query": "types",
-    "Hit": "types",
-    "Run": "types",
-    "Qrels": "types",
-    "Representation": "types",
-    "Encoder": "types",
-    "EncoderSettings": "types",
-    "DupmaeError": "errors",
-    "load_encoder": "models",
-    "Index": "index.index",
-    "Searcher": "search",
-    "evaluate": "eval.evaluate",
-    "read_collection": "io.collections",
-    "read_topics": "io.topics",
-    "read_qrels": "io.qrels",
-    "read_run": "io.runs",
-    "write_run": "io.runs",
+_MODULES = {
+    "api": (
+        "adapt_model build_index compact_index compare delete_documents export_model fine_tune pre_train "
+        "serve_indexes update_index"
+    ),
+    "errors": "DupmaeError",
+    "eval.evaluate": "evaluate",
+    "index.index": "Index",
+    "io.collections": "read_collection",
+    "io.qrels": "read_qrels",
+    "io.runs": "read_run write_run",
+    "io.topics": "read_topics",
+    "models": "load_encoder",
+    "search.searcher": "Searcher",
+    "types": "Document Hit Query",
 }
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_NAMES)
 
 

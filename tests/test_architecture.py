@@ -46,6 +46,7 @@ ORDER = [
     "demo",
     "doctor",
     "export",
+    "api",
     "__main__",
 ]
 LONGEST_FUNCTION = 60

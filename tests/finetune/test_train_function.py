@@ -1,25 +1,15 @@
-"""``from dupmae_ir.finetune import train``: as the guide shows it, with rows and files, and light to import."""
+"""``dupmae_ir.fine_tune`` and ``pre_train``: as the guide shows them, with rows and files."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from dupmae_ir.errors import DupmaeError
-from dupmae_ir.finetune import train
-from dupmae_ir.pretrain import train as pretrain
+from dupmae_ir import DupmaeError, fine_tune, pre_train
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_importing_it_is_light():
-    code = "import sys, dupmae_ir.finetune, dupmae_ir.pretrain; print('torch' in sys.modules, 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
 
 
 def test_the_example_of_the_guide_runs(tmp_path, monkeypatch, capsys):
@@ -41,12 +31,15 @@ def test_the_example_of_the_guide_runs(tmp_path, monkeypatch, capsys):
     assert names["trained"].result["status"] == "already complete"
 
 
-def test_an_unknown_setting_is_an_error_of_ours(tmp_path):
+def test_an_unusable_argument_is_an_error_of_ours(tmp_path):
+    output = tmp_path / "out"
     with pytest.raises(DupmaeError, match=r"no setting named 'step'.*steps"):
-        train([("a", "b")], output=tmp_path / "out", step=3)
-    with pytest.raises(DupmaeError, match="train: steps: expected int"):
-        pretrain(["some text"], output=tmp_path / "out", steps="3")
+        fine_tune([("a", "b")], output=output, options={"step": 3})
+    with pytest.raises(DupmaeError, match="`options` repeats steps"):
+        fine_tune([("a", "b")], output=output, options={"steps": 3})
+    with pytest.raises(DupmaeError, match="steps: expected int"):
+        pre_train(["some text"], output=output, steps="3")
     with pytest.raises(DupmaeError, match=r"absent\.jsonl: no such file"):
-        train(tmp_path / "absent.jsonl", model="default", output=tmp_path / "out", steps=1)
-    with pytest.raises(DupmaeError, match="train: alone is not a pair"):
-        train(["alone"], model="default", output=tmp_path / "out", steps=1)
+        fine_tune(tmp_path / "absent.jsonl", "default", output, steps=1)
+    with pytest.raises(DupmaeError, match="`pairs`: alone is not a pair"):
+        fine_tune(["alone"], "default", output, steps=1)
