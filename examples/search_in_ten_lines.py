@@ -5,9 +5,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from dupmae_ir import Searcher
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
-from dupmae_ir.search import Searcher
 
 TEXTS = {
     "heap": "A heap is a binary tree in which every parent is no larger than its children.",

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dupmae_ir import pyserini
+from dupmae_ir import Searcher, pyserini
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
 from dupmae_ir.index.format.segments import open_index
 from dupmae_ir.index.index import Index
-from dupmae_ir.search import Searcher
 
 ROOT = Path(__file__).resolve().parents[1]
 LITE = tomllib.loads((ROOT / "lite" / "pyproject.toml").read_text())["project"]

@@ -9,7 +9,7 @@ from dupmae_ir.command import Command
 from dupmae_ir.config import option
 from dupmae_ir.finetune.cross_encoder import MinedOptions
 from dupmae_ir.finetune.mine import PARTS, SearchOptions
-from dupmae_ir.search.fusion.config import RRF_K
+from dupmae_ir.search.fusion import RRF_K
 
 TEACHERS = ("cross-encoder", "fused")
 

@@ -21,7 +21,7 @@ from dupmae_ir.finetune.searches import model_digest, open_bm25, open_retriever,
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.resumable_jsonl import ResumableJsonl
 from dupmae_ir.models.checkpoints.layout import folder_digest
-from dupmae_ir.search.fusion.methods import interpolate, rrf
+from dupmae_ir.search.exact.fused import interpolate, rrf
 from dupmae_ir.types import Query
 
 WINDOW = 64  #: queries scored between two saves, and sorted by length together

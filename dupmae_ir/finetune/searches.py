@@ -17,7 +17,7 @@ from dupmae_ir.index.postings.postings import folder_of
 from dupmae_ir.index.run import run_bm25, run_postings
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.search.fusion.methods import rrf
+from dupmae_ir.search.exact.fused import rrf
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Query
 

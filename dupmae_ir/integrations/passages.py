@@ -49,7 +49,7 @@ class PassageSearch:
         self.texts = texts
         if texts is None and self.searcher.index.texts is None:
             raise UsageError(
-                f"{self.searcher.index.path} stores no texts (it was made with --no-store-texts); give texts="
+                f"{self.searcher.index.path} stores no texts (it was made without `store_texts`); give `texts`"
             )
 
     def find(self, query: str, hits: int = QUERY_HITS, condition: str | None = None) -> list[Passage]:

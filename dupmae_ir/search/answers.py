@@ -19,14 +19,13 @@ from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.search.config import MODES, QUERY_HITS, SearchConfig, SearchSettings
-from dupmae_ir.search.exact.ordering import without
+from dupmae_ir.search.exact.hits import without
 from dupmae_ir.search.exact.ranking import Answer
-from dupmae_ir.search.fusion.config import Fusion
+from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.query.selection import read_ids, with_ids
 from dupmae_ir.search.query.words import QueryWords
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.search.view.explain import Explanation
-from dupmae_ir.search.view.hit_view import DescribedHit, described
+from dupmae_ir.search.view.explain import DescribedHit, Explanation, described
 from dupmae_ir.types import Document, Hit, Query
 
 _SHOWN = 100
@@ -57,10 +56,9 @@ def open_engine(config: SearchConfig) -> Engine:
     if lucene and len(config.index) > 1:
         raise UsageError("a Lucene index cannot be searched together with other folders")
     if config.bm25 and not lucene:
-        build = f"dupmae-ir index bm25 --corpus C --index {config.where}"
-        raise UsageError(f"{config.where} is not a BM25 index; build one: {build}")
+        raise UsageError(f"{config.where} is not a BM25 index; build one with dupmae-ir index bm25")
     if not config.bm25 and lucene:
-        raise UsageError(f"{config.where} is a Lucene index; search it with --bm25, or name a folder made by encode")
+        raise UsageError(f"{config.where} is a Lucene index; search it with `bm25`, or name a folder made by encode")
     return Bm25Engine(config) if config.bm25 else IndexEngine(config)
 
 
@@ -83,7 +81,7 @@ class IndexEngine:
         self.fusion = None if mode else config.fusion
         self.name = self.fusion or self.mode
         if not mode and self.mode != "hybrid" and (config.dense_weight, config.impact_weight) != (1.0, 1.0):
-            raise UsageError(f"--dense-weight and --impact-weight need both parts; {config.where} has only one")
+            raise UsageError(f"`dense_weight` and `impact_weight` need both parts; {config.where} has only one")
         _note_overrides(searcher, config.quiet)
         ids = read_ids(config.within) if config.within else None
         self.selection = searcher.selection(ids, config.filter)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, ThreadOptions, option
 from dupmae_ir.device import ENGINES, processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.search.fusion.config import METHODS, FusionOptions
+from dupmae_ir.search.fusion import METHODS, FusionOptions
 
 MODES = {"dense": ("cls",), "impact": ("ot",), "hybrid": ("cls", "ot")}
 """Search mode -> the parts of the index it needs."""
@@ -141,7 +141,7 @@ class SearchSettings(ThreadOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.max_depth < self.ef_search:
-            raise UsageError(f"--max-depth {self.max_depth} is less than --ef-search {self.ef_search}")
+            raise UsageError(f"`max_depth` {self.max_depth} is less than `ef_search` {self.ef_search}")
 
     @property
     def workers(self) -> int:
@@ -342,10 +342,10 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
             object.__setattr__(self, "index", (self.index,))
         super().__post_init__()
         if self.query is not None and not self.query.strip():
-            raise UsageError("--query is blank")
+            raise UsageError("`query` is blank")
         if self.passage_hits is not None and self.passage_hits < (self.hits or RUN_HITS):
             raise UsageError(
-                f"--passage-hits {self.passage_hits} must be at least --hits ({self.hits or RUN_HITS}): every document "
+                f"`passage_hits` {self.passage_hits} must be at least `hits` ({self.hits or RUN_HITS}): every document "
                 "needs at least one passage"
             )
 

@@ -18,8 +18,7 @@ from dupmae_ir.io.runs import open_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.answers import Engine, checks_of, described_answer, open_engine
 from dupmae_ir.search.config import RUN_HITS, SearchConfig
-from dupmae_ir.search.exact.max_passage import best_passages
-from dupmae_ir.search.exact.ordering import without
+from dupmae_ir.search.exact.hits import best_passages, without
 from dupmae_ir.search.exact.ranking import Answer
 from dupmae_ir.search.view.shell import converse
 from dupmae_ir.search.view.summary import RunCounts
@@ -108,7 +107,7 @@ def _topics(config: SearchConfig) -> list[Query]:
 
 def _check_paths(config: SearchConfig) -> None:
     if config.output and config.report and Path(config.output).absolute() == Path(config.report).absolute():
-        raise UsageError("--output and --report name the same file")
+        raise UsageError("`output` and `report` name the same file")
     for path in (config.output, config.report):
         if path and Path(path).is_dir():
             raise UsageError(f"{path} is a folder; name a file to write")

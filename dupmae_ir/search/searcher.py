@@ -40,14 +40,13 @@ from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact
 from dupmae_ir.search.candidates.server import EngineSource
 from dupmae_ir.search.config import MODES, QUERY_HITS, RUN_HITS, SearchSettings
 from dupmae_ir.search.exact.ranking import Answer, Ranker, Request
-from dupmae_ir.search.fusion.config import Fusion
+from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
 from dupmae_ir.search.query.selection import Condition, Selection, select
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
 from dupmae_ir.search.query_batching import Pending, QueryBatches
-from dupmae_ir.search.view.explain import Explanation, explain
-from dupmae_ir.search.view.hit_view import DescribedHit, described
+from dupmae_ir.search.view.explain import DescribedHit, Explanation, described, explain
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
 
 
@@ -337,21 +336,21 @@ class Searcher:
         lookup("search mode", request.mode, MODES)
         parts = self._opened.parts
         if any(part not in parts for part in request.parts):
-            have, use = ("dense part (cls)", "--dense") if "cls" in parts else ("impact part (ot)", "--impact")
+            have, use = ("dense part (cls)", "dense") if "cls" in parts else ("impact part (ot)", "impact")
             raise UsageError(
-                f"{self.index.path} has only the {have}, which is not enough for {request.name} search; use {use}, or "
-                "encode the collection with both parts"
+                f"{self.index.path} has only the {have}, which is not enough for {request.name} search; search by "
+                f"`{use}`, or encode the collection with both parts"
             )
         if self.settings.bm25_index and request.name != "hybrid":
             raise UsageError(f"a BM25 index joins hybrid scores only, not {request.name} search")
-        for name, number in {"hits": request.hits, "fusion-depth": request.fusion_depth}.items():
+        for name, number in {"hits": request.hits, "fusion_depth": request.fusion_depth}.items():
             if number < 1:
-                raise UsageError(f"--{name} must be at least 1, got {number}")
+                raise UsageError(f"`{name}` must be at least 1, got {number}")
         longest = request.fusion_depth if request.fusion else request.hits
         if 0 < self.settings.max_depth < longest:
-            raise UsageError(f"--max-depth {self.settings.max_depth} is less than the {longest} requested hits")
+            raise UsageError(f"`max_depth` {self.settings.max_depth} is less than the {longest} requested hits")
         if request.raw_impacts and request.name != "impact":
-            raise UsageError("--raw-impacts applies only with --impact: other scores are not integers")
+            raise UsageError("`raw_impacts` applies only with `impact`: other scores are not integers")
 
 
 def _paths(index: str | Path | Sequence[str | Path]) -> list[str | Path]:

@@ -19,8 +19,7 @@ from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.search.exact.ranking import Answer, Report
 from dupmae_ir.search.query.filters import Filter
 from dupmae_ir.search.query.selection import Selection
-from dupmae_ir.search.view.explain import Explanation
-from dupmae_ir.search.view.hit_view import DescribedHit
+from dupmae_ir.search.view.explain import DescribedHit, Explanation
 from dupmae_ir.serve.batching import Waiting
 from dupmae_ir.serve.catalogue import Catalogue, Generation
 from dupmae_ir.serve.schemas import (
@@ -202,7 +201,7 @@ def selected(generation: Generation, within: Sequence[str] | None, condition: st
         try:
             Filter.parse(condition).check([texts])
         except UsageError as e:
-            raise WrongFilter(str(e).removeprefix("--filter").lstrip(",: ")) from None
+            raise WrongFilter(str(e).removeprefix("`filter`").lstrip(",: ")) from None
     return generation.searcher.selection(within, condition)
 
 

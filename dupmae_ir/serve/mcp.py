@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute
 
 from dupmae_ir import __version__
 from dupmae_ir.errors import DupmaeError, UnknownName
-from dupmae_ir.search.view.hit_view import DescribedHit
+from dupmae_ir.search.view.explain import DescribedHit
 from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.api import check_hits, check_texts, index_info
 from dupmae_ir.serve.batch_handler import Call, Found, NotFound, Ranking, Search, Shown, Unavailable, WrongFilter

@@ -17,8 +17,7 @@ from dupmae_ir.console import table, visible
 from dupmae_ir.eval.reports import page
 
 if TYPE_CHECKING:
-    from dupmae_ir.search.query.words import WordShare
-    from dupmae_ir.search.view.explain import TermShare
+    from dupmae_ir.search.query.words import TermShare, WordShare
 
 LISTS = {"dense": "[CLS]", "impact": "OT", "hybrid": "the sum"}
 """Search mode -> what the paper calls it."""

@@ -20,7 +20,7 @@ from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.search.candidates import dense as dense_module
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.exact.certified_topk import Weighted, exact_top
-from dupmae_ir.search.fusion.config import Fusion
+from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Hit, Query

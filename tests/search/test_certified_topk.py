@@ -8,7 +8,7 @@ from support.search_fakes import NumpyFlat, World
 from support.seeds import sample, seeds
 
 from dupmae_ir.search.exact.certified_topk import Outcome, Part, Weighted, exact_top
-from dupmae_ir.search.exact.ordering import best_positions
+from dupmae_ir.search.exact.hits import best_positions
 
 CASES = range(150)
 

@@ -217,7 +217,7 @@ def test_meaning(text: str, metadata: dict[str, Any], holds: bool) -> None:
 def test_mistakes_are_one_line_with_their_place(text: str, column: int, problem: str) -> None:
     with pytest.raises(UsageError) as caught:
         Filter.parse(text)
-    assert str(caught.value).startswith(f"--filter, column {column}: ")
+    assert str(caught.value).startswith(f"`filter`, column {column}: ")
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -13,9 +13,8 @@ import pytest
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.runs import read_run, write_run
-from dupmae_ir.search.fusion.__main__ import main
-from dupmae_ir.search.fusion.config import Fusion
-from dupmae_ir.search.fusion.methods import fuse, interpolate, pyserini_hybrid, rrf
+from dupmae_ir.search.exact.fused import fuse, interpolate, pyserini_hybrid, rrf
+from dupmae_ir.search.fusion import Fusion, main
 from dupmae_ir.types import Hit
 
 DENSE = [Hit("a", 9.0), Hit("b", 5.0), Hit("c", 1.0)]
@@ -90,13 +89,13 @@ def test_equals_the_pyserini_class(normalization: bool, weight_on_dense: bool) -
     ("settings", "says"),
     [
         ({"method": "rrff"}, "Did you mean 'rrf'"),
-        ({"method": "rrf", "alpha": 0.1}, "--alpha applies only with --method interpolation or with --method pyserini"),
-        ({"method": "rrf", "rrf_k": -1}, "--rrf-k must be at least 0"),
+        ({"method": "rrf", "alpha": 0.1}, "`alpha` applies only with `method` interpolation or with `method` pyserini"),
+        ({"method": "rrf", "rrf_k": -1}, "`rrf_k` must be at least 0"),
         ({"method": "pyserini", "missing": "zero", "alpha": None, "normalize": True}, None),
-        ({"method": "pyserini", "missing": "exact"}, "--missing applies only with --method interpolation"),
+        ({"method": "pyserini", "missing": "exact"}, "`missing` applies only with `method` interpolation"),
         ({"method": "interpolation", "alpha": 1.5}, "between 0 and 1"),
         ({"method": "interpolation", "missing": "none"}, "choose from zero, min, exact"),
-        ({"method": "interpolation", "weight_on_dense": True}, "--weight-on-dense applies only with --method pyserini"),
+        ({"method": "interpolation", "weight_on_dense": True}, "`weight_on_dense` applies only with `method` pyserini"),
     ],
 )
 def test_parameters_without_effect_are_refused(settings: dict, says: str | None) -> None:

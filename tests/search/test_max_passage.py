@@ -13,7 +13,7 @@ from dupmae_ir.encode.segmentation import segments
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.exact.max_passage import best_passages
+from dupmae_ir.search.exact.hits import best_passages
 from dupmae_ir.types import Document, Hit
 
 pytestmark = pytest.mark.jvm

@@ -272,10 +272,10 @@ def test_effort_and_its_reason() -> None:
     ("settings", "error", "message"),
     [
         ({"dense_index": "sq9"}, UsageError, "Did you mean 'sq8'"),
-        ({"nprobe": 3}, UsageError, "--nprobe applies only with --dense-index ivf-sq8"),
-        ({"dense_index": "sq8", "ef_search": 3}, UsageError, "--ef-search applies only with --dense-index hnsw-sq8"),
-        ({"dense_index": "ivf-sq8", "nprobe": -3}, UsageError, "--nprobe must be at least 0, got -3"),
-        ({"dense_index": "hnsw-sq8", "ef_search": 300, "max_depth": 200}, UsageError, "is less than --ef-search 300"),
+        ({"nprobe": 3}, UsageError, "`nprobe` applies only with `dense_index` ivf-sq8"),
+        ({"dense_index": "sq8", "ef_search": 3}, UsageError, "`ef_search` applies only with `dense_index` hnsw-sq8"),
+        ({"dense_index": "ivf-sq8", "nprobe": -3}, UsageError, "`nprobe` must be at least 0, got -3"),
+        ({"dense_index": "hnsw-sq8", "ef_search": 300, "max_depth": 200}, UsageError, "is less than `ef_search` 300"),
     ],
 )
 def test_invalid_settings(settings: dict, error: type[Exception], message: str) -> None:

@@ -16,9 +16,9 @@ from support.search_samples import write_index
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.format.quantisation import quantise
 from dupmae_ir.index.index import Index
+from dupmae_ir.search.exact.fused import interpolate, pyserini_hybrid, rrf
 from dupmae_ir.search.exact.ranking import Answer
-from dupmae_ir.search.fusion.config import Fusion
-from dupmae_ir.search.fusion.methods import interpolate, pyserini_hybrid, rrf
+from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Hit, Query, Representation
@@ -215,7 +215,7 @@ def test_raw_and_weighted_scores(searcher: Searcher, topics: list[Query], mode: 
             assert all(h.score == int(h.score) for h in hits)
             assert [Hit(h.docid, h.score / SCALE**2) for h in hits] == real[qid]
     else:
-        with pytest.raises(UsageError, match="--raw-impacts applies only with --impact"):
+        with pytest.raises(UsageError, match="`raw_impacts` applies only with `impact`"):
             searcher.search(topics, 30, mode, raw_impacts=True)
     weighted = searcher.with_settings(dense_weight=0.25, impact_weight=3.0)
     if mode == "hybrid":
@@ -295,7 +295,7 @@ def test_fewer_query_terms_keep_the_strongest(searcher: Searcher) -> None:
     why = searcher.with_settings(query_terms=1).explain("lock lock lock wait", "d1")
     assert len(why.terms) <= 1
     for bad in (0, 1025):
-        with pytest.raises(UsageError, match="--query-terms must be at"):
+        with pytest.raises(UsageError, match="`query_terms` must be at"):
             searcher.with_settings(query_terms=bad)
 
 
@@ -363,7 +363,7 @@ def test_an_index_with_one_part(build: Build) -> None:
     impact = Searcher.open(build(documents, HashingEncoder(dim=None)))
     assert (dense.mode, impact.mode) == ("dense", "impact")
     assert dense.search("lock", 3) == dense.search("lock", 3, "dense")
-    for one, has, use in ((dense, "dense part (cls)", "--dense"), (impact, "impact part (ot)", "--impact")):
+    for one, has, use in ((dense, "dense part (cls)", "dense"), (impact, "impact part (ot)", "impact")):
         other = "impact" if one is dense else "dense"
         for mode, fusion in ((other, None), ("hybrid", None), (None, Fusion())):
             with pytest.raises(UsageError) as caught:
@@ -383,9 +383,9 @@ def test_an_index_with_one_part(build: Build) -> None:
     ("encoder", "says"),
     [
         (HashingEncoder(seed=9), r"was encoded by testing:hashing \(digest [0-9a-f]{12}\) but the query encoder is"),
-        (HashingEncoder(query_length=20), "with query length 32 but the query encoder has 20; pass --query-length 20"),
+        (HashingEncoder(query_length=20), "with query length 32 but the query encoder has 20; give `query_length` 20"),
         (HashingEncoder(activation="log1p"), "with activation relu but the query encoder has log1p; load the encoder"),
-        (HashingEncoder(dtype="bfloat16"), "with dtype float32 but the query encoder has bfloat16; pass --dtype"),
+        (HashingEncoder(dtype="bfloat16"), "with dtype float32 but the query encoder has bfloat16; give `dtype`"),
     ],
 )
 def test_an_encoder_that_differs_is_refused_with_both_values(
@@ -419,7 +419,7 @@ def test_the_error_for_a_model_that_moved(build: Build) -> None:
     encoder = HashingEncoder()
     encoder.name = "/no/such/model"
     folder = build({"a": "lock"}, encoder)
-    with pytest.raises(CheckpointError, match=r"recorded in .*meta.json; if the model moved, use --model"):
+    with pytest.raises(CheckpointError, match=r"recorded in .*meta.json; if the model moved, name it as `model`"):
         Searcher.open(folder)
 
 
@@ -432,16 +432,16 @@ def test_numbers_that_are_not_finite_are_an_error(searcher: Searcher) -> None:
             return found
 
     broken = Searcher(searcher.index, Overflowing())
-    with pytest.raises(DupmaeError, match="not finite for 'wait'; try --dtype float32"):
+    with pytest.raises(DupmaeError, match="not finite for 'wait'; try `dtype` float32"):
         broken.search([Query("1", "lock"), Query("2", "wait")])
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"hits": 0}, "--hits must be at least 1, got 0"),
+        ({"hits": 0}, "`hits` must be at least 1, got 0"),
         ({"mode": "hybird"}, "no search mode named 'hybird'.*Did you mean 'hybrid'"),
-        ({"fusion": Fusion(), "fusion_depth": 0}, "--fusion-depth must be at least 1"),
+        ({"fusion": Fusion(), "fusion_depth": 0}, "`fusion_depth` must be at least 1"),
     ],
 )
 def test_misuse(searcher: Searcher, options: dict[str, Any], says: str) -> None:
@@ -450,11 +450,11 @@ def test_misuse(searcher: Searcher, options: dict[str, Any], says: str) -> None:
 
 
 def test_settings_out_of_range(searcher: Searcher) -> None:
-    with pytest.raises(UsageError, match="--dense-weight must be greater than 0, got 0"):
+    with pytest.raises(UsageError, match="`dense_weight` must be greater than 0, got 0"):
         searcher.with_settings(dense_weight=0.0)
-    with pytest.raises(UsageError, match="--batch-size"):
+    with pytest.raises(UsageError, match="`batch_size`"):
         searcher.with_settings(batch_size=0)
-    with pytest.raises(UsageError, match="--max-depth 5 is less than the 10 requested hits"):
+    with pytest.raises(UsageError, match="`max_depth` 5 is less than the 10 requested hits"):
         searcher.with_settings(max_depth=5).search("lock", 10)
     with pytest.raises(UsageError, match="two topics have the same id"):
         searcher.search([Query("1", "a"), Query("1", "b")])

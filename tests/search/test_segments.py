@@ -25,7 +25,7 @@ from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.index.postings.postings import export_postings
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.__main__ import main as search
-from dupmae_ir.search.fusion.config import Fusion
+from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Query
 

@@ -14,9 +14,8 @@ from dupmae_ir.encode import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.query.words import QueryWords, SpanEncoder, WordShare
+from dupmae_ir.search.query.words import QueryWords, SpanEncoder, TermShare, WordShare
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.search.view.explain import TermShare
 
 
 class Pieces:

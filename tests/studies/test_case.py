@@ -15,8 +15,8 @@ from dupmae_ir.encode.__main__ import main as encode
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
+from dupmae_ir.search.query.words import TermShare
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.search.view.explain import TermShare
 
 pytestmark = pytest.mark.jvm
 

@@ -21,7 +21,7 @@ from dupmae_ir.index.format.segments import SegmentedIndex, shares
 from dupmae_ir.search.candidates.dense import DenseIndex, DensePart
 from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactPart, ImpactQuery
 from dupmae_ir.search.exact.certified_topk import Candidates, Outcome, Part
-from dupmae_ir.search.exact.ordering import best_positions
+from dupmae_ir.search.exact.hits import best_positions
 
 P = TypeVar("P", bound=Part)
 

@@ -50,7 +50,7 @@ Impact = ImpactPart | SegmentedPart[ImpactPart]
 P = TypeVar("P", DensePart, ImpactPart)
 Exact = Callable[[int, np.ndarray], np.ndarray]
 """Exact scores of (m,) rows for a query, by its number: (m,) float64."""
-AGAIN = "run dupmae-ir servers load --verify"
+AGAIN = "verify it with dupmae-ir servers load"
 _UNIT = 2.0**-24
 _WHOLE = 2.0**24
 """Sums of integers below this are exact in float32."""
@@ -156,7 +156,7 @@ class EngineSource:
 
     def _current(self) -> Record:
         record = self.backend.read_record()
-        load = f"load it with dupmae-ir servers load --index {self.index.path} --to URL --collection {self.name}"
+        load = f"load {self.index.path} into it with dupmae-ir servers load"
         if record is None:
             raise IndexMismatch(f"the engine has no collection {self.name!r}; {load}")
         check_spec(record.spec, spec_of(self.index), str(self.index.path), self.name)

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dupmae_ir.index.format.row_set import RowSet, row_set
-from dupmae_ir.search.exact.ordering import best_positions
+from dupmae_ir.search.exact.hits import best_positions
 
 SCAN = 2
 """At a depth of ``documents / SCAN``, scoring the whole collection is cheaper than two deep lists."""

@@ -1,14 +1,19 @@
-"""A ranked list as arrays: a thousand hits cost two arrays, not a thousand objects."""
+"""Ranked lists: their order, as arrays (a thousand hits cost two arrays, not a thousand objects), and MaxP.
+
+The order of every list is score descending, equal scores by docid ascending.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import overload
 
 import numpy as np
 
-from dupmae_ir.types import Hit
+from dupmae_ir.errors import UsageError
+from dupmae_ir.io.runs import best_first
+from dupmae_ir.types import PASSAGE_DELIMITER, Hit
 
 
 class RankedHits(Sequence[Hit]):
@@ -52,3 +57,39 @@ class RankedHits(Sequence[Hit]):
 
     def __repr__(self) -> str:
         return f"RankedHits({list(self)!r})"
+
+
+def best_positions(scores: np.ndarray, ranks: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the ``k`` best of (m,) ``scores``, best first: (min(k, m),) int64.
+
+    ``ranks`` (m,) breaks ties, lowest first, including ties at the k-th place.
+    """
+    kept = np.arange(len(scores))
+    if k < len(scores):
+        kth = np.partition(scores, len(scores) - k)[len(scores) - k]
+        kept = np.flatnonzero(scores >= kth)
+    order = np.lexsort((ranks[kept], -scores[kept]))
+    return kept[order[:k]]
+
+
+def without(hits: Sequence[Hit], docid: str, k: int) -> list[Hit]:
+    """The first ``k`` hits other than ``docid``."""
+    return [hit for hit in hits if hit.docid != docid][:k]
+
+
+def best_passages(hits: Iterable[Hit]) -> list[Hit]:
+    """MaxP: every document of a passage list with the score of its best passage, best first, ties by document id.
+
+    The result is exact down to the score of the last passage: unlisted passages score no more than that, so a document
+    with a higher score has its best passage in the list. Raises :class:`UsageError` for an id that names no passage.
+    """
+    best: dict[str, float] = {}
+    for hit in hits:
+        docid, delimiter, _ = hit.docid.rpartition(PASSAGE_DELIMITER)
+        if not delimiter:
+            raise UsageError(
+                f"`max_passage`: the id {hit.docid!r} has no {PASSAGE_DELIMITER!r}; index the passages that dupmae-ir "
+                "encode.passages writes"
+            )
+        best[docid] = max(hit.score, best.get(docid, hit.score))
+    return best_first(Hit(docid, score) for docid, score in best.items())

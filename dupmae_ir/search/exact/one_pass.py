@@ -25,7 +25,7 @@ from dupmae_ir.blas import blas_threads
 from dupmae_ir.search.candidates.dense import DensePart, inner_products
 from dupmae_ir.search.candidates.impact import ImpactPart
 from dupmae_ir.search.exact.certified_topk import Outcome
-from dupmae_ir.search.exact.ordering import best_positions
+from dupmae_ir.search.exact.hits import best_positions
 
 if TYPE_CHECKING:
     from dupmae_ir.index.postings.postings import PostingsSearcher

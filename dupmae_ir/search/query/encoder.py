@@ -22,14 +22,9 @@ from dupmae_ir.types import Encoder, LazyEncoder
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-COMPARED = {
-    "query_length": "--query-length",
-    "activation": None,
-    "dtype": "--dtype",
-    "impact_scale": None,
-    "normalize": None,
-}
-"""Settings that queries share with the documents of an index, and the flag that overrides one."""
+COMPARED = ("query_length", "activation", "dtype", "impact_scale", "normalize")
+"""Settings that queries share with the documents of an index."""
+OVERRIDABLE = ("query_length", "dtype")
 
 
 def load_query_encoder(
@@ -39,7 +34,7 @@ def load_query_encoder(
     recorded, parts = index.meta.get("encoder"), tuple(index.meta["parts"])
     if recorded is None:
         if model is None:
-            raise IndexMismatch(f"{index.path}/meta.json does not name the encoder of the index; name it with --model")
+            raise IndexMismatch(f"{index.path}/meta.json does not name the encoder of the index; name it as `model`")
         recorded = {}
     name = recorded["name"] if model is None else model
     try:
@@ -58,7 +53,9 @@ def load_query_encoder(
     except CheckpointError as e:
         if model is not None:
             raise
-        raise CheckpointError(f"{e} (recorded in {index.path}/meta.json; if the model moved, use --model)") from None
+        raise CheckpointError(
+            f"{e} (recorded in {index.path}/meta.json; if the model moved, name it as `model`)"
+        ) from None
 
 
 def check_encoder(index: AnyIndex, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
@@ -73,10 +70,14 @@ def check_encoder(index: AnyIndex, encoder: Encoder, given: frozenset[str] = fro
             f"{there} by {recorded.get('name')} (digest {made_by[:12]}) but the query encoder is {encoder.name} "
             f"(digest {encoder.digest[:12]}); search with the former, or encode the collection with the latter"
         )
-    for name, flag in COMPARED.items():
+    for name in COMPARED:
         indexed, current = recorded.get(name), getattr(encoder.settings, name)
         if indexed is not None and indexed != current and name not in given:
-            fix = f"pass {flag} {current} to override it" if flag else "load the encoder with the index's value"
+            fix = (
+                f"give `{name}` {current} to override it"
+                if name in OVERRIDABLE
+                else "load the encoder with the index's value"
+            )
             raise IndexMismatch(
                 f"{there} with {name.replace('_', ' ')} {indexed} but the query encoder has {current}; {fix}"
             )
@@ -168,7 +169,7 @@ class QueryEncodings:
         cls = np.zeros((len(texts), 0), np.float32) if found is None else found
         if len(bad := np.flatnonzero(~np.isfinite(cls).all(axis=1))):
             raise DupmaeError(
-                f"{self.encoder.name} returns values that are not finite for {texts[bad[0]]!r}; try --dtype float32"
+                f"{self.encoder.name} returns values that are not finite for {texts[bad[0]]!r}; try `dtype` float32"
             )
         if rows is None or self.scale is None:
             none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -98,7 +98,7 @@ class Filter:
     def parse(cls, text: str) -> Filter:
         """Parse ``text``. Raises :class:`UsageError`, with the place, for anything that is no condition."""
         if len(text) > LONGEST:
-            raise UsageError(f"--filter: {len(text):,} characters; a condition has at most {LONGEST:,}")
+            raise UsageError(f"`filter`: {len(text):,} characters; a condition has at most {LONGEST:,}")
         parser = _Parser(text)
         return cls(text, parser.names, parser.whole())
 
@@ -263,4 +263,4 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _error(column: int, problem: str) -> UsageError:
-    return UsageError(f"--filter, column {column}: {problem}")
+    return UsageError(f"`filter`, column {column}: {problem}")

@@ -59,8 +59,7 @@ def _satisfying(index: OpenedIndex, condition: Condition, among: np.ndarray) -> 
     texts = index.folder.texts
     if texts is None:
         raise UsageError(
-            f"{index.folder.path} stores no metadata to filter by; encode the collection again, without "
-            "--no-store-texts"
+            f"{index.folder.path} stores no metadata to filter by; encode the collection again, with `store_texts`"
         )
     if parsed is not None:
         parsed.check([texts])

@@ -13,13 +13,22 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from dupmae_ir.models.analyzer import stem, word_spans
-from dupmae_ir.search.view.explain import TermShare
 
 SNIPPET = 240
 """Characters of the best passage."""
 _NOTABLE = 0.1
 """A word is marked if its term has this share of the strongest one's."""
 _SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\n))\s+")
+
+
+@dataclass(frozen=True)
+class TermShare:
+    """One matched term: its weight in the query, in the document, and their product, in real units."""
+
+    term: str
+    query_weight: float
+    document_weight: float
+    share: float
 
 
 class TermSpan(NamedTuple):

@@ -1,26 +1,22 @@
-"""Explanations of a document's score: its dense and impact share, and each matched term's contribution."""
+"""Explanations of a hit: the parts of its score, each matched term's contribution, and what a person reads of it: the
+words behind its score, and the best passage of its text with these words marked.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.search.candidates.impact import ImpactQuery
 from dupmae_ir.search.config import SearchSettings
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
-
-
-@dataclass(frozen=True)
-class TermShare:
-    """One matched term: its weight in the query, in the document, and their product, in real units."""
-
-    term: str
-    query_weight: float
-    document_weight: float
-    share: float
+from dupmae_ir.search.query.words import SNIPPET, Mark, QueryWords, Snippet, TermShare, WordShare
+from dupmae_ir.types import Document
 
 
 @dataclass(frozen=True)
@@ -89,3 +85,41 @@ def _terms(index: OpenedIndex, query: ImpactQuery, row: int, names: Mapping[str,
         if i in document
     ]
     return sorted(shares, key=lambda share: (-share.share, share.term))
+
+
+@dataclass(frozen=True)
+class DescribedHit:
+    """One document of a list.
+
+    ``explanation``: its score by parts and index terms; ``words``: the impact by words, strongest first, whose shares
+    sum to ``explanation.impact``; ``document``, ``snippet``: title and text, and the best passage of the text; None
+    where they are not known. ``title_marks``, ``text_marks``: the matching words of title and text.
+    """
+
+    explanation: Explanation
+    words: tuple[WordShare, ...]
+    document: Document | StoredDocument | None
+    snippet: Snippet | None
+    title_marks: tuple[Mark, ...] = ()
+    text_marks: tuple[Mark, ...] = ()
+
+
+def described(
+    words: QueryWords,
+    explanation: Explanation,
+    document: Document | StoredDocument | None,
+    names: Mapping[str, str] | None = None,
+    longest: int = SNIPPET,
+) -> DescribedHit:
+    """The description of a hit from its explanation by raw index terms; ``names`` are shown instead of terms.
+    ``longest``: characters of the passage."""
+    text = "" if document is None else f"{document.title}\n{document.text}"
+    shares = words.shares(explanation.terms, text)
+    weights = words.weights(explanation.terms)
+    snippet = words.snippet(weights, document.text, longest) if document and document.text else None
+    marks = [
+        words.shaded(explanation.terms, part) for part in ((document.title, document.text) if document else ("", ""))
+    ]
+    renamed = [dataclasses.replace(t, term=(names or {}).get(t.term, t.term)) for t in explanation.terms]
+    renamed.sort(key=lambda term: (-term.share, term.term))
+    return DescribedHit(dataclasses.replace(explanation, terms=renamed), tuple(shares), document, snippet, *marks)

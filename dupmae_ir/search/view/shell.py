@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir.config import with_flags
 from dupmae_ir.console import say, show, visible
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.registry import lookup
@@ -59,7 +60,7 @@ def converse(config: SearchConfig) -> int:
             except (DupmaeError, OSError) as e:
                 if isinstance(e, BrokenPipeError):
                     raise
-                say(f"error: {visible(e, breaks=True)}")
+                say(f"error: {visible(with_flags(str(e), SearchConfig), breaks=True)}")
     return shell.answered
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dupmae_ir.search.query.words import Mark, WordShare
-from dupmae_ir.search.view.hit_view import DescribedHit
+from dupmae_ir.search.view.explain import DescribedHit
 from dupmae_ir.serve.page.elements import Content, Html, document, el
 from dupmae_ir.serve.page.state import CHOICES, State
 from dupmae_ir.serve.schemas import Certificate, IndexInfo, SearchHit, Shares, Stored, WeightedTerm

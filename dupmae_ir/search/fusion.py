@@ -1,9 +1,11 @@
-"""Parameters of the fusion methods, and options of ``dupmae-ir search.fusion``."""
+"""Parameters of the fusion methods, and ``python -m dupmae_ir.search.fusion``; see ``--help``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from dupmae_ir.command import Command
 from dupmae_ir.config import Config, OutputOptions, option
 from dupmae_ir.errors import UsageError
 
@@ -57,7 +59,7 @@ class Fusion(FusionOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.method == "interpolation" and self.alpha is not None and not 0 <= self.alpha <= 1:
-            raise UsageError(f"--alpha must be between 0 and 1 for interpolation, got {self.alpha:g}")
+            raise UsageError(f"`alpha` must be between 0 and 1 for interpolation, got {self.alpha:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,3 +90,16 @@ class FusionConfig(Fusion, OutputOptions):
             raise UsageError("fusion needs two or more run files")
         if self.method != "rrf" and len(self.runs) != 2:
             raise UsageError(f"{self.method} joins exactly two runs, got {len(self.runs)}; rrf joins any number")
+
+
+def summarize(config: FusionConfig, result: dict[str, Any]) -> str:
+    """The line about the fused run for standard error."""
+    incomplete = result["queries_missing_in_a_run"]
+    note = f"; {incomplete} of them not in every run" if incomplete else ""
+    return f"{config.output}: {result['queries']} queries by {config.method} from {len(config.runs)} runs{note}"
+
+
+main = Command("search.fusion", FusionConfig, "dupmae_ir.search.exact.fused:run", summarize=summarize)
+
+if __name__ == "__main__":
+    main.exit()

@@ -11,16 +11,31 @@ assume a score for a document that only one list contains (``missing``):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.runs import best_first
-from dupmae_ir.search.fusion.config import RRF_K, Fusion
+from dupmae_ir.io.runs import best_first, read_run, write_run
+from dupmae_ir.search.fusion import RRF_K, Fusion, FusionConfig
 from dupmae_ir.types import Hit
 
 ALPHA = {"interpolation": 0.5, "pyserini": 0.1}
 
 Exact = Callable[[list[str]], list[float]]
 """Computes the true scores of documents that a list lacks."""
+
+
+def run(config: FusionConfig) -> dict[str, Any]:
+    """Read the runs, fuse them, write ``config.output``. A query that a run lacks has an empty list there."""
+    runs = [read_run(path) for path in config.runs]
+    qids = list(dict.fromkeys(qid for r in runs for qid in r))
+    lists = {qid: [list(r.get(qid, [])) for r in runs] for qid in qids}
+    if config.method == "rrf":
+        fused = {qid: rrf(found, config.rrf_k)[: config.hits] for qid, found in lists.items()}
+    else:
+        fused = {qid: fuse(config, first, second, config.hits) for qid, (first, second) in lists.items()}
+    write_run(config.output, fused, config.tag, config.format)
+    incomplete = sum(not all(found) for found in lists.values())
+    return {"queries": len(qids), "queries_missing_in_a_run": incomplete, "output": config.output}
 
 
 def fuse(

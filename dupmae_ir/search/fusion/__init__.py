@@ -1,1 +1,0 @@
-"""Fusion of ranked lists: reciprocal ranks, interpolation, and Pyserini's hybrid arithmetic."""
