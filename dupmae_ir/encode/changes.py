@@ -25,15 +25,14 @@ from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.run import vocabulary_record
-from dupmae_ir.encode.shards import represent
-from dupmae_ir.encode.window_files import Part, build_index, load_part, part_digest, quantised, save_part
+from dupmae_ir.encode.window_encoding import represent
+from dupmae_ir.encode.window_files import EncodedWindow, build_index, read_header, window_paths, write_window
 from dupmae_ir.encode.windows import document_digest, documents_digest, windows
 from dupmae_ir.errors import CheckpointError, IndexMismatch, UsageError
 from dupmae_ir.index.changes.changes import ChangeJob, build_optional
 from dupmae_ir.index.config import AddConfig, ChangeOptions, SyncConfig, UpdateConfig
 from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.format.segments import AnyIndex, folders_of, live_rows
-from dupmae_ir.index.format.texts import stored
 from dupmae_ir.io.sources import READING, Source, left_out
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder
@@ -185,7 +184,7 @@ class _Change:
         made = job.fresh("segment")
         with progress("index", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
             meta = build_index(
-                (load_part(path) for path in paths),
+                map(EncodedWindow.read, paths),
                 made,
                 dim=index.dim,
                 terms=index.terms if index.has_ot else None,
@@ -211,13 +210,16 @@ class _Change:
         with progress("encode", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
             for window in windows(plan.documents(), size):
                 digest = documents_digest(window)
-                path = work / f"part-{digest[:32]}.safetensors"
-                if path.exists() and part_digest(path) == digest:
+                path = work / f"window-{digest[:32]}.safetensors"
+                if path.exists() and read_header(path)["documents"] == digest:
                     self.resumed += len(window)
                     if not bar.disable:  # read but not encoded: fills the bar but not the rate
                         bar.initial += len(window)
                 else:
-                    save_part(path, _encoded(index, encoder, window, separator), digest)
+                    representation = represent(encoder, window, separator)
+                    texts = folders_of(index)[0].has_texts
+                    encoded = EncodedWindow.of(window, representation, index.scale, texts=texts)
+                    write_window(path, encoded.to_bytes(digest))
                 paths.append(path)
                 bar.update(len(window))
         return paths
@@ -237,12 +239,6 @@ class _Change:
         }
 
 
-def _encoded(index: AnyIndex, encoder: Encoder, window: list[Document], separator: str) -> Part:
-    texts = stored(window) if folders_of(index)[0].has_texts else None
-    part = quantised([d.docid for d in window], represent(encoder, window, separator), index.scale, texts)
-    return dataclasses.replace(part, digests=list(map(document_digest, window)))
-
-
 def _digests(index: AnyIndex) -> np.ndarray | None:
     """(rows, 16) uint8; None where a segment does not have them."""
     found = [folder.digests for folder in folders_of(index)]
@@ -251,17 +247,17 @@ def _digests(index: AnyIndex) -> np.ndarray | None:
 
 def _sweep_windows(job: ChangeJob) -> None:
     """Remove saved windows whose documents the index has, and the work folder if no others are left."""
-    paths = list(job.work.glob("part-*.safetensors"))
+    paths = window_paths(job.work)
     if paths:
         index = job.current()
         digests, live = _digests(index), live_rows(index)
         there = set() if digests is None else {digests[row].tobytes() for row in np.flatnonzero(live)}
         for path in paths:
             with suppress(IndexMismatch):
-                if not set(load_part(path).digests or ()) <= there:
+                if not set(EncodedWindow.read(path).digests or ()) <= there:
                     continue
             path.unlink()
-    if left := list(job.work.glob("part-*.safetensors")):
+    if left := window_paths(job.work):
         say(f"note: {len(left)} window(s) of an unfinished change are kept for it; --restart discards them", job.quiet)
     else:
         job.discard()

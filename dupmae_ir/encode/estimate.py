@@ -11,9 +11,9 @@ from pathlib import Path
 
 from dupmae_ir.console import megabytes, table
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.shards import EncoderChoice, Shard, encode_shard
-from dupmae_ir.encode.window_files import Part, build_index, load_part, write_part
-from dupmae_ir.encode.windows import document_digest, documents_digest
+from dupmae_ir.encode.window_encoding import EncoderChoice, encode_window
+from dupmae_ir.encode.window_files import EncodedWindow, build_index, write_window
+from dupmae_ir.encode.windows import Window, document_digest, documents_digest
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.format.quantisation import Scale
 from dupmae_ir.io.sources import Source
@@ -76,19 +76,19 @@ def estimate(config: EncodeConfig, clock: Callable[[], float] = time.monotonic) 
     choice = EncoderChoice.of(config)
     encoder = choice.load(config.device)
     with tempfile.TemporaryDirectory() as folder:
-        parts, scale, seconds = _encode(documents, encoder, choice, Path(folder), clock)
-        half = len(parts) // 2
-        _index(parts[:half], Path(folder) / "warm", encoder, scale, config)  # starts the JVM
+        encoded, scale, seconds = _encode(documents, encoder, choice, Path(folder), clock)
+        half = len(encoded) // 2
+        _index(encoded[:half], Path(folder) / "warm", encoder, scale, config)  # starts the JVM
         times = [clock()]
-        first = _index(parts[:half], Path(folder) / "first", encoder, scale, config)
+        first = _index(encoded[:half], Path(folder) / "first", encoder, scale, config)
         times.append(clock())
-        both = _index(parts, Path(folder) / "both", encoder, scale, config)
+        both = _index(encoded, Path(folder) / "both", encoder, scale, config)
         times.append(clock())
     # What the second half of the documents adds: some files and some work do not grow with their number.
-    added = sum(len(part.docids) for part in parts[half:])
+    added = sum(len(window.docids) for window in encoded[half:])
     one, two = times[1] - times[0], times[2] - times[1]
     sizes = {part: max(0, size - first.get(part, 0)) / added for part, size in both.items()}
-    postings = sum(part.impacts.nnz for part in parts if part.impacts is not None) / len(documents)
+    postings = sum(window.impacts.nnz for window in encoded if window.impacts is not None) / len(documents)
     work = 4 * (encoder.dim or 0) + 3 * postings + 40 + sizes.get("texts", 0.0)
     return Estimate(
         corpus=collection.source,
@@ -122,28 +122,28 @@ def _count(collection: Source, read: int) -> float:
 
 def _encode(
     documents: list[Document], encoder: Encoder, choice: EncoderChoice, folder: Path, clock: Callable[[], float]
-) -> tuple[list[Part], Scale | None, list[float]]:
+) -> tuple[list[EncodedWindow], Scale | None, list[float]]:
     """The windows of the sample, the scale, and the seconds a document of each window."""
-    encode_shard(encoder, Shard(0, documents[:16], "", None), choice)  # the first call of an encoder is slow
+    encode_window(encoder, Window(0, documents[:16], "", None), choice)  # the first call of an encoder is slow
     size = -(-len(documents) // min(PIECES, len(documents)))
     scale: Scale | None = None
-    parts, seconds = list[Part](), list[float]()
+    windows, seconds = list[EncodedWindow](), list[float]()
     for start in range(0, len(documents), size):
-        window, began = documents[start : start + size], clock()
-        encoded = encode_shard(encoder, Shard(0, window, documents_digest(window), scale), choice)
-        seconds.append((clock() - began) / len(window))
-        scale = encoded.scale
-        write_part(folder / f"{start}", encoded.part or b"")
-        parts.append(load_part(folder / f"{start}"))
-    return parts, scale, seconds
+        some, began = documents[start : start + size], clock()
+        result = encode_window(encoder, Window(0, some, documents_digest(some), scale), choice)
+        seconds.append((clock() - began) / len(some))
+        scale = result.scale
+        write_window(folder / f"{start}", result.contents or b"")
+        windows.append(EncodedWindow.read(folder / f"{start}"))
+    return windows, scale, seconds
 
 
 def _index(
-    parts: list[Part], folder: Path, encoder: Encoder, scale: Scale | None, config: EncodeConfig
+    encoded: list[EncodedWindow], folder: Path, encoder: Encoder, scale: Scale | None, config: EncodeConfig
 ) -> dict[str, int]:
-    """Bytes by part of the index of ``parts``."""
+    """Bytes by part of the index of encoded windows."""
     build_index(
-        parts,
+        encoded,
         folder,
         dim=encoder.dim,
         terms=encoder.terms,

@@ -18,7 +18,7 @@ from dupmae_ir.config import differences, to_dict
 from dupmae_ir.console import progress
 from dupmae_ir.encode.config import MergeConfig
 from dupmae_ir.encode.jobs import MergeJob, shards_digest, summary
-from dupmae_ir.encode.window_files import Part, build_index, split_digests
+from dupmae_ir.encode.window_files import EncodedWindow, build_index, split_digests
 from dupmae_ir.encode.windows import window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.object_store import Output
@@ -65,7 +65,7 @@ def in_order(shards: Sequence[Index]) -> list[Index]:
     return [by_number[n] for n in range(of)]
 
 
-def interleaved(shards: Sequence[Index], window: int) -> Iterator[Part]:
+def interleaved(shards: Sequence[Index], window: int) -> Iterator[EncodedWindow]:
     """The windows of the collection in order, taken from the shards in turn; one window in memory at a time."""
     at = [0] * len(shards)
     for number in range(shards[0].meta["shard"]["windows"]):
@@ -78,7 +78,7 @@ def interleaved(shards: Sequence[Index], window: int) -> Iterator[Part]:
         clipped, dropped = (0, 0) if start else (shard.meta["clipped"], shard.meta["dropped"])
         documents = shard.texts.get_all(range(start, end)) if shard.texts else None
         digests = split_digests(shard.digests[start:end]) if shard.digests is not None else None
-        yield Part(shard.docids[start:end], cls, impacts, clipped, dropped, documents, digests)
+        yield EncodedWindow(shard.docids[start:end], cls, impacts, clipped, dropped, documents, digests)
     if at != [len(s.docids) for s in shards]:
         raise IndexMismatch(f"{shards[0].path} and the other shards have other numbers of documents than they recorded")
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import scipy.sparse as sp
 
-from dupmae_ir.encode.window_files import Part
+from dupmae_ir.encode.window_files import EncodedWindow
+from dupmae_ir.encode.windows import Window
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.jobs import work_folder
 from dupmae_ir.io.publishing import atomic_write, move_into_place, read_json_object, write_json
@@ -47,13 +48,13 @@ class JsonlFolder:
         """Whether the files of window ``number`` exist."""
         return self.done or any(self.aside.glob(f"*/{_name(number)}"))
 
-    def write(self, number: int, documents: Sequence[Document], part: Part, terms: Sequence[str] | None) -> None:
+    def write(self, window: Window, encoded: EncodedWindow, terms: Sequence[str] | None) -> None:
         """Write the files of one window, each atomically; writing a window again replaces them."""
         if self.done:
             return
-        for kind, vectors in vectors_of(part, terms).items():
-            with atomic_write(self.aside / kind / _name(number)) as f:
-                for document, vector in zip(documents, vectors, strict=True):
+        for kind, vectors in vectors_of(encoded, terms).items():
+            with atomic_write(self.aside / kind / _name(window.number)) as f:
+                for document, vector in zip(window.documents, vectors, strict=True):
                     f.write(line_of(document, vector) + "\n")
 
     def publish(self) -> None:
@@ -67,13 +68,15 @@ class JsonlFolder:
         shutil.rmtree(self.aside, ignore_errors=True)
 
 
-def vectors_of(part: Part, terms: Sequence[str] | None) -> dict[str, Iterator[list[float] | dict[str, int]]]:
+def vectors_of(
+    encoded: EncodedWindow, terms: Sequence[str] | None
+) -> dict[str, Iterator[list[float] | dict[str, int]]]:
     """``{"cls": lists of floats, "ot": dicts of term to int}`` of the parts that exist, one item per document."""
     vectors: dict[str, Iterator[list[float] | dict[str, int]]] = {}
-    if part.cls is not None:
-        vectors["cls"] = (row.tolist() for row in part.cls)
-    if part.impacts is not None and terms is not None:
-        vectors["ot"] = impact_dicts(part.impacts, terms)
+    if encoded.cls is not None:
+        vectors["cls"] = (row.tolist() for row in encoded.cls)
+    if encoded.impacts is not None and terms is not None:
+        vectors["ot"] = impact_dicts(encoded.impacts, terms)
     return vectors
 
 

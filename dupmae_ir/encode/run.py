@@ -1,9 +1,13 @@
 """The resumable encoding run: reads a collection, writes an index folder.
 
-Documents are read in windows. Each window becomes one part file, which exists whole or not at all; after the last part
-the index is built from them and moved into place. A killed run leaves its parts: the same command reads the collection
-again, checks each finished part against its documents, and continues. Because a window is always encoded as a whole,
-the resumed index is bit-identical to that of an undisturbed run.
+Documents are read in windows. An executor encodes each window into the bytes of one window file, which is complete or
+not there; after the last one the index is built from them and moved into place. A killed run leaves its window files:
+the same command reads the collection again, checks each file against its documents, and continues. Because a window is
+always encoded as one, the resumed index is bit-identical to that of an undisturbed run.
+
+One machine's share (``--shard``), several devices, a Ray cluster and work shared through an object store are the same
+loop: :meth:`_Run._windows` says which windows are missing, the :class:`~dupmae_ir.encode.executors.Executor` encodes
+them, and the :class:`~dupmae_ir.encode.window_files.WindowFiles` keep them.
 """
 
 from __future__ import annotations
@@ -24,17 +28,21 @@ from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.device_workers import DeviceWorkers
 from dupmae_ir.encode.estimate import estimate
+from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
 from dupmae_ir.encode.jobs import EncodeJob, summary
-from dupmae_ir.encode.ray_workers import RayWorkers
 from dupmae_ir.encode.representation_files import JsonlFolder, jsonl_work
-from dupmae_ir.encode.shards import Encoded, EncoderChoice, EncoderFacts, Shard
-from dupmae_ir.encode.shared_work import SharedWork, remove_shared_work
-from dupmae_ir.encode.window_files import PartStore, build_index, load_part
-from dupmae_ir.encode.windows import documents_digest, windows
-from dupmae_ir.encode.workers import Here, Workers
-from dupmae_ir.errors import UsageError
+from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult
+from dupmae_ir.encode.window_files import (
+    SHARED,
+    EncodedWindow,
+    SharedWindowFiles,
+    WindowFiles,
+    build_index,
+    remove_shared,
+)
+from dupmae_ir.encode.windows import Window, documents_digest, windows
+from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import Meta, check_target
 from dupmae_ir.io.sources import Source
@@ -49,7 +57,7 @@ def run(config: EncodeConfig) -> dict[str, Any]:
 
     With ``config.estimate``, an :class:`~dupmae_ir.encode.estimate.Estimate` as a dict instead; nothing is written.
     Raises :class:`DupmaeError` subclasses. An existing index stays as it was until the new one is complete, and
-    finished parts stay for the next run.
+    finished windows stay for the next run.
     """
     config.shard_of()
     if config.estimate:
@@ -59,26 +67,28 @@ def run(config: EncodeConfig) -> dict[str, Any]:
     check_target(output.folder)
     collection.check()  # before the model is loaded
     output.prepare()
-    with closing(_workers(config)) as workers, output.named():
-        result = _Run(config, output, collection, workers)()
+    with closing(_executor(config)) as executor, output.named():
+        result = _Run(config, output, collection, executor)()
     published = output.publish(result)
     if output.remote:
-        remove_shared_work(output.remote, config.quiet)
+        try:
+            remove_shared(output.remote)
+        except DupmaeError as e:
+            say(f"note: {e}; the index is complete, but {output.remote / SHARED} was not removed", config.quiet)
     return published
 
 
 class _Run:
     """One run: its settings, and the steps from the collection to the summary."""
 
-    def __init__(self, config: EncodeConfig, output: Output, collection: Source, workers: Workers) -> None:
-        self.config, self.output, self.collection, self.workers = config, output, collection, workers
-        self.encoder = workers.facts
+    def __init__(self, config: EncodeConfig, output: Output, collection: Source, executor: Executor) -> None:
+        self.config, self.output, self.collection, self.executor = config, output, collection, executor
+        self.encoder = executor.facts
         self.shard, self.shards = config.shard_of()
         self.separator = _separator(config, self.encoder.settings.title_separator)
-        self.shared: SharedWork | None = None
         self.started = time.monotonic()
         self.encoded = self.resumed = self.windows = 0
-        self.at_work: dict[int, Shard] = {}  # what the workers have, by number
+        self.at_work: dict[int, Window] = {}  # what the executor has, by number
         self.busy: dict[str, float] = {}  # seconds in the encoder, by worker
         self.by_worker: dict[str, int] = {}  # documents, by worker
 
@@ -101,7 +111,7 @@ class _Run:
         return {"index": config.index, **result, **self._progress()}
 
     def _settings(self) -> dict[str, Any]:
-        """The settings that two runs must share for their parts to belong to one index, by the flags' names."""
+        """The settings that two runs must share for their windows to belong to one index, by the flags' names."""
         config, own = self.config, self.encoder.settings
         sparse = self.encoder.terms is not None
         return {
@@ -137,86 +147,79 @@ class _Run:
 
     def _make(self, job: EncodeJob) -> dict[str, Any]:
         """Encode what is missing, build the index and publish it."""
-        self.shared = self._shared(job)
-        parts = PartStore(job.begin())
-        target = self.config.jsonl
+        work, target = job.begin(), self.config.jsonl
+        files = self._window_files(job, work)
         jsonl = None
         try:
             if target:
-                jsonl = JsonlFolder(Path(target).absolute(), parts.id, self.config.overwrite)
-            self._encode(parts, jsonl)
+                jsonl = JsonlFolder(Path(target).absolute(), files.id, self.config.overwrite)
+            self._encode(files, jsonl)
         except BaseException:
-            if not parts.numbers():  # nothing that a resumption could use
+            if not files.numbers():  # nothing that a resumption could use
                 job.discard()
                 if jsonl:
                     jsonl.discard()
             raise
         if jsonl:
             jsonl.publish()
-        meta = self._build(job, parts)
+        meta = self._build(job, files)
         return job.publish(job.work / "index", summary(meta), inputs=self.collection.digests())
 
-    def _shared(self, job: EncodeJob) -> SharedWork | None:
-        """The work at the URL of the index, with --share-work, once what is there is here, too."""
-        if not (self.config.share_work and self.output.remote):
-            return None
-        shared = SharedWork(self.output.remote, job.work, self.config.quiet)
+    def _window_files(self, job: EncodeJob, work: Path) -> WindowFiles:
+        index = self.output.remote
+        if not (self.config.share_work and index):
+            return WindowFiles(work)
         if self.config.restart:
-            shared.remove()
-        else:
-            shared.receive(job.settings)
-        return shared
+            remove_shared(index)
+        return SharedWindowFiles(work, index, job.settings, quiet=self.config.quiet)
 
-    def _encode(self, parts: PartStore, jsonl: JsonlFolder | None) -> None:
-        if done := len(parts.numbers()):
+    def _encode(self, files: WindowFiles, jsonl: JsonlFolder | None) -> None:
+        if done := len(files.numbers()):
             say(f"resuming: checking {done} finished window(s)", self.config.quiet)
         with progress("encode", "documents", quiet=self.config.quiet) as bar:
-            shards = self._shards(parts, jsonl, bar)
-            # The first shard chooses the scale, before any other is read; islice takes one and leaves the rest.
-            for some in (islice(shards, 1), shards):
-                for encoded in self.workers.encode(some):
-                    self._commit(parts, jsonl, encoded, bar)
-        self._check_parts(parts)
-        self.workers.close()  # what they occupy is free while the index is built
+            missing = self._windows(files, jsonl, bar)
+            # The first window chooses the scale, before any other is read; islice takes one and leaves the rest.
+            for some in (islice(missing, 1), missing):
+                for result in self.executor.encode(some):
+                    self._commit(files, jsonl, result, bar)
+        self._check_complete(files)
+        self.executor.close()  # its memory is free while the index is built
 
-    def _shards(self, parts: PartStore, jsonl: JsonlFolder | None, bar: tqdm[Any]) -> Iterator[Shard]:
-        """The shards to encode: neither finished nor another machine's."""
-        for number, window in enumerate(windows(self.collection, self.config.window)):
+    def _windows(self, files: WindowFiles, jsonl: JsonlFolder | None, bar: tqdm[Any]) -> Iterator[Window]:
+        """The windows to encode: neither finished nor another machine's."""
+        for number, documents in enumerate(windows(self.collection, self.config.window)):
             self.windows = number + 1
             self._show_total(bar)
-            digest, mine = documents_digest(window), number % self.shards == self.shard
-            finished = mine and parts.has(number, digest, self.collection.source, self.encoder.digest)
-            wanted = mine and not (finished and (jsonl is None or jsonl.has(number)))
-            calibrates = number == 0 and self.encoder.terms is not None and parts.chosen_scale is None
-            if wanted or calibrates:
-                self.at_work[number] = Shard(number, window, digest, parts.chosen_scale, wanted)
+            window = Window(number, documents, documents_digest(documents))
+            mine = number % self.shards == self.shard
+            finished = mine and files.has(window, self.collection.source, self.encoder.digest)
+            keep = mine and not (finished and (jsonl is None or jsonl.has(number)))
+            calibrates = number == 0 and self.encoder.terms is not None and files.scale is None
+            if keep or calibrates:
+                self.at_work[number] = dataclasses.replace(window, scale=files.scale, keep=keep)
                 yield self.at_work[number]
-            if self.shared and finished:
-                self.shared.send(parts, number, str(Shard(number, window, digest, None)))
-            if not wanted:
-                self.resumed += len(window) if mine else 0
+            if not keep:
+                self.resumed += len(documents) if mine else 0
                 if not bar.disable:  # read but not encoded: fills the bar but not the rate
-                    bar.initial += len(window)
-                bar.update(len(window))
+                    bar.initial += len(documents)
+                bar.update(len(documents))
 
-    def _commit(self, parts: PartStore, jsonl: JsonlFolder | None, encoded: Encoded, bar: tqdm[Any]) -> None:
-        """Write what a worker returned; from here on the shard is finished."""
-        shard = self.at_work.pop(encoded.number)
-        self.busy[encoded.worker] = self.busy.get(encoded.worker, 0.0) + encoded.seconds
-        if encoded.scale is not None and parts.chosen_scale is None:
-            parts.set_scale(encoded.scale)
-        if encoded.part is None:
+    def _commit(self, files: WindowFiles, jsonl: JsonlFolder | None, result: WindowResult, bar: tqdm[Any]) -> None:
+        """Write what a worker returned; from here on the window is finished."""
+        window = self.at_work.pop(result.number)
+        self.busy[result.worker] = self.busy.get(result.worker, 0.0) + result.seconds
+        if result.scale is not None and files.scale is None:
+            files.set_scale(result.scale)
+        if result.contents is None:
             return
-        parts.save(shard.number, encoded.part, str(shard))
-        if self.shared:
-            self.shared.send(parts, shard.number, str(shard))
+        files.save(window, result.contents)
         if jsonl:
-            jsonl.write(shard.number, shard.documents, load_part(parts.path(shard.number)), self.encoder.terms)
-        self.encoded += len(shard.documents)
-        self.by_worker[encoded.worker] = self.by_worker.get(encoded.worker, 0) + len(shard.documents)
+            jsonl.write(window, EncodedWindow.read(files.path(window.number)), self.encoder.terms)
+        self.encoded += len(window.documents)
+        self.by_worker[result.worker] = self.by_worker.get(result.worker, 0) + len(window.documents)
         if len(self.by_worker) > 1:
             bar.set_postfix_str(", ".join(f"{name} {count:,}" for name, count in sorted(self.by_worker.items())))
-        bar.update(len(shard.documents))
+        bar.update(len(window.documents))
 
     def _show_total(self, bar: tqdm[Any]) -> None:
         """Estimate the number of documents, which is known at the end only, from that of bytes."""
@@ -225,42 +228,42 @@ class _Run:
             bar.total = max(bar.n, round(self.collection.documents / max(share, 1e-9)))
             bar.refresh()
 
-    def _check_parts(self, parts: PartStore) -> None:
+    def _check_complete(self, files: WindowFiles) -> None:
         expected = list(range(self.shard, self.windows, self.shards))
         if not expected:
             raise UsageError(
-                f"--shard {self.config.shard}: the collection has only {self.windows} window(s); "
-                f"use at most {self.windows} shards, or a smaller --window"
+                f"`shard` {self.config.shard}: the collection has only {self.windows} window(s); "
+                f"use at most {self.windows} shards, or a smaller `window`"
             )
-        if parts.numbers() != expected:
-            raise parts.changed(self.collection.source, "it is shorter now")
+        if files.numbers() != expected:
+            raise files.changed(self.collection.source, "it is shorter now")
 
-    def _build(self, job: EncodeJob, parts: PartStore) -> Meta:
+    def _build(self, job: EncodeJob, files: WindowFiles) -> Meta:
         total = self.encoded + self.resumed
         with progress("index", "documents", total=total, quiet=self.config.quiet) as bar:
             return build_index(
-                parts,
+                files,
                 job.fresh("index"),
                 dim=self.encoder.dim,
                 terms=self.encoder.terms,
-                scale=parts.scale,
-                describe=lambda: self._describe(job, parts),
+                scale=files.scale.value if files.scale else None,
+                describe=lambda: self._describe(job, files),
                 on_documents=bar.update,
                 texts=self.config.store_texts,
                 postings=self.config.postings,
             )
 
-    def _describe(self, job: EncodeJob, parts: PartStore) -> dict[str, Any]:
+    def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, Any]:
         shard = {"number": self.shard, "of": self.shards, "windows": self.windows} if self.shards > 1 else None
         return {
             "made_by": f"dupmae-ir {job.command}",
             "version": __version__,
             "encoder": encoder_record(self.encoder, self.separator),
-            "scale_source": parts.scale_source,
+            "scale_source": files.scale.source if files.scale else None,
             "inputs": [dataclasses.asdict(i) for i in self.collection.inputs],
             **({"sources": report} if (report := self.collection.report) else {}),
             "settings": job.settings,
-            "work": parts.id,
+            "work": files.id,
             "running": self.encoder.running,
             "shard": shard,
             "config": to_dict(self.config),
@@ -316,11 +319,10 @@ def _separator(config: EncodeConfig, trained: str) -> str:
     return chosen
 
 
-def _workers(config: EncodeConfig) -> Workers:
-    """Who encodes: this process, one process for each of --devices, or a Ray cluster."""
+def _executor(config: EncodeConfig) -> Executor:
     choice = EncoderChoice.of(config)
     if config.executor == "ray":
-        return RayWorkers(choice, config.device, config.workers, config.quiet)
+        return RayPool(choice, config.device, config.workers, config.quiet)
     if devices := config.device_names():
-        return DeviceWorkers(choice, devices, config.quiet)
-    return Here(choice, config.device)
+        return DevicePool(choice, devices, config.quiet)
+    return ThisProcess(choice, config.device)

@@ -1,6 +1,7 @@
-"""Windows: the runs of documents that are encoded together and saved together.
+"""Windows: runs of consecutive documents that are encoded and committed together.
 
-A window is always encoded as a whole, so a resumed run gives the same bits as an undisturbed one.
+They depend on the collection and ``--window`` only, and a window is always encoded as one, so a resumed run gives the
+same bits as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -8,10 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from dupmae_ir.index.format.integrity import DIGEST_BYTES
-from dupmae_ir.index.format.quantisation import CALIBRATION
+from dupmae_ir.index.format.quantisation import CALIBRATION, Scale
 from dupmae_ir.types import Document
+
+
+@dataclass(frozen=True)
+class Window:
+    """``digest``: of the documents. ``scale``: None for the first window, which chooses it. ``keep``: False if only the
+    scale is needed."""
+
+    number: int
+    documents: list[Document]
+    digest: str
+    scale: Scale | None = None
+    keep: bool = True
+
+    def __str__(self) -> str:
+        first, last = self.documents[0].docid, self.documents[-1].docid
+        return f"window {self.number} (documents {first} to {last})"
 
 
 def windows(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:

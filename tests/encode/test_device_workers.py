@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from support.encode_runs import ROOT, content, meta, write_corpus
 
-from dupmae_ir.encode import window_files as parts_module
+from dupmae_ir.encode import window_files
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.device_workers import DeviceWorkers
+from dupmae_ir.encode.executors import ATTEMPTS, DevicePool
 from dupmae_ir.encode.run import run
-from dupmae_ir.encode.shards import EncoderChoice, Shard
-from dupmae_ir.encode.window_files import part_header
-from dupmae_ir.encode.workers import ATTEMPTS
+from dupmae_ir.encode.window_encoding import EncoderChoice
+from dupmae_ir.encode.window_files import read_header
+from dupmae_ir.encode.windows import Window
 from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.types import Document
 
@@ -57,7 +57,7 @@ def children(pid: int) -> list[int]:
             words = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == pid and fields[0] != "Z" and b"device_workers" in words:
+        if int(fields[1]) == pid and fields[0] != "Z" and b"encode.executors" in words:
             found.append(int(entry.name))
     return found
 
@@ -80,7 +80,7 @@ def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def finished(index: Path) -> int:
-    return len(list(index.with_name(f".{index.name}.work").glob("part-*")))
+    return len(list(index.with_name(f".{index.name}.work").glob("window-*")))
 
 
 def whole(corpus: Path, index: Path) -> Path:
@@ -102,7 +102,7 @@ def test_two_workers_killed_with_their_driver_lose_and_double_nothing(tmp_path):
         said = process.communicate()[1]
     assert not index.exists()
     assert re.search(
-        r"note: worker cpu#[01] was killed by signal 9 \(SIGKILL\) with shard \d+ \(documents d\d+ to", said
+        r"note: worker cpu#[01] was killed by signal 9 \(SIGKILL\) with window \d+ \(documents d\d+ to", said
     )
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in orphans):
@@ -118,28 +118,28 @@ def test_two_workers_killed_with_their_driver_lose_and_double_nothing(tmp_path):
     assert [p.name for p in index.parent.iterdir()] == ["I"]
 
 
-def shards(count: int) -> Iterator[Shard]:
+def windows(count: int) -> Iterator[Window]:
     for number in range(count):
-        yield Shard(number, [Document(f"d{number}", "some words")], f"{number}", None, True)
+        yield Window(number, [Document(f"d{number}", "some words")], f"{number}", None, True)
 
 
-def test_a_shard_that_kills_every_worker_is_named(monkeypatch):
+def test_a_window_that_kills_every_worker_is_named(monkeypatch):
     """The failure is not repeated for ever."""
     choice = EncoderChoice.of(EncodeConfig(corpus="c", index="i", model="testing:slow", parts="cls"))
-    workers, encode, seen = DeviceWorkers(choice, ["cpu"], quiet=True), DeviceWorkers._hand_out, set()
+    workers, encode, seen = DevicePool(choice, ["cpu"], quiet=True), DevicePool._hand_out, set()
 
     def killing(self, waiting):
         encode(self, waiting)
-        worker = self._workers[0]
-        if worker.ready and worker.shards and worker.shards[0].number == 1:
+        worker = self.workers[0]
+        if worker.ready and worker.windows and worker.windows[0].number == 1:
             worker.process.kill()
 
-    monkeypatch.setattr(DeviceWorkers, "_hand_out", killing)
+    monkeypatch.setattr(DevicePool, "_hand_out", killing)
     with closing(workers):
         assert workers.facts.dim == 16
-        message = rf"shard 1 \(documents d1 to d1\): {ATTEMPTS} workers in turn"
+        message = rf"window 1 \(documents d1 to d1\): {ATTEMPTS} workers in turn"
         with pytest.raises(EnvironmentProblem, match=message):
-            seen.update(encoded.number for encoded in workers.encode(shards(3)))
+            seen.update(encoded.number for encoded in workers.encode(windows(3)))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_shard_that_kills_every_worker_is_named(monkeypatch):
     [
         (("--devices", "cpu,,cpu"), "--devices cpu,,cpu: expected names separated by commas"),
         (("--devices", "cpu", "--device", "cpu"), "--devices and --device exclude each other"),
-        (("--devices", "cpu", "--server", "ray"), "--devices applies only with --executor local"),
+        (("--devices", "cpu", "--executor", "ray"), "--devices applies only with --executor local"),
         (("--workers", 2), "--workers applies only with --executor ray"),
         (("--devices", "cpu,cpu", "--top-k", 0), "--top-k must be greater than 0"),
     ],
@@ -170,22 +170,22 @@ def test_an_error_in_a_worker_is_one_line(tmp_path, corpus, capsys):
 
 def test_without_ray_the_message_says_how_to_install_it(tmp_path, corpus, encode, monkeypatch):
     monkeypatch.setattr("dupmae_ir.device.importlib.util.find_spec", lambda name: None)
-    status, said = encode(corpus, tmp_path / "I", "--server", "ray")
+    status, said = encode(corpus, tmp_path / "I", "--executor", "ray")
     assert (status, "--executor ray needs ray: pip install 'dupmae-ir[ray]'" in said) == (1, True)
 
 
-def test_a_full_disk_names_the_shard_and_keeps_the_others(tmp_path, corpus, encode, monkeypatch):
-    index, wrote = tmp_path / "I", parts_module.write_part
+def test_a_full_disk_names_the_window_and_keeps_the_others(tmp_path, corpus, encode, monkeypatch):
+    index, wrote = tmp_path / "I", window_files.write_window
 
     def full(path, contents):
-        if path.name == "part-000003.safetensors":
+        if path.name == "window-000003.safetensors":
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         wrote(path, contents)
 
-    monkeypatch.setattr(parts_module, "write_part", full)
+    monkeypatch.setattr(window_files, "write_window", full)
     status, said = encode(corpus, index, "--window", 100)
     assert status == 1
-    assert "the disk is full, at shard 3 (documents d300 to d399)" in said
+    assert "the disk is full, at window 3 (documents d300 to d399)" in said
     assert said.count("\n") == 1
     assert finished(index) == 3
     monkeypatch.undo()
@@ -194,19 +194,19 @@ def test_a_full_disk_names_the_shard_and_keeps_the_others(tmp_path, corpus, enco
     assert content(index) == content(tmp_path / "whole")
 
 
-def test_a_part_of_another_model_is_refused_by_name(tmp_path, corpus, encode, monkeypatch):
-    index, wrote = tmp_path / "I", parts_module.write_part
+def test_a_window_of_another_model_is_refused_by_name(tmp_path, corpus, encode, monkeypatch):
+    index, wrote = tmp_path / "I", window_files.write_window
 
     def until_three(path, contents):
-        if path.name == "part-000003.safetensors":
+        if path.name == "window-000003.safetensors":
             raise KeyboardInterrupt
         wrote(path, contents)
 
-    monkeypatch.setattr(parts_module, "write_part", until_three)
+    monkeypatch.setattr(window_files, "write_window", until_three)
     assert encode(corpus, index, "--window", 100)[0] == 130
     monkeypatch.undo()
-    part = tmp_path / ".I.work" / "part-000001.safetensors"
-    own = part_header(part)["encoder"]
+    part = tmp_path / ".I.work" / "window-000001.safetensors"
+    own = read_header(part)["encoder"]
     part.write_bytes(part.read_bytes().replace(own.encode(), b"f" * len(own)))
     status, said = encode(corpus, index, "--window", 100)
     assert status == 2

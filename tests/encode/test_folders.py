@@ -90,7 +90,9 @@ def test_a_resumed_run_is_that_of_an_undisturbed_one(docs, tmp_path, encode, mon
     ],
 )
 def test_bad_input_fails_before_the_model_is_loaded(tmp_path, encode, monkeypatch, files, message):
-    monkeypatch.setattr("dupmae_ir.encode.shards.load_encoder", lambda *a, **k: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(
+        "dupmae_ir.encode.window_encoding.load_encoder", lambda *a, **k: pytest.fail("the model was loaded")
+    )
     write_folder(tmp_path / "docs", files)
     status, said = encode(tmp_path / "docs", tmp_path / "I")
     assert (status, message in said) == (2, True)

@@ -53,8 +53,8 @@ def test_three_kills(tmp_path):
     finish(corpus, whole, 0)
     work = index.with_name(".I.work")
     moments: list[Callable[[], bool]] = [
-        lambda: len(list(work.glob("part-*"))) >= 1,
-        lambda: len(list(work.glob("part-*"))) >= 8,
+        lambda: len(list(work.glob("window-*"))) >= 1,
+        lambda: len(list(work.glob("window-*"))) >= 8,
         lambda: (work / "index" / "ot").exists(),
     ]
     for when in moments:
@@ -87,7 +87,7 @@ def test_twenty_kills(tmp_path):
 def test_a_killed_process_leaves_no_lock(tmp_path):
     corpus = write_corpus(tmp_path / "corpus.jsonl", 200)
     index = tmp_path / "I"
-    assert killed(corpus, index, 0.2, lambda: any(tmp_path.glob(".I.work/part-*")))
+    assert killed(corpus, index, 0.2, lambda: any(tmp_path.glob(".I.work/window-*")))
     assert (tmp_path / ".I.lock").exists()
     finish(corpus, index, 0)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["I", "corpus.jsonl"]

@@ -255,13 +255,13 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, network, corpus, whol
     assert content(copy_of(index)) == content(whole)
 
 
-def test_another_machine_continues_from_the_shards_in_the_store(bucket, corpus, made, capsys):
-    """The driver is killed and its disk is lost; one of the finished shards was damaged since."""
+def test_another_machine_continues_from_the_windows_in_the_store(bucket, corpus, made, capsys):
+    """The driver is killed and its disk is lost; one of the finished windows was damaged since."""
     index = f"{bucket}/I"
     settings = ("--window", 100, "--share-work")
 
     def finished() -> list[str]:
-        return sorted(name for name in names(index) if name.startswith("work/part-"))
+        return sorted(name for name in names(index) if name.startswith("work/window-"))
 
     process = start(corpus, index, *settings, delay=0.4)
     try:
@@ -281,20 +281,20 @@ def test_another_machine_continues_from_the_shards_in_the_store(bucket, corpus, 
     assert main(again) == 0
     said = capsys.readouterr().err
     assert f"note: {index}/{there[1]} is damaged" in said
-    assert f"{index}/work: {len(there) - 1} finished shard(s) of another machine" in said
+    assert f"{index}/work: {len(there) - 1} finished window(s) of another machine" in said
     assert f", {100 * (len(there) - 1)} documents from an earlier run" in said
     assert content(copy_of(index)) == content(made)
     assert not any(name.startswith("work/") for name in names(index))
 
 
-def test_a_stall_names_the_shard(bucket, server, network, corpus, made, run, monkeypatch):
+def test_a_stall_names_the_window(bucket, server, network, corpus, made, run, monkeypatch):
     monkeypatch.setenv("DUPMAE_IR_PATIENCE", "2")
     index = f"{bucket}/I"
     network(60_000)
     status, said = run(*encoded(corpus, index, "--share-work"))
     assert (status, said.count("\n")) == (1, 1)
     number = re.fullmatch(
-        rf"dupmae-ir encode: shard (\d) \(documents d\d+ to d\d+\): {index}/work/part-00000(\d)-\w{{64}}: no byte "
+        rf"dupmae-ir encode: window (\d) \(documents d\d+ to d\d+\): {index}/work/window-00000(\d)-\w{{64}}: no byte "
         r"for 2 s \(DUPMAE_IR_PATIENCE\); check the network and run the same command again\n",
         said,
     )

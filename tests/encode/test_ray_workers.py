@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.nightly,  # a cluster is nine processes
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the tests find workers in /proc"),
 ]
-TWO = ("--server", "ray", "--workers", 2)
+TWO = ("--executor", "ray", "--workers", 2)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def kill_worker(corpus: Path, index: Path) -> str:
 def test_a_killed_worker(tmp_path):
     corpus, index = write_corpus(tmp_path / "corpus.jsonl", 3000), tmp_path / "trial" / "I"
     said = kill_worker(corpus, index)
-    assert re.search(r"worker cpu#[01] ended \(\w+\) with shard \d+ \(documents d\d+ to d\d+\), which is encoded", said)
+    assert re.search(r"worker cpu#[01] ended \(\w+\) with window \d+ \(documents d\d+ to d\d+\), which", said)
     assert content(index) == content(whole(corpus, tmp_path / "whole"))
     assert [p.name for p in index.parent.iterdir()] == ["I"]
 

@@ -17,14 +17,14 @@ from dupmae_ir.encode import run as run_module
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run
-from dupmae_ir.encode.window_files import quantised
+from dupmae_ir.encode.window_files import EncodedWindow
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.postings import compare_postings
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
-from dupmae_ir.types import Representation
+from dupmae_ir.types import Document, Representation
 
 pytestmark = pytest.mark.jvm
 
@@ -289,7 +289,7 @@ def test_from_python(corpus, tmp_path):
 def test_two_processes_do_not_write_one_index(corpus, tmp_path, encode):
     other = start(corpus, tmp_path / "I", "--window", 20, "--parts", "cls", delay=0.2)
     try:
-        while not list(tmp_path.glob(".I.work/part-*")):
+        while not list(tmp_path.glob(".I.work/window-*")):
             assert other.poll() is None
             time.sleep(0.02)
         status, said = encode(corpus, tmp_path / "I", "--window", 20, "--parts", "cls")
@@ -304,7 +304,7 @@ def test_two_processes_do_not_write_one_index(corpus, tmp_path, encode):
 
 def test_ctrl_c_says_one_line(corpus, tmp_path):
     process = start(corpus, tmp_path / "I", "--window", 20, "--quiet", delay=0.2)
-    while not list(tmp_path.glob(".I.work/part-*")):
+    while not list(tmp_path.glob(".I.work/window-*")):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
@@ -331,7 +331,7 @@ def test_a_vector_that_is_not_finite_is_refused_with_its_window():
     vectors = np.ones((3, 2), np.float32)
     vectors[1, 0] = np.nan
     with pytest.raises(IndexMismatch, match=r"vector of document 'b' is not finite; check the model's weights"):
-        quantised(["a", "b", "c"], Representation(vectors, None), None)
+        EncodedWindow.of([Document(docid, "") for docid in "abc"], Representation(vectors, None), None, texts=False)
 
 
 def test_postings_are_written_unless_told_otherwise(corpus, tmp_path, encode):
@@ -346,5 +346,5 @@ def test_postings_are_written_unless_told_otherwise(corpus, tmp_path, encode):
     assert other.meta["digest"] == folder.meta["digest"]
     status, said = encode(corpus, tmp_path / "J", "--window", 100)[:2]
     assert status == 2, said  # made with other settings
-    assert Searcher.open(tmp_path / "I", HashingEncoder()).engine[0] == "postings"
-    assert Searcher.open(tmp_path / "J", HashingEncoder()).engine[0] == "lucene"
+    assert Searcher.open(tmp_path / "I", HashingEncoder()).impact_search[0] == "postings"
+    assert Searcher.open(tmp_path / "J", HashingEncoder()).impact_search[0] == "lucene"

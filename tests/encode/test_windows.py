@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dupmae_ir.encode.window_files import load_part, part_digest, quantised, save_part
+from dupmae_ir.encode.window_files import EncodedWindow, read_header, write_window
 from dupmae_ir.encode.windows import documents_digest, window_size, windows
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.format.quantisation import CALIBRATION, calibrated_scale
@@ -41,12 +41,15 @@ def test_the_digest_of_documents_sees_every_boundary():
 
 
 @pytest.mark.parametrize("settings", [{}, {"dim": None}, {"vocabulary": None}])
-def test_a_part_comes_back_as_it_was(tmp_path, settings):
+def test_an_encoded_window_comes_back_as_it_was(tmp_path, settings):
     encoder = HashingEncoder(**settings)
-    part = quantised(["a", "b", "é"], encoder.encode_documents(["one two two", "", "three"]), 90.0)
-    save_part(tmp_path / "p", part, "digest")
-    back = load_part(tmp_path / "p")
-    assert part_digest(tmp_path / "p") == "digest"
+    texts = ["one two two", "", "three"]
+    documents = [Document(docid, text) for docid, text in zip(["a", "b", "é"], texts, strict=True)]
+    part = EncodedWindow.of(documents, encoder.encode_documents(texts), 90.0, texts=True)
+    write_window(tmp_path / "p", part.to_bytes("digest"))
+    back = EncodedWindow.read(tmp_path / "p")
+    assert read_header(tmp_path / "p")["documents"] == "digest"
+    assert (back.documents, back.digests) == (part.documents, part.digests)
     assert back.docids == part.docids
     assert (back.clipped, back.dropped) == (part.clipped, part.dropped)
     for name in ("cls", "impacts"):
@@ -60,15 +63,15 @@ def test_a_part_comes_back_as_it_was(tmp_path, settings):
         assert np.diff(back.impacts.indptr).tolist() == [2, 0, 1]
 
 
-def test_a_damaged_part_is_named(tmp_path):
+def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "p").write_bytes(b"x" * 20)
-    with pytest.raises(IndexMismatch, match=r"p: damaged part .*; remove this file"):
-        load_part(tmp_path / "p")
+    with pytest.raises(IndexMismatch, match=r"p: damaged .*; remove this file"):
+        EncodedWindow.read(tmp_path / "p")
 
 
 def test_quantising_counts_what_it_changes():
     ot = sp.csr_matrix(np.array([[0.004, 1.0, 0.0], [3.0, 0.005, 2.549]], np.float32))
-    part = quantised(["a", "b"], Representation(None, ot), 100.0)
+    part = EncodedWindow.of([Document("a", ""), Document("b", "")], Representation(None, ot), 100.0, texts=False)
     # 0.4 -> 0 is dropped, 300 -> 255 is clipped, 0.5 -> 0 (half to even) is dropped, 254.9 -> 255.
     assert part.impacts.toarray().tolist() == [[0, 100, 0], [255, 0, 255]]
     assert (part.clipped, part.dropped) == (1, 2)

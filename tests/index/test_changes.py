@@ -209,14 +209,14 @@ def test_a_killed_add_keeps_its_windows_through_other_changes(
     for document in more:
         del living.documents[document.docid]
     work = work_folder(living.index)
-    windows = sorted(path.name for path in work.glob("part-*"))
+    windows = sorted(path.name for path in work.glob("window-*"))
     assert len(windows) == 2
     living.delete([START[0].docid])
     living.compact()
     capsys.readouterr()
     living.add(NEW[:1])  # another change: its own window is removed, the others stay
     capsys.readouterr()
-    assert sorted(path.name for path in work.glob("part-*")) == windows
+    assert sorted(path.name for path in work.glob("window-*")) == windows
     living.delete([NEW[0].docid])
     count[0] = 100
     result = living.add(more)
@@ -235,7 +235,7 @@ def test_restart_discards_saved_windows(living: Living, monkeypatch: pytest.Monk
     with pytest.raises(ZeroDivisionError):
         living.add(NEW)
     monkeypatch.undo()
-    assert list(work.glob("part-*"))
+    assert list(work.glob("window-*"))
     corpus = write_documents(living.where / "c.jsonl", NEW)
     flags = ["--index", str(living.index), "--corpus", corpus, "--quiet"]
     assert index_main(["add", *flags, "--restart"]) == 0

@@ -14,7 +14,7 @@ from typing import Any
 from dupmae_ir.encode.changes import run_add, run_sync, run_update
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
-from dupmae_ir.encode.shards import represent
+from dupmae_ir.encode.window_encoding import represent
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.changes.compaction import run as compact
 from dupmae_ir.index.changes.deletion import run as delete

@@ -1,10 +1,8 @@
-"""One shard of a collection to the bytes of its part file: the function that every way of encoding runs.
+"""Encoding of one window: the function that every executor runs.
 
-A shard is one window of documents (:mod:`~dupmae_ir.encode.windows`), so the list of shards depends on the collection
-and ``--window`` only. :func:`encode_shard` depends on nothing but the shard, the encoder and the impact scale: in this
-process, in one process for each device and on a Ray cluster, the same shard becomes the same bytes. Whoever receives
-them writes them to the work folder (:class:`~dupmae_ir.encode.window_files.PartStore`), which is what commits the
-shard.
+The result depends on nothing but the window, the encoder and the impact scale: in this process, in one process for each
+device and on a Ray cluster, the same window becomes the same bytes. Whoever receives them writes them to the
+work folder (:class:`~dupmae_ir.encode.window_files.WindowFiles`), which is what commits the window.
 """
 
 from __future__ import annotations
@@ -16,10 +14,9 @@ from dataclasses import dataclass, field
 
 from dupmae_ir import __version__
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.window_files import part_bytes, quantised
-from dupmae_ir.encode.windows import document_digest
+from dupmae_ir.encode.window_files import EncodedWindow
+from dupmae_ir.encode.windows import Window
 from dupmae_ir.index.format.quantisation import Scale, choose_scale
-from dupmae_ir.index.format.texts import stored
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import (
     SEPARATORS,
@@ -33,27 +30,11 @@ from dupmae_ir.types import (
 
 
 @dataclass(frozen=True)
-class Shard:
-    """``digest``: of the documents. ``scale``: None for the first shard, which chooses it. ``keep``: False where only
-    the scale is needed."""
+class WindowResult:
+    """``contents``: of the window's file; None if only the scale was needed. ``seconds``: in the encoder."""
 
     number: int
-    documents: list[Document]
-    digest: str
-    scale: Scale | None
-    keep: bool = True
-
-    def __str__(self) -> str:
-        first, last = self.documents[0].docid, self.documents[-1].docid
-        return f"shard {self.number} (documents {first} to {last})"
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """``part``: the contents of the part's file; None where only the scale was needed. ``seconds``: in the encoder."""
-
-    number: int
-    part: bytes | None
+    contents: bytes | None
     scale: Scale | None
     seconds: float
     worker: str = ""  #: which worker encoded it, for the progress bar
@@ -78,7 +59,7 @@ class EncoderFacts:
         return cls(encoder.name, encoder.digest, encoder.dim, encoder.terms, encoder.settings, running)
 
     def difference(self, other: EncoderFacts) -> str:
-        """How ``other`` would encode otherwise, in words; empty where it would not."""
+        """How ``other`` would encode otherwise; empty if it would not."""
         if self.digest != other.digest:
             return f"the model {other.name} ({other.digest[:12]}) instead of {self.name} ({self.digest[:12]})"
         if self.version != other.version:
@@ -92,7 +73,7 @@ class EncoderFacts:
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """What a worker needs to know: the encoder to load, and what is stored of a shard."""
+    """What a worker needs to know: the encoder to load, and what is stored of a window."""
 
     model: str | None
     settings: EncoderOptions  #: without the device
@@ -119,28 +100,25 @@ class EncoderChoice:
         return load_encoder(self.model, **self.settings | {"device": device})
 
     def separator(self, settings: EncoderSettings) -> str:
-        """What joins title and text: --title-separator, else the model's own."""
+        """What joins title and text: the title separator chosen, else the model's own."""
         return SEPARATORS[self.title_separator] if self.title_separator else settings.title_separator
 
 
-def encode_shard(encoder: Encoder, shard: Shard, choice: EncoderChoice) -> Encoded:
-    """Encode one shard.
+def encode_window(encoder: Encoder, window: Window, choice: EncoderChoice, worker: str = "") -> WindowResult:
+    """Encode one window.
 
-    Raises :class:`IndexMismatch`, naming the document, where the encoder returns a value that is not finite.
+    Raises :class:`IndexMismatch`, naming the document, if the encoder returns a value that is not finite.
     """
     started = time.monotonic()
-    representation = represent(encoder, shard.documents, choice.separator(encoder.settings))
+    representation = represent(encoder, window.documents, choice.separator(encoder.settings))
     seconds = time.monotonic() - started
-    scale = shard.scale
+    scale = window.scale
     if scale is None and encoder.terms is not None:
         scale = choose_scale(choice.scale, encoder.settings.impact_scale, representation)
-    if not shard.keep:
-        return Encoded(shard.number, None, scale, seconds)
-    texts = stored(shard.documents) if choice.store_texts else None
-    docids = [document.docid for document in shard.documents]
-    part = quantised(docids, representation, scale and scale.value, texts)
-    part = dataclasses.replace(part, digests=list(map(document_digest, shard.documents)))
-    return Encoded(shard.number, part_bytes(part, shard.digest, encoder.digest), scale, seconds)
+    if not window.keep:
+        return WindowResult(window.number, None, scale, seconds, worker)
+    encoded = EncodedWindow.of(window.documents, representation, scale and scale.value, texts=choice.store_texts)
+    return WindowResult(window.number, encoded.to_bytes(window.digest, encoder.digest), scale, seconds, worker)
 
 
 def represent(encoder: Encoder, documents: Sequence[Document], separator: str) -> Representation:
