@@ -36,8 +36,7 @@ import passages
 import scipy.sparse as sp
 import torch
 
-from dupmae_ir.collections.stdlib.documentation import stdlib_documents
-from dupmae_ir.collections.stdlib.queries import load_queries
+from dupmae_ir.collections.stdlib import load_queries, stdlib_documents
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.index.changes.builder import IndexBuilder

@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dupmae_ir import __version__, pyserini
-from dupmae_ir.collections.stdlib.documentation import stdlib_documents
-from dupmae_ir.collections.stdlib.queries import load_queries
+from dupmae_ir.collections.stdlib import load_queries, stdlib_documents
 from dupmae_ir.console import guarded, say, table
 from dupmae_ir.device import processors
 from dupmae_ir.encode.config import EncodeConfig

@@ -28,7 +28,7 @@ from pathlib import Path
 from harness import ROOT, Claim, arguments, bars, in_turns, middle, report, speedup
 
 from dupmae_ir import pyserini
-from dupmae_ir.collections.stdlib.documentation import stdlib_documents
+from dupmae_ir.collections.stdlib import stdlib_documents
 from dupmae_ir.io.publishing import atomic_write
 
 PEER = "import pyserini.search.lucene"

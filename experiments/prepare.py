@@ -58,7 +58,7 @@ def prepare(data: Path, budget: Budget, base: str, folder: Path) -> dict[str, An
     )
     for name in budget.sets:
         if name == "demo":
-            from dupmae_ir.collections.stdlib.documentation import write_beir
+            from dupmae_ir.collections.stdlib import write_beir
 
             write_beir(aside / name)
         elif name != "dev":

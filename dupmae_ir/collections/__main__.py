@@ -2,70 +2,76 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 import textwrap
-from typing import Any
+from collections.abc import Mapping
 
-from dupmae_ir.collections.config import CheckConfig, GetConfig, ListConfig, ShowConfig
-from dupmae_ir.collections.run import describe, describe_cache, summarize
+from dupmae_ir.collections.config import (
+    CheckCollectionsConfig,
+    GetCollectionsConfig,
+    ListCollectionsConfig,
+    ShowCollectionConfig,
+)
+from dupmae_ir.collections.run import CheckReport, CollectionRow, describe, describe_cache
 from dupmae_ir.command import Command, dispatch
 from dupmae_ir.console import table
 
 _WIDTH = 100
 
 
-def _show_list(_: ListConfig, rows: list[dict[str, Any]]) -> str:
-    cells = [[r["name"], _count(r["documents"]), " ".join(r["tests"]), r["state"]] for r in rows]
+def _show_list(_: ListCollectionsConfig, rows: list[CollectionRow]) -> str:
+    cells = [[r.name, "?" if r.documents is None else f"{r.documents:,}", " ".join(r.tests), r.state] for r in rows]
     return table(cells, ["collection", "documents", "tests", "state"])
 
 
-def _list_notes(config: ListConfig, _: list[dict[str, Any]]) -> str:
+def _list_notes(config: ListCollectionsConfig, _: list[CollectionRow]) -> str:
     notes = describe_cache(config)
     return "\n".join(textwrap.fill(n, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for n in notes)
 
 
-def _show_collection(config: ShowConfig, result: dict[str, Any]) -> str:
-    lines = [f"{result['name']}: {result['title']}", *(_wrapped(label, text) for label, text in describe(config))]
+def _show_collection(config: ShowCollectionConfig, result: Mapping[str, object]) -> str:
+    lines = [f"{result['name']}: {result['title']}"]
+    for label, text in describe(config):
+        # Addresses and paths are never broken.
+        parts = textwrap.wrap(text, _WIDTH - 20, break_long_words=False, break_on_hyphens=False) or [""]
+        lines += [f"  {(label if i == 0 else '').ljust(18)}{part}" for i, part in enumerate(parts)]
     return "\n".join(lines)
 
 
-def _show_prepared(_: GetConfig, manifests: list[dict[str, Any]]) -> str:
-    return "\n".join(f"{m['name']}: {summarize(m)}\n  in {m['folder']}" for m in manifests)
+def _show_prepared(_: GetCollectionsConfig, manifests: list[dict[str, object]]) -> str:
+    return "\n".join(f"{m['name']}: {m['summary']}\n  in {m['folder']}" for m in manifests)
 
 
-def _show_check(_: CheckConfig, report: dict[str, dict[str, Any]]) -> str:
-    return "\n".join(f"{name}: {'; '.join(e['problems']) or e['summary']}" for name, e in report.items())
+def _show_check(_: CheckCollectionsConfig, report: dict[str, CheckReport]) -> str:
+    return "\n".join(f"{name}: {'; '.join(entry.problems) or entry.summary}" for name, entry in report.items())
 
 
-def _check_status(_: CheckConfig, report: dict[str, dict[str, Any]]) -> int:
-    return int(any(entry["problems"] for entry in report.values()))
+def _as_json(_: object, result: object) -> str:
+    return json.dumps(result, ensure_ascii=False, default=dataclasses.asdict)
 
 
-def _wrapped(label: str, text: str) -> str:
-    """Wraps text at words; addresses and paths are never broken."""
-    lines = textwrap.wrap(text, _WIDTH - 20, break_long_words=False, break_on_hyphens=False) or [""]
-    return "\n".join(f"  {(label if i == 0 else '').ljust(18)}{line}" for i, line in enumerate(lines))
-
-
-def _count(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
-
-
+WORK = "dupmae_ir.collections.run"
 list_command = Command(
-    "collections list", ListConfig, "dupmae_ir.collections.run:list_collections", summarize=_list_notes, show=_show_list
+    "collections list",
+    ListCollectionsConfig,
+    f"{WORK}:list_collections",
+    summarize=_list_notes,
+    show=_show_list,
+    as_json=_as_json,
 )
-show_command = Command(
-    "collections show", ShowConfig, "dupmae_ir.collections.run:show_collection", show=_show_collection
-)
+show_command = Command("collections show", ShowCollectionConfig, f"{WORK}:show_collection", show=_show_collection)
 get_command = Command(
-    "collections get", GetConfig, "dupmae_ir.collections.run:get_collections", show=_show_prepared, resumes=True
+    "collections get", GetCollectionsConfig, f"{WORK}:get_collections", show=_show_prepared, resumes=True
 )
 check_command = Command(
     "collections check",
-    CheckConfig,
-    "dupmae_ir.collections.run:check_collections",
+    CheckCollectionsConfig,
+    f"{WORK}:check_collections",
     show=_show_check,
-    status=_check_status,
+    as_json=_as_json,
+    status=lambda _, report: int(any(entry.problems for entry in report.values())),
 )
 VERBS = {
     "list": ("list all collections with documents, tests and state", list_command),

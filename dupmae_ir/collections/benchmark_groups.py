@@ -3,65 +3,17 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 
 from dupmae_ir.collections.catalogue import LOCAL, load
 from dupmae_ir.registry import lookup
 
-_FORUMS = (
-    "android",
-    "english",
-    "gaming",
-    "gis",
-    "mathematica",
-    "physics",
-    "programmers",
-    "stats",
-    "tex",
-    "unix",
-    "webmasters",
-    "wordpress",
-)
-_CQADUPSTACK = tuple(f"beir-cqadupstack-{forum}" for forum in _FORUMS)
-_BEIR_18 = tuple(
-    f"beir-{name}"
-    for name in (
-        "trec-covid",
-        "bioasq",
-        "nfcorpus",
-        "nq",
-        "hotpotqa",
-        "fiqa",
-        "signal1m",
-        "trec-news",
-        "robust04",
-        "arguana",
-        "webis-touche2020",
-        "cqadupstack",
-        "quora",
-        "dbpedia-entity",
-        "scidocs",
-        "fever",
-        "climate-fever",
-        "scifact",
-    )
-)
-_LICENSED = ("beir-bioasq", "beir-signal1m", "beir-trec-news", "beir-robust04")
-_PUBLIC = tuple(name for name in _BEIR_18 if name not in _LICENSED)
-
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "msmarco": ("msmarco-passage", "msmarco-passage-titled", "msmarco-doc"),
-    "dpr": ("dpr-nq", "dpr-trivia"),
-    "beir-18": _BEIR_18,
-    "beir-14": _PUBLIC,
-    "beir-4-licensed": _LICENSED,
-    "mote-14": _PUBLIC,
-    "beir-cqadupstack": _CQADUPSTACK,
-    "cqadupstack": _CQADUPSTACK,
-}
-"""Group -> members, in the papers' order. beir-cqadupstack is a group and also a member of other groups. beir-14 has
-the public sets, over which CoT-MoTE's paper averages, too (mote-14)."""
+_TABLE = resources.files("dupmae_ir.collections").joinpath("groups.toml").read_text(encoding="utf-8")
+GROUPS: Mapping[str, tuple[str, ...]] = {name: tuple(members) for name, members in tomllib.loads(_TABLE).items()}
+"""Group -> members, in the papers' order."""
 
 
 def expand(name: str, catalogue: str | Path | None = None) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 An overlay (``--catalogue FILE`` or ``$DUPMAE_IR_CATALOGUE``) has the same format; its keys replace those of the
 built-in catalogue. With an overlay the same commands can use other archives, for example synthetic stand-ins in tests.
-Collections made with one are marked as stand-ins and kept in a separate folder.
+Collections made with one are marked as stand-ins and kept in a separate folder of the cache.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import dataclasses
 import functools
 import hashlib
 import os
+import platform
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from dupmae_ir.config import from_mapping
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.downloads import Source
+from dupmae_ir.io.downloads import Source, cache_folder
+from dupmae_ir.io.jobs import work_folder
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.registry import lookup, suggest
 
@@ -51,8 +54,10 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Collection:
-    """A collection: its sources, the counts and digests that identify it, and how it is evaluated."""
+class TestCollection:
+    """A collection with topics and judgements: its sources, counts and digests, and how it is evaluated."""
+
+    __test__ = False
 
     name: str
     title: str
@@ -74,7 +79,7 @@ class Collection:
 class Catalogue:
     """All collections by name; ``overlay``: the file merged into the built-in catalogue, if any."""
 
-    collections: Mapping[str, Collection]
+    collections: Mapping[str, TestCollection]
     overlay: Path | None
     sha256: str  #: of the overlay, or of the built-in file
 
@@ -84,16 +89,60 @@ class Catalogue:
         return self.overlay is not None
 
 
+@dataclass(frozen=True)
+class Cache:
+    """The folders for the collections of one catalogue.
+
+    ``root`` is the cache folder, or ``stand-ins/DIGEST`` in it for a catalogue with an overlay, so that stand-ins are
+    never mistaken for the real collections.
+    """
+
+    root: Path
+
+    @classmethod
+    def of(cls, catalogue: Catalogue, cache: str | Path | None = None) -> Cache:
+        """The folders of ``catalogue`` in ``cache`` (default: $DUPMAE_IR_CACHE, else ~/.cache/dupmae_ir)."""
+        root = Path(cache).expanduser().absolute() if cache else cache_folder()
+        return cls(root / "stand-ins" / catalogue.sha256[:12] if catalogue.stand_in else root)
+
+    def folder(self, collection: TestCollection) -> Path:
+        """The folder of the prepared collection."""
+        # The embedded collection is the documentation of the running interpreter.
+        suffix = f"-python-{platform.python_version()}" if collection.family == "demo" else ""
+        return self.root / "collections" / f"{collection.name}{suffix}"
+
+    def work(self, collection: TestCollection) -> Path:
+        """The hidden folder in which the collection is prepared."""
+        return work_folder(self.folder(collection))
+
+    def download(self, source: Source) -> Path:
+        """The downloaded file of a source, by host and path, so that equal names do not collide."""
+        parts = urlsplit(source.url)
+        return self.root.joinpath("downloads", parts.netloc.replace(":", "_"), *unquote(parts.path).split("/")[1:])
+
+    def licensed(self, collection: TestCollection) -> Path:
+        """The folder in which the user places a collection that cannot be downloaded."""
+        return self.root / "licensed" / collection.name
+
+
 def load(path: str | Path | None = None) -> Catalogue:
     """The built-in catalogue, merged with the overlay ``path`` (default: $DUPMAE_IR_CATALOGUE).
 
     Raises :class:`InputError` for an overlay that is not valid or has an unknown collection.
     """
-    overlay = path or os.environ.get(VARIABLE) or None
-    return _load(Path(overlay).absolute() if overlay else None)
+    overlay = path or os.environ.get(VARIABLE)
+    if not overlay:
+        return _load(None)
+    overlay = Path(overlay).absolute()
+    try:
+        return _load(overlay, overlay.stat().st_mtime_ns)
+    except FileNotFoundError:
+        raise InputError(f"{overlay}: no such catalogue (set by `catalogue` or {VARIABLE})") from None
+    except OSError as e:
+        raise InputError(f"{overlay}: cannot be read: {e.strerror or e}") from None
 
 
-def find(name: str, catalogue: str | Path | None = None) -> Collection:
+def find(name: str, catalogue: str | Path | None = None) -> TestCollection:
     """The collection ``name``, or the one of ``local:FOLDER``. Raises :class:`UnknownName`, suggesting a name."""
     if name.startswith(LOCAL):
         return _local(name)
@@ -105,43 +154,34 @@ def names() -> tuple[str, ...]:
     return tuple(_load(None).collections)
 
 
-def _load(overlay: Path | None) -> Catalogue:
-    built_in = resources.files("dupmae_ir.collections").joinpath("catalogue.toml").read_bytes()
-    if overlay is None:
-        return _built_in(built_in)
-    try:
-        text = overlay.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{overlay}: no such catalogue (set by `catalogue` or {VARIABLE})") from None
-    except OSError as e:
-        raise InputError(f"{overlay}: cannot be read: {e.strerror or e}") from None
-    return _overlaid(built_in, text, overlay)
-
-
-@functools.cache
-def _built_in(text: bytes) -> Catalogue:
-    return Catalogue(_collections(_parsed(text, "catalogue.toml"), "catalogue.toml"), None, _sha256(text))
-
-
 @functools.lru_cache(maxsize=8)
-def _overlaid(built_in: bytes, text: bytes, path: Path) -> Catalogue:
-    base, over = _parsed(built_in, "catalogue.toml"), _parsed(text, str(path))
-    for kind, known, given in (("table", base, over), ("shared table", base["shared"], over.get("shared", {}))):
-        for name in given:
-            if name not in known:
-                raise InputError(f"{path}: no {kind} named {name!r} in the built-in catalogue.{suggest(name, known)}")
-    return Catalogue(_collections(_merged(base, over), str(path)), path, _sha256(text))
+def _load(overlay: Path | None, modified: int = 0) -> Catalogue:  # noqa: ARG001 (distinguishes versions of the file)
+    text = resources.files("dupmae_ir.collections").joinpath("catalogue.toml").read_bytes()
+    where, tables = "catalogue.toml", _parse(text, "catalogue.toml")
+    if overlay is not None:
+        text, where = overlay.read_bytes(), str(overlay)
+        over = _parse(text, where)
+        levels = (("table", tables, over), ("shared table", tables["shared"], over.get("shared", {})))
+        for kind, known, given in levels:
+            for name in given:
+                if name not in known:
+                    raise InputError(
+                        f"{where}: no {kind} named {name!r} in the built-in catalogue.{suggest(name, known)}"
+                    )
+        tables = _merged(tables, over)
+    addresses, shared = tables.pop("addresses"), tables.pop("shared")
+    collections = {
+        name: _collection(name, _merged(shared[table["like"]], table) if "like" in table else table, addresses, where)
+        for name, table in tables.items()
+    }
+    return Catalogue(collections, overlay, hashlib.sha256(text).hexdigest())
 
 
-def _parsed(text: bytes, where: str) -> dict[str, Any]:
+def _parse(text: bytes, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InputError(f"{where}: not valid TOML: {e}") from None
-
-
-def _sha256(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,39 +193,30 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _collections(tables: dict[str, Any], where: str) -> dict[str, Collection]:
-    addresses, shared = tables.pop("addresses"), tables.pop("shared")
-    return {
-        name: _collection(name, _merged(shared[table["like"]], table) if "like" in table else table, addresses, where)
-        for name, table in tables.items()
-    }
-
-
-def _collection(name: str, table: dict[str, Any], addresses: dict[str, str], where: str) -> Collection:
-    fillings = {**addresses, "set": table.get("set", "")}
-    own = {key: value for key, value in table.items() if key not in ("like", "set", "sources", "tests")}
+def _collection(name: str, table: Mapping[str, Any], addresses: Mapping[str, str], where: str) -> TestCollection:
+    values = {**addresses, "set": table.get("set", "")}
     where = f"{where}: {name}"
     sources = {
-        role: _entry(Source, given, fillings, f"{where}.sources.{role}")
-        for role, given in table.get("sources", {}).items()
+        role: _entry(Source, source, values, f"{where}.sources.{role}")
+        for role, source in table.get("sources", {}).items()
     }
     tests = {
-        test: _entry(Test, {**given, "name": test}, fillings, f"{where}.tests.{test}")
-        for test, given in table["tests"].items()
+        test: _entry(Test, {**settings, "name": test}, values, f"{where}.tests.{test}")
+        for test, settings in table["tests"].items()
     }
-    collection = _entry(Collection, {**own, "name": name}, fillings, where)
+    settings = {key: value for key, value in table.items() if key not in ("like", "set", "sources", "tests")}
+    collection = _entry(TestCollection, {**settings, "name": name}, values, where)
     return dataclasses.replace(collection, sources=sources, tests=tests)
 
 
-def _entry(kind: type[T], values: Mapping[str, Any], fillings: Mapping[str, str], where: str) -> T:
-    """Build one entry and fill in its templates. An empty string in an overlay means "unknown"."""
-    values = {key: value for key, value in values.items() if value != ""}
-    for key in _TEMPLATES & values.keys():
-        values[key] = str(values[key]).format_map(fillings)
-    return from_mapping(kind, values, where)
+def _entry(kind: type[T], settings: Mapping[str, Any], values: Mapping[str, str], where: str) -> T:
+    """Build one entry, with ``values`` in its templates. An empty string in an overlay means "unknown"."""
+    settings = {key: value for key, value in settings.items() if value != ""}
+    templates = {key: str(settings[key]).format_map(values) for key in _TEMPLATES & settings.keys()}
+    return from_mapping(kind, {**settings, **templates}, where)
 
 
-def _local(name: str) -> Collection:
+def _local(name: str) -> TestCollection:
     """The collection of a folder in BEIR's layout; its tests are the files in ``qrels``."""
     folder = Path(name.removeprefix(LOCAL)).expanduser()
     if not folder.is_dir():
@@ -198,4 +229,4 @@ def _local(name: str) -> Collection:
         raise InputError(
             f"{folder}: no qrels/*.tsv here; BEIR's layout has corpus.jsonl, queries.jsonl and qrels/test.tsv"
         )
-    return Collection(name, folder.absolute().name, "local", None, tests)
+    return TestCollection(name, folder.absolute().name, "local", None, tests)

@@ -26,7 +26,7 @@ class CacheOptions(OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListConfig(CacheOptions):
+class ListCollectionsConfig(CacheOptions):
     """List all collections with their documents, tests and state in the cache.
 
     Examples:
@@ -35,7 +35,7 @@ class ListConfig(CacheOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowConfig(CacheOptions):
+class ShowCollectionConfig(CacheOptions):
     """Show everything known about a collection: addresses, checksums, measures, and where its files belong.
 
     Examples:
@@ -48,7 +48,7 @@ class ShowConfig(CacheOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GetConfig(CacheOptions):
+class GetCollectionsConfig(CacheOptions):
     """Prepare collections in the cache, in BEIR's layout. Missing files are downloaded, unpacked, converted and
     verified: published checksums, numbers of documents, queries and judgements, and digests of topics and judgements.
     An interrupted download is resumed by the same command. A group stands for its members; licensed members, which
@@ -71,7 +71,7 @@ class GetConfig(CacheOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckConfig(CacheOptions):
+class CheckCollectionsConfig(CacheOptions):
     """Read every byte and every line of prepared collections and compare them with their manifests and the catalogue.
     The exit status is 1 if there is a problem. A member of a group that is not in the cache is not a problem.
 

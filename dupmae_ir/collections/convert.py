@@ -8,19 +8,18 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dupmae_ir.collections.catalogue import Collection, Test
+from dupmae_ir.collections.catalogue import TestCollection
 from dupmae_ir.collections.download import SourceFiles
-from dupmae_ir.collections.prepared import ANSWERS, QUERIES
+from dupmae_ir.collections.prepared import ANSWERS, QUERIES, write_qrels, write_records
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
-from dupmae_ir.types import Qrels
 
 
 def convert(sources: SourceFiles) -> Path:
@@ -34,10 +33,16 @@ def convert(sources: SourceFiles) -> Path:
         if test.answers:
             queries = list(_read_answered_queries(sources.path(test.topics)))
             texts |= {query.qid: query.text for query in queries}
-            _write_jsonl(work / ANSWERS, ({"_id": q.qid, "answers": q.answers} for q in queries))
-        else:
-            _merge(texts, _convert_judgements(sources, test, work), test.topics)
-    _write_jsonl(work / QUERIES, ({"_id": qid, "text": text} for qid, text in texts.items()))
+            write_records(work / ANSWERS, ({"_id": q.qid, "answers": q.answers} for q in queries))
+            continue
+        topics, qrels = sources.path(test.topics), read_qrels(sources.path(test.qrels))
+        write_qrels(work, test.name, qrels)
+        for query in read_topics(topics):
+            if query.qid in qrels and texts.setdefault(query.qid, query.text) != query.text:
+                raise InputError(
+                    f"{test.topics}: query {query.qid!r} has a different text in another test of the collection"
+                )
+    write_records(work / QUERIES, ({"_id": qid, "text": text} for qid, text in texts.items()))
     if shared := sources.shared_corpus():
         return _link(shared, work / shared.name)
     corpus = sources.path(collection.corpus)
@@ -45,20 +50,6 @@ def convert(sources: SourceFiles) -> Path:
         return _remove_quotes(corpus, work / "corpus.jsonl.gz", collection, sources.quiet)
     suffixes = "".join(Path(corpus.name).suffixes[-2 if corpus.name.endswith(".gz") else -1 :])
     return _link(corpus, work / f"corpus{suffixes}")
-
-
-def _convert_judgements(sources: SourceFiles, test: Test, work: Path) -> dict[str, str]:
-    """Write the judgements of a test; returns the texts of its judged queries, in the order of the topics."""
-    topics = sources.path(test.topics)
-    qrels = read_qrels(sources.path(test.qrels))
-    _write_qrels(work / "qrels" / f"{test.name}.tsv", qrels)
-    return {q.qid: q.text for q in read_topics(topics) if q.qid in qrels}
-
-
-def _merge(texts: dict[str, str], more: Mapping[str, str], source: str) -> None:
-    for qid, text in more.items():
-        if texts.setdefault(qid, text) != text:
-            raise InputError(f"{source}: query {qid!r} has a different text in another test of the collection")
 
 
 class _AnsweredQuery(NamedTuple):
@@ -82,7 +73,7 @@ def _read_answered_queries(path: Path) -> Iterator[_AnsweredQuery]:
         yield _AnsweredQuery(str(number - 1), text.strip(), answers)
 
 
-def _remove_quotes(source: Path, target: Path, collection: Collection, quiet: bool) -> Path:
+def _remove_quotes(source: Path, target: Path, collection: TestCollection, quiet: bool) -> Path:
     """DPR's passages (id, text, title; texts quoted as csv) as gzipped JSON lines, without the csv quotes."""
     with (
         gzip.GzipFile(target, "wb", compresslevel=3, mtime=0) as packed,
@@ -98,18 +89,6 @@ def _remove_quotes(source: Path, target: Path, collection: Collection, quiet: bo
             packed.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
             bar.update()
     return target
-
-
-def _write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
-def _write_qrels(path: Path, qrels: Qrels) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write("query-id\tcorpus-id\tscore\n")
-        file.writelines(f"{q}\t{d}\t{grade}\n" for q, judged in qrels.items() for d, grade in judged.items())
 
 
 def _link(source: Path, target: Path) -> Path:

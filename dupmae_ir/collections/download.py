@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dupmae_ir.collections.cache import Cache
-from dupmae_ir.collections.catalogue import Catalogue, Collection
+from dupmae_ir.collections.catalogue import Cache, Catalogue, TestCollection
 from dupmae_ir.collections.prepared import find_in_cache
 from dupmae_ir.errors import InputError, Licensed
 from dupmae_ir.io.archives import unpack
@@ -19,7 +18,7 @@ UNPACKED = ".unpacked"  #: folder for archive members, inside the work folder
 class SourceFiles:
     """The files of a collection by reference, "ROLE" or "ROLE:MEMBER"; downloaded and unpacked on first use."""
 
-    collection: Collection
+    collection: TestCollection
     catalogue: Catalogue
     cache: Cache
     mirror: str | None
@@ -39,23 +38,23 @@ class SourceFiles:
         role, _, member = reference.partition(":")
         if self.collection.licensed:
             return self._licensed_file(member)
-        file = self._downloaded(role)
+        source = self.collection.sources[role]
+        file = download(source, self.cache.download(source), mirror=self.mirror, quiet=self.quiet)
         return self._unpacked(file, role) / member if member else file
 
     def shared_corpus(self) -> Path | None:
         """The same corpus, already prepared for another collection (DPR's collections share one)."""
-        same = [c for c in self.catalogue.collections.values() if _has_same_corpus(c, self.collection)]
-        prepared = (find_in_cache(collection, self.cache) for collection in same)
+        mine = (self.collection.corpus, _corpus_url(self.collection))
+        others = (c for c in self.catalogue.collections.values() if c.name != self.collection.name and mine[1])
+        prepared = (find_in_cache(c, self.cache) for c in others if (c.corpus, _corpus_url(c)) == mine)
         return next((other.corpus for other in prepared if other), None)
-
-    def _downloaded(self, role: str) -> Path:
-        source = self.collection.sources[role]
-        return download(source, self.cache.download(source), mirror=self.mirror, quiet=self.quiet)
 
     def _unpacked(self, archive: Path, role: str) -> Path:
         folder = self.work / UNPACKED / role
         if not folder.exists():
-            members = {m for r, m in map(_split, _references(self.collection)) if r == role}
+            tests = self.collection.tests.values()
+            references = (self.collection.corpus, *(r for t in tests for r in (t.topics, t.qrels)))
+            members = {r.partition(":")[2] for r in references if r.partition(":")[0] == role}
             unpack(archive, folder, members.__contains__, quiet=self.quiet)
             if missing := sorted(member for member in members if not (folder / member).is_file()):
                 raise InputError(f"{archive}: no {missing[0]} in it; this is not the archive of {self.collection.name}")
@@ -65,14 +64,13 @@ class SourceFiles:
         folder = self.cache.licensed(self.collection)
         if not folder.is_dir():
             raise Licensed(licence_message(self.collection, self.cache))
-        candidates = (folder / name, folder / f"{name}.gz")
-        found = next((path for path in candidates if path.is_file()), None)
-        if found is None:
-            raise Licensed(f"{folder / name}: no such file; the folder must have BEIR's layout")
-        return found
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+        raise Licensed(f"{folder / name}: no such file; the folder must have BEIR's layout")
 
 
-def discard_download(collection: Collection, catalogue: Catalogue, cache: Cache) -> None:
+def discard_download(collection: TestCollection, catalogue: Catalogue, cache: Cache) -> None:
     """Remove the download of the corpus, unless another collection still has to be prepared from it."""
     url = _corpus_url(collection)
     waiting = (
@@ -85,7 +83,7 @@ def discard_download(collection: Collection, catalogue: Catalogue, cache: Cache)
             path.unlink(missing_ok=True)
 
 
-def licence_message(collection: Collection, cache: Cache) -> str:
+def licence_message(collection: TestCollection, cache: Cache) -> str:
     """One line with how to obtain a licensed collection and where to put it."""
     return (
         f"{collection.name} cannot be downloaded: {collection.licensed}; then put corpus.jsonl, queries.jsonl and "
@@ -93,22 +91,7 @@ def licence_message(collection: Collection, cache: Cache) -> str:
     )
 
 
-def _split(reference: str) -> tuple[str, str]:
-    role, _, member = reference.partition(":")
-    return role, member
-
-
-def _references(collection: Collection) -> list[str]:
-    references = [collection.corpus, *(r for t in collection.tests.values() for r in (t.topics, t.qrels))]
-    return [reference for reference in references if reference]
-
-
-def _has_same_corpus(one: Collection, other: Collection) -> bool:
-    url = _corpus_url(one)
-    return one.name != other.name and url is not None and (one.corpus, url) == (other.corpus, _corpus_url(other))
-
-
-def _corpus_url(collection: Collection) -> str | None:
+def _corpus_url(collection: TestCollection) -> str | None:
     """The URL from which the corpus is downloaded."""
     source = collection.sources.get(collection.corpus.partition(":")[0])
     return source.url if source else None

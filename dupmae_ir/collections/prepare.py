@@ -1,35 +1,32 @@
 """Preparation of a collection in the cache: download, unpack, convert, verify, publish.
 
-Work happens in a hidden folder beside the target, which replaces the target when it is complete. After a kill, the
+Work happens in a hidden folder next to the target, which replaces the target when it is complete. After a kill, the
 next run recovers the target, removes the work folder and resumes the download. A collection has no settings: the
 catalogue determines its content, and overlays have a separate folder. A second process waits for the first.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import shutil
 from pathlib import Path
 
-from dupmae_ir.collections.cache import Cache
-from dupmae_ir.collections.catalogue import LOCAL, Catalogue, Collection, find, load
+from dupmae_ir.collections.catalogue import LOCAL, Cache, Catalogue, TestCollection, find, load
 from dupmae_ir.collections.convert import convert
 from dupmae_ir.collections.download import UNPACKED, SourceFiles, discard_download
 from dupmae_ir.collections.prepared import (
     MANIFEST,
-    Facts,
-    Layout,
     Manifest,
     PreparedCollection,
     collect_facts,
+    collection_files,
     differences,
     find_in_cache,
     manifest_of,
     open_folder,
     read_manifest,
 )
-from dupmae_ir.collections.stdlib.documentation import write_beir
+from dupmae_ir.collections.stdlib import write_beir
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, WrongCollection
 from dupmae_ir.io.locks import exclusive, lock_path
@@ -87,7 +84,7 @@ def get(
         return find_in_cache(collection, folders) or _prepare(SourceFiles(collection, known, folders, mirror, quiet))
 
 
-def state(collection: Collection, cache: Cache) -> str:
+def state(collection: TestCollection, cache: Cache) -> str:
     """``ready``, ``part`` (some of its files are on disk), ``missing``, or ``licensed`` (to be obtained by hand)."""
     if find_in_cache(collection, cache):
         return "ready"
@@ -99,20 +96,20 @@ def state(collection: Collection, cache: Cache) -> str:
     return "part" if any(path.exists() for path in paths) else "missing"
 
 
-def _open_local(collection: Collection, catalogue: Catalogue, cache: Cache, quiet: bool) -> PreparedCollection:
+def _open_local(collection: TestCollection, catalogue: Catalogue, cache: Cache, quiet: bool) -> PreparedCollection:
     """A folder of the user's. Nothing is written into it; its manifest is stored in the cache."""
     folder = Path(collection.name.removeprefix(LOCAL)).expanduser().absolute()
     candidates = [folder / f"corpus{suffix}" for suffix in (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")]
     corpus = next((path for path in candidates if path.is_file()), candidates[0])
-    layout = Layout.of(folder, corpus, collection)
-    if missing := [path for path in layout.files() if not path.is_file()]:
+    files = collection_files(collection, folder, corpus)
+    if missing := [path for path in files if not path.is_file()]:
         raise InputError(f"{missing[0]}: no such file; {LOCAL} requires a folder in BEIR's layout")
-    states = {str(p.relative_to(folder)): [p.stat().st_size, p.stat().st_mtime_ns] for p in layout.files()}
+    states = {str(p.relative_to(folder)): [p.stat().st_size, p.stat().st_mtime_ns] for p in files}
     path = cache.root / "local" / f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}.json"
     manifest = read_manifest(path)
     if manifest is None or manifest.states != states:
-        facts = collect_facts(layout, collection.name, quiet)
-        manifest = dataclasses.replace(manifest_of(collection, catalogue, layout, facts), states=states)
+        facts = collect_facts(collection, folder, corpus, quiet)
+        manifest = manifest_of(collection, catalogue, facts, corpus.name, states)
         manifest.write(path)
     return open_folder(collection, folder, manifest)
 
@@ -141,30 +138,22 @@ def _write_files(sources: SourceFiles) -> Manifest:
     else:
         corpus = convert(sources)
     shutil.rmtree(work / UNPACKED, ignore_errors=True)
-    layout = Layout.of(work, corpus, collection)
-    facts = collect_facts(layout, collection.name, sources.quiet)
+    facts = collect_facts(collection, work, corpus, sources.quiet)
     if wrong := differences(collection, facts):
         advice = _advice(collection, sources.cache)
         raise WrongCollection(f"{collection.name} does not match the catalogue: {'; '.join(wrong)}. {advice}")
-    _log_dangling(collection, facts, sources.quiet)
-    manifest = manifest_of(collection, sources.catalogue, layout, facts)
-    manifest.write(work / MANIFEST)
-    return manifest
-
-
-def _log_dangling(collection: Collection, facts: Facts, quiet: bool) -> None:
-    """Log relevant documents missing from the corpus, unless the catalogue expects this number of them."""
     for name, test in facts.tests.items():
         expected = collection.tests[name].dangling
         if test["dangling"] and test["dangling"] != expected:
             known = f"{expected} expected" if expected is not None else "none expected"
-            say(
-                f"{collection.name}: {test['dangling']} relevant document(s) of {name} not in the corpus; {known}",
-                quiet,
-            )
+            absent = f"{test['dangling']} relevant document(s) of {name} not in the corpus"
+            say(f"{collection.name}: {absent}; {known}", sources.quiet)
+    manifest = manifest_of(collection, sources.catalogue, facts, corpus.name, {})
+    manifest.write(work / MANIFEST)
+    return manifest
 
 
-def _advice(collection: Collection, cache: Cache) -> str:
+def _advice(collection: TestCollection, cache: Cache) -> str:
     if collection.licensed:
         return f"Correct {cache.licensed(collection)}, or describe your files in a catalogue (`catalogue`)"
     if not collection.sources:

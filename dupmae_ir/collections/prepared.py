@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dupmae_ir import __version__
-from dupmae_ir.collections.cache import Cache
-from dupmae_ir.collections.catalogue import Catalogue, Collection
-from dupmae_ir.collections.digests import qrels_digest, topics_digest
+from dupmae_ir.collections.catalogue import Cache, Catalogue, TestCollection
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import LinesCollection
-from dupmae_ir.io.publishing import sha256_file, write_json
+from dupmae_ir.io.lines import json_lines
+from dupmae_ir.io.publishing import atomic_write, sha256_file, write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.registry import lookup
+from dupmae_ir.types import Qrels
 
 MANIFEST = "manifest.json"
 QUERIES = "queries.jsonl"
@@ -35,7 +36,7 @@ ANSWERS = "answers.jsonl"
 
 @dataclass(frozen=True)
 class Facts:
-    """Counts and digests obtained by reading a whole collection."""
+    """Counts and digests obtained by reading a complete collection."""
 
     documents: int
     queries: int  #: judged in any test
@@ -83,7 +84,7 @@ class PreparedCollection:
         lookup(f"test of {self.name}", test, self.manifest.tests)
         if self.answers:
             raise UsageError(f"{self.name} has no judgements; evaluate with the answer strings in {self.answers}")
-        return self.folder / "qrels" / f"{test}.tsv"
+        return qrels_path(self.folder, test)
 
     @property
     def answers(self) -> Path | None:
@@ -92,89 +93,129 @@ class PreparedCollection:
         return path if ANSWERS in self.manifest.files else None
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The paths of a collection's files. ``tests`` maps each test to its judgements, None if it has answer strings."""
+def topics_digest(texts: Mapping[str, str]) -> str:
+    """sha256 of the sorted ``qid<TAB>text`` lines (UTF-8, each ended by a newline), white space runs as one space.
 
-    folder: Path
-    corpus: Path
-    tests: Mapping[str, Path | None]
-
-    @classmethod
-    def of(cls, folder: Path, corpus: Path, collection: Collection) -> Layout:
-        """The layout of ``collection`` in ``folder``."""
-        tests = {
-            name: None if test.answers else folder / "qrels" / f"{name}.tsv" for name, test in collection.tests.items()
-        }
-        return cls(folder, corpus, tests)
-
-    @property
-    def queries(self) -> Path:
-        """The file with the queries of all tests."""
-        return self.folder / QUERIES
-
-    def files(self) -> Iterator[Path]:
-        """All files except the manifest."""
-        yield from (self.corpus, self.queries)
-        yield from (path for path in self.tests.values() if path)
-        if (self.folder / ANSWERS).is_file():
-            yield self.folder / ANSWERS
+    The digest does not depend on the format that the topics were distributed in.
+    """
+    return _lines_digest(f"{qid}\t{' '.join(text.split())}" for qid, text in texts.items())
 
 
-def collect_facts(layout: Layout, title: str, quiet: bool = False) -> Facts:
-    """Read all files once and return counts and digests. ``title`` labels the progress bar.
+def qrels_digest(qrels: Qrels) -> str:
+    """sha256 of the sorted ``qid docid grade`` lines with a grade above 0.
+
+    Grades of 0 or less are left out: trec_eval's measures treat such a document like an unjudged one, and Anserini's
+    files for TREC-COVID and Touché-2020 lack lines that BEIR's have.
+    """
+    return _lines_digest(f"{q} {d} {grade}" for q, judged in qrels.items() for d, grade in judged.items() if grade > 0)
+
+
+def _lines_digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("".join(f"{line}\n" for line in sorted(lines)).encode()).hexdigest()
+
+
+def collection_files(collection: TestCollection, folder: Path, corpus: Path) -> list[Path]:
+    """The files of a prepared collection except the manifest: corpus, queries, judgements, answers."""
+    qrels = [qrels_path(folder, name) for name, test in collection.tests.items() if not test.answers]
+    answers = folder / ANSWERS
+    return [corpus, folder / QUERIES, *qrels, *([answers] if answers.is_file() else [])]
+
+
+def qrels_path(folder: Path, test: str) -> Path:
+    """The file with the judgements of a test."""
+    return folder / "qrels" / f"{test}.tsv"
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, object]]) -> None:
+    """Write JSON lines, for example the queries."""
+    with json_lines(path) as write:
+        for record in records:
+            write(record)
+
+
+def write_qrels(folder: Path, test: str, qrels: Qrels) -> None:
+    """Write the judgements of a test."""
+    with atomic_write(qrels_path(folder, test)) as file:
+        file.write("query-id\tcorpus-id\tscore\n")
+        file.writelines(f"{q}\t{d}\t{grade}\n" for q, judged in qrels.items() for d, grade in judged.items())
+
+
+def collect_facts(collection: TestCollection, folder: Path, corpus: Path, quiet: bool = False) -> Facts:
+    """Read all files in ``folder`` once, and ``corpus``, and return counts and digests.
 
     Raises :class:`InputError` for a file that cannot be read, and for a judged query without a text.
     """
-    texts = {q.qid: q.text for q in read_topics(layout.queries)}
+    texts = {q.qid: q.text for q in read_topics(folder / QUERIES)}
     tests: dict[str, dict[str, Any]] = {}
     relevant: dict[str, set[str]] = {}
-    for name, path in layout.tests.items():
-        qrels = read_qrels(path) if path else {}
-        judged = qrels.keys() if path else texts.keys()
+    for name, test in collection.tests.items():
+        path = qrels_path(folder, name)
+        qrels: Qrels = {} if test.answers else read_qrels(path)
+        judged = texts.keys() if test.answers else qrels.keys()
         if missing := [qid for qid in judged if qid not in texts]:
-            raise InputError(f"{layout.queries}: no text for query {missing[0]!r} of {path} ({len(missing)} in all)")
+            raise InputError(f"{folder / QUERIES}: no text for query {missing[0]!r} of {path} ({len(missing)} in all)")
         relevant[name] = {docid for grades in qrels.values() for docid, grade in grades.items() if grade > 0}
         tests[name] = {
             "queries": len(judged),
             "judgements": sum(map(len, qrels.values())),
             "topics_digest": topics_digest({qid: texts[qid] for qid in judged}),
-            "qrels_digest": qrels_digest(qrels) if path else None,
+            "qrels_digest": None if test.answers else qrels_digest(qrels),
         }
-    documents, sha256, absent = _read_corpus(layout.corpus, set().union(*relevant.values()), title, quiet)
-    for name, docids in relevant.items():
-        tests[name]["dangling"] = len(docids & absent)
-    digests = {path: sha256_file(path) if path != layout.corpus else sha256 for path in layout.files()}
-    files = {
-        str(path.relative_to(layout.folder)): {"bytes": path.stat().st_size, "sha256": digest}
-        for path, digest in digests.items()
-    }
-    return Facts(documents, len(texts), tests, files)
-
-
-def _read_corpus(path: Path, relevant: set[str], title: str, quiet: bool) -> tuple[int, str, set[str]]:
-    """(number of documents, sha256 of the file, the ids of ``relevant`` that are not in it)."""
-    absent = set(relevant)
-    corpus = LinesCollection(path)
-    with progress(f"{title}: read", "documents", quiet=quiet) as bar:
-        for document in corpus:
+    documents, absent = LinesCollection(corpus), set().union(*relevant.values())
+    with progress(f"{collection.name}: read", "documents", quiet=quiet) as bar:
+        for document in documents:
             absent.discard(document.docid)
             bar.update()
-    return corpus.documents, corpus.inputs[0].sha256, absent
+    for name, docids in relevant.items():
+        tests[name]["dangling"] = len(docids & absent)
+    files = {
+        str(path.relative_to(folder)): {
+            "bytes": path.stat().st_size,
+            "sha256": documents.inputs[0].sha256 if path == corpus else sha256_file(path),
+        }
+        for path in collection_files(collection, folder, corpus)
+    }
+    return Facts(documents.documents, len(texts), tests, files)
 
 
-def manifest_of(collection: Collection, catalogue: Catalogue, layout: Layout, facts: Facts) -> Manifest:
-    """The manifest of a collection with these facts."""
+def find_problems(collection: TestCollection, cache: Cache, quiet: bool = False) -> list[str]:
+    """Differences from the manifest and from the catalogue, one phrase each; empty if there are none.
+
+    Every byte and every line is read again.
+    """
+    folder = cache.folder(collection)
+    manifest = read_manifest(folder / MANIFEST)
+    if manifest is None:
+        return [f"{folder / MANIFEST} is missing or unreadable"]
+    if missing := [name for name in manifest.files if not (folder / name).is_file()]:
+        return [f"{folder / name} is missing" for name in missing]
+    try:
+        facts = collect_facts(collection, folder, folder / manifest.corpus, quiet)
+    except InputError as e:
+        return [str(e)]
+    changed = [
+        f"{folder / name} has changed (sha256 {facts.files.get(name, {}).get('sha256')}, was {entry['sha256']})"
+        for name, entry in manifest.files.items()
+        if facts.files.get(name) != entry
+    ]
+    return changed + differences(collection, facts)
+
+
+def manifest_of(
+    collection: TestCollection, catalogue: Catalogue, facts: Facts, corpus: str, states: Mapping[str, list[int]]
+) -> Manifest:
+    """The manifest of a collection with these facts; ``corpus`` is the name of its corpus file."""
     return Manifest(
         **vars(facts),
         name=collection.name,
         title=collection.title,
         stand_in=catalogue.stand_in,
         catalogue={"file": str(catalogue.overlay or "built in"), "sha256": catalogue.sha256},
-        corpus=str(layout.corpus.relative_to(layout.folder)),
+        corpus=corpus,
         sources={role: source.url for role, source in collection.sources.items()},
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions={"dupmae_ir": __version__, "python": platform.python_version()},
+        states=states,
     )
 
 
@@ -186,33 +227,31 @@ def read_manifest(path: Path) -> Manifest | None:
         return None
 
 
-def differences(collection: Collection, facts: Facts) -> list[str]:
+def differences(collection: TestCollection, facts: Facts) -> list[str]:
     """Differences between the facts and the catalogue's expectations, one phrase each; unknown values are skipped."""
-    phrases = list(_compared("documents", collection.documents, facts.documents))
+    counts = [("documents", collection.documents, facts.documents)]
+    phrases = []
     for name, test in collection.tests.items():
-        counted = facts.tests.get(name)
-        if counted is None:
+        actual = facts.tests.get(name)
+        if actual is None:
             phrases.append(f"no test {name}")
             continue
-        for key, what in (("queries", "judged queries"), ("judgements", "judgements")):
-            phrases += _compared(f"{what} in {name}", getattr(test, key), counted[key])
+        counts.append((f"judged queries in {name}", test.queries, actual["queries"]))
+        counts.append((f"judgements in {name}", test.judgements, actual["judgements"]))
         for key, what in (("topics_digest", "topics"), ("qrels_digest", "judgements")):
-            if getattr(test, key) not in (None, counted[key]):
-                phrases.append(f"different {what} in {name} (digest {counted[key]}, expected {getattr(test, key)})")
-    return phrases
+            expected = getattr(test, key)
+            if expected not in (None, actual[key]):
+                phrases.append(f"different {what} in {name} (digest {actual[key]}, expected {expected})")
+    wrong = [f"{n:,} {what}, expected {expected:,}" for what, expected, n in counts if expected not in (None, n)]
+    return wrong + phrases
 
 
-def _compared(what: str, expected: int | None, counted: int) -> Iterator[str]:
-    if expected is not None and counted != expected:
-        yield f"{counted:,} {what}, expected {expected:,}"
-
-
-def open_folder(collection: Collection, folder: Path, manifest: Manifest) -> PreparedCollection:
+def open_folder(collection: TestCollection, folder: Path, manifest: Manifest) -> PreparedCollection:
     """The prepared collection in ``folder``."""
     return PreparedCollection(collection.name, folder, folder / manifest.corpus, folder / QUERIES, manifest)
 
 
-def find_in_cache(collection: Collection, cache: Cache) -> PreparedCollection | None:
+def find_in_cache(collection: TestCollection, cache: Cache) -> PreparedCollection | None:
     """The collection in the cache; None if it is missing, incomplete, or not as the catalogue expects.
 
     Sizes of files and the manifest's facts are compared, not the files' contents.
@@ -220,12 +259,8 @@ def find_in_cache(collection: Collection, cache: Cache) -> PreparedCollection | 
     folder = cache.folder(collection)
     manifest = read_manifest(folder / MANIFEST)
     # The catalogue may have been corrected since the collection was prepared.
-    if manifest is None or not _is_complete(folder, manifest) or differences(collection, manifest):
+    if manifest is None or differences(collection, manifest):
         return None
-    return open_folder(collection, folder, manifest)
-
-
-def _is_complete(folder: Path, manifest: Manifest) -> bool:
-    """True if every file exists with its recorded size."""
     sizes = {folder / name: entry["bytes"] for name, entry in manifest.files.items()}
-    return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
+    complete = all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
+    return open_folder(collection, folder, manifest) if complete else None

@@ -3,30 +3,55 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from dupmae_ir.collections.benchmark_groups import GROUPS, expand
-from dupmae_ir.collections.cache import Cache
-from dupmae_ir.collections.catalogue import LOCAL, Catalogue, Collection, find, load
-from dupmae_ir.collections.check import find_problems
-from dupmae_ir.collections.config import CacheOptions, CheckConfig, GetConfig, ListConfig, ShowConfig
+from dupmae_ir.collections.catalogue import LOCAL, Cache, Catalogue, TestCollection, find, load
+from dupmae_ir.collections.config import (
+    CacheOptions,
+    CheckCollectionsConfig,
+    GetCollectionsConfig,
+    ListCollectionsConfig,
+    ShowCollectionConfig,
+)
 from dupmae_ir.collections.download import licence_message
 from dupmae_ir.collections.prepare import find_prepared, get, state
-from dupmae_ir.collections.prepared import PreparedCollection
+from dupmae_ir.collections.prepared import Manifest, find_problems
 from dupmae_ir.console import megabytes, say
 from dupmae_ir.errors import Licensed, UnknownName, UsageError
 from dupmae_ir.io.jobs import COMPLETE
 from dupmae_ir.measures import parse_measures
 
 
-def list_collections(config: ListConfig) -> list[dict[str, Any]]:
-    """One mapping per collection: name, title, documents, tests, state, folder."""
+@dataclass(frozen=True)
+class CollectionRow:
+    """A collection in the list."""
+
+    name: str
+    title: str
+    documents: int | None
+    tests: list[str]
+    state: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of checking one collection: ``ok``, ``damaged``, ``missing`` or ``licensed``, with the problems."""
+
+    state: str
+    problems: list[str]
+    summary: str
+
+
+def list_collections(config: ListCollectionsConfig) -> list[CollectionRow]:
+    """One row per collection of the catalogue."""
     catalogue, cache = _open(config)
     return [_row(collection, cache) for collection in catalogue.collections.values()]
 
 
-def describe_cache(config: ListConfig) -> list[str]:
+def describe_cache(config: ListCollectionsConfig) -> list[str]:
     """Notes for below the list: groups with their sizes, local folders, and the cache folder."""
     catalogue, cache = _open(config)
     groups = "; ".join(f"{name} ({len(expand(name, config.catalogue))})" for name in GROUPS)
@@ -34,17 +59,17 @@ def describe_cache(config: ListConfig) -> list[str]:
     return [f"groups: {groups}", f"{LOCAL}FOLDER is any folder in BEIR's layout", f"{overlay}in {cache.root}"]
 
 
-def show_collection(config: ShowConfig) -> dict[str, Any]:
+def show_collection(config: ShowCollectionConfig) -> Mapping[str, object]:
     """Everything known about one collection. Raises :class:`UsageError` for a group."""
     if config.name in GROUPS:
         raise UsageError(f"{config.name} is a group of {', '.join(GROUPS[config.name])}; show one of them")
-    collection = find(config.name, config.catalogue)
-    _, cache = _open(config)
+    collection, (_, cache) = find(config.name, config.catalogue), _open(config)
+    row = vars(_row(collection, cache))
     downloads = {role: str(cache.download(source)) for role, source in collection.sources.items()}
-    return {**_row(collection, cache), **dataclasses.asdict(collection), "downloads": downloads}
+    return {**row, **dataclasses.asdict(collection), "downloads": downloads}
 
 
-def get_collections(config: GetConfig) -> list[dict[str, Any]]:
+def get_collections(config: GetCollectionsConfig) -> list[dict[str, object]]:
     """Prepare collections in order, and return their manifests with folder and status.
 
     Licensed members of a group are skipped; any other failure ends the command.
@@ -52,7 +77,7 @@ def get_collections(config: GetConfig) -> list[dict[str, Any]]:
     _, cache = _open(config)
     skipped, manifests = [], []
     for name, in_group in _expanded(config.names, config.catalogue):
-        complete = _state(find(name, config.catalogue), cache) == "ready"
+        complete = _row(find(name, config.catalogue), cache).state == "ready"
         try:
             one = get(name, cache=config.cache, mirror=config.mirror, catalogue=config.catalogue, quiet=config.quiet)
         except Licensed as e:
@@ -63,39 +88,63 @@ def get_collections(config: GetConfig) -> list[dict[str, Any]]:
             continue
         status = COMPLETE if complete else "complete"
         say(f"{name}: {status}", config.quiet)
-        manifests.append({"folder": str(one.folder), "status": status, **dataclasses.asdict(one.manifest)})
+        summary = summarize(one.manifest)
+        manifests.append(
+            {"folder": str(one.folder), "status": status, "summary": summary, **dataclasses.asdict(one.manifest)}
+        )
     if skipped:
         say(f"skipped because they are licensed: {', '.join(skipped)}", config.quiet)
     return manifests
 
 
-def check_collections(config: CheckConfig) -> dict[str, dict[str, Any]]:
-    """Check prepared collections: name -> state, problems, summary.
+def check_collections(config: CheckCollectionsConfig) -> dict[str, CheckReport]:
+    """Check prepared collections: name -> report.
 
     A collection that is missing is a problem only if it was named itself and not through a group.
     """
     _, cache = _open(config)
-    report = {}
-    for name, in_group in _expanded(config.names, config.catalogue):
-        report[name] = _check(name, in_group, config, cache)
-    if damaged := [name for name, entry in report.items() if entry["state"] == "damaged"]:
+    report = {
+        name: _check(name, in_group, config, cache) for name, in_group in _expanded(config.names, config.catalogue)
+    }
+    if damaged := [name for name, entry in report.items() if entry.state == "damaged"]:
         say(f"remove {cache.folder(find(damaged[0], config.catalogue))} and get it again", config.quiet)
     return report
 
 
-def describe(config: ShowConfig) -> Iterator[tuple[str, str]]:
+def _check(name: str, in_group: bool, config: CheckCollectionsConfig, cache: Cache) -> CheckReport:
+    collection = find(name, config.catalogue)
+    problems: list[str] = []
+    if name.startswith(LOCAL):
+        prepared = find_prepared(name, cache=config.cache, catalogue=config.catalogue)
+    elif not cache.folder(collection).exists():
+        missing = "licensed" if state(collection, cache) == "licensed" else "missing"
+        problems = [] if in_group else [f"not in the cache; run dupmae-ir collections get {name}"]
+        return CheckReport(missing, problems, missing)
+    else:
+        problems = find_problems(collection, cache, config.quiet)
+        prepared = find_prepared(name, cache=config.cache, catalogue=config.catalogue)
+    result = "damaged" if problems else "ok"
+    return CheckReport(result, problems, f"{summarize(prepared.manifest)}; ok" if prepared else result)
+
+
+def describe(config: ShowCollectionConfig) -> Iterator[tuple[str, str]]:
     """(label, text) of everything known about a collection; the label is empty on continuation lines."""
-    collection = find(config.name, config.catalogue)
-    _, cache = _open(config)
+    collection, (_, cache) = find(config.name, config.catalogue), _open(config)
     row = _row(collection, cache)
-    yield "state", row["state"]
-    yield "folder", row["folder"]
+    yield "state", row.state
+    yield "folder", row.folder
     if collection.documents is not None:
         yield "documents", f"{collection.documents:,}"
-    yield from _describe_tests(collection)
+    for test in collection.tests.values():
+        judgements = "?" if test.judgements is None else f"{test.judgements:,}"
+        judged = "answer strings instead of judgements" if test.answers else f"{judgements} judgements"
+        queries = f"{test.queries:,} queries, " if test.queries is not None else ""
+        dangling = f", {test.dangling} of them for documents not in the collection" if test.dangling else ""
+        yield f"test {test.name}", f"{queries}{judged}{dangling}"
+        yield from (("", _describe_measure(measure)) for measure in test.measures)
     lengths = {"documents": collection.document_length, "queries": collection.query_length}
-    if kept := ", ".join(f"{kind} {length}" for kind, length in lengths.items() if length):
-        yield "word pieces kept", f"{kept} (--document-length, --query-length)"
+    if pieces := ", ".join(f"{kind} {length}" for kind, length in lengths.items() if length):
+        yield "word pieces kept", f"{pieces} (--document-length, --query-length)"
     if collection.title_separator != "space":
         yield "titles", f"joined with --title-separator {collection.title_separator}"
     if collection.remove_query:
@@ -104,79 +153,6 @@ def describe(config: ShowConfig) -> Iterator[tuple[str, str]]:
         yield "note", collection.note
     if collection.licensed:
         yield "licensed", licence_message(collection, cache)
-    yield from _describe_sources(collection, cache)
-
-
-def summarize(manifest: dict[str, Any]) -> str:
-    """One line on a prepared collection: documents, and queries and judgements of each test."""
-    tests = "; ".join(
-        f"{name}: {t['queries']:,} queries, "
-        + ("answer strings" if t["qrels_digest"] is None else f"{t['judgements']:,} judgements")
-        for name, t in manifest["tests"].items()
-    )
-    mark = "STAND-IN, " if manifest["stand_in"] else ""
-    return f"{mark}{manifest['documents']:,} documents; {tests}"
-
-
-def _check(name: str, in_group: bool, config: CheckConfig, cache: Cache) -> dict[str, Any]:
-    collection = find(name, config.catalogue)
-    if name.startswith(LOCAL):
-        return _check_entry("ok", [], get(name, cache=config.cache, catalogue=config.catalogue, quiet=config.quiet))
-    if not cache.folder(collection).exists():
-        missing = "licensed" if state(collection, cache) == "licensed" else "missing"
-        problems = [] if in_group else [f"not in the cache; run dupmae-ir collections get {name}"]
-        return _check_entry(missing, problems)
-    problems = find_problems(collection, cache, config.quiet)
-    prepared = find_prepared(name, cache=config.cache, catalogue=config.catalogue)
-    return _check_entry("damaged" if problems else "ok", problems, prepared)
-
-
-def _check_entry(kind: str, problems: list[str], prepared: PreparedCollection | None = None) -> dict[str, Any]:
-    summary = f"{summarize(dataclasses.asdict(prepared.manifest))}; ok" if prepared else kind
-    return {"state": kind, "problems": problems, "summary": summary}
-
-
-def _expanded(names: tuple[str, ...], catalogue: str | None) -> list[tuple[str, bool]]:
-    """(collection, whether it was named only through a group), each once. Unknown names are refused at once."""
-    found: dict[str, bool] = {}
-    for name in names:
-        for one in expand(name, catalogue):
-            found[one] = found.get(one, True) and name in GROUPS
-    return list(found.items())
-
-
-def _open(config: CacheOptions) -> tuple[Catalogue, Cache]:
-    catalogue = load(config.catalogue)
-    return catalogue, Cache.of(catalogue, config.cache)
-
-
-def _row(collection: Collection, cache: Cache) -> dict[str, Any]:
-    local = collection.family == "local"
-    return {
-        "name": collection.name,
-        "title": collection.title,
-        "documents": collection.documents,
-        "tests": list(collection.tests),
-        "state": _state(collection, cache),
-        "folder": collection.name.removeprefix(LOCAL) if local else str(cache.folder(collection)),
-    }
-
-
-def _state(collection: Collection, cache: Cache) -> str:
-    return "ready" if collection.family == "local" else state(collection, cache)
-
-
-def _describe_tests(collection: Collection) -> Iterator[tuple[str, str]]:
-    for test in collection.tests.values():
-        judgements = "?" if test.judgements is None else f"{test.judgements:,}"
-        judged = "answer strings instead of judgements" if test.answers else f"{judgements} judgements"
-        queries = f"{test.queries:,} queries, " if test.queries is not None else ""
-        dangling = f", {test.dangling} of them for documents not in the collection" if test.dangling else ""
-        yield f"test {test.name}", f"{queries}{judged}{dangling}"
-        yield from (("", _describe_measure(measure)) for measure in test.measures)
-
-
-def _describe_sources(collection: Collection, cache: Cache) -> Iterator[tuple[str, str]]:
     for role, source in collection.sources.items():
         yield role, source.url
         if source.size:
@@ -184,8 +160,8 @@ def _describe_sources(collection: Collection, cache: Cache) -> Iterator[tuple[st
         for kind, digest in source.digests.items() or (("no checksum", "is published"),):
             yield "", f"{kind} {digest}"
     if collection.sources:
-        folder, source = cache.root / "downloads", next(iter(collection.sources.values()))
-        yield "by hand", f"put each file below {folder} by host and path, the first at {cache.download(source)}"
+        first = cache.download(next(iter(collection.sources.values())))
+        yield "by hand", f"put each file below {cache.root / 'downloads'} by host and path, the first at {first}"
 
 
 def _describe_measure(measure: str) -> str:
@@ -195,3 +171,40 @@ def _describe_measure(measure: str) -> str:
     except UnknownName:
         flags = None
     return f"{measure} = trec_eval {flags}" if flags else measure
+
+
+def summarize(manifest: Manifest) -> str:
+    """One line on a prepared collection: documents, and queries and judgements of each test."""
+    tests = "; ".join(
+        f"{name}: {t['queries']:,} queries, "
+        + ("answer strings" if t["qrels_digest"] is None else f"{t['judgements']:,} judgements")
+        for name, t in manifest.tests.items()
+    )
+    mark = "STAND-IN, " if manifest.stand_in else ""
+    return f"{mark}{manifest.documents:,} documents; {tests}"
+
+
+def _expanded(names: tuple[str, ...], catalogue: str | None) -> list[tuple[str, bool]]:
+    """(collection, whether it was named only through a group), each once. Unknown names are refused at once."""
+    only_in_group: dict[str, bool] = {}
+    for name in names:
+        for one in expand(name, catalogue):
+            only_in_group[one] = only_in_group.get(one, True) and name in GROUPS
+    return list(only_in_group.items())
+
+
+def _open(config: CacheOptions) -> tuple[Catalogue, Cache]:
+    catalogue = load(config.catalogue)
+    return catalogue, Cache.of(catalogue, config.cache)
+
+
+def _row(collection: TestCollection, cache: Cache) -> CollectionRow:
+    local = collection.family == "local"
+    return CollectionRow(
+        collection.name,
+        collection.title,
+        collection.documents,
+        list(collection.tests),
+        "ready" if local else state(collection, cache),
+        collection.name.removeprefix(LOCAL) if local else str(cache.folder(collection)),
+    )

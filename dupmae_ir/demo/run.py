@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir import pyserini
-from dupmae_ir.collections.stdlib.documentation import write_beir
-from dupmae_ir.collections.stdlib.queries import KINDS, GradedQuery, load_queries
+from dupmae_ir.collections.stdlib import KINDS, GradedQuery, load_queries, write_beir
 from dupmae_ir.config import flags
 from dupmae_ir.console import one_line, say
 from dupmae_ir.demo.config import DemoConfig

@@ -11,13 +11,13 @@ from types import ModuleType
 
 import pytest
 
-from dupmae_ir.collections.stdlib import documentation
+from dupmae_ir.collections import stdlib
 from dupmae_ir.errors import EnvironmentProblem
 
 
 @pytest.fixture(scope="module")
 def documents():
-    return documentation.stdlib_documents()
+    return stdlib.stdlib_documents()
 
 
 def test_size_and_distinct_texts(documents):
@@ -69,7 +69,7 @@ def test_methods_of_a_private_base_belong_to_the_public_class(monkeypatch):
     monkeypatch.setitem(sys.modules, "paths", package)
 
     def public(cls):
-        return {name for name in documentation._attributes(cls) if not name.startswith("_")}
+        return {name for name in stdlib._attributes(cls) if not name.startswith("_")}
 
     assert public(pure) == {"name", "joined"}
     assert public(path) == {"exists", "mkdir"}
@@ -77,17 +77,17 @@ def test_methods_of_a_private_base_belong_to_the_public_class(monkeypatch):
 
 @pytest.mark.parametrize("child", ["raise SystemExit('no library here')", "import time; time.sleep(9)"])
 def test_an_error_in_the_child_process_is_one_line(monkeypatch, child):
-    monkeypatch.setattr(documentation, "_CHILD", child)
-    monkeypatch.setattr(documentation, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(stdlib, "_CHILD", child)
+    monkeypatch.setattr(stdlib, "_TIMEOUT", 0.5)
     with pytest.raises(EnvironmentProblem, match=r"\A[^\n]*cannot list.*(no library here|timed out)[^\n]*\Z"):
-        documentation.stdlib_documents()
+        stdlib.stdlib_documents()
 
 
 def test_the_collection_does_not_depend_on_the_hash_seed():
     digests = set()
     for seed in ("1", "4242"):
         done = subprocess.run(
-            [sys.executable, "-c", documentation._CHILD, str(Path(documentation.__file__).parents[2])],
+            [sys.executable, "-c", stdlib._CHILD, str(Path(stdlib.__file__).parents[2])],
             check=True,
             capture_output=True,
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -105,7 +105,7 @@ def test_write_beir(tmp_path, documents):
     from dupmae_ir.io.qrels import read_qrels
     from dupmae_ir.io.topics import read_topics
 
-    counts = documentation.write_beir(tmp_path)
+    counts = stdlib.write_beir(tmp_path)
     assert [d.docid for d in read_collection(str(tmp_path / "corpus.jsonl"))] == [d.docid for d in documents]
     topics = read_topics(tmp_path / "queries.jsonl")
     qrels = read_qrels(tmp_path / "qrels" / "test.tsv")

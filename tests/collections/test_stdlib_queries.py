@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dupmae_ir.collections.stdlib.documentation import stdlib_documents
-from dupmae_ir.collections.stdlib.queries import KINDS, build_qrels, load_queries
+from dupmae_ir.collections.stdlib import KINDS, build_qrels, load_queries, stdlib_documents
 
 
 @pytest.fixture(scope="module")

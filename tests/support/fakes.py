@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.collections import Cache, Collection, Test, find, load, names, qrels_digest, topics_digest
+from dupmae_ir.collections import Cache, Test, TestCollection, find, load, names, qrels_digest, topics_digest
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 
@@ -50,7 +50,7 @@ DANGLING = {"beir-arguana": ("test-free-speech-debate-yfsdfkhbwu-con03a", "test-
 class StandIn:
     """The content of one stand-in."""
 
-    collection: Collection
+    collection: TestCollection
     queries: dict[str, dict[str, str]] = field(default_factory=dict)  #: test -> query id -> text
     qrels: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)  #: test -> query id -> docid -> grade
     answers: dict[str, list[str]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def put_licensed(folder: Path, cache: Path) -> list[str]:
     return sorted(path.name for path in (folder / "licensed").iterdir())
 
 
-def stand_in(collection: Collection, shared: Path = SHARED) -> StandIn:
+def stand_in(collection: TestCollection, shared: Path = SHARED) -> StandIn:
     """The stand-in of one collection: queries, judgements and documents."""
     one = StandIn(collection)
     for test in collection.tests.values():
@@ -99,7 +99,7 @@ def stand_in(collection: Collection, shared: Path = SHARED) -> StandIn:
 
 
 def _originals(
-    collection: Collection, test: Test, shared: Path
+    collection: TestCollection, test: Test, shared: Path
 ) -> tuple[dict[str, str], Mapping[str, Mapping[str, int]]]:
     """The real topics and judgements of a test."""
     if collection.family == "msmarco":

@@ -4,6 +4,11 @@ There is one document for each docstring of a public module, class, function, me
 A child process imports the whole library and collects them, because such imports may set signal handlers, print or
 fail. A document's id is the object's usual name (``os.path.join``, ``str.split``), its title the name with the
 signature.
+
+The queries are hand-written questions with graded answers, worded as in a chat or a search box, not as in the
+docstrings. ``lexical`` ones name exact functions, flags or errors, ``paraphrase`` ones avoid the words of the answer,
+and ``mixed`` ones are in between. Answers are document ids: grade 2 answers the question, grade 1 is also useful. All
+of them exist in Python 3.11 to 3.14.
 """
 
 from __future__ import annotations
@@ -20,14 +25,16 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
-from dupmae_ir.collections.stdlib.queries import build_qrels, load_queries
+from dupmae_ir.collections.prepared import QUERIES, write_qrels, write_records
 from dupmae_ir.errors import EnvironmentProblem
-from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.types import Document
 
+KINDS = ("lexical", "mixed", "paraphrase")
 SKIPPED = {
     "antigravity",
     "this",
@@ -62,10 +69,7 @@ SKIPPED = {
 ALIASES = ("os.path",)
 """Modules that are not found under their usual name by walking the library."""
 
-_CHILD = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from dupmae_ir.collections.stdlib.documentation import print_rows; print_rows()"
-)
+_CHILD = "import sys; sys.path.append(sys.argv[1]); from dupmae_ir.collections.stdlib import print_rows; print_rows()"
 _Rank = tuple[bool, int, int, str]
 _TRIVIAL = re.compile(r"(?i)return self\b|implement |create and return a new object|initialize self|helper for pickle")
 _TIMEOUT = 300  #: seconds; the child usually takes one
@@ -97,16 +101,32 @@ def write_beir(folder: str | Path) -> dict[str, int]:
     folder = Path(folder)
     documents = stdlib_documents()
     qrels = build_qrels(documents)
-    with atomic_write(folder / "corpus.jsonl") as f:
-        for d in documents:
-            f.write(json.dumps({"_id": d.docid, "title": d.title, "text": d.text}, ensure_ascii=False) + "\n")
-    with atomic_write(folder / "queries.jsonl") as f:
-        for q in load_queries():
-            f.write(json.dumps({"_id": q.qid, "text": q.text}, ensure_ascii=False) + "\n")
-    with atomic_write(folder / "qrels" / "test.tsv") as f:
-        f.write("query-id\tcorpus-id\tscore\n")
-        f.writelines(f"{qid}\t{docid}\t{grade}\n" for qid, judged in qrels.items() for docid, grade in judged.items())
+    write_records(folder / "corpus.jsonl", ({"_id": d.docid, "title": d.title, "text": d.text} for d in documents))
+    write_records(folder / QUERIES, ({"_id": q.qid, "text": q.text} for q in load_queries()))
+    write_qrels(folder, "test", qrels)
     return {"documents": len(documents), "queries": len(qrels)}
+
+
+class GradedQuery(NamedTuple):
+    """A query with its kind; ``answers`` maps document ids to grades, 2 or 1."""
+
+    qid: str
+    text: str
+    kind: str
+    answers: dict[str, int]
+
+
+def load_queries() -> list[GradedQuery]:
+    """All queries, in order of their ids."""
+    path = resources.files("dupmae_ir.collections").joinpath("stdlib_queries.jsonl")
+    return [GradedQuery(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def build_qrels(documents: Iterable[Document]) -> dict[str, dict[str, int]]:
+    """Judgements restricted to ``documents``; a query without any answer among them is left out."""
+    docids = {d.docid for d in documents}
+    graded = {q.qid: {docid: grade for docid, grade in q.answers.items() if docid in docids} for q in load_queries()}
+    return {qid: answers for qid, answers in graded.items() if answers}
 
 
 def gather() -> list[tuple[str, str, str]]:
@@ -114,7 +134,7 @@ def gather() -> list[tuple[str, str, str]]:
     best: dict[str, tuple[_Rank, str, str]] = {}
     for module in _modules():
         for name, value, owner in _described(module):
-            text = inspect.cleandoc(_doc(value) or "")
+            text = inspect.cleandoc(_docstring(value) or "")
             if len(text) < _SHORTEST_TEXT or _TRIVIAL.match(text):
                 continue
             # Each text becomes one document, under the name in its own package with the fewest dots.
@@ -174,15 +194,15 @@ def _described(module: ModuleType) -> Iterator[tuple[str, object, str]]:
 
 def _attributes(cls: type) -> dict[str, object]:
     """A class's own attributes, and those of private bases, which are not documented elsewhere."""
-    found: dict[str, object] = {}
+    attributes: dict[str, object] = {}
     for base in reversed(cls.__mro__):
         if base is cls or base.__name__.startswith("_"):
-            found |= vars(base)
+            attributes |= vars(base)
         elif _is_hidden(base):
             # Attributes of a public base are listed there: pathlib.PurePath.name, not pathlib.Path.name.
             public = [b for b in cls.__mro__[1:] if not _is_hidden(b)]
-            found |= {name: raw for name, raw in vars(base).items() if not any(hasattr(b, name) for b in public)}
-    return found
+            attributes |= {name: raw for name, raw in vars(base).items() if not any(hasattr(b, name) for b in public)}
+    return attributes
 
 
 def _is_hidden(cls: type) -> bool:
@@ -211,7 +231,7 @@ def _is_described(raw: object) -> bool:
     )
 
 
-def _doc(value: object) -> str | None:
+def _docstring(value: object) -> str | None:
     value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     if inspect.isclass(value):
         # Docstrings are not inherited here, but that of the constructor may describe the class.
