@@ -85,7 +85,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	@touch $@
 
 docs: $(VENV)/.installed  ## write the generated pages and parts of pages in docs/, README.md and the model card
-	$(RUN) docs/make_cli.py
+	$(RUN) docs/make_commands.py
 	$(RUN) docs/make_architecture.py
 	$(RUN) docs/make_tutorial.py
 	$(RUN) docs/make_reproduction.py

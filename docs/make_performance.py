@@ -1,4 +1,4 @@
-"""Write docs/performance.md, and the table of docs/serving.md, from the records in benchmarks/results.
+"""Write the tables of docs/performance.md, docs/serving.md and benchmarks/archive.md from benchmarks/results.
 
 With --check, exit 1 when one is out of date.
 """
@@ -15,7 +15,7 @@ from pages import ROOT, write_or_check
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from harness import PICTURES, RESULTS, Claim, figure
 
-PAGES = (ROOT / "docs" / "performance.md", ROOT / "docs" / "serving.md")
+PAGES = tuple(ROOT / name for name in ("docs/performance.md", "docs/serving.md", "benchmarks/archive.md"))
 
 Record = dict[str, Any]
 
@@ -35,7 +35,7 @@ def summary(found: Sequence[Record], number: int) -> str:
     for c, record in sorted(claims, key=lambda pair: pair[0].row):
         goal = f"{'≥' if c.sense == '>=' else '≤'} {c.goal:g}{c.unit}"
         lines.append(
-            f"| {c.row} | [{c.what}](#{record['name']}) | {c.ours} | {c.peer} | **{figure(c)}** | {goal} | "
+            f"| {c.row} | {c.what} (`{record['name']}`) | {c.ours} | {c.peer} | **{figure(c)}** | {goal} | "
             f"{'reached' if c.reached else 'missed'} |"
         )
     return "\n".join(lines)
@@ -99,7 +99,7 @@ def _section(record: Record) -> str:
     if notes:
         parts.append("\n".join(notes))
     if (PICTURES / f"{record['name']}.png").is_file():
-        parts.append(f"![{record['name']}](pictures/performance/{record['name']}.png)")
+        parts.append(f"![{record['name']}](../docs/pictures/performance/{record['name']}.png)")
     return "\n\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Write the tables of experiments/records into docs/experiments.md, the README and the embedded model's card.
+"""Write the tables of experiments/records into experiments/archive.md, the README and the embedded model's card.
 
 With --check, exit 1 when a page is out of date.
 """
@@ -20,7 +20,7 @@ MODES = ("dense", "impact", "hybrid")
 PRETRAINED = {"dupmae": ("none", "mlm", "retromae"), "retromae": ("none", "mlm")}
 """Rows of the budget of 5 million tokens, and those that they are compared with over all queries."""
 PUBLIC = ("scifact", "vaswani", "cranfield", "cacm")
-PAGES = (ROOT / "docs" / "experiments.md", ROOT / "README.md", ROOT / "dupmae_ir" / "default_model" / "README.md")
+PAGES = (ROOT / "experiments" / "archive.md", ROOT / "README.md", ROOT / "dupmae_ir" / "default_model" / "README.md")
 
 
 def headline(records: list[Record]) -> str:
