@@ -37,8 +37,7 @@ from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.pretrain.collate import COLLATORS, Draw
 from dupmae_ir.pretrain.objectives import build_objective
 from dupmae_ir.pretrain.recipes import Recipe, resolve
-from dupmae_ir.pretrain.tokens import Corpus, Ragged
-from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.tokens import Corpus, Ragged, Vocabulary
 from dupmae_ir.training.layers import set_dropout
 from encode import plain_vectors, sentence_transformers, useful_flops
 

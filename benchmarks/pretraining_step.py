@@ -35,8 +35,7 @@ from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.collate import COLLATORS, Draw
 from dupmae_ir.pretrain.objectives import build_objective
 from dupmae_ir.pretrain.recipes import Recipe, resolve
-from dupmae_ir.pretrain.tokens import Corpus, Ragged
-from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.tokens import Corpus, Ragged, Vocabulary
 from dupmae_ir.training.layers import training_attention
 
 SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}

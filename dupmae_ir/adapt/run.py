@@ -32,8 +32,7 @@ from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.pretrain.collate import COLLATORS, Collator
 from dupmae_ir.pretrain.recipes import Recipe, resolve
-from dupmae_ir.pretrain.tokens import Corpus, Ragged
-from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.tokens import Corpus, Ragged, Vocabulary
 from dupmae_ir.training.arguments import process_state, training_arguments, training_device
 from dupmae_ir.training.job import deciding_settings
 from dupmae_ir.training.report import push, write_report

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dupmae_ir.command import Command
-from dupmae_ir.pretrain.config import PretrainConfig
+from dupmae_ir.pretrain.config import PretrainConfig, PretrainResult
 
 
-def summarize(config: PretrainConfig, result: dict[str, Any]) -> str:
+def summarize(config: PretrainConfig, result: PretrainResult) -> str:
     """``models/dupmae: 120 updates in 60 s; held-out loss 9.12 -> 7.35; plots in pretraining/losses.png``."""
     time = f" in {result['seconds']:,} s" if "seconds" in result else ""
     first, last = result["held_out"]["first"], result["held_out"]["last"]

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from dupmae_ir.pretrain import masking
 from dupmae_ir.pretrain.recipes import Recipe
-from dupmae_ir.pretrain.tokens import Corpus
-from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.tokens import Corpus, Vocabulary
 from dupmae_ir.pretrain.word_counts import WordCounts, word_hashes, word_starts
 
 MAX_QUERIES = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NotRequired, TypedDict
 
 from dupmae_ir.config import OneOf, Requires, option
 from dupmae_ir.errors import UsageError
@@ -12,6 +12,24 @@ from dupmae_ir.training.config import TrainerOptions
 from dupmae_ir.types import SEPARATORS
 
 METHODS = tuple(PRESETS)
+
+
+class HeldOutLosses(TypedDict):
+    """Mean losses on the texts that are not trained on, in total (``loss``) and by task (``loss_TASK``)."""
+
+    texts: int
+    first: dict[str, float] | None
+    last: dict[str, float] | None
+
+
+class PretrainResult(TypedDict):
+    """What a run reports."""
+
+    updates: int
+    parameters: int
+    held_out: HeldOutLosses
+    seconds: NotRequired[int]  #: if it was trained by this call, as the rate
+    tokens_per_second: NotRequired[float | None]
 
 
 @dataclass(frozen=True, kw_only=True)

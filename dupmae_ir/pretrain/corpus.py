@@ -1,26 +1,23 @@
 """The text to pre-train on, as a stream of documents.
 
 A source is a plain text file (one passage per line), JSON lines, tab-separated lines, a BEIR folder, a Hugging Face
-dataset saved to disk, or a folder of such files; files may be gzipped (``.gz``).
+dataset saved to disk, or a folder of such files (:func:`~dupmae_ir.io.collections.list_files`); files may be gzipped.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dupmae_ir.errors import EnvironmentProblem, InputError
-from dupmae_ir.io.collections import natural_key, read_collection
-from dupmae_ir.io.lines import numbered_lines
-from dupmae_ir.io.publishing import sha256_file
+from dupmae_ir.errors import InputError
+from dupmae_ir.io.collections import ENDINGS, JSON_ENDINGS, has_ending, list_files, read_collection
+from dupmae_ir.io.datasets import dataset_rows
+from dupmae_ir.io.lines import json_records, numbered_lines
+from dupmae_ir.io.publishing import combined_digest, sha256_file
 
-JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
-ENDINGS = (*JSON_ENDINGS, ".tsv", ".txt", ".md")
-DATASET_FILES = ("dataset_info.json", "state.json", "dataset_dict.json")
-DOCUMENTS = ("line", "blank", "file")
+TEXT_ENDINGS = (*ENDINGS, ".txt", ".md")
 
 
 @dataclass(frozen=True)
@@ -39,53 +36,27 @@ def read_texts(source: str | Path, documents: str = "line", separator: str = " "
     (``file``). JSON rows are ``{"text": str or list of passages}`` (or ``contents``), optionally with ``title``,
     ``queries`` and ``next``; ``separator`` joins title and text. Raises :class:`InputError` that names file and line.
     """
-    for path in list_sources(source):
-        if path.is_dir():
-            yield from _from_dataset(path, separator)
-        elif _plain_name(path).endswith(JSON_ENDINGS):
-            yield from _from_json_lines(path, separator)
-        elif _plain_name(path).endswith(".tsv"):
+    for path in text_files(source):
+        if has_ending(path.name, (".tsv",)):
             yield from (Text([d.joined(separator)]) for d in read_collection(path) if d.joined().strip())
+        elif path.is_dir() or has_ending(path.name, JSON_ENDINGS):
+            rows: Iterable[tuple[str, Mapping[str, Any]]] = json_records(path)
+            if path.is_dir():
+                rows = ((f"{path}: row {number}", row) for number, row in enumerate(dataset_rows(path)))
+            yield from (text for where, row in rows if (text := _from_row(row, where, separator)) is not None)
         else:
             yield from _from_lines(path, documents)
 
 
-def list_sources(source: str | Path) -> list[Path]:
-    """The files (or dataset folders) of a source, in reading order. Raises :class:`InputError` if there are none."""
-    path = Path(source)
-    if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
-    if path.is_file() or _is_dataset(path):
-        return [path]
-    beir = [p for p in (path / "corpus.jsonl", path / "corpus.jsonl.gz") if p.is_file()]
-    found = beir[:1] or sorted(filter(_is_text, path.iterdir()), key=lambda p: natural_key(p.name))
-    if not found:
-        raise InputError(f"{path}: no corpus in this folder (no {', '.join(ENDINGS)} file, no saved dataset)")
-    return found
+def text_files(source: str | Path) -> list[Path]:
+    """The files (or folders of saved datasets) of a source, in reading order."""
+    return [Path(str(path)) for path in list_files(Path(source), TEXT_ENDINGS)]
 
 
 def digest(source: str | Path) -> str:
     """sha256 over the bytes of all files of a source, in reading order."""
-    whole = hashlib.sha256()
-    for path in list_sources(source):
-        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        for file in files:
-            whole.update(sha256_file(file).encode())
-    return whole.hexdigest()
-
-
-def _plain_name(path: Path) -> str:
-    return path.name.lower().removesuffix(".gz")
-
-
-def _is_text(path: Path) -> bool:
-    # X.meta.json is the record of the file X.
-    record = path.name.endswith(".meta.json")
-    return path.is_file() and _plain_name(path).endswith(ENDINGS) and path.name[0] != "." and not record
-
-
-def _is_dataset(path: Path) -> bool:
-    return any((path / name).is_file() for name in DATASET_FILES)
+    files = (sorted(f for f in p.rglob("*") if f.is_file()) if p.is_dir() else [p] for p in text_files(source))
+    return combined_digest(sha256_file(file) for several in files for file in several)
 
 
 def _from_lines(path: Path, documents: str) -> Iterator[Text]:
@@ -103,59 +74,31 @@ def _from_lines(path: Path, documents: str) -> Iterator[Text]:
         yield Text(passages)
 
 
-def _from_json_lines(path: Path, separator: str) -> Iterator[Text]:
-    for number, line in numbered_lines(path):
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as e:
-            raise InputError(f"{where}: broken JSON: {e}") from None
-        text = _from_row(row, where, separator)
-        if text is not None:
-            yield text
-
-
-def _from_row(row: object, where: str, separator: str) -> Text | None:
-    """The document of one row, or None where it has no text."""
-    if not isinstance(row, dict):
-        raise InputError(f'{where}: expected one JSON object per line with "text" or "contents"')
-    value = row.get("text", row.get("contents"))
-    if value is None:
-        found = ", ".join(sorted(row)[:8])
-        raise InputError(f'{where}: no text: expected "text" or "contents", found {found}')
-    passages = [p.strip() for p in _strings(value, "text", where) if p.strip()]
+def _from_row(row: Mapping[str, Any], where: str, separator: str) -> Text | None:
+    """The document of one row; None if it has no text."""
+    passages = [p.strip() for p in strings(row, text_field(row, where), where) if p.strip()]
     title = row.get("title")
     if isinstance(title, str) and title.strip():
         passages = [f"{title.strip()}{separator}{passages[0]}", *passages[1:]] if passages else [title.strip()]
-    if not passages:
-        return None
     queries, following = (
-        tuple(s.strip() for s in _strings(row.get(key) or [], key, where) if s.strip()) for key in ("queries", "next")
+        tuple(s.strip() for s in strings(row, key, where) if s.strip()) for key in ("queries", "next")
     )
-    return Text(passages, queries, following)
+    return Text(passages, queries, following) if passages else None
 
 
-def _strings(value: object, key: str, where: str) -> list[str]:
-    strings = [value] if isinstance(value, str) else value
-    if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
-        raise InputError(f'{where}: "{key}" must be a string or a list of strings')
-    return strings
+def text_field(row: Mapping[str, Any], where: str) -> str:
+    """``text`` or ``contents``, whichever a row has. Raises :class:`InputError` if it has neither."""
+    for name in ("text", "contents"):
+        if row.get(name) is not None:
+            return name
+    keys = ", ".join(sorted(row)[:8])
+    raise InputError(f'{where}: no text: expected "text" or "contents", found {keys or "nothing"}')
 
 
-def _from_dataset(path: Path, separator: str) -> Iterator[Text]:
-    try:
-        import datasets
-    except ImportError:
-        raise EnvironmentProblem(
-            f"{path} is a Hugging Face dataset, which needs a package: pip install datasets"
-        ) from None
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except Exception as e:
-        raise InputError(f"{path}: cannot load the dataset: {' '.join(str(e).split())[:200]}") from None
-    parts = loaded.values() if isinstance(loaded, datasets.DatasetDict) else [loaded]
-    for part in parts:
-        for number, row in enumerate(part):
-            text = _from_row(row, f"{path}: row {number}", separator)
-            if text is not None:
-                yield text
+def strings(row: Mapping[str, Any], name: str, where: str) -> list[str]:
+    """The string or strings in a field; none if it is missing or null."""
+    value = row.get(name)
+    values = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(s, str) for s in values):
+        raise InputError(f'{where}: "{name}" must be a string or a list of strings')
+    return values

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from accelerate import PartialState
@@ -17,8 +16,8 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from dupmae_ir.console import say
 from dupmae_ir.device import with_torch_threads
-from dupmae_ir.errors import UsageError
-from dupmae_ir.io.publishing import sha256_file
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.transformers_state import recompute_activations
 from dupmae_ir.models.heads.masked_lm import longest
@@ -26,15 +25,13 @@ from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.base import load_anchor, load_base, load_continued_experts
-from dupmae_ir.pretrain.collate import COLLATORS, Draw
-from dupmae_ir.pretrain.config import PretrainConfig
+from dupmae_ir.pretrain.collate import COLLATORS, Draw, usable
+from dupmae_ir.pretrain.config import PretrainConfig, PretrainResult
 from dupmae_ir.pretrain.corpus import digest, read_texts
 from dupmae_ir.pretrain.objectives import DECODERS, KEPT, build_objective, load_decoders, save_decoders, save_encoder
 from dupmae_ir.pretrain.recipes import Recipe, choices
-from dupmae_ir.pretrain.texts import hold_out, usable_rows
-from dupmae_ir.pretrain.tokens import Corpus, Cutting, load_corpus
-from dupmae_ir.pretrain.trainer import Batches, Mixture, PretrainTrainer
-from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.tokens import Corpus, Cutting, Vocabulary, load_corpus
+from dupmae_ir.pretrain.trainer import MixedBatches, PretrainTrainer
 from dupmae_ir.pretrain.word_counts import WordCounts, count_words
 from dupmae_ir.training.arguments import training_arguments, training_device
 from dupmae_ir.training.checkpoints import refuse_broken_weights
@@ -50,7 +47,7 @@ SourceDigest = Callable[[str], str]
 
 
 @with_torch_threads
-def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any] | None:
+def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> PretrainResult | None:
     """Pre-train, and write the model folder with its record, ``training.json``.
 
     Returns the result: updates, parameters, first and last losses on held-out text, and seconds and tokens per second
@@ -60,7 +57,7 @@ def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
     ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
     source_digest = functools.cache(digest)
-    return run_training(
+    result = run_training(
         config,
         config.output,
         "pretrain",
@@ -68,14 +65,14 @@ def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
         lambda: _inputs(config, source_digest),
         lambda job: _train(config, job, source_digest, callbacks),
     )
+    return cast("PretrainResult | None", result)
 
 
-def _settings(config: PretrainConfig, processes: int) -> dict[str, Any]:
-    """The settings that decide the weights; those of the anchor and of dropout only where they are given."""
+def _settings(config: PretrainConfig, processes: int) -> dict[str, object]:
+    """The settings that decide the weights; those of the anchor and of dropout only if they are given."""
     settings = deciding_settings(config, processes, PATHS) | choices(config.recipe)
     unused = [] if config.anchored else ["anchor", "anchor_weight"]
-    if config.dropout is None:
-        unused.append("dropout")
+    unused += ["dropout"] if config.dropout is None else []
     return {name: value for name, value in settings.items() if name not in unused}
 
 
@@ -89,16 +86,12 @@ def _inputs(config: PretrainConfig, source_digest: SourceDigest) -> dict[str, st
     )
     decoders = Path(config.init_from or "") / KEPT / DECODERS
     if config.init_from and decoders.is_file():
-        digests["init_from"] = _joined([digests["init_from"], sha256_file(decoders)])
-    return {"corpus": _joined(map(source_digest, config.corpus)), **digests}
-
-
-def _joined(digests: Iterable[str]) -> str:
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+        digests["init_from"] = combined_digest([digests["init_from"], sha256_file(decoders)])
+    return {"corpus": combined_digest(map(source_digest, config.corpus)), **digests}
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PretrainingSetup:
     """The model, the objective and the texts of a run."""
 
     retriever: Retriever  #: the base model, trained in place
@@ -124,7 +117,8 @@ def _train(
     work, recipe = job.begin(), config.recipe
     with state.main_process_first():
         prepared = _prepare(config, recipe, source_digest, quiet)
-    steps = config.steps or _steps(recipe, prepared.texts, state.num_processes)
+    per_update = int(recipe.batch_size or 1) * int(recipe.accumulate or 1) * state.num_processes
+    steps = config.steps or max(1, round(float(recipe.epochs or 0) * prepared.texts / per_update))
     _report(config, recipe, prepared, steps, quiet)
     trainer = _trainer(config, recipe, prepared, steps, work, quiet)
     trainer.train_or_resume(callbacks)
@@ -138,16 +132,19 @@ def _train(
     log = read_log(work / LOG)
     parameters = sum(p.numel() for p in prepared.objective.parameters())
     losses = {"texts": len(prepared.held_out), "first": _held_out_losses(log, 0), "last": _held_out_losses(log, -1)}
-    timing = {"seconds": round(time.monotonic() - started), "tokens_per_second": _tokens_per_second(log)}
+    rates = [row["tokens_per_second"] for row in log if "tokens_per_second" in row]
+    rate = round(sum(rates) / len(rates), 1) if rates else None
+    timing = {"seconds": round(time.monotonic() - started), "tokens_per_second": rate}
     result = {"updates": steps, "parameters": parameters, "held_out": losses}
     what = f"An encoder pre-trained with {config.method}, the starting point of fine-tuning."
     use = "```sh\ndupmae-ir finetune --pairs train.jsonl.gz --model FOLDER --output models/mine\n```"
     write_report(made, job.job, result, f"{config.method} pre-training", what, use, KEPT)
-    published = job.publish(made, result, {"steps": steps, **timing, "versions": _versions()})
+    versions = {name: version(name) for name in ("torch", "transformers", "accelerate", "numba")}
+    published = job.publish(made, result, {"steps": steps, **timing, "versions": versions})
     return None if published is None else published | timing
 
 
-def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest, quiet: bool) -> Prepared:
+def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest, quiet: bool) -> PretrainingSetup:
     """Load the base model and the corpora, and check that they fit each other."""
     # Decoders and added heads are initialised from the seed, independently of what ran before.
     set_seed(config.seed)
@@ -175,16 +172,78 @@ def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest
     held_out, rows = hold_out(corpora, rows, config.held_out, config.seed)
     with_keywords = {"mkp", "npr"} & set(recipe.tasks or ())
     counts = [count_words(c, vocabulary.continues) for c in corpora] if with_keywords else []
-    return Prepared(retriever, tokenizer, objective, vocabulary, corpora, rows, held_out, counts)
+    return PretrainingSetup(retriever, tokenizer, objective, vocabulary, corpora, rows, held_out, counts)
 
 
-def _steps(recipe: Recipe, texts: int, processes: int) -> int:
-    per_update = int(recipe.batch_size or 1) * int(recipe.accumulate or 1) * processes
-    return max(1, round(float(recipe.epochs or 0) * texts / per_update))
+HELD_OUT_NUMBERS = 1 << 40
+"""First draw number of held-out texts; training draws never reach it."""
 
 
-def _report(config: PretrainConfig, recipe: Recipe, prepared: Prepared, steps: int, quiet: bool) -> None:
-    say(f"{config.method}, preset {config.preset}: {_in_words(choices(recipe))}", quiet)
+def usable_rows(corpora: Sequence[Corpus], sources: Sequence[str], method: str, recipe: Recipe) -> list[np.ndarray]:
+    """Rows of each corpus that the method can train on; ``sources`` are the names for errors.
+
+    Raises :class:`InputError` for a corpus without any, because it would be ignored silently.
+    """
+    rows = [usable(corpus, method, recipe) for corpus in corpora]
+    for corpus, kept, source in zip(corpora, rows, sources, strict=True):
+        if not len(kept):
+            raise InputError(f"{source}: {_missing(recipe)}")
+        if "gpt2" in (recipe.tasks or ()) and not len(corpus.following):
+            raise InputError(
+                f'{source}: none of its texts has a generated continuation ("next"); add them with dupmae-ir '
+                "pretrain.augment --task continuation, or remove gpt2 from `tasks`"
+            )
+    return rows
+
+
+def _missing(recipe: Recipe) -> str:
+    if recipe.context in ("nearby", "random"):
+        return (
+            "no document of it has two texts; set `documents` to group lines into documents, split documents with "
+            "`unit` blocks, or use `context` overlap"
+        )
+    advice = ", or remove doc2query from `tasks`" if recipe.tasks else ""
+    return f"none of its texts has generated queries; add them with dupmae-ir pretrain.augment{advice}"
+
+
+def hold_out(
+    corpora: Sequence[Corpus], rows: Sequence[np.ndarray], count: int, seed: int
+) -> tuple[list[Draw], list[np.ndarray]]:
+    """(draws of about ``count`` held-out texts, rows left to train on).
+
+    Whole documents are held out, from each corpus in proportion to its size. Raises :class:`UsageError` if that leaves
+    nothing to train on.
+    """
+    total = sum(map(len, rows))
+    if count >= total:
+        raise UsageError(f"`held_out` {count}: there are only {total:,} texts; hold out fewer")
+    held: list[Draw] = []
+    left = []
+    for number, (corpus, usable_here) in enumerate(zip(corpora, rows, strict=True)):
+        out = _held_out_here(corpus.document[usable_here], count * len(usable_here) / total, [seed, 4711, number])
+        first = HELD_OUT_NUMBERS + len(held)
+        held += [Draw(first + i, number, int(row)) for i, row in enumerate(usable_here[out])]
+        left.append(usable_here[~out])
+    if any(not len(r) for r in left):
+        raise UsageError(f"`held_out` {count} leaves a corpus without texts to train on; hold out fewer")
+    return held[: 2 * count], left
+
+
+def _held_out_here(documents: np.ndarray, share: float, seed: list[int]) -> np.ndarray:
+    """(texts,) bool: those of random documents that have at least ``share`` texts together."""
+    order = np.random.default_rng(seed).permutation(np.unique(documents))
+    sizes = np.bincount(documents, minlength=int(documents.max()) + 1)[order]
+    chosen = order[: int(np.searchsorted(np.cumsum(sizes), share, "left")) + 1] if share else order[:0]
+    out = np.isin(documents, chosen)
+    if out.all():
+        # A single document (such as a file as a whole): hold out its last texts instead.
+        out = np.arange(len(documents)) >= len(documents) - max(1, round(share))
+    return out
+
+
+def _report(config: PretrainConfig, recipe: Recipe, prepared: PretrainingSetup, steps: int, quiet: bool) -> None:
+    values = {k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in choices(recipe).items()}
+    say(f"{config.method}, preset {config.preset}: {', '.join(f'{k} {v}' for k, v in values.items())}", quiet)
     for corpus, rows in zip(prepared.corpora, prepared.rows, strict=True):
         say(f"{corpus.name}: {len(corpus):,} texts, {len(rows):,} to train on", quiet)
     tokens = sum(len(corpus.texts.ids) for corpus in prepared.corpora)
@@ -192,12 +251,8 @@ def _report(config: PretrainConfig, recipe: Recipe, prepared: Prepared, steps: i
     say(f"{prepared.texts:,} texts, {tokens:,} tokens, {held_out}, {steps:,} updates", quiet)
 
 
-def _in_words(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {' '.join(map(str, v)) if isinstance(v, list) else v}" for k, v in values.items())
-
-
 def _trainer(
-    config: PretrainConfig, recipe: Recipe, prepared: Prepared, steps: int, work: Path, quiet: bool
+    config: PretrainConfig, recipe: Recipe, prepared: PretrainingSetup, steps: int, work: Path, quiet: bool
 ) -> PretrainTrainer:
     batch_size, accumulate = int(recipe.batch_size or 1), int(recipe.accumulate or 1)
     arguments = training_arguments(
@@ -213,8 +268,8 @@ def _trainer(
     )
     set_seed(config.seed)
     weights = config.weights or [float(len(rows)) for rows in prepared.rows]
-    mixture = Mixture(prepared.rows, weights, config.seed)
-    batches = Batches(mixture, batch_size, steps * accumulate * PartialState().num_processes)
+    count = steps * accumulate * PartialState().num_processes
+    batches = MixedBatches(prepared.rows, weights, config.seed, batch_size, count)
     collator = COLLATORS[config.method](
         prepared.corpora,
         prepared.vocabulary,
@@ -226,7 +281,7 @@ def _trainer(
     return PretrainTrainer(prepared.objective, collator, batches, arguments, prepared.held_out, quiet)
 
 
-def _save(config: PretrainConfig, recipe: Recipe, prepared: Prepared, work: Path) -> Path:
+def _save(config: PretrainConfig, recipe: Recipe, prepared: PretrainingSetup, work: Path) -> Path:
     """Write the model folder inside ``work``, with decoders, log and plots in ``pretraining/``, and return it."""
     made, length = work / "model", int(recipe.length or 0)
     stored = ModelConfig(
@@ -246,12 +301,3 @@ def _held_out_losses(log: Sequence[Mapping[str, float]], which: int) -> dict[str
     if not rows:
         return None
     return {k.removeprefix("eval_"): v for k, v in rows[which].items() if k.startswith("eval_loss")}
-
-
-def _tokens_per_second(log: Sequence[Mapping[str, float]]) -> float | None:
-    values = [row["tokens_per_second"] for row in log if "tokens_per_second" in row]
-    return round(sum(values) / len(values), 1) if values else None
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("torch", "transformers", "accelerate", "numba")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,25 +16,39 @@ from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms
 from dupmae_ir.pretrain.collate import Batch, Collator, Draw
 from dupmae_ir.training.trainer import CheckedTrainer, Sums
 
+T = TypeVar("T")
 _BLOCK = 1 << 14  #: corpora chosen at a time
 
 
-class Mixture:
-    """An endless stream of texts from several corpora, each corpus in a new random order every pass.
+class MixedBatches:
+    """The batches of a run, in order: ``count`` of ``size`` draws each. A batch sampler for torch's ``DataLoader``.
 
-    The n-th draw depends only on the seed.
+    Texts come from several corpora, each in a new random order every pass. The n-th draw depends only on the seed.
 
     Args:
         rows: rows of each corpus that may be drawn.
         weights: relative sampling weight of each corpus.
         seed: seed of the run.
+        size: draws of a batch.
+        count: number of batches.
     """
 
-    def __init__(self, rows: Sequence[np.ndarray], weights: Sequence[float], seed: int) -> None:
-        self.rows, self.seed = rows, seed
+    drop_last = True
+
+    def __init__(self, rows: Sequence[np.ndarray], weights: Sequence[float], seed: int, size: int, count: int) -> None:
+        self.rows, self.seed, self.batch_size, self.count = rows, seed, size, count
         self.shares = np.array(weights, np.float64) / sum(weights)
 
-    def __iter__(self) -> Iterator[Draw]:
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        draws = self.draws()
+        for _ in range(self.count):
+            yield [next(draws) for _ in range(self.batch_size)]
+
+    def draws(self) -> Iterator[Draw]:
+        """The texts in the order of training, without an end."""
         streams = [self._stream(c) for c in range(len(self.rows))]
         chooser = np.random.default_rng([self.seed, 0])
         number = 0
@@ -50,23 +64,7 @@ class Mixture:
             yield from rng.permutation(self.rows[corpus]).tolist()
 
 
-class Batches:
-    """The batches of a run, in order: ``count`` of ``size`` draws each. A batch sampler for torch's ``DataLoader``."""
-
-    def __init__(self, mixture: Mixture, size: int, count: int) -> None:
-        self.mixture, self.batch_size, self.count = mixture, size, count
-        self.drop_last = True
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[list[Draw]]:
-        draws = iter(self.mixture)
-        for _ in range(self.count):
-            yield [next(draws) for _ in range(self.batch_size)]
-
-
-class _Draws(Dataset[Draw]):
+class DrawDataset(Dataset[T]):
     """Maps each draw to itself: the collator reads the texts."""
 
     def __init__(self, length: int) -> None:
@@ -75,7 +73,7 @@ class _Draws(Dataset[Draw]):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, draw: Draw) -> Draw:
+    def __getitem__(self, draw: T) -> T:
         return draw
 
 
@@ -95,7 +93,7 @@ class PretrainTrainer(CheckedTrainer):
         self,
         objective: Bottleneck,
         collator: Collator,
-        batches: Batches,
+        batches: MixedBatches,
         arguments: TrainingArguments,
         held_out: Sequence[Draw] = (),
         quiet: bool = False,
@@ -108,8 +106,8 @@ class PretrainTrainer(CheckedTrainer):
             batches,
             model=objective,
             args=arguments,
-            train_dataset=_Draws(batches.count * batches.batch_size),
-            eval_dataset=_Draws(len(self.held_out)),
+            train_dataset=DrawDataset[Draw](batches.count * batches.batch_size),
+            eval_dataset=DrawDataset[Draw](len(self.held_out)),
             data_collator=collator,
         )
 

@@ -20,7 +20,7 @@ from dupmae_ir.errors import CheckpointError
 from dupmae_ir.pretrain.augment.__main__ import main
 from dupmae_ir.pretrain.augment.config import GeneratorConfig
 from dupmae_ir.pretrain.augment.generator import Generator
-from dupmae_ir.pretrain.augment.rows import read_rows
+from dupmae_ir.pretrain.augment.run import read_rows
 from dupmae_ir.pretrain.corpus import read_texts
 
 ROOT = Path(__file__).parents[2]

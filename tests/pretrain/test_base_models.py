@@ -9,7 +9,7 @@ from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.pretrain.__main__ import main
-from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.tokens import Vocabulary
 
 
 @pytest.fixture(scope="module")

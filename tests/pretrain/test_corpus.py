@@ -8,7 +8,7 @@ import json
 import pytest
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.pretrain.corpus import Text, digest, list_sources, read_texts
+from dupmae_ir.pretrain.corpus import Text, digest, read_texts, text_files
 
 
 def write(path, text):
@@ -60,7 +60,7 @@ def test_a_folder_of_files_in_natural_order(tmp_path):
     write(tmp_path / ".hidden.txt", "no\n")
     write(tmp_path / "part1.txt.meta.json", "{}\n")
     write(tmp_path / "picture.png", "no\n")
-    assert [p.name for p in list_sources(tmp_path)] == ["part1.txt", "part2.txt", "part10.txt"]
+    assert [p.name for p in text_files(tmp_path)] == ["part1.txt", "part2.txt", "part10.txt"]
 
 
 def test_tsv_passages(tmp_path):
@@ -84,7 +84,7 @@ def test_a_saved_dataset(tmp_path):
         ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', 'a.jsonl:2: "text" must be a string'),
         ("a.jsonl", '{"txt": "x"}\n', 'a.jsonl:1: no text: expected "text" or "contents", found txt'),
         ("a.jsonl", '{"text"\n', "a.jsonl:1: broken JSON"),
-        ("a.jsonl", "[1]\n", "a.jsonl:1: expected one JSON object"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1: an array; expected one JSON object"),
         ("a.jsonl", '{"text": "x", "queries": {"a": 1}}\n', 'a.jsonl:1: "queries" must be a string'),
         ("a.txt", "\n\n", "a.txt is empty"),
     ],
@@ -97,10 +97,10 @@ def test_refused_with_file_and_line(tmp_path, name, text, message):
 
 
 def test_a_source_without_text_files_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no corpus in this folder"):
-        list_sources(tmp_path)
+    with pytest.raises(InputError, match="no collection in this folder"):
+        text_files(tmp_path)
     with pytest.raises(InputError, match="no such file"):
-        list_sources(tmp_path / "absent")
+        text_files(tmp_path / "absent")
 
 
 def test_the_digest_covers_the_bytes(tmp_path):

@@ -11,8 +11,7 @@ from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.pretrain import tokens
-from dupmae_ir.pretrain.tokens import Cutting, load_corpus, pack
-from dupmae_ir.pretrain.vocabulary import Vocabulary
+from dupmae_ir.pretrain.tokens import Cutting, Vocabulary, load_corpus, pack
 from dupmae_ir.pretrain.word_counts import WordCounts, count_words, word_hashes, word_starts
 
 

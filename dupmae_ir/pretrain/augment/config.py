@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 from dupmae_ir.config import ComputeOptions, OutputOptions, option
 from dupmae_ir.device import DTYPES
@@ -13,6 +14,14 @@ PER_TEXT = {"queries": 5, "continuation": 1}
 """Default number of generated texts per text."""
 FIELDS = {"queries": "queries", "continuation": "next"}
 """Task -> JSON field of the generated texts."""
+
+
+class AugmentResult(TypedDict):
+    """What a run reports."""
+
+    texts: int
+    augmented: int  #: texts that texts were generated for
+    seconds: NotRequired[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +79,8 @@ class GeneratorConfig(ComputeOptions):
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig(GeneratorConfig, OutputOptions):
     """Add generated texts to a corpus: queries (from any Hugging Face encoder-decoder, such as doc2query-T5) or
-        continuations
-    (from any causal model, such as GPT-2). dupmae-ir pretrain needs them for --method master and cot-mote. If
-    interrupted, run the same command to resume; the result is the same.
+    continuations (from any causal model, such as GPT-2). dupmae-ir pretrain needs them for --method master and
+    cot-mote. If interrupted, run the same command to resume; the result is the same.
 
     Examples:
         dupmae-ir pretrain.augment --task queries --model doc2query-t5/ --corpus passages.txt --output queries.jsonl

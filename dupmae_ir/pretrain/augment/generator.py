@@ -40,9 +40,11 @@ class Generator:
         """Load the model that ``config`` names. Raises :class:`CheckpointError` if it does not fit the task."""
         device, _ = pick_device(config.device)
         dtype, _ = pick_dtype(config.dtype, device)
-        _check_model(_load(tf.AutoConfig, config), config)
+        _check_model(_load(tf.AutoConfig.from_pretrained, config, trust_remote_code=False), config)
         kind = tf.AutoModelForSeq2SeqLM if config.task == "queries" else tf.AutoModelForCausalLM
-        model, loading = _load(kind, config, dtype=dtype, output_loading_info=True)
+        model, loading = _load(
+            kind.from_pretrained, config, trust_remote_code=False, dtype=dtype, output_loading_info=True
+        )
         if missing := sorted(loading["missing_keys"]):
             raise CheckpointError(
                 f"{config.model}: {len(missing)} weights are missing (first: {missing[0]}); use a complete checkpoint"
@@ -74,7 +76,7 @@ class Generator:
                 f"the device's memory is full; run the same command with a `batch_size` below "
                 f"{self.config.batch_size}, finished windows are kept"
             ) from None
-        if sampler.failed:
+        if sampler.nan:
             raise EnvironmentProblem(f"{self.config.model}: the logits are NaN in this dtype; use `dtype` float32")
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         lines = [one_line(text) for text in texts]
@@ -117,7 +119,7 @@ class _SeededSampler:
 
     def __init__(self, config: GeneratorConfig, uniforms: Tensor) -> None:
         self.uniforms, self.greedy, self.step = uniforms, config.temperature == 0, 0
-        self.nan = torch.zeros((), dtype=torch.bool, device=uniforms.device)
+        self.nan = torch.zeros((), dtype=torch.bool, device=uniforms.device)  #: whether any score was NaN
         self.warpers: list[tf.LogitsProcessor] = []
         if config.temperature not in (0, 1):
             self.warpers.append(tf.TemperatureLogitsWarper(float(config.temperature)))
@@ -125,11 +127,6 @@ class _SeededSampler:
             self.warpers.append(tf.TopKLogitsWarper(config.top_k))
         if config.top_p < 1:
             self.warpers.append(tf.TopPLogitsWarper(config.top_p))
-
-    @property
-    def failed(self) -> bool:
-        """Whether any score was NaN."""
-        return bool(self.nan)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """(rows, V) scores -> 0 at the sampled token and -inf elsewhere; with temperature 0 the scores themselves."""
@@ -151,45 +148,34 @@ def model_digest(config: GeneratorConfig) -> str:
     folder = Path(config.model)
     if not folder.is_dir():
         # The cache has one folder for each version of a model.
-        folder = _from_hub(config, lambda: Path(cached_file(config.model, "config.json", local_files_only=True))).parent
+        folder = Path(_load(cached_file, config, "config.json")).parent
     return folder_digest(folder)
 
 
-def _load(kind: type, config: GeneratorConfig, **settings: Any) -> Any:
-    """``kind.from_pretrained`` from a folder, the Hugging Face cache or, with --download, the hub."""
+def _load(load: Callable[..., Any], config: GeneratorConfig, *arguments: object, **settings: Any) -> Any:
+    """``load(MODEL, ...)`` from a folder, the Hugging Face cache or, if ``config.download``, the hub."""
     folder = Path(config.model).is_dir()
     if folder and not (Path(config.model) / "config.json").is_file():
         raise CheckpointError(f"{config.model}: not a model folder (it has no config.json)")
-
-    def load() -> Any:
-        local = folder or not config.download
+    try:
         with quiet_transformers():
-            return kind.from_pretrained(config.model, local_files_only=local, trust_remote_code=False, **settings)  # type: ignore[attr-defined]
-
-    if not folder:
-        return _from_hub(config, load)
-    try:
-        return load()
+            return load(config.model, *arguments, local_files_only=folder or not config.download, **settings)
     except Exception as e:
-        raise CheckpointError(f"{config.model}: cannot be loaded: {one_line(str(e))[:200]}") from None
-
-
-def _from_hub(config: GeneratorConfig, load: Callable[[], Any]) -> Any:
-    try:
-        return load()
-    except Exception as e:
-        if config.download:
-            raise CheckpointError(f"{config.model}: cannot be downloaded: {one_line(str(e))[:200]}") from None
+        if folder or config.download:
+            how = "loaded" if folder else "downloaded"
+            raise CheckpointError(f"{config.model}: cannot be {how}: {one_line(str(e))[:200]}") from None
         raise CheckpointError(
             f"{config.model}: no such folder, and no model of that name in the Hugging Face cache; name a model "
-            "folder, or add `download` where there is a network"
+            "folder, or add `download` if there is a network"
         ) from None
 
 
 def _load_tokenizer(config: GeneratorConfig) -> tf.PreTrainedTokenizerBase:
     # A causal model continues at the end of the prompt, so padding and truncation are on the left.
     side = "right" if config.task == "queries" else "left"
-    tokenizer = _load(tf.AutoTokenizer, config, padding_side=side, truncation_side=side)
+    tokenizer = _load(
+        tf.AutoTokenizer.from_pretrained, config, trust_remote_code=False, padding_side=side, truncation_side=side
+    )
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise CheckpointError(
