@@ -55,15 +55,18 @@ def test_trec_evals_own_spellings(trec, ours):
     assert [str(m) for m in parse_measures([trec])] == ours
 
 
-def test_every_family_reads_back_and_pytrec_eval_knows_it():
-    import pytrec_eval
+def test_every_family_reads_back_and_ir_measures_knows_it():
+    from ir_measures import judged, pytrec_eval
 
     for name, family in FAMILIES.items():
-        spellings = {"no": [name], "may": [name, f"{name}@7"], "must": [f"{name}@{'0.5' if name == 'IPrec' else 7}"]}
-        for measure in parse_measures(spellings[family.cutoff]):
+        spellings = [name] if family.trec else []
+        spellings += [f"{name}@{'0.5' if name == 'IPrec' else 7}"] if family.trec_cut else []
+        for measure in parse_measures(spellings):
             assert parse_measures([str(measure)]) == (measure,)
-            if measure.trec_name is not None:
-                pytrec_eval.RelevanceEvaluator({"q": {"d": 1}}, {measure.trec_name})
+            provider = judged if name == "Judged" else pytrec_eval
+            assert provider.supports(measure.in_ir_measures())
+            if (trec := measure.trec_name) is not None:
+                assert parse_measures([trec])[0].in_ir_measures() == measure.in_ir_measures()
 
 
 def test_relevance_level_holds_where_none_is_named():

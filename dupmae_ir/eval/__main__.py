@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def measures() -> str:
     """The table of measures on the help page."""
-    ending = {"must": "@k", "may": "[@k]", "no": ""}
-    names = {name + ending[family.cutoff]: family for name, family in FAMILIES.items()}
+    cut = {name: "[@k]" if family.trec else "@k" for name, family in FAMILIES.items() if family.trec_cut}
+    names = {name + cut.get(name, ""): family for name, family in FAMILIES.items()}
     width = max(map(len, names))
     return "measures (k is a rank; (rel=N) sets the relevance level):\n" + "\n".join(
         f"  {name.ljust(width)}  {family.meaning}" for name, family in names.items()

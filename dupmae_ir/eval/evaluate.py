@@ -1,7 +1,7 @@
 """Evaluation of a run against judgements: values per query and means.
 
-The arithmetic is trec_eval's, through pytrec_eval: its ranking (float32 scores, ties by docid descending), its
-values per query and its order of summation, so that all printed digits agree with trec_eval.
+The arithmetic is trec_eval's, through ir_measures and pytrec_eval: its ranking (float32 scores, ties by docid
+descending), its values per query and its order of summation, so that all printed digits agree with trec_eval.
 """
 
 from __future__ import annotations
@@ -129,28 +129,29 @@ def _counts(judged: Grades, scores: Scores, common: Scores) -> Counts:
     )
 
 
-def _by_trec_eval(wanted: Iterable[Measure], judged: Grades, common: Scores) -> dict[Measure, dict[str, float]]:
-    """Measure -> query id -> value of every query in ``common``. One pass for each relevance level and depth."""
-    import pytrec_eval
+def _by_trec_eval(measures: Iterable[Measure], judged: Grades, common: Scores) -> dict[Measure, dict[str, float]]:
+    """Measure -> query id -> value of every query in ``common``. One pass for each depth of the run."""
+    from ir_measures import pytrec_eval
 
-    passes: dict[tuple[int, int | None], list[Measure]] = {}
-    for measure in wanted:
-        if _computed_by_trec_eval(measure):
-            passes.setdefault((measure.rel or 1, measure.depth), []).append(measure)
-    values: dict[Measure, dict[str, float]] = {}
-    for (level, depth), measures in passes.items():
-        run = common if depth is None else {qid: _first(found, depth) for qid, found in common.items()}
-        evaluator = pytrec_eval.RelevanceEvaluator(judged, {m.trec_name for m in measures}, relevance_level=level)
-        found = evaluator.evaluate(run)
-        for measure in measures:
-            key = str(measure.trec_name).replace(".", "_", 1)
-            values[measure] = {qid: of_query[key] for qid, of_query in found.items()}
+    passes: dict[int | None, list[Measure]] = {}
+    for measure in measures:
+        if measure.family not in ("Judged", "NumRel", "NumQ"):
+            passes.setdefault(measure.depth, []).append(measure)
+    values: dict[Measure, dict[str, float]] = {m: {} for of_depth in passes.values() for m in of_depth}
+    for depth, of_depth in passes.items() if common else ():
+        run = common if depth is None else {qid: _first(scores, depth) for qid, scores in common.items()}
+        by_library = {m.in_ir_measures(): values[m] for m in of_depth}
+        for qid, measure, value in pytrec_eval.iter_calc(by_library, judged, run):
+            by_library[measure][qid] = value
+        for m in of_depth:  # MRR and RR are one measure of the library
+            values[m] = by_library[m.in_ir_measures()]
     return values
 
 
 def _by_counting(wanted: Iterable[Measure], judged: Grades, common: Scores) -> dict[Measure, dict[str, float]]:
-    """Measures that are counts. NumRel counts grades of its level in every judged query (``trec_eval -c -l 2 -m
-    num_rel`` uses level 1 for queries without hits)."""
+    """Measures that are counts, which ir_measures has otherwise: its NumRel knows one level, and its Judged ranks ties
+    by docid ascending. NumRel counts grades of its level in every judged query (``trec_eval -c -l 2 -m num_rel`` uses
+    level 1 for queries without hits)."""
     values: dict[Measure, dict[str, float]] = {}
     for measure in wanted:
         if measure.family == "Judged":
@@ -163,10 +164,6 @@ def _by_counting(wanted: Iterable[Measure], judged: Grades, common: Scores) -> d
         elif measure.family == "NumQ":
             values[measure] = dict.fromkeys(judged, 1.0)
     return values
-
-
-def _computed_by_trec_eval(measure: Measure) -> bool:
-    return measure.family not in ("Judged", "NumRel", "NumQ")
 
 
 def _first(scores: Mapping[str, float], depth: int) -> dict[str, float]:
