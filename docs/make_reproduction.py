@@ -64,7 +64,7 @@ class Numbers:
         else:
             result = _as_result(case, accepted, queries) if accepted else None
         fixed = bool(case.model) and self.models[case.model].fixed
-        return CaseRow(case, result, judge(case, result, accepted, queries, fixed), accepted, list, "")
+        return CaseRow(judge(case, result, accepted, queries, fixed), case, result, accepted, list, "")
 
     def cases(self, source: str) -> list[Case]:
         """Cases whose source names the table."""

@@ -13,8 +13,7 @@ import pytest
 import regex
 
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.eval.answers.__main__ import main
-from dupmae_ir.eval.answers.accuracy import accuracy, first_ranks, matcher, read_answers, searchable
+from dupmae_ir.eval.answers import accuracy, first_ranks, main, matcher, read_answers, searchable
 from dupmae_ir.types import Hit
 
 

@@ -242,7 +242,7 @@ def beir_rows(change: float = 0.0) -> tuple[cases.Regression, list[CaseRow]]:
             values["nDCG@10"] += change
         per_query = {m: {"q": v} for m, v in values.items()}
         result = Result(case.id, configuration=case.configuration, values=values, per_query=per_query)
-        rows.append(CaseRow(case, result, judge(case, result, {}, {}), {}, list, ""))
+        rows.append(CaseRow(judge(case, result, {}, {}), case, result, {}, list, ""))
     return regression, rows
 
 

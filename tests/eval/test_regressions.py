@@ -416,7 +416,7 @@ def test_a_mean_over_beir_counts_cqadupstack_once_and_requires_every_set():
     regression = cases.load(RECIPES)["cot-mote.beir"]
     values = {case.name: 0.01 * n for n, case in enumerate(regression.cases)}
     rows = [
-        CaseRow(case, Result(case.id, values={"nDCG@10": values[case.name]}), [CaseVerdict(Status.OK)], {}, list, "")
+        CaseRow([CaseVerdict(Status.OK)], case, Result(case.id, values={"nDCG@10": values[case.name]}), {}, list, "")
         for case in regression.cases
     ]
     found = {m.mean.name: m for m in means(regression, rows)}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dupmae_ir.config import read_toml
 from dupmae_ir.errors import DupmaeError
-from dupmae_ir.eval.answers.accuracy import read_answers
+from dupmae_ir.eval.answers import read_answers
 from dupmae_ir.finetune.data import read_mined, read_pairs, read_scores
 from dupmae_ir.index.changes.deletion import read_ids
 from dupmae_ir.index.format.manifest import META, read_meta

@@ -58,7 +58,7 @@ accept = Command(
 VERBS = {
     "run": ("run cases and compare their values with the expected ones", run),
     "list": ("list cases, the papers' numbers and the accepted values", list_cases),
-    "report": ("report results as Markdown, JSON, JUnit, HTML or the reproduction table", report),
+    "report": ("report results as Markdown, JSON, JUnit or HTML", report),
     "accept": ("accept measured values as the expected ones", accept),
 }
 

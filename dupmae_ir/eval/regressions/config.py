@@ -8,7 +8,7 @@ from dupmae_ir.config import OutputOptions, option
 
 PRESETS = ("release", "paper")
 TIERS = ("tiny", "small", "full")
-FORMATS = ("markdown", "json", "junit", "html", "reproduction")
+FORMATS = ("markdown", "json", "junit", "html")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +108,7 @@ class ReportOptions(CaseOptions):
         python -m dupmae_ir.eval.regressions report --format html --file regressions.html
     """
 
-    format: str = option(
-        "markdown",
-        "markdown, json, junit, html (a page) or reproduction (the papers' numbers and the cases that reproduce them)",
-        group="output",
-        choices=FORMATS,
-    )
+    format: str = option("markdown", "output format; html is a page", group="output", choices=FORMATS)
     file: str | None = option(None, "file to write instead of standard output", group="output", metavar="FILE")
 
 

@@ -1,4 +1,4 @@
-"""Results as text: terminal lines, Markdown, JSON, JUnit and the reproduction table."""
+"""Results as text: terminal lines, Markdown, JSON and JUnit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-from xml.sax.saxutils import escape, quoteattr
+from xml.etree import ElementTree
 
 from dupmae_ir import tables
 from dupmae_ir.collections import mean_over
@@ -33,15 +33,10 @@ FAILED, PAPER_FAILED = 1, 3
 
 
 @dataclass(frozen=True)
-class CaseRow:
-    """A case with its result and verdicts."""
+class JudgedRow:
+    """What was measured with its verdicts."""
 
-    case: Case
-    result: Result | None
     verdicts: Sequence[CaseVerdict]
-    accepted: Mapping[str, Any]
-    commands: Callable[[], list[str]]  #: its commands as lines to type
-    origin: str  #: the model and where it comes from
 
     @property
     def status(self) -> Status:
@@ -50,33 +45,55 @@ class CaseRow:
 
     @property
     def failures(self) -> list[CaseVerdict]:
-        """The verdicts that somebody must look at. A value above the paper's passes once it is accepted."""
-        settled = {v.measure for v in self.verdicts if v.against == ACCEPTED and v.measure and v.status.passes}
-        return [v for v in self.verdicts if not v.status.passes and not self._is_settled(v, settled)]
+        """The verdicts that fail, which somebody must look at."""
+        return [v for v in self.verdicts if not v.status.passes and not self.is_settled(v)]
 
     @property
     def passes(self) -> bool:
         """Whether no verdict fails."""
         return not self.failures
 
-    @staticmethod
-    def _is_settled(verdict: CaseVerdict, settled: set[str]) -> bool:
-        return verdict.against == PAPER and verdict.status is Status.BETTER and verdict.measure in settled
+    def is_settled(self, verdict: CaseVerdict) -> bool:
+        """Whether a verdict that does not pass fails nothing."""
+        raise NotImplementedError
+
+    def reasons(self, measure: str) -> str:
+        """Why the measure has its statuses."""
+        return "; ".join(dict.fromkeys(v.reason for v in self.verdicts if v.measure in ("", measure) and v.reason))
+
+
+@dataclass(frozen=True)
+class CaseRow(JudgedRow):
+    """A case with its result and verdicts."""
+
+    case: Case
+    result: Result | None
+    accepted: Mapping[str, Any]
+    commands: Callable[[], list[str]]  #: its commands as lines to type
+    origin: str  #: the model and where it comes from
+
+    @property
+    def id(self) -> str:
+        """``REGRESSION/CASE``."""
+        return self.case.id
+
+    def is_settled(self, verdict: CaseVerdict) -> bool:
+        """A value above the paper's passes once it is accepted."""
+        accepted = {v.measure for v in self.verdicts if v.against == ACCEPTED and v.measure and v.status.passes}
+        return verdict.against == PAPER and verdict.status is Status.BETTER and verdict.measure in accepted
 
     def verdict(self, measure: str, against: str) -> CaseVerdict | None:
         """The verdict on a measure against the paper or the accepted value; None if the two are not compared."""
         found = (v for v in self.verdicts if v.measure == measure and v.against == against)
         compared = measure in self.case.paper and self.case.compare if against == PAPER else bool(self.accepted)
-        whole = (v for v in self.verdicts if not v.measure and v.against in ("", against))
-        return next(found, None) or next((v for v in whole if compared or not v.status.passes), None)
+        of_case = (v for v in self.verdicts if not v.measure and v.against in ("", against))
+        return next(found, None) or next((v for v in of_case if compared or not v.status.passes), None)
 
     def reasons(self, measure: str) -> str:
-        """Why the measure has its statuses, in words."""
-        concerned = (v for v in self.verdicts if v.measure in ("", measure))
-        words = list(dict.fromkeys(v.reason for v in concerned if v.reason))
-        if self.case.paper.get(measure) and not self.case.compare:
-            words.append("the paper's number belongs to other weights")
-        return "; ".join(words)
+        """Why the measure has its statuses."""
+        other = bool(self.case.paper.get(measure)) and not self.case.compare
+        note = "the paper's number belongs to other weights" if other else ""
+        return "; ".join(filter(None, [super().reasons(measure), note]))
 
     def measured(self, measure: str) -> float | None:
         """The value of the result, else the accepted value; None if neither exists."""
@@ -86,42 +103,26 @@ class CaseRow:
 
 
 @dataclass(frozen=True)
-class MeanRow:
+class MeanRow(JudgedRow):
     """A printed mean over collections, with the measured one; ``missing``: collections without a value."""
 
     regression: str
     mean: Mean
     values: Mapping[str, float | None]
     missing: Sequence[str]
-    verdicts: Sequence[CaseVerdict] = ()
 
     @property
     def id(self) -> str:
         """``REGRESSION/mean:NAME``."""
         return f"{self.regression}/mean:{self.mean.name}"
 
-    @property
-    def status(self) -> Status:
-        """The most urgent of its verdicts."""
-        return overall(self.verdicts) or Status.SKIP
-
-    @property
-    def failures(self) -> list[CaseVerdict]:
-        """The verdicts that fail. BETTER is none: the collections behind the mean must be accepted, not the mean."""
-        return [v for v in self.verdicts if not v.status.passes and v.status is not Status.BETTER]
-
-    @property
-    def passes(self) -> bool:
-        """Whether no verdict fails."""
-        return not self.failures
+    def is_settled(self, verdict: CaseVerdict) -> bool:
+        """BETTER is no failure: the collections behind the mean must be accepted, not the mean."""
+        return verdict.status is Status.BETTER
 
     def verdict(self, measure: str, against: str = PAPER) -> CaseVerdict | None:
         """The verdict on a measure's mean against the paper or the accepted values; None if it is not compared."""
         return next((v for v in self.verdicts if v.measure in ("", measure) and v.against in ("", against)), None)
-
-    def reasons(self, measure: str) -> str:
-        """Why the mean has its statuses, in words."""
-        return "; ".join(dict.fromkeys(v.reason for v in self.verdicts if v.measure in ("", measure) and v.reason))
 
 
 def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
@@ -135,7 +136,7 @@ def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
             known = {r.case.collection: v for r in rows if (v := r.measured(measure)) is not None}
             values[measure], missing = mean_over(mean.group, known)
         verdicts = [*_against_printed(mean, values, missing), *_against_accepted(mean, values, rows)]
-        mean_rows.append(MeanRow(regression.name, mean, values, missing, verdicts))
+        mean_rows.append(MeanRow(verdicts, regression.name, mean, values, missing))
     return mean_rows
 
 
@@ -326,34 +327,30 @@ def case_dict(case: Case) -> dict[str, Any]:
 def as_junit(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> str:
     """JUnit XML, one test per case and per mean. Whatever does not pass is a failure, BETTER and STALE too."""
     every: list[CaseRow | MeanRow] = [*rows, *mean_rows]
-    failed = [r for r in every if not r.passes]
-    skipped = [r for r in every if r.passes and r.status == Status.SKIP]
-    seconds = sum(r.result.seconds for r in rows if r.result)
-    out = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<testsuite name="dupmae_ir regressions" tests="{len(every)}" failures="{len(failed)}" errors="0" '
-        f'skipped="{len(skipped)}" time="{seconds:.2f}">',
-    ]
-    for row in rows:
-        time = f"{row.result.seconds:.2f}" if row.result else "0"
-        out += _junit_case(row, row.case.regression, row.case.name, time, row_lines(row))
-    for mean in mean_rows:
-        out += _junit_case(mean, mean.regression, f"mean:{mean.mean.name}", "0", mean_lines(mean))
-    return "\n".join([*out, "</testsuite>"])
-
-
-def _junit_case(row: CaseRow | MeanRow, suite: str, name: str, seconds: str, lines: Sequence[str]) -> list[str]:
-    details = escape(visible("\n".join(lines)))
-    verdicts = [v for v in row.verdicts if v.status == row.status]
-    message = quoteattr(visible("; ".join(dict.fromkeys(map(_message, verdicts)))))
-    if not row.passes:
-        outcome = f'<failure type="{row.status}" message={message}>{details}</failure>'
-    elif row.status == Status.SKIP:
-        outcome = f"<skipped message={message}/>"
-    else:
-        outcome = f"<system-out>{details}</system-out>"
-    head = f'  <testcase classname={quoteattr(suite)} name={quoteattr(name)} time="{seconds}">'
-    return [head, f"    {outcome}", "  </testcase>"]
+    suite = ElementTree.Element(
+        "testsuite",
+        name="dupmae_ir regressions",
+        tests=str(len(every)),
+        failures=str(sum(not row.passes for row in every)),
+        errors="0",
+        skipped=str(sum(row.passes and row.status == Status.SKIP for row in every)),
+        time=f"{sum(row.result.seconds for row in rows if row.result):.2f}",
+    )
+    for row in every:
+        regression, _, name = row.id.partition("/")
+        seconds = f"{row.result.seconds:.2f}" if isinstance(row, CaseRow) and row.result else "0"
+        case = ElementTree.SubElement(suite, "testcase", classname=regression, name=name, time=seconds)
+        verdicts = [v for v in row.verdicts if v.status == row.status]
+        message = visible("; ".join(dict.fromkeys(map(_message, verdicts))))
+        details = visible("\n".join(row_lines(row) if isinstance(row, CaseRow) else mean_lines(row)))
+        if not row.passes:
+            ElementTree.SubElement(case, "failure", type=str(row.status), message=message).text = details
+        elif row.status == Status.SKIP:
+            ElementTree.SubElement(case, "skipped", message=message)
+        else:
+            ElementTree.SubElement(case, "system-out").text = details
+    ElementTree.indent(suite)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}'
 
 
 def _message(verdict: CaseVerdict) -> str:
@@ -366,26 +363,6 @@ def _message(verdict: CaseVerdict) -> str:
 def status_word(verdict: CaseVerdict | None) -> str:
     """The status of a comparison; ``-`` if there is nothing to compare with."""
     return str(verdict.status) if verdict else "-"
-
-
-def reproduction(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow]) -> str:
-    """The table of docs/reproduction.md: for every number of the papers, the case that reproduces it."""
-    head, cells = ["paper's number", "source", "recipe", "measured here", *SIDE_HEADS], []
-    for row in rows:
-        for measure, printed in row.case.paper.items():
-            value = row.measured(measure)
-            measured = NOT_HERE if value is None else f"{value:.4f}" + ("" if row.case.compare else " (other weights)")
-            what = f"{row.case.title}, {row.case.collection} {row.case.test}: {measure} **{printed}**"
-            statuses = (status_word(row.verdict(measure, side)) for side in SIDES)
-            cells.append([what, row.case.source, f"`{row.case.id}`", measured, *statuses])
-    for mean_row in mean_rows:
-        for measure, printed in mean_row.mean.paper.items():
-            value = mean_row.values[measure]
-            what = f"{mean_row.mean.name}: {measure} **{printed}**"
-            measured = NOT_HERE if value is None else f"{value:.4f}"
-            statuses = (status_word(mean_row.verdict(measure, side)) for side in SIDES)
-            cells.append([what, mean_row.mean.source, f"`{mean_row.regression}`", measured, *statuses])
-    return tables.markdown(head, cells, len(head))
 
 
 def environment_line(row: CaseRow) -> str:

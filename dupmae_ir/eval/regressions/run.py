@@ -19,7 +19,7 @@ from dupmae_ir.eval.regressions.commands import command_lines, index_path, resul
 from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunCasesOptions
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.execute import Result, changed_names, execute, load_result
-from dupmae_ir.eval.regressions.html import MovedQueries, as_html
+from dupmae_ir.eval.regressions.html import MovedQueries, RegressionRows, as_html
 from dupmae_ir.eval.regressions.report import CaseRow, MeanRow, as_dict, mean_lines, means, row_lines, summarize
 from dupmae_ir.eval.regressions.verdict import SHOWN, CaseVerdict, Status, changed_queries, judge
 from dupmae_ir.eval.regressions.workspace import Workspace
@@ -179,7 +179,7 @@ class CaseSelection:
         fixed = model is not None and (model.fixed or (model.tiny and same))
         verdicts = judge(case, result, self._accepted(case), queries, fixed)
         origin = f"Model: {model.title} ({model.origin})" if model else ""
-        return CaseRow(case, result, verdicts, self._accepted(case), lambda: command_lines(case, workspace), origin)
+        return CaseRow(verdicts, case, result, self._accepted(case), lambda: command_lines(case, workspace), origin)
 
     def means(self, rows: list[CaseRow]) -> list[MeanRow]:
         """The papers' means over collections, of the regressions in ``rows``."""
@@ -190,11 +190,12 @@ class CaseSelection:
             for mean in means(self.regressions[name], [r for r in rows if r.case.regression == name])
         ]
 
-    def by_regression(self, rows: list[CaseRow]) -> list[tuple[str, list[CaseRow]]]:
-        """(title of a regression, its rows), those with accepted values first."""
+    def by_regression(self, rows: list[CaseRow]) -> list[RegressionRows]:
+        """The rows of each regression, those with accepted values first."""
         names = list(dict.fromkeys(r.case.regression for r in rows))
         names.sort(key=lambda name: not self.regressions[name].accepted)
-        return [(self.regressions[n].title, [r for r in rows if r.case.regression == n]) for n in names]
+        of = {name: [r for r in rows if r.case.regression == name] for name in names}
+        return [RegressionRows(self.regressions[name].title, of[name]) for name in names]
 
     def moved(self, rows: list[CaseRow]) -> dict[str, MovedQueries]:
         """Case id -> the queries that changed most since their values were accepted."""
@@ -261,8 +262,7 @@ def _rendered(name: str, selection: CaseSelection, rows: list[CaseRow]) -> str:
         return as_html(selection.by_regression(rows), mean_rows, selection.moved(rows))
     if name == "junit":
         return report.as_junit(rows, mean_rows)
-    renderers = {"markdown": report.as_markdown, "json": report.as_json, "reproduction": report.reproduction}
-    return renderers[name](rows, mean_rows)
+    return (report.as_json if name == "json" else report.as_markdown)(rows, mean_rows)
 
 
 def _write(path: str, text: str) -> None:
