@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir.config import with_flags
 from dupmae_ir.console import say
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
@@ -42,7 +43,7 @@ def run(options: RunCasesOptions) -> dict[str, Any]:
     for row in selection.run():
         required = row.passes and (options.fail_on_skip or _is_required(row.case.id, options.require))
         rows.append(replace(row, verdicts=_not_skipped(row.verdicts)) if required else row)
-        say("\n".join(row_lines(rows[-1])))
+        say(with_flags("\n".join(row_lines(rows[-1])), RunCasesOptions))
     mean_rows = [
         replace(m, verdicts=_not_skipped(m.verdicts)) if _is_required(m.id, options.require) else m
         for m in selection.means(rows)
