@@ -13,7 +13,7 @@ from typing import Any
 
 from dupmae_ir import collections
 from dupmae_ir.config import Config, applies, read_toml
-from dupmae_ir.encode.config import PassagesConfig
+from dupmae_ir.encode.passages import PassagesConfig
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.convert import ConvertConfig

@@ -12,7 +12,7 @@ _HOMES = {
     "DupmaeDocumentEncoder": "pyserini_encoders",
     "DupmaeQueryEncoder": "pyserini_encoders",
     "EncodeConfig": "config",
-    "MergeConfig": "config",
+    "MergeConfig": "merge",
     "write_queries": "query_files",
 }
 __all__ = sorted(_HOMES)

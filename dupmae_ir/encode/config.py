@@ -1,4 +1,4 @@
-"""Options of ``dupmae-ir encode``, ``encode.merge``, ``encode.queries`` and ``encode.passages``."""
+"""Options of ``dupmae-ir encode``."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.devices is not None and self.device != "auto":
-            raise UsageError("--devices and --device exclude each other; name all devices in --devices")
+            raise UsageError("`devices` and `device` exclude each other; name all devices in `devices`")
         if self.share_work and not is_url(self.index):
-            raise UsageError(f"--share-work applies only with a URL as --index, for example s3://bucket/{self.index}")
+            raise UsageError(f"`share_work` applies only with a URL as `index`, for example s3://bucket/{self.index}")
         if is_url(self.jsonl):
-            raise UsageError("--jsonl: representation files are written into a folder of this machine, not to a URL")
+            raise UsageError("`jsonl`: representation files are written into a folder of this machine, not to a URL")
         self.device_names()
 
     def device_names(self) -> list[str]:
@@ -143,7 +143,7 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
             return []
         names = [name.strip() for name in self.devices.split(",")]
         if not all(names):
-            raise UsageError(f"--devices {self.devices}: expected names separated by commas, for example 0,1,2,3")
+            raise UsageError(f"`devices` {self.devices}: expected names separated by commas, for example 0,1,2,3")
         return [f"cuda:{name}" if name.isdecimal() else name for name in names]
 
     def shard_of(self) -> tuple[int, int]:
@@ -152,69 +152,5 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
             return 0, 1
         first, slash, last = self.shard.partition("/")
         if not (slash and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
-            raise UsageError(f"--shard {self.shard}: expected I/N with I from 0 to N-1, for example 0/4 up to 3/4")
+            raise UsageError(f"`shard` {self.shard}: expected I/N with I from 0 to N-1, for example 0/4 up to 3/4")
         return int(first), int(last)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MergeConfig(OutputOptions):
-    """Join the indexes of all shards of one collection into the index of the whole.
-
-    Examples:
-        python -m dupmae_ir.encode.merge I.0 I.1 I.2 I.3 --index I
-        python -m dupmae_ir.encode.merge 'shards/I.*' --index I
-    """
-
-    shards: tuple[str, ...] = option(
-        help="index folders made with --shard, in any order, or quoted patterns, or URLs",
-        positional=True,
-        metavar="SHARD",
-    )
-    index: str = option(
-        help="index folder to make, or a URL to make one at: s3://bucket/index", group="output", metavar="FOLDER"
-    )
-    overwrite: bool = option(False, "replace an older index", group="output")
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueriesConfig(OutputOptions):
-    r"""Encode topics with the encoder of an index, into the files that stock Pyserini commands read.
-
-    Examples:
-        python -m dupmae_ir.encode.queries --topics queries.tsv --index indexes/mine --output encoded
-        dupmae-ir pyserini pyserini.search.lucene --impact --index indexes/mine/ot --topics encoded/topics.tsv \
-            --encoder encoded/queries.jsonl --min-idf -1 --output impact.trec
-        python -m dupmae_ir.pyserini pyserini.search.faiss --index indexes/mine/cls --topics encoded/topics.tsv \
-            --encoded-queries encoded --output dense.trec
-    """
-
-    topics: str = option(
-        help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", group="input", metavar="TOPICS"
-    )
-    index: str = option(help="index folder that will be searched, or its URL", group="input", metavar="FOLDER")
-    model: str | None = option(
-        None, "model folder, when it is no longer where the index was made", group="input", metavar="FOLDER"
-    )
-    output: str = option(help="folder for the files", group="output", metavar="FOLDER")
-    cap: int = option(
-        1024, "strongest impacts kept of each query; Lucene takes at most 1,024", group="compute", above=0
-    )
-    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PassagesConfig(OutputOptions):
-    """Cut documents into overlapping passages of words, each under the id DOCUMENT#NUMBER and with the document's
-    title. Encode the passages and search them with --max-passage, which ranks each document by its best passage.
-
-    Examples:
-        python -m dupmae_ir.encode.passages --corpus msmarco-docs.tsv.gz --output passages.jsonl.gz
-        python -m dupmae_ir.encode --corpus passages.jsonl.gz --index indexes/docs
-        python -m dupmae_ir.search --index indexes/docs --topics queries.tsv --max-passage --hits 100 --output docs.trec
-    """
-
-    corpus: str = option(help="collection, as encode reads it", group="input", metavar="PATH")
-    output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")
-    words: int = option(200, "words of a passage", group="passages", above=0)
-    stride: int = option(100, "words from the beginning of a passage to that of the next", group="passages", above=0)
-    titles: bool = option(True, "the document's title with every passage", group="passages")

@@ -23,7 +23,7 @@ def summary(meta: Meta) -> dict[str, Any]:
 class IndexJob(Job):
     """A job whose target is an index folder; :mod:`dupmae_ir.index.changes.builder` writes its ``meta.json``."""
 
-    ADVICE = "Name another --index, or pass --overwrite"
+    ADVICE = "Name another `index`, or pass `overwrite`"
 
     def __enter__(self) -> Self:
         check_target(self.target)
@@ -40,14 +40,14 @@ class IndexJob(Job):
         """The meta of the existing index. Raises :class:`UsageError` where it does not record settings."""
         meta = read_meta(self.target)
         if not isinstance(meta.get("settings"), dict) or not isinstance(meta.get("inputs"), list):
-            raise UsageError(f"{self.target / META}: not written by dupmae-ir encode; name another --index")
+            raise UsageError(f"{self.target / META}: not written by dupmae-ir encode; name another `index`")
         return meta
 
 
 class EncodeJob(IndexJob):
     """``dupmae-ir encode``. An index that encode.merge made from the same settings and inputs is also its output."""
 
-    START_OVER = "pass --restart"
+    START_OVER = "pass `restart`"
 
     def recorded(self) -> dict[str, Any]:
         """The record in ``meta.json``. Where representation files lie is not compared.
@@ -58,7 +58,7 @@ class EncodeJob(IndexJob):
         if generation := meta.get(KEY):
             raise IndexMismatch(
                 f"{self.target} was changed since it was encoded, by {generation['made_by']}; bring it up to date with "
-                f"dupmae-ir index sync, or pass --overwrite"
+                f"dupmae-ir index sync, or pass `overwrite`"
             )
         return {
             "made_by": f"dupmae-ir {self.command}",

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from dupmae_ir.command import Command
-from dupmae_ir.encode.config import MergeConfig
+from dupmae_ir.config import OutputOptions, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeConfig(OutputOptions):
+    """Join the indexes of all shards of one collection into the index of the whole.
+
+    Examples:
+        python -m dupmae_ir.encode.merge I.0 I.1 I.2 I.3 --index I
+        python -m dupmae_ir.encode.merge 'shards/I.*' --index I
+    """
+
+    shards: tuple[str, ...] = option(
+        help="index folders made with --shard, in any order, or quoted patterns, or URLs",
+        positional=True,
+        metavar="SHARD",
+    )
+    index: str = option(
+        help="index folder to make, or a URL to make one at: s3://bucket/index", group="output", metavar="FOLDER"
+    )
+    overwrite: bool = option(False, "replace an older index", group="output")
 
 
 def summarize(config: MergeConfig, result: dict[str, Any]) -> str:

@@ -16,8 +16,8 @@ import scipy.sparse as sp
 from dupmae_ir import __version__
 from dupmae_ir.config import differences, to_dict
 from dupmae_ir.console import progress
-from dupmae_ir.encode.config import MergeConfig
 from dupmae_ir.encode.jobs import MergeJob, shards_digest, summary
+from dupmae_ir.encode.merge import MergeConfig
 from dupmae_ir.encode.window_files import EncodedWindow, build_index, split_digests
 from dupmae_ir.encode.windows import window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
@@ -35,7 +35,7 @@ def run(config: MergeConfig) -> dict[str, Any]:
     output.prepare()
     shards = in_order([_opened(path) for path in _expanded(config.shards)])
     if target in [Path(s.path).absolute() for s in shards]:
-        raise UsageError(f"--index {config.index}: is one of the shards; name another folder")
+        raise UsageError(f"`index` {config.index}: is one of the shards; name another folder")
     inputs = {"shards": shards_digest([s.meta["digest"] for s in shards])}
     names = {"index": config.index, "shards": [str(s.path) for s in shards]}
     with MergeJob(
@@ -142,7 +142,7 @@ def _expanded(patterns: Sequence[str]) -> list[str]:
 def _opened(path: str) -> Index:
     folder = Index.open(path)
     if not folder.meta.get("shard"):
-        raise IndexMismatch(f"{path} is a whole index, not a shard; only folders made with --shard can be merged")
+        raise IndexMismatch(f"{path} is a whole index, not a shard; only folders made with `shard` can be merged")
     return folder
 
 
@@ -163,5 +163,5 @@ def _check_alike(first: Index, shard: Index) -> None:
     if first.meta["scale"] != shard.meta["scale"]:
         raise IndexMismatch(
             f"{pairs} have scales {first.meta['scale']} and {shard.meta['scale']}; "
-            f"encode one of them again with --scale {first.meta['scale']}"
+            f"encode one of them again with `scale` {first.meta['scale']}"
         )

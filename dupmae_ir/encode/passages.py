@@ -1,11 +1,77 @@
-"""``python -m dupmae_ir.encode.passages``: see ``--help``."""
+"""``python -m dupmae_ir.encode.passages``: documents as overlapping passages of words, for max-passage search.
+
+``search --max-passage`` turns lists of passages into lists of documents. Uncut, a long document is truncated at the
+encoder's ``document_length``.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dupmae_ir.command import Command
-from dupmae_ir.encode.config import PassagesConfig
+from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.console import progress
+from dupmae_ir.errors import UsageError
+from dupmae_ir.io.collections import LinesCollection, file_digests
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.lines import json_lines
+from dupmae_ir.io.passages import word_passages
+from dupmae_ir.io.publishing import combined_digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassagesConfig(OutputOptions):
+    """Cut documents into overlapping passages of words, each under the id DOCUMENT#NUMBER and with the document's
+    title. Encode the passages and search them with --max-passage, which ranks each document by its best passage.
+
+    Examples:
+        python -m dupmae_ir.encode.passages --corpus msmarco-docs.tsv.gz --output passages.jsonl.gz
+        python -m dupmae_ir.encode --corpus passages.jsonl.gz --index indexes/docs
+        python -m dupmae_ir.search --index indexes/docs --topics queries.tsv --max-passage --hits 100 --output docs.trec
+    """
+
+    corpus: str = option(help="collection, as encode reads it", group="input", metavar="PATH")
+    output: str = option(help="JSON lines to write; gzipped if the name ends in .gz", group="output", metavar="FILE")
+    words: int = option(200, "words of a passage", group="passages", above=0)
+    stride: int = option(100, "words from the beginning of a passage to that of the next", group="passages", above=0)
+    titles: bool = option(True, "the document's title with every passage", group="passages")
+
+
+def run(config: PassagesConfig) -> dict[str, Any]:
+    """Write the passages and return how many documents and passages there are."""
+    if config.stride > config.words:
+        raise UsageError(f"`stride` {config.stride} must not exceed `words` {config.words}, or words are lost")
+    if Path(config.output).is_dir():
+        raise UsageError(f"{config.output} is a folder; name a file to write")
+    collection = LinesCollection(config.corpus)
+    settings = {"words": config.words, "stride": config.stride, "titles": config.titles}
+    with Job(
+        config.output,
+        "encode.passages",
+        settings,
+        lambda: {"corpus": combined_digest(file_digests(config.corpus))},
+        streamed=True,
+        resumable=False,
+        quiet=config.quiet,
+    ) as job:
+        if result := job.finished():
+            return result
+        made = job.begin() / Path(config.output).name
+        return job.publish(made, _write(config, collection, made), inputs=collection.digests())
+
+
+def _write(config: PassagesConfig, collection: LinesCollection, path: Path) -> dict[str, int]:
+    documents = passages = 0
+    with json_lines(path) as write, progress("cut", "documents", quiet=config.quiet) as bar:
+        for document in collection:
+            for passage in word_passages(document, config.words, config.stride, config.titles):
+                write({"_id": passage.docid, "title": passage.title, "text": passage.text})
+                passages += 1
+            documents += 1
+            bar.update()
+    return {"documents": documents, "passages": passages}
 
 
 def summarize(config: PassagesConfig, result: dict[str, Any]) -> str:
@@ -13,7 +79,7 @@ def summarize(config: PassagesConfig, result: dict[str, Any]) -> str:
     return f"{config.output}: {result['passages']:,} passages of {result['documents']:,} documents"
 
 
-main = Command("encode.passages", PassagesConfig, "dupmae_ir.encode.segmentation:run", summarize=summarize)
+main = Command("encode.passages", PassagesConfig, "dupmae_ir.encode.passages:run", summarize=summarize)
 
 if __name__ == "__main__":
     main.exit()

@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from dupmae_ir.command import Command
-from dupmae_ir.encode.config import QueriesConfig
+from dupmae_ir.config import OutputOptions, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueriesConfig(OutputOptions):
+    r"""Encode topics with the encoder of an index, into the files that stock Pyserini commands read.
+
+    Examples:
+        python -m dupmae_ir.encode.queries --topics queries.tsv --index indexes/mine --output encoded
+        dupmae-ir pyserini pyserini.search.lucene --impact --index indexes/mine/ot --topics encoded/topics.tsv \
+            --encoder encoded/queries.jsonl --min-idf -1 --output impact.trec
+        python -m dupmae_ir.pyserini pyserini.search.faiss --index indexes/mine/cls --topics encoded/topics.tsv \
+            --encoded-queries encoded --output dense.trec
+    """
+
+    topics: str = option(
+        help="topics file (tsv, jsonl, BEIR queries.jsonl) or a Pyserini name", group="input", metavar="TOPICS"
+    )
+    index: str = option(help="index folder that will be searched, or its URL", group="input", metavar="FOLDER")
+    model: str | None = option(
+        None, "model folder, when it is no longer where the index was made", group="input", metavar="FOLDER"
+    )
+    output: str = option(help="folder for the files", group="output", metavar="FOLDER")
+    cap: int = option(
+        1024, "strongest impacts kept of each query; Lucene takes at most 1,024", group="compute", above=0
+    )
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
 
 
 def summarize(config: QueriesConfig, result: dict[str, Any]) -> str:

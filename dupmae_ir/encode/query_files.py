@@ -19,8 +19,8 @@ import jsonlines
 import pandas
 
 from dupmae_ir.console import one_line
-from dupmae_ir.encode.config import QueriesConfig
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
+from dupmae_ir.encode.queries import QueriesConfig
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.changes.generations import generation_of
 from dupmae_ir.index.changes.object_store import local_index

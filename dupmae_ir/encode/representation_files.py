@@ -38,8 +38,8 @@ class JsonlFolder:
         self.done = existing == work
         occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
         if occupied and not self.done and not (overwrite and existing):
-            tip = "add --overwrite to replace it" if existing else "name another folder"
-            raise UsageError(f"--jsonl {target}: already exists; {tip}")
+            tip = "add `overwrite` to replace it" if existing else "name another folder"
+            raise UsageError(f"`jsonl` {target}: already exists; {tip}")
         if read_json_object(self.aside / WORK).get("work") != work and not self.done:
             shutil.rmtree(self.aside, ignore_errors=True)
             write_json(self.aside / WORK, {"work": work})

@@ -142,7 +142,7 @@ class _Run:
         if jsonl and jsonl_work(Path(jsonl)) != meta["work"]:
             raise UsageError(
                 f"{self.config.index} is complete, but {jsonl} does not contain its representation files; "
-                f"add --overwrite to encode again"
+                f"add `overwrite` to encode again"
             )
 
     def _make(self, job: EncodeJob) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from dupmae_ir.finetune.mine import MineConfig
 from dupmae_ir.finetune.searches import model_digest, open_search
 from dupmae_ir.io.collections import LinesCollection
 from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.lines import ResumableJsonl
 from dupmae_ir.io.publishing import atomic_write, combined_digest
 from dupmae_ir.io.qrels import read_qrels
-from dupmae_ir.io.resumable_jsonl import ResumableJsonl
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.types import Document, Hit, Query
 

@@ -19,7 +19,7 @@ from dupmae_ir.finetune.reranker import check_length, load_reranker, score_pairs
 from dupmae_ir.finetune.score import ScoreConfig
 from dupmae_ir.finetune.searches import model_digest, open_bm25, open_retriever, retriever_hits
 from dupmae_ir.io.jobs import Job
-from dupmae_ir.io.resumable_jsonl import ResumableJsonl
+from dupmae_ir.io.lines import ResumableJsonl
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.search.exact.fused import interpolate, rrf
 from dupmae_ir.types import Query

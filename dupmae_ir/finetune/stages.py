@@ -36,7 +36,7 @@ RECIPES = Path(__file__).with_name("recipes")
 STATE = "steps.json"
 COMMANDS = {
     "pretrain": ("dupmae_ir.pretrain.config", "PretrainConfig", ""),
-    "encode.passages": ("dupmae_ir.encode.config", "PassagesConfig", ".jsonl"),
+    "encode.passages": ("dupmae_ir.encode.passages", "PassagesConfig", ".jsonl"),
     "pretrain.augment": ("dupmae_ir.pretrain.augment.config", "AugmentConfig", ".jsonl"),
     "finetune.convert": ("dupmae_ir.finetune.convert", "ConvertConfig", ".jsonl"),
     "finetune": ("dupmae_ir.finetune.config", "FinetuneConfig", ""),

@@ -164,7 +164,7 @@ class LinesCollection:
         if as_json and first.lstrip().startswith("["):
             raise InputError(
                 f"{where}: a JSON array; expected one JSON object per line (convert it with: jq -c '.[]', or read it "
-                "as a document with --read-as documents)"
+                "as a document with `read_as` documents)"
             )
         if as_json:
             return RecordReader(self.fields, self.docid_field, self.delimiter)
@@ -262,7 +262,7 @@ class RecordReader:
         names = (self.docid_field,) if self.docid_field else _DOCID_FIELDS
         name = next((n for n in names if n in record), None)
         if name is None:
-            hint = "" if self.docid_field else "; name its key with --docid-field"
+            hint = "" if self.docid_field else "; name its key with `docid_field`"
             raise InputError(f"{where}: no id: expected {_or(names)}, found {_keys(record)}{hint}")
         value = record[name]
         if isinstance(value, int) and not isinstance(value, bool):
@@ -280,7 +280,7 @@ class RecordReader:
         if "contents" in record:
             return _text(record["contents"], "contents", where), ""
         raise InputError(
-            f"{where}: no text: expected 'text' or 'contents', found {_keys(record)}; name its keys with --fields"
+            f"{where}: no text: expected 'text' or 'contents', found {_keys(record)}; name its keys with `fields`"
         )
 
     def _values(self, record: dict[str, Any], where: str) -> list[str]:
@@ -299,7 +299,7 @@ class RecordReader:
         if len(values) != len(self.fields):
             raise InputError(
                 f"{where}: 'contents' has {len(values)} field(s) split by {self.delimiter!r}, "
-                f"--fields names {len(self.fields)} ({' '.join(self.fields)})"
+                f"`fields` names {len(self.fields)} ({' '.join(self.fields)})"
             )
         return values
 
@@ -323,7 +323,7 @@ class _Tsv:
         else:
             raise InputError(
                 f"{where}: {width} columns; expected 2 (id, text) or 4 (id, url, title, body), "
-                f"or --fields to name the columns after the id ('_' ignores one)"
+                f"or `fields` to name the columns after the id ('_' ignores one)"
             )
         self.width = width
 

@@ -226,8 +226,7 @@ class Job:
         if self._streamed and not made["inputs"]:
             return ""  # unfinished work, whose pieces the command compares with what it reads
         before, now = made["inputs"], self.inputs
-        changed_inputs = [n.replace("_", "-") for n in {**before, **now} if before.get(n) != now.get(n)]
-        return ", ".join(f"the contents of --{name}" for name in changed_inputs)
+        return ", ".join(f"the contents of `{n}`" for n in {**before, **now} if before.get(n) != now.get(n))
 
 
 def work_folder(target: str | Path) -> Path:

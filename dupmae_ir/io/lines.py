@@ -1,4 +1,4 @@
-"""Numbered lines of a text file, plain or gzipped, and JSON lines written to one.
+"""Numbered lines of a text file, plain or gzipped, and JSON lines written to one, at once or window by window.
 
 Every defect of a file is an :class:`InputError` of one line. ``jsonlines`` is not used here: it cannot report the
 column of an error, and it refuses half of a surrogate pair, which JSON permits and collections contain.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -136,3 +137,44 @@ def json_lines(path: str | Path) -> Iterator[Callable[[Mapping[str, Any]], objec
 def _encoded(row: Mapping[str, Any]) -> bytes:
     # JSON can contain half of a surrogate pair, which UTF-8 cannot encode.
     return (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+class ResumableJsonl:
+    """JSON lines appended in windows, each on the disk before the next begins.
+
+    ``done`` of ``total`` lines are in ``path``. A killed run leaves the complete windows it wrote: the next one drops a
+    torn tail and continues at the start of a window, so rows that depend on others of their window come out as in an
+    undisturbed run. ``window`` is the number of rows that are computed together; the caller holds the lock.
+    """
+
+    def __init__(self, path: str | Path, total: int, window: int) -> None:
+        self.path = Path(path)
+        self.done = self._keep_whole_windows(total, window)
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write one window of rows; they are on the disk when this returns."""
+        with open(self.path, "ab") as f:
+            f.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+            f.flush()
+            os.fsync(f.fileno())
+        self.done += len(rows)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows so far."""
+        with open(self.path, encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+    def _keep_whole_windows(self, total: int, window: int) -> int:
+        """Truncate the file after its last whole window and return how many lines it holds."""
+        ends = [0]
+        with open(self.path, "a+b") as f:
+            f.seek(0)
+            for line in f:
+                # A crash of the machine may leave a run of zeros where a line should be.
+                if not (line.startswith(b"{") and line.endswith(b"}\n")):
+                    break
+                ends.append(ends[-1] + len(line))
+            lines = len(ends) - 1
+            kept = lines if lines == total else lines - lines % window
+            f.truncate(ends[kept])
+        return kept

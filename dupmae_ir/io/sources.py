@@ -129,7 +129,7 @@ class CorpusOptions(Config):
         super().__post_init__()
         if self.passage_overlap * 2 > self.passage_length:
             raise UsageError(
-                f"--passage-overlap {self.passage_overlap} must be at most half of --passage-length "
+                f"`passage_overlap` {self.passage_overlap} must be at most half of `passage_length` "
                 f"{self.passage_length}"
             )
 
@@ -137,10 +137,10 @@ class CorpusOptions(Config):
         """The collection, opened. Raises :class:`InputError` for a missing one and for a closed standard input."""
         sources = self.sources()
         if STDIN in sources and sys.stdin is None:
-            raise InputError("<standard input>: is closed; name a --corpus")
+            raise InputError("<standard input>: is closed; name a `corpus`")
         if special := [s for s in sources if s == STDIN or s.startswith(IRDS) or is_dataset_folder(Path(s))]:
             if len(sources) > 1:
-                raise UsageError(f"--corpus {special[0]}: cannot be combined with other collections")
+                raise UsageError(f"`corpus` {special[0]}: cannot be combined with other collections")
             if special[0].startswith(IRDS):
                 return IrDataset(special[0], self.fields)
             if special[0] != STDIN:
@@ -187,7 +187,7 @@ def _are_lines(sources: Sequence[str], read_as: str) -> bool:
     found = {source: source == STDIN or is_url(source) or _is_lines(Path(source)) for source in sources}
     if len(set(found.values())) == 2:
         lines = next(source for source, is_lines in found.items() if is_lines)
-        raise InputError(f"--corpus: {lines} has a document on each line, the others do not; {_CHOOSE}")
+        raise InputError(f"`corpus`: {lines} has a document on each line, the others do not; {_CHOOSE}")
     return all(found.values())
 
 
@@ -197,12 +197,12 @@ def _check_remote(source: str, read_as: str) -> None:
     kind = kind_of(remote.name) or "text"
     if read_as == "documents" or (read_as == "auto" and not has_ending(remote.name) and kind != "text"):
         raise UsageError(
-            f"--corpus {remote}: only collections with a document on each line are read from a URL; copy the documents "
+            f"`corpus` {remote}: only collections with a document on each line are read from a URL; copy the documents "
             "to this machine"
         )
 
 
-_CHOOSE = "choose with --read-as lines or --read-as documents"
+_CHOOSE = "choose with `read_as` lines or `read_as` documents"
 
 
 def _is_lines(path: Path) -> bool:

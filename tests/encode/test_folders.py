@@ -143,7 +143,7 @@ def test_what_a_file_is_read_as(tmp_path, name, data, kind):
 
 
 def test_misuse():
-    with pytest.raises(UsageError, match="--passage-overlap 60 must be at most half"):
+    with pytest.raises(UsageError, match="`passage_overlap` 60 must be at most half"):
         CorpusOptions(corpus="x", passage_length=100, passage_overlap=60)
     with pytest.raises(UsageError, match="cannot be combined"):
         CorpusOptions(corpus=("irds:x", "y")).collection()

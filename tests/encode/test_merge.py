@@ -95,7 +95,7 @@ def test_gaps_and_duplicates_are_refused(three, tmp_path, capsys):
         (lambda m: {"settings": {**m["settings"], "document_length": 9}}, "`document_length` 64 (requested 9)"),
         (lambda m: {"settings": {**m["settings"], "window": 50}}, "`window` 100 (requested 50)"),
         (lambda m: {"shard": {**m["shard"], "of": 4}}, "shards of 3 and of 4"),
-        (lambda m: {"scale": 17.0}, "have scales None and 17.0; encode one of them again with --scale None"),
+        (lambda m: {"scale": 17.0}, "have scales None and 17.0; encode one of them again with `scale` None"),
         (lambda m: {"inputs": [{**m["inputs"][0], "sha256": "0"}]}, "different collections"),
         (lambda m: {"shard": None}, "is a whole index, not a shard"),
     ],

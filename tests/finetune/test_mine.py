@@ -25,7 +25,7 @@ from dupmae_ir.finetune.data import (
 )
 from dupmae_ir.finetune.mine import main
 from dupmae_ir.io.jobs import Job, read_record
-from dupmae_ir.io.resumable_jsonl import ResumableJsonl
+from dupmae_ir.io.lines import ResumableJsonl
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Hit
 
@@ -338,15 +338,15 @@ def test_a_model_that_is_not_there(tmp_path, capsys):
 
 SLOW = """
 import sys, time
-from dupmae_ir.io import resumable_jsonl
+from dupmae_ir.io import lines
 from dupmae_ir.finetune import mining as mine
 from dupmae_ir.finetune.mine import main
 mine.WINDOW = 2
-plain = resumable_jsonl.ResumableJsonl.append
+plain = lines.ResumableJsonl.append
 def slowly(self, rows):
     plain(self, rows)
     time.sleep(0.2)
-resumable_jsonl.ResumableJsonl.append = slowly
+lines.ResumableJsonl.append = slowly
 sys.exit(main(sys.argv[1:]))
 """
 

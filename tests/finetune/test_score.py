@@ -93,15 +93,15 @@ def test_bfloat16_is_near(folder):
 
 SLOW = """
 import sys, time
-from dupmae_ir.io import resumable_jsonl
+from dupmae_ir.io import lines
 from dupmae_ir.finetune.mine import main as mine
 from dupmae_ir.finetune import scoring as score
 score.WINDOW = 8
-plain = resumable_jsonl.ResumableJsonl.append
+plain = lines.ResumableJsonl.append
 def slowly(self, rows):
     plain(self, rows)
     time.sleep(0.3)
-resumable_jsonl.ResumableJsonl.append = slowly
+lines.ResumableJsonl.append = slowly
 from dupmae_ir.finetune.score import main
 from dupmae_ir.testing import HashingEncoder
 sys.exit(main(sys.argv[1:]))

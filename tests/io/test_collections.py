@@ -189,7 +189,7 @@ def test_truncated_gzip_is_told_from_a_short_one(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fields": ["title", "text"]}, r":1: 'contents' has 1 field\(s\) split by '\\n', --fields names 2"),
+        ({"fields": ["title", "text"]}, r":1: 'contents' has 1 field\(s\) split by '\\n', `fields` names 2"),
         ({"docid_field": "key"}, r":1: no id: expected 'key', found 'id', 'contents'$"),
         ({"delimiter": ""}, r"delimiter between fields is empty"),
     ],

@@ -19,7 +19,7 @@ from dupmae_ir.io.documents import files as document_files
 from dupmae_ir.io.documents.collection import DocumentCollection, path_id
 from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
 from dupmae_ir.io.documents.files import extract, find_files
-from dupmae_ir.io.documents.passages import count_tokens, passages
+from dupmae_ir.io.passages import count_tokens, structured_passages
 
 
 def read(*sources, **settings):
@@ -330,7 +330,7 @@ def test_every_kind_has_an_extractor():
 
 
 def spans(text, length=30, overlap=10, **more):
-    return list(passages(Extracted(text, **more), length, overlap))
+    return list(structured_passages(Extracted(text, **more), length, overlap))
 
 
 def test_passages_cover_the_text_and_are_not_too_long():

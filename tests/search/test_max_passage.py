@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.search_samples import write_index
 
-from dupmae_ir.encode.segmentation import segments
 from dupmae_ir.errors import UsageError
+from dupmae_ir.io.passages import word_passages
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.exact.hits import best_passages
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
     chance = random.Random(4)
     documents = [Document(f"D{n}", " ".join(chance.choices(WORDS, k=chance.randint(3, 40)))) for n in range(30)]
     documents.append(Document("q3", "lock thread lock thread queue"))
-    passages = [p for d in documents for p in segments(d, 8, 4)]
+    passages = [p for d in documents for p in word_passages(d, 8, 4)]
     where = tmp_path_factory.mktemp("passages")
     write_index(where / "index", [p.docid for p in passages], [p.joined() for p in passages])
     rows = [{"_id": f"q{n}", "text": " ".join(chance.choices(WORDS, k=3))} for n in range(12)]

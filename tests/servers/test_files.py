@@ -227,5 +227,5 @@ def test_files_of_a_changed_index_are_its_live_rows(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "out" / "record.json").read_text())
     assert (record["state"], record["digest"]) == ("complete", digest_of(open_index(living.index)))
     living.delete(others[5:6])
-    with pytest.raises(IndexMismatch, match="the contents of --index"):
+    with pytest.raises(IndexMismatch, match="the contents of `index`"):
         write(living, tmp_path / "out", "elasticsearch")

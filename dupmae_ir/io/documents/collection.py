@@ -14,7 +14,7 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import Input
 from dupmae_ir.io.documents.extracted import Extracted, Unreadable
 from dupmae_ir.io.documents.files import FoundFile, ending_of, extract, find_files, kind_of, need_extra, read_file
-from dupmae_ir.io.documents.passages import passages
+from dupmae_ir.io.passages import structured_passages
 from dupmae_ir.types import PASSAGE_DELIMITER, Document, MetadataValue
 
 LENGTH, OVERLAP = 200, 40
@@ -40,7 +40,7 @@ class DocumentCollection:
         self, sources: Sequence[str], length: int = LENGTH, overlap: int = OVERLAP, exclude: Sequence[str] = ()
     ) -> None:
         if overlap * 2 > length:
-            raise UsageError(f"--passage-overlap {overlap} must be at most half of --passage-length {length}")
+            raise UsageError(f"`passage_overlap` {overlap} must be at most half of `passage_length` {length}")
         self.source = " ".join(sources)
         self.length, self.overlap, self.exclude = length, overlap, tuple(exclude)
         walk = find_files([Path(source) for source in sources], exclude)
@@ -151,7 +151,7 @@ class DocumentCollection:
         prefix = path_id(file.name)
         title = extracted.title[:_LONGEST_TITLE] or _title_of(name)
         modified = _modified(file.path)
-        for number, (start, end, heading) in enumerate(passages(extracted, self.length, self.overlap)):
+        for number, (start, end, heading) in enumerate(structured_passages(extracted, self.length, self.overlap)):
             nearest = heading.rpartition(" > ")[2]
             metadata: dict[str, MetadataValue] = {"path": name, "type": kind, "title": title}
             if heading:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import natural_key
-from dupmae_ir.io.documents import html, office, pdf, plain
+from dupmae_ir.io.documents import html, office, plain
 from dupmae_ir.io.documents.extracted import LARGEST, Extracted, Unreadable
 
 EXTRA = "documents"
@@ -29,7 +29,7 @@ EXTRACTORS: dict[str, Callable[[bytes], Extracted]] = {
     "text": plain.text,
     "md": plain.markdown,
     "html": html.html,
-    "pdf": pdf.pdf,
+    "pdf": office.pdf,
     "docx": office.docx,
     "epub": office.epub,
     "csv": plain.table,

@@ -23,8 +23,7 @@ from dupmae_ir.device import pick_device, pick_dtype, with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import JSON_ENDINGS, has_ending, read_collection
 from dupmae_ir.io.jobs import Job
-from dupmae_ir.io.lines import json_lines, json_records, numbered_lines, usable
-from dupmae_ir.io.resumable_jsonl import ResumableJsonl
+from dupmae_ir.io.lines import ResumableJsonl, json_lines, json_records, numbered_lines, usable
 from dupmae_ir.pretrain.augment.config import FIELDS, AugmentConfig, AugmentResult
 from dupmae_ir.pretrain.augment.generator import Generator, model_digest
 from dupmae_ir.pretrain.corpus import strings, text_field, text_files

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from dupmae_ir.encode.passages import main
-from dupmae_ir.encode.segmentation import segments
 from dupmae_ir.errors import InputError
+from dupmae_ir.io.passages import word_passages
 from dupmae_ir.types import Document
 
 
@@ -17,7 +17,7 @@ from dupmae_ir.types import Document
 @pytest.mark.parametrize(("words", "stride"), [(4, 2), (4, 4), (4, 1), (1, 1)])
 def test_every_word_is_in_a_passage_and_no_passage_in_another(count, words, stride):
     text = [f"w{i}" for i in range(count)]
-    found = list(segments(Document("d", " ".join(text), "T"), words, stride))
+    found = list(word_passages(Document("d", " ".join(text), "T"), words, stride))
     assert [p.docid for p in found] == [f"d#{n}" for n in range(len(found))]
     assert all(p.title == "T" for p in found)
     parts = [p.text.split() for p in found]
@@ -28,7 +28,7 @@ def test_every_word_is_in_a_passage_and_no_passage_in_another(count, words, stri
 
 
 def test_titles_with_the_first_passage_alone():
-    found = list(segments(Document("d", "a b c", "T"), 1, 1, titles=False))
+    found = list(word_passages(Document("d", "a b c", "T"), 1, 1, titles=False))
     assert [p.title for p in found] == ["T", "", ""]
 
 
@@ -56,4 +56,4 @@ def test_mistakes(tmp_path, capsys):
     assert main(["--corpus", str(corpus), "--output", str(tmp_path / "o.jsonl"), "--stride", "300"]) == 2
     assert "--stride 300 must not exceed --words 200" in capsys.readouterr().err
     with pytest.raises(InputError):
-        list(segments(Document("a#0", "x"), 1, 1))
+        list(word_passages(Document("a#0", "x"), 1, 1))

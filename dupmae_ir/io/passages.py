@@ -1,7 +1,9 @@
-"""Passages: pieces of a text along its headings and sentences, with an overlap inside a section.
+"""Passages: the rules by which documents are cut. Another rule belongs here.
 
-Lengths are in tokens, a cheap estimate of an encoder's word pieces: words of up to six letters or digits (longer ones
-count several times), other characters one by one. A passage is a slice of the text, so its offsets say where it is.
+* :func:`structured_passages`, for files of documents: along headings and sentences, with an overlap inside a section.
+  Lengths are in tokens, a cheap estimate of an encoder's word pieces: words of up to six letters or digits (longer ones
+  count several times), other characters one by one. A passage is a slice of the text, so its offsets say where it is.
+* :func:`word_passages`, for collections of lines (``encode.passages``): overlapping runs of words.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dupmae_ir.errors import InputError
 from dupmae_ir.io.documents.extracted import Extracted, Heading
+from dupmae_ir.types import PASSAGE_DELIMITER, Document
 
 _WIDE = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _TOKEN = re.compile(rf"[{_WIDE}]|[^\W_{_WIDE}]{{1,6}}|\S")
@@ -23,7 +27,7 @@ _LINE_END = re.compile(r"\n")
 _LONGEST_HEADING = 300
 
 
-class Passage(NamedTuple):
+class TextSpan(NamedTuple):
     """A slice of the text, and the headings that it is under, joined by ``>``."""
 
     start: int
@@ -39,7 +43,7 @@ class _Unit(NamedTuple):
     tokens: int
 
 
-def passages(extracted: Extracted, length: int, overlap: int) -> Iterator[Passage]:
+def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iterator[TextSpan]:
     """The passages of a text, in order; none is blank. ``length`` and ``overlap`` are in tokens.
 
     A heading begins a new passage unless the passage before it has less than a quarter of ``length``. A passage that
@@ -49,9 +53,9 @@ def passages(extracted: Extracted, length: int, overlap: int) -> Iterator[Passag
     borders = [heading.start for heading in headings]
     names = _paths(headings)
 
-    def joined(units: Sequence[_Unit]) -> Passage:
+    def joined(units: Sequence[_Unit]) -> TextSpan:
         place = bisect_right(borders, units[0].start)
-        return Passage(units[0].start, units[-1].end, names[place - 1] if place else "")
+        return TextSpan(units[0].start, units[-1].end, names[place - 1] if place else "")
 
     current: list[_Unit] = []
     size = 0
@@ -68,6 +72,26 @@ def passages(extracted: Extracted, length: int, overlap: int) -> Iterator[Passag
             size += unit.tokens
     if current:
         yield joined(current)
+
+
+def word_passages(document: Document, words: int, stride: int, titles: bool = True) -> Iterator[Document]:
+    """The passages of a document: ``words`` words each, ``stride`` words from one beginning to the next.
+
+    Every word is in one, and none is contained in another; an empty text has one. A passage's id is its document's,
+    ``#`` and a number from 0, as in Anserini and Pyserini; only the first has the title without ``titles``.
+
+    Raises :class:`InputError` for an id that contains the delimiter of passages.
+    """
+    if PASSAGE_DELIMITER in document.docid:
+        raise InputError(
+            f"the id {document.docid!r} contains {PASSAGE_DELIMITER!r}, which separates document and passage"
+        )
+    tokens = document.text.split()
+    for number, start in enumerate(range(0, max(1, len(tokens) - words + stride), stride)):
+        text = " ".join(tokens[start : start + words])
+        yield Document(
+            f"{document.docid}{PASSAGE_DELIMITER}{number}", text, document.title if titles or not number else ""
+        )
 
 
 def count_tokens(text: str) -> int:
