@@ -145,8 +145,8 @@ def _exported(folder: Path, texts: list[str], ours: Any) -> str:
     """Our vectors against sentence-transformers' on the exported model."""
     import sentence_transformers as st
 
-    from dupmae_ir.export.config import ExportConfig
-    from dupmae_ir.export.run import run as export
+    from dupmae_ir.export import ExportConfig
+    from dupmae_ir.export import run as export
 
     few = texts[:16]
     with tempfile.TemporaryDirectory() as out:

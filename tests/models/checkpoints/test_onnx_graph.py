@@ -14,8 +14,8 @@ from support.tiny_models import tiny_config, tiny_tokenizer
 from transformers import BertForMaskedLM, BertModel
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.export.config import ExportConfig
-from dupmae_ir.export.run import run as export
+from dupmae_ir.export import ExportConfig
+from dupmae_ir.export import run as export
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model

@@ -10,9 +10,7 @@ import torch
 from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.export.__main__ import main
-from dupmae_ir.export.config import ExportConfig
-from dupmae_ir.export.run import run
+from dupmae_ir.export import ExportConfig, main, run
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.layout import folder_digest
@@ -228,20 +226,10 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     assert main(["--model", str(folder), "--output", str(tmp_path / "mine"), "--overwrite"]) == 2
-    assert "is not an exported model" in capsys.readouterr().err
+    assert "exists without its record" in capsys.readouterr().err
     assert main(["--model", str(tmp_path / "none"), "--output", str(tmp_path / "x")]) == 2
     assert "no such model folder" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "model", "out"]
-
-
-def test_an_export_of_an_earlier_version_is_replaced_only_with_overwrite(tmp_path, capsys):
-    folder = saved(tmp_path / "model", retriever())
-    words = ["--model", str(folder), "--output", str(tmp_path / "out")]
-    assert main(words) == 0
-    (tmp_path / "out" / "made.json").unlink()
-    assert main(words) == 2
-    assert "add --overwrite" in capsys.readouterr().err
-    assert main([*words, "--overwrite"]) == 0
 
 
 def test_a_killed_export_starts_over(tmp_path):

@@ -1,22 +1,36 @@
-"""The checks. Each returns a :class:`Finding`, or raises; imports are inside, since an import can be what fails."""
+"""``dupmae-ir doctor``: checks of this machine. Every check runs in its own process, several at a time.
+
+A check that crashes its process (a JVM, two OpenMP runtimes) is reported like any other problem, and the other checks
+still run. Checks return a :class:`Finding` or raise; their imports are inside, since an import can be what fails.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from dupmae_ir import pyserini
+from dupmae_ir.command import Command
+from dupmae_ir.config import OutputOptions
+from dupmae_ir.console import one_line
 from dupmae_ir.device import pick_device, pick_dtype
-from dupmae_ir.errors import EnvironmentProblem
+from dupmae_ir.errors import DupmaeError, EnvironmentProblem
 from dupmae_ir.models import load_encoder
 
-T = TypeVar("T")
-
+TIMEOUT = 180
+"""Seconds after which a check counts as hanging."""
+STARTED_FIRST = ("python", "packages", "java", "pyserini")
+"""The checks that take a tenth of a second, then the one that takes as long as all others together; it would run alone
+at the end if it were started last."""
 PACKAGES = (
     "pyserini",
     "torch",
@@ -31,6 +45,18 @@ PACKAGES = (
     "tqdm",
     "pyjnius",
 )
+_MARK = "finding: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig(OutputOptions):
+    """Check this machine: Python, packages, Java, Lucene, faiss, torch, trec_eval, the embedded model. Each line is OK
+    or PROBLEM with the command that fixes it; with --quiet, problems only. The exit status is 1 if something is broken
+    that encoding or searching requires.
+
+    Examples:
+        python -m dupmae_ir.doctor
+    """
 
 
 @dataclass(frozen=True)
@@ -51,6 +77,18 @@ class UnexpectedResult(EnvironmentProblem):
     def __init__(self, message: str, fix: str) -> None:
         super().__init__(message)
         self.fix = fix
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings of all checks."""
+
+    findings: list[Finding]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything essential works."""
+        return all(finding.ok or not finding.essential for finding in self.findings)
 
 
 def check_python() -> Finding:
@@ -186,9 +224,9 @@ def check_model() -> Finding:
     return Finding("model", True, detail, essential=False)
 
 
-def _expect(found: T, expected: T, fix: str) -> None:
-    if found != expected:
-        raise UnexpectedResult(f"returned {found!r} instead of {expected!r}", fix)
+def _expect(actual: object, expected: object, fix: str) -> None:
+    if actual != expected:
+        raise UnexpectedResult(f"returned {actual!r} instead of {expected!r}", fix)
 
 
 CHECKS: dict[str, Callable[[], Finding]] = {
@@ -212,3 +250,99 @@ FIXES = {
     "model": "name a model with --model, or reinstall dupmae-ir",
 }
 OPTIONAL = ("model",)
+
+
+def run(config: DoctorConfig) -> Diagnosis:
+    """Run every check; unless ``config.json``, print each finding as soon as it is known. No check raises."""
+    findings = []
+    for finding in examine_all():
+        findings.append(finding)
+        if not config.json and not (config.quiet and finding.ok):
+            sys.stdout.write(finding_text(finding) + "\n")
+            sys.stdout.flush()
+    return Diagnosis(findings)
+
+
+def examine_all() -> Iterator[Finding]:
+    """The findings of all checks in order, each as soon as it is known."""
+    rank = {name: number for number, name in enumerate(STARTED_FIRST)}
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        order = sorted(CHECKS, key=lambda name: rank.get(name, len(rank)))
+        started = {name: pool.submit(_examine, name) for name in order}
+        for name in CHECKS:
+            yield started[name].result()
+
+
+def finding_text(finding: Finding) -> str:
+    """One finding as text."""
+    text = f"{'OK     ' if finding.ok else 'PROBLEM'}  {finding.name.ljust(11)}{finding.detail}"
+    for label, more in (("fix", finding.fix), ("note", finding.note)):
+        text += f"\n{'':20}{label}: {more}" if more else ""
+    return text
+
+
+def _examine(name: str) -> Finding:
+    """Run one check in a child process and return its finding; a child that fails otherwise is a problem."""
+    code = f"from dupmae_ir import doctor; doctor._child({name!r})"
+    root = str(Path(__file__).resolve().parents[1])
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, env=env)
+    except subprocess.TimeoutExpired:
+        return _problem(name, f"no answer within {TIMEOUT} s")
+    marked = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+    if marked:
+        return Finding(**json.loads(marked[-1].removeprefix(_MARK)))
+    output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    how = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+    return _problem(name, f"crashed ({how})" + (f": {output[-1].strip()[:200]}" if output else ""))
+
+
+def _child(name: str) -> None:
+    """In the child process: print the finding in one line."""
+    try:
+        finding = CHECKS[name]()
+    except DupmaeError as e:
+        finding = _problem(name, str(e), getattr(e, "fix", ""))
+    except ImportError as e:
+        finding = _problem(name, f"cannot be imported: {e}")
+    except Exception as e:
+        finding = _problem(name, f"{type(e).__name__}: {one_line(e, 200)}")
+    print(_MARK + json.dumps(asdict(finding)), flush=True)  # noqa: T201 (to the parent)
+
+
+def _problem(name: str, detail: str, fix: str = "") -> Finding:
+    # Some messages end with the command that fixes the problem.
+    message, _, command = detail.partition("; run: ")
+    fix = fix or command or FIXES.get(name, "")
+    return Finding(name, False, message, fix, essential=name not in OPTIONAL)
+
+
+def verdict(config: DoctorConfig, diagnosis: Diagnosis) -> str:
+    """The last line."""
+    problems = sum(not finding.ok for finding in diagnosis.findings)
+    if config.quiet:
+        return ""
+    if not problems:
+        return "\nAll is well."
+    count = f"{problems} problem{'s' * (problems > 1)}"
+    return f"\n{count}; everything else works (with --model FOLDER)." if diagnosis.ok else f"\n{count}."
+
+
+def as_json(_: DoctorConfig, diagnosis: Diagnosis) -> str:
+    """``ok`` and the findings."""
+    return json.dumps({"ok": diagnosis.ok, **asdict(diagnosis)}, ensure_ascii=False)
+
+
+main = Command(
+    "doctor",
+    DoctorConfig,
+    "dupmae_ir.doctor:run",
+    show=verdict,
+    as_json=as_json,
+    status=lambda _, diagnosis: int(not diagnosis.ok),
+)
+
+if __name__ == "__main__":
+    main.exit()

@@ -1,1 +1,0 @@
-"""The demonstration: the embedded collection encoded, searched and evaluated."""

@@ -1,1 +1,0 @@
-"""Checking a machine: ``python -m dupmae_ir.doctor``."""

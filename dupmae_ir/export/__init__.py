@@ -1,1 +1,0 @@
-"""Exporting models to other projects' formats: ``python -m dupmae_ir.export``."""
