@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from dupmae_ir.adapt.config import AdaptConfig
+from dupmae_ir.adapt.config import AdaptConfig, AdaptResult
 from dupmae_ir.command import Command
 from dupmae_ir.console import table
 
 
-def summarize(config: AdaptConfig, result: dict[str, Any]) -> str:
+def summarize(config: AdaptConfig, result: AdaptResult) -> str:
     """The table of the two models and what became of it."""
     parts = list(result["start"])
-    rows = [[name, *(f"{result[name][part]:.4f}" for part in parts)] for name in ("start", "adapted")]
-    text = table(rows, ["nDCG@10", *parts])
+    models = (("start", result["start"]), ("adapted", result["adapted"]))
+    text = table([[name, *(f"{values[part]:.4f}" for part in parts)] for name, values in models], ["nDCG@10", *parts])
     p = "p undefined" if result["p"] is None else f"p = {result['p']:.3f}"
     time = f"; {result['seconds']:,} s" if "seconds" in result else ""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in result["kinds"].items())

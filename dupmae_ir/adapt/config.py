@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NotRequired, TypedDict
 
 from dupmae_ir.adapt.queries import KINDS
 from dupmae_ir.config import OutputOptions, option
@@ -10,11 +11,25 @@ from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.training.config import TrainerOptions
 
 
+class AdaptResult(TypedDict):
+    """What a run reports."""
+
+    kept: Literal["adapted", "start"]
+    start: dict[str, float]  #: nDCG@10 on the held-out pseudo-queries, by part
+    adapted: dict[str, float]
+    p: float | None  #: of the paired t-test; None if it is undefined
+    documents: int  #: trained on
+    held_out: int  #: pseudo-queries
+    pool: int  #: documents that they are searched among
+    kinds: dict[str, int]  #: held-out pseudo-queries of each kind
+    steps: int
+    seconds: NotRequired[int]  #: if it was trained by this call
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdaptConfig(CorpusOptions, TrainerOptions, OutputOptions):
     """Adapt a model to a collection from its text alone, without queries or judgements: masked auto-encoding on the
-        text
-    (DupMAE), and contrastive training on pseudo-queries (titles, headings, sentences), with both parts of the
+    text (DupMAE), and contrastive training on pseudo-queries (titles, headings, sentences), with both parts of the
     representation held to those of the start. Held-out pseudo-queries decide: without a gain beyond chance the output
     is the start, unchanged. The number of updates decides how long it takes. If interrupted, run the same command to
     resume.

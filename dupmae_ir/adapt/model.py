@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from dupmae_ir.adapt.config import AdaptConfig
-from dupmae_ir.adapt.objective import Adapting, Weights
+from dupmae_ir.adapt.training import Adapting, LossWeights
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.objective import BiEncoder
@@ -34,8 +34,6 @@ from dupmae_ir.types import CollectionStatistics, Document
 
 STATISTICS = 5000
 """Documents that the document frequencies of a lexical OT part are counted in for training; search counts all."""
-CALIBRATED = FEWEST
-"""Passages that a head for masked auto-encoding alone is calibrated on."""
 
 
 class Start(NamedTuple):
@@ -79,14 +77,14 @@ class Start(NamedTuple):
         masked: DupMAE | None = None
         if config.masked_weight:
             if not has_head(self.model.lm):
-                sample = random.Random(config.seed).sample(list(passages), min(CALIBRATED, len(passages)))
+                sample = random.Random(config.seed).sample(list(passages), min(FEWEST, len(passages)))
                 self.model.lm = add_head(self.model.lm, self.tokenizer, sample, cls_dim=None, length=config.length).lm
             objective = build_objective("dupmae", self.model.lm, recipe)
             assert isinstance(objective, DupMAE)
             masked = objective
         model = BiEncoder(self.model.train().requires_grad_(True), parts)
         set_dropout(self.model, 0.0)  # at the start the distance from it is 0
-        weights = Weights(config.query_weight, config.masked_weight, config.anchor_weight)
+        weights = LossWeights(config.query_weight, config.masked_weight, config.anchor_weight)
         return Adapting(model, masked, start, weights, self.config.top_k)
 
     def save(self, made: Path) -> Path:
@@ -128,6 +126,6 @@ def _statistics(lexicon: Lexicon, start: Start, documents: Sequence[Document]) -
 def check_lengths(config: AdaptConfig, start: Start) -> None:
     """Raise :class:`UsageError` for lengths beyond the model's."""
     most = int(start.model.lm.config.max_position_embeddings)
-    for flag, value in (("`length`", config.length), ("`query_length`", config.query_length)):
+    for name, value in (("length", config.length), ("query_length", config.query_length)):
         if value > most:
-            raise UsageError(f"{flag} {value}: {start.folder} reads at most {most} word pieces")
+            raise UsageError(f"`{name}` {value}: {start.folder} reads at most {most} word pieces")

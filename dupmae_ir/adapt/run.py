@@ -6,29 +6,30 @@ parts held to those of the start. Held-out pseudo-queries decide between the res
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import scipy.sparse as sp
 from transformers import TrainerCallback, set_seed
 
-from dupmae_ir.adapt.config import AdaptConfig
-from dupmae_ir.adapt.data import AdaptCollator, NumberedBatches
+from dupmae_ir.adapt.config import AdaptConfig, AdaptResult
 from dupmae_ir.adapt.model import Start, check_lengths
-from dupmae_ir.adapt.selection import PARTS, Scores, Split, scores, split, verdict
-from dupmae_ir.adapt.trainer import AdaptTrainer
+from dupmae_ir.adapt.queries import PseudoQuery, pseudo_queries
+from dupmae_ir.adapt.training import AdaptCollator, AdaptTrainer, NumberedBatches
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.eval.significance import t_test
 from dupmae_ir.finetune.examples import ExampleCollator
 from dupmae_ir.io.jobs import Job
-from dupmae_ir.io.publishing import write_json
+from dupmae_ir.io.publishing import read_json, write_json
 from dupmae_ir.models.checkpoints.layout import folder_digest
+from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.pretrain.collate import COLLATORS, Collator
 from dupmae_ir.pretrain.recipes import Recipe, resolve
@@ -37,15 +38,19 @@ from dupmae_ir.training.arguments import process_state, training_arguments, trai
 from dupmae_ir.training.job import deciding_settings
 from dupmae_ir.training.report import push, write_report
 from dupmae_ir.training.trained import LOG, read_log
-from dupmae_ir.types import Document
+from dupmae_ir.types import CollectionStatistics, Document
 
+PARTS = ("dense", "impact", "hybrid")
+CUTOFF = 10
+
+Scores = dict[str, list[float]]
+"""Part -> nDCG@10 of each held-out pseudo-query."""
 FEWEST = 10
 """Held-out pseudo-queries below which nothing can be decided."""
-MEASURED = "measured.json"
 
 
 @with_torch_threads
-def run(config: AdaptConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
+def run(config: AdaptConfig, callbacks: Sequence[TrainerCallback] = ()) -> AdaptResult:
     """Adapt, and write the model folder with its record.
 
     Returns the result: ``kept`` (``adapted`` or ``start``), nDCG@10 of both on the held-out pseudo-queries by part, the
@@ -64,17 +69,15 @@ def run(config: AdaptConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[
     start = Start.load(base)
     check_lengths(config, start)
 
+    settings = deciding_settings(config, 1, ("model", "corpus"))
+
     def inputs() -> dict[str, str]:
         return {"model": folder_digest(base), **config.digests()}
 
-    with Job(config.output, "adapt", _settings(config), inputs, quiet=config.quiet) as job:
+    with Job(config.output, "adapt", settings, inputs, quiet=config.quiet) as job:
         result = job.finished() or _Adaptation(config, job, start, callbacks).run()
         push(job.target, config.push_to_hub, config.quiet)
-        return result
-
-
-def _settings(config: AdaptConfig) -> dict[str, Any]:
-    return deciding_settings(config, 1, ("model", "corpus"))
+        return cast("AdaptResult", result)
 
 
 class _Adaptation:
@@ -89,13 +92,13 @@ class _Adaptation:
         """Do what an interrupted run has left, and publish the better model."""
         config, work = self.config, self.job.begin()
         held = self._split()
-        before = self._measured(work, "start", self.start.folder, held)
+        before = self._measure(work, "start", self.start.folder, held)
         if not (work / "model" / "dupmae_config.json").is_file():
             trainer = self._trainer(held.training, work)
             trainer.train_or_resume(self.callbacks)
             self.start.save(self.job.fresh("model.new")).rename(work / "model")
-        after = self._measured(work, "adapted", work / "model", held)
-        decided = verdict(before, after, config.level)
+        after = self._measure(work, "adapted", work / "model", held)
+        decided = decide(before, after, config.level)
         made = work / "model" if decided.better else self.start.copied(self.job.fresh("start"))
         result = {
             "kept": "adapted" if decided.better else "start",
@@ -116,8 +119,8 @@ class _Adaptation:
 
     def _split(self) -> Split:
         config = self.config
+        documents = []
         with progress("read", "documents", quiet=config.quiet) as bar:
-            documents = []
             for document in config.collection():
                 documents.append(document)
                 bar.update()
@@ -132,16 +135,15 @@ class _Adaptation:
         say(f"{len(held.training):,} documents to train on, {len(held.held_out):,} held out", config.quiet)
         return held
 
-    def _measured(self, work: Path, name: str, folder: Path, held: Split) -> Scores:
+    def _measure(self, work: Path, name: str, folder: Path, held: Split) -> Scores:
         """Scores of a model on the held-out pseudo-queries; an earlier run's are read."""
-        path = work / f"{name}.{MEASURED}"
+        path = work / f"{name}.measured.json"
         if path.is_file():
-            found: Scores = json.loads(path.read_text(encoding="utf-8"))
-            return found
+            return cast("Scores", read_json(path))
         say(f"measuring the {name} model on {len(held.held_out):,} pseudo-queries", self.config.quiet)
-        found = scores(folder, held, "float32", self.device)
-        write_json(path, found)
-        return found
+        measured = scores(folder, held, "float32", self.device)
+        write_json(path, measured)
+        return measured
 
     def _trainer(self, documents: Sequence[Document], work: Path) -> AdaptTrainer:
         config, start = self.config, self.start
@@ -176,3 +178,69 @@ class _Adaptation:
         corpus = Corpus("corpus", own, np.arange(len(rows)), nothing, ends, nothing, ends, Path())
         vocabulary = Vocabulary.of(tokenizer, int(self.start.model.lm.config.vocab_size), str(self.start.folder))
         return COLLATORS["dupmae"]([corpus], vocabulary, recipe, self.config.seed)
+
+
+class Split(NamedTuple):
+    """Documents to train on, held-out pseudo-queries, and the other documents of the pool they are searched in."""
+
+    training: list[Document]
+    held_out: list[PseudoQuery]
+    others: list[Document]
+
+
+def split(documents: Sequence[Document], held_out: int, pool: int, kinds: Sequence[str], seed: int) -> Split:
+    """A random split. At most a fifth of the documents that have a pseudo-query is held out, one query of each.
+
+    The other documents of the pool are also trained on.
+    """
+    order = list(range(len(documents)))
+    random.Random(f"{seed} held out").shuffle(order)
+    chosen: dict[int, PseudoQuery] = {}
+    most = min(held_out, len(documents) // 5)
+    for row in order:
+        if len(chosen) == most:
+            break
+        if found := pseudo_queries(documents[row], kinds):
+            first = [q for q in found if q.kind == found[0].kind]
+            chosen[row] = random.Random(f"{seed} {row}").choice(first)
+    rest = [documents[row] for row in order if row not in chosen]
+    return Split(rest, list(chosen.values()), rest[:pool])
+
+
+def scores(folder: Path, held: Split, dtype: str, device: str) -> Scores:
+    """nDCG@10 of a model on the held-out pseudo-queries; the pool has each one's passage without it."""
+    encoder = TextEncoder.load(folder, dtype=dtype, device=device)
+    pool = [q.passage for q in held.held_out] + held.others
+    documents = encoder.encode_collection(pool)
+    assert documents.cls is not None
+    assert documents.ot is not None
+    frequencies = np.bincount(documents.ot.indices, minlength=documents.ot.shape[1])
+    encoder = encoder.for_collection(CollectionStatistics(len(pool), frequencies))
+    queries = encoder.encode_queries([q.query for q in held.held_out])
+    assert queries.cls is not None
+    assert queries.ot is not None
+    dense = queries.cls.astype(np.float64) @ documents.cls.T.astype(np.float64)
+    impact = np.asarray(sp.csr_matrix(queries.ot @ documents.ot.T).todense(), np.float64)
+    return {p: gains(s).tolist() for p, s in zip(PARTS, (dense, impact, dense + impact), strict=True)}
+
+
+def gains(similarities: np.ndarray) -> np.ndarray:
+    """(Q, D) similarities -> (Q,) nDCG@10, where query i has one relevant document, i; equal scores in order."""
+    own = similarities.diagonal()[: len(similarities), None]
+    ahead = np.arange(similarities.shape[1]) < np.arange(len(similarities))[:, None]
+    rank = 1 + ((similarities > own) | ((similarities == own) & ahead)).sum(1)
+    return np.where(rank <= CUTOFF, 1 / np.log2(1 + rank), 0.0)
+
+
+class Decision(NamedTuple):
+    """Whether the adapted model is better, and the p value of the difference; None where it is undefined."""
+
+    better: bool
+    p: float | None
+
+
+def decide(before: Scores, after: Scores, level: float) -> Decision:
+    """The adapted model is better if the sum gains on average, and beyond chance at ``level`` (paired t-test)."""
+    differences = np.array(after["hybrid"]) - np.array(before["hybrid"])
+    p = t_test(differences)
+    return Decision(bool(differences.mean() > 0 and p is not None and p < level), p)

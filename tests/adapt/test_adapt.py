@@ -16,7 +16,7 @@ from dupmae_ir.adapt.__main__ import main
 from dupmae_ir.adapt.config import AdaptConfig
 from dupmae_ir.adapt.model import Start
 from dupmae_ir.adapt.queries import draw, pseudo_queries
-from dupmae_ir.adapt.selection import Split, gains, scores, split, verdict
+from dupmae_ir.adapt.run import Split, decide, gains, scores, split
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import save_model
@@ -99,10 +99,10 @@ def test_gains_by_hand():
 
 def test_a_gain_counts_only_beyond_chance():
     before = {"hybrid": [0.0] * 20}
-    assert verdict(before, {"hybrid": [1.0, 0.5] * 10}, 0.05).better
-    assert not verdict(before, {"hybrid": [1.0] + [0.0] * 19}, 0.05).better
-    assert not verdict({"hybrid": [1.0, 0.5] * 10}, before, 0.05).better
-    assert not verdict(before, before, 0.05).better
+    assert decide(before, {"hybrid": [1.0, 0.5] * 10}, 0.05).better
+    assert not decide(before, {"hybrid": [1.0] + [0.0] * 19}, 0.05).better
+    assert not decide({"hybrid": [1.0, 0.5] * 10}, before, 0.05).better
+    assert not decide(before, before, 0.05).better
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_without_a_gain_the_start_is_returned(folder, tmp_path, capsys, model):
 @pytest.mark.parametrize("model", ["mlm", "lexical"])
 def test_a_better_model_is_kept_with_its_form(folder, tmp_path, monkeypatch, model):
     monkeypatch.setattr(
-        "dupmae_ir.adapt.run.verdict", lambda *_: verdict({"hybrid": [0.0, 0.0]}, {"hybrid": [1.0, 0.5]}, 1.0)
+        "dupmae_ir.adapt.run.decide", lambda *_: decide({"hybrid": [0.0, 0.0]}, {"hybrid": [1.0, 0.5]}, 1.0)
     )
     assert adapt(folder, model, tmp_path / "out", "--learning-rate", 0.01) == 0
     assert read_config(tmp_path / "out") == read_config(folder / model)
@@ -162,7 +162,7 @@ def test_a_better_model_is_kept_with_its_form(folder, tmp_path, monkeypatch, mod
     assert ((old.ot != new.ot).nnz == 0) == (model == "lexical")  # a closed form does not change
 
 
-@pytest.mark.parametrize("moment", ["dupmae_ir.adapt.run._Adaptation._trainer", "dupmae_ir.adapt.run.verdict"])
+@pytest.mark.parametrize("moment", ["dupmae_ir.adapt.run._Adaptation._trainer", "dupmae_ir.adapt.run.decide"])
 def test_interrupted_between_its_steps_it_ends_with_the_same_result(folder, tmp_path, monkeypatch, moment):
     """The measurements of the interrupted run are read, not made again."""
     assert adapt(folder, "lexical", tmp_path / "at-once") == 0
@@ -212,7 +212,7 @@ def trained_model(config):
         save = Start.save
         patch.setattr(Start, "save", lambda self, made: kept.append(save(self, made)) or made)
         patch.setattr(
-            "dupmae_ir.adapt.run.verdict", lambda *_: verdict({"hybrid": [0.0, 0.0]}, {"hybrid": [1.0, 0.5]}, 1.0)
+            "dupmae_ir.adapt.run.decide", lambda *_: decide({"hybrid": [0.0, 0.0]}, {"hybrid": [1.0, 0.5]}, 1.0)
         )
         from dupmae_ir.adapt.run import run
 
