@@ -386,3 +386,12 @@ def test_the_readmes_python_runs(tmp_path, shared_data):
     )
     assert done.returncode == 0, done.stderr
     assert "nDCG@10" in done.stdout
+
+
+def test_every_symbol_of_the_architecture_exists():
+    """The table of decisions names modules and symbols of the package, and each can be imported."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    symbols = re.findall(r"`([a-z_.]+):([A-Za-z_]+)`", text)
+    assert len(symbols) >= 15
+    for module, name in symbols:
+        assert has(f"dupmae_ir.{module}", name), f"dupmae_ir.{module} has no {name}"
