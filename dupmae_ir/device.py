@@ -26,8 +26,8 @@ _ACCELERATORS = ("nvidiactl", "nvidia0", "nvhost-ctrl", "kfd", "dxg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 MIXED = "mixed"
 """Precision of encoding on a CPU: the products of the layers in bfloat16, everything else in float32."""
-ENGINES = ("lucene", "postings", "auto")
-"""Engines that search impacts."""
+IMPACT_SEARCHES = ("lucene", "postings", "auto")
+"""How impacts are searched."""
 
 
 class Threaded(Protocol):
@@ -61,11 +61,11 @@ def pick_device(wanted: str = "auto") -> tuple[torch.device, str]:
     except RuntimeError:
         raise UsageError(f"no device named {wanted!r}; use auto, cpu, cuda, cuda:N or mps") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"--device {wanted}: this torch ({torch.__version__}) finds no CUDA device; use --device cpu")
+        raise UsageError(f"`device` {wanted}: this torch ({torch.__version__}) finds no CUDA device; use cpu")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UsageError(f"--device {wanted}: no Apple GPU here; use --device cpu")
+        raise UsageError(f"`device` {wanted}: no Apple GPU here; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"--device {wanted}: only {torch.cuda.device_count()} CUDA device(s) here")
+        raise UsageError(f"`device` {wanted}: only {torch.cuda.device_count()} CUDA device(s) here")
     return device, "asked for"
 
 
@@ -87,12 +87,12 @@ def pick_dtype(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
     import torch
 
     if wanted == MIXED:
-        raise UsageError(f"--dtype {MIXED} is for encoding alone; use one of {', '.join(DTYPES)}")
+        raise UsageError(f"`dtype` {MIXED} is for encoding alone; use one of {', '.join(DTYPES)}")
     if wanted not in DTYPES:
-        raise UsageError(f"--dtype {wanted}: use one of {', '.join(DTYPES)}")
+        raise UsageError(f"`dtype` {wanted}: use one of {', '.join(DTYPES)}")
     if wanted != "auto":
         if wanted == "float16" and device.type == "cpu":
-            raise UsageError("--dtype float16 is slow and imprecise on a CPU; use float32 or bfloat16")
+            raise UsageError("`dtype` float16 is slow and imprecise on a CPU; use float32 or bfloat16")
         return getattr(torch, wanted), "asked for"
     if device.type == "cuda":
         # GPUs before Ampere emulate bfloat16, which is slower than float32.
@@ -113,7 +113,7 @@ def pick_encoding(wanted: str, device: torch.device) -> tuple[str, torch.dtype, 
 
     if wanted == MIXED:
         if device.type != "cpu":
-            raise UsageError(f"--dtype {MIXED} is for encoding on a CPU; use bfloat16 on {device}")
+            raise UsageError(f"`dtype` {MIXED} is for encoding on a CPU; use bfloat16 on {device}")
         return MIXED, torch.float32, torch.bfloat16
     dtype, _ = pick_dtype(wanted, device)
     return str(dtype).removeprefix("torch."), dtype, dtype
@@ -212,8 +212,8 @@ def pick_impact_search(
     ``auto`` is postings if the index folder has them, ``problem`` finds nothing wrong with them and numba is installed,
     otherwise Lucene; and postings where there is no Lucene index or no Pyserini.
     """
-    if wanted not in ENGINES:
-        raise UsageError(f"--impact-search {wanted}: use one of {', '.join(ENGINES)}")
+    if wanted not in IMPACT_SEARCHES:
+        raise UsageError(f"`impact_search` {wanted}: use one of {', '.join(IMPACT_SEARCHES)}")
     if wanted != "auto":
         return wanted, "asked for"
     if not Path(index, "postings", "meta.json").is_file():

@@ -82,9 +82,9 @@ def test_auto_is_bfloat16_only_on_gpus_that_do_not_emulate_it(
 def test_mixed_is_for_encoding_on_a_cpu() -> None:
     assert device.pick_encoding("mixed", torch.device("cpu")) == ("mixed", torch.float32, torch.bfloat16)
     assert device.pick_encoding("bfloat16", torch.device("cpu")) == ("bfloat16", torch.bfloat16, torch.bfloat16)
-    with pytest.raises(UsageError, match="--dtype mixed is for encoding on a CPU; use bfloat16 on cuda"):
+    with pytest.raises(UsageError, match="`dtype` mixed is for encoding on a CPU; use bfloat16 on cuda"):
         device.pick_encoding("mixed", torch.device("cuda"))
-    with pytest.raises(UsageError, match="--dtype mixed is for encoding alone; use one of auto, float32"):
+    with pytest.raises(UsageError, match="`dtype` mixed is for encoding alone; use one of auto, float32"):
         device.pick_dtype("mixed", torch.device("cpu"))
 
 

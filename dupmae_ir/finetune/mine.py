@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, TitleOptions, option
-from dupmae_ir.device import ENGINES
+from dupmae_ir.device import IMPACT_SEARCHES
 from dupmae_ir.errors import UsageError
 
 PARTS = {"hybrid": "cls,ot", "dense": "cls", "impact": "ot"}
@@ -40,7 +40,7 @@ class SearchOptions(ComputeOptions, OutputOptions):
         "impact search engine; postings are built as needed, and by auto where numba is installed: the same hits, much "
         "faster",
         group="compute",
-        choices=ENGINES,
+        choices=IMPACT_SEARCHES,
         only_with=_BY_MODEL,
     )
 

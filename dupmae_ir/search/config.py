@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, ThreadOptions, option
-from dupmae_ir.device import ENGINES, processors
+from dupmae_ir.device import IMPACT_SEARCHES, processors
 from dupmae_ir.errors import UsageError
 from dupmae_ir.search.fusion import METHODS, FusionOptions
 
@@ -108,7 +108,7 @@ class SearchSettings(ThreadOptions):
         "auto",
         "postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
         "auto: postings if the index has them and the extra speed is installed, otherwise lucene",
-        choices=ENGINES,
+        choices=IMPACT_SEARCHES,
         group="compute",
         only_with="!bm25 and !dense and !backend",
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
-from dupmae_ir.device import ENGINES
+from dupmae_ir.device import IMPACT_SEARCHES
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.remote import is_url, without_credentials
 from dupmae_ir.search.config import SearchSettings
@@ -96,7 +96,7 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         "auto",
         "postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
         "auto: postings if the index has them and the extra speed is installed, otherwise lucene",
-        choices=ENGINES,
+        choices=IMPACT_SEARCHES,
         group="compute",
     )
     queue: int = option(512, "queries that may wait; more are answered 429 with Retry-After", group=LIMITS, at_least=1)
