@@ -33,7 +33,8 @@ from dupmae_ir.index.changes.changes import ChangeJob, build_optional
 from dupmae_ir.index.config import AddConfig, ChangeOptions, SyncConfig, UpdateConfig
 from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.format.segments import AnyIndex, folders_of, live_rows
-from dupmae_ir.io.sources import READING, Source, left_out
+from dupmae_ir.io.collections import DocumentSource
+from dupmae_ir.io.sources import READING, left_out
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder
 
@@ -117,7 +118,7 @@ class _Change:
             _sweep_windows(job)
             return {**result, "seconds": round(time.monotonic() - self.started, 2)}
 
-    def _collection(self, meta: Meta) -> Source:
+    def _collection(self, meta: Meta) -> DocumentSource:
         """The collection, read as the one that the index was made from unless flags say otherwise."""
         recorded, config = meta.get("settings") or {}, self.config
         kept = {name: recorded[name] for name in READING if recorded.get(name) is not None}
@@ -126,7 +127,7 @@ class _Change:
         changes = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
         return dataclasses.replace(config, **changes).collection()
 
-    def _planned(self, index: AnyIndex, collection: Source, plan: _Plan) -> _Plan:
+    def _planned(self, index: AnyIndex, collection: DocumentSource, plan: _Plan) -> _Plan:
         """Compare the collection with the index."""
         live = live_rows(index)
         rows = {docid: row for row, docid in enumerate(index.docids) if live[row]}
@@ -176,7 +177,7 @@ class _Change:
                 "would be deleted; name the right collection, or pass --replace-all"
             )
 
-    def _segment(self, job: ChangeJob, index: AnyIndex, collection: Source, plan: _Plan) -> tuple[Path, int]:
+    def _segment(self, job: ChangeJob, index: AnyIndex, collection: DocumentSource, plan: _Plan) -> tuple[Path, int]:
         """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
         work, first = job.begin(), folders_of(index)[0]
         encoder = _encoder(index, self.config)
@@ -224,7 +225,7 @@ class _Change:
                 bar.update(len(window))
         return paths
 
-    def _describe(self, index: AnyIndex, encoder: Encoder, collection: Source) -> dict[str, Any]:
+    def _describe(self, index: AnyIndex, encoder: Encoder, collection: DocumentSource) -> dict[str, Any]:
         return {
             "made_by": f"dupmae-ir {self.command}",
             "version": __version__,

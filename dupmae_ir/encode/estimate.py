@@ -16,7 +16,7 @@ from dupmae_ir.encode.window_files import EncodedWindow, build_index, write_wind
 from dupmae_ir.encode.windows import Window, document_digest, documents_digest
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.format.quantisation import Scale
-from dupmae_ir.io.sources import Source
+from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.types import Document, Encoder
 
 READ = 20_000
@@ -109,7 +109,7 @@ def estimate(config: EncodeConfig, clock: Callable[[], float] = time.monotonic) 
     )
 
 
-def _count(collection: Source, read: int) -> float:
+def _count(collection: DocumentSource, read: int) -> float:
     """The number of documents: all that were read, or extrapolated from the share of bytes."""
     if read < 2:
         raise InputError(f"{collection.source}: has {read} document; an estimate needs two")

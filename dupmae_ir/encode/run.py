@@ -45,7 +45,7 @@ from dupmae_ir.encode.windows import Window, documents_digest, windows
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import Meta, check_target
-from dupmae_ir.io.sources import Source
+from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import SEPARATORS, Encoder
@@ -81,7 +81,7 @@ def run(config: EncodeConfig) -> dict[str, Any]:
 class _Run:
     """One run: its settings, and the steps from the collection to the summary."""
 
-    def __init__(self, config: EncodeConfig, output: Output, collection: Source, executor: Executor) -> None:
+    def __init__(self, config: EncodeConfig, output: Output, collection: DocumentSource, executor: Executor) -> None:
         self.config, self.output, self.collection, self.executor = config, output, collection, executor
         self.encoder = executor.facts
         self.shard, self.shards = config.shard_of()
@@ -110,7 +110,7 @@ class _Run:
                 result = self._make(job)
         return {"index": config.index, **result, **self._progress()}
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         """The settings that two runs must share for their windows to belong to one index, by the flags' names."""
         config, own = self.config, self.encoder.settings
         sparse = self.encoder.terms is not None
@@ -253,7 +253,7 @@ class _Run:
                 postings=self.config.postings,
             )
 
-    def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, Any]:
+    def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, object]:
         shard = {"number": self.shard, "of": self.shards, "windows": self.windows} if self.shards > 1 else None
         return {
             "made_by": f"dupmae-ir {job.command}",
@@ -269,7 +269,7 @@ class _Run:
             "config": to_dict(self.config),
         }
 
-    def _progress(self) -> dict[str, Any]:
+    def _progress(self) -> dict[str, object]:
         """What this run did, as opposed to what the index is."""
         seconds = max(1e-9, *self.busy.values(), 0.0)  # they work at the same time
         return {
@@ -281,7 +281,7 @@ class _Run:
         }
 
 
-def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str, Any]:
+def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str, object]:
     """The settings of the encoder that queries must share, as the meta records them."""
     settings = encoder.settings
     return {
@@ -300,7 +300,7 @@ def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str,
     }
 
 
-def vocabulary_record(terms: Sequence[str] | None) -> dict[str, Any] | None:
+def vocabulary_record(terms: Sequence[str] | None) -> dict[str, object] | None:
     """Size and sha256 of the index terms, in the order of their ids; None for an encoder without the OT part."""
     if terms is None:
         return None

@@ -25,12 +25,13 @@ import io
 import json
 import re
 import sys
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeGuard, cast
 from unicodedata import category
 
 from dupmae_ir.errors import InputError
@@ -77,7 +78,47 @@ class Input:
     documents: int
 
 
-class LinesCollection:
+class DocumentSource(ABC):
+    """A collection. Iterate once; then ``inputs``, ``digests`` and ``report`` are complete."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source  #: its name, for messages
+        self.total_bytes: int | None = None  #: None if it is not known
+        self.bytes_read = self.documents = 0
+        self.inputs: list[Input] = []
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What decides the documents beyond the common options, by their names."""
+        return {}
+
+    @property
+    def report(self) -> dict[str, object] | None:
+        """What became of the files, if some may be left out."""
+        return None
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Document]:
+        """The documents in a fixed order."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise what reading the first documents raises, without using them up."""
+
+    @abstractmethod
+    def digests(self) -> dict[str, str]:
+        """The digest of everything read, under the name of the option; complete after iteration."""
+
+    @abstractmethod
+    def read_digests(self) -> dict[str, str]:
+        """The same without parsing: reads all files."""
+
+    def may_have(self, docid: str) -> bool:  # noqa: ARG002 (a source that leaves no file out has read every document)
+        """Whether a document that was not read may be there, in a file that cannot be read now."""
+        return False
+
+
+class LinesCollection(DocumentSource):
     """A collection, and the counts and digests of what has been read of it.
 
     ``fields`` are the parts of a document in order: names of JSON keys (or, when those are absent, the pieces of
@@ -85,8 +126,6 @@ class LinesCollection:
     title, ``_`` is ignored, the others joined by a space are the text. ``docid_field`` names another key for the id.
     Missing files are reported here, malformed content while iterating. Iterate once; then ``inputs`` is complete.
     """
-
-    report: dict[str, object] | None = None  #: what became of the files, for collections that may leave some out
 
     def __init__(
         self,
@@ -96,16 +135,12 @@ class LinesCollection:
         delimiter: str = "\n",
     ) -> None:
         sources = [source] if isinstance(source, str | Path) else list(source)
-        self.source = " ".join(map(str, sources))
+        super().__init__(" ".join(map(str, sources)))
         self.fields = tuple(fields or ())
         self.docid_field = docid_field
         self.delimiter = delimiter
-        self.settings: dict[str, object] = {}
         self.paths = [] if self.source == STDIN else [path for one in sources for path in list_files(one)]
-        self.total_bytes = _total_bytes(self.paths)  #: None when unknown (standard input, a pipe)
-        self.bytes_read = 0
-        self.documents = 0
-        self.inputs: list[Input] = []
+        self.total_bytes = _total_bytes(self.paths)
         if not delimiter:
             raise InputError("the delimiter between fields is empty; leave it out or give at least one character")
 
@@ -136,16 +171,10 @@ class LinesCollection:
                 with _opened(path) as raw:
                     next(self._parsed(_Tap(raw), str(path)), None)
 
-    def may_have(self, docid: str) -> bool:  # noqa: ARG002 (see io.sources.Source)
-        """False: every document is read, or an error is raised."""
-        return False
-
     def digests(self) -> dict[str, str]:
-        """The digest of all bytes read, under the name of the flag; complete after iteration."""
         return {"corpus": combined_digest([i.sha256 for i in self.inputs])}
 
     def read_digests(self) -> dict[str, str]:
-        """The same without parsing: reads all files; standard input is read to its end."""
         paths: Sequence[Path | Remote | None] = self.paths or [None]
         return {"corpus": combined_digest([_digest(path) for path in paths])}
 
@@ -242,13 +271,13 @@ class RecordReader:
     def __call__(self, line: str, where: str) -> Document:
         return self.document(json_record(line, where), where)
 
-    def document(self, record: dict[str, Any], where: str) -> Document:
+    def document(self, record: Mapping[str, object], where: str) -> Document:
         """The document of a record. Raises :class:`InputError`, naming ``where``."""
         docid = checked_docid(self._docid(record, where), where)
         text, title = self._title_last(record, where)
         return Document(docid, text, title, self._metadata(record))
 
-    def _metadata(self, record: dict[str, Any]) -> dict[str, MetadataValue] | None:
+    def _metadata(self, record: Mapping[str, object]) -> dict[str, MetadataValue] | None:
         """The values under ``metadata`` and under all other keys that can be metadata; None without any."""
         if len(record) <= 2:
             return None
@@ -258,7 +287,7 @@ class RecordReader:
         values |= inner if isinstance(inner, dict) else {}
         return metadata_of(values)
 
-    def _docid(self, record: dict[str, Any], where: str) -> str:
+    def _docid(self, record: Mapping[str, object], where: str) -> str:
         names = (self.docid_field,) if self.docid_field else _DOCID_FIELDS
         name = next((n for n in names if n in record), None)
         if name is None:
@@ -271,7 +300,7 @@ class RecordReader:
             raise InputError(f"{where}: the id {name!r} is {json.dumps(value)[:40]}; expected a string or an integer")
         return value
 
-    def _title_last(self, record: dict[str, Any], where: str) -> tuple[str, str]:
+    def _title_last(self, record: Mapping[str, object], where: str) -> tuple[str, str]:
         if self.fields:
             return _composed(self.fields, self._values(record, where))
         if "text" in record:
@@ -283,7 +312,7 @@ class RecordReader:
             f"{where}: no text: expected 'text' or 'contents', found {_keys(record)}; name its keys with `fields`"
         )
 
-    def _values(self, record: dict[str, Any], where: str) -> list[str]:
+    def _values(self, record: Mapping[str, object], where: str) -> list[str]:
         """Values by key when every key is present, else the pieces of ``contents``, as in Pyserini."""
         wanted = [f for f in self.fields if f != _IGNORED]
         if all(f in record for f in wanted):
@@ -423,12 +452,12 @@ def _text(value: Any, name: str, where: str, strip: bool = True) -> str:
     return text.strip() if strip else text
 
 
-def metadata_of(values: dict[str, Any]) -> dict[str, MetadataValue] | None:
+def metadata_of(values: Mapping[str, object]) -> dict[str, MetadataValue] | None:
     """The values that can be metadata, by name; None without any."""
     return {name: value for name, value in values.items() if name and can_be_metadata(value)} or None
 
 
-def can_be_metadata(value: object) -> bool:
+def can_be_metadata(value: object) -> TypeGuard[MetadataValue]:
     """Whether a value can be metadata: a string, a finite number, true or false, or a list of these, not too long."""
     if not is_metadata_value(value):
         return False
@@ -485,7 +514,7 @@ def _or(names: Sequence[str]) -> str:
     return " or ".join(repr(n) for n in names)
 
 
-def _keys(record: dict[str, Any]) -> str:
+def _keys(record: Mapping[str, object]) -> str:
     return ", ".join(repr(k) for k in list(record)[:8]) or "nothing"
 
 

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,28 +18,19 @@ from typing import Any
 from dupmae_ir.console import one_line
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.collections import Input, RecordReader, Seen, checked_docid, metadata_of
+from dupmae_ir.io.collections import DocumentSource, Input, RecordReader, Seen, checked_docid, metadata_of
 from dupmae_ir.types import Document
 
 IRDS = "irds:"
 _TEXTS = ("text", "body", "contents", "abstract", "passage")
 
 
-class RecordCollection:
+class RecordCollection(DocumentSource):
     """A collection whose documents another library provides. Iterate once; then ``inputs`` is complete."""
 
-    report: dict[str, object] | None = None
-    total_bytes: int | None = None
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.bytes_read = self.documents = 0
-        self.inputs: list[Input] = []
-        self.settings: dict[str, object] = {}
-
+    @abstractmethod
     def records(self) -> Iterator[Document]:
         """The documents, unchecked."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """Raise unless there is a first document."""
@@ -58,16 +50,10 @@ class RecordCollection:
             raise InputError(f"{self.source}: no documents in it")
         self.inputs = [Input(self.source, sha256.hexdigest(), number)]
 
-    def may_have(self, docid: str) -> bool:  # noqa: ARG002 (see io.sources.Source)
-        """False: every document is read, or an error is raised."""
-        return False
-
     def digests(self) -> dict[str, str]:
-        """The digest of all documents, under the name of the flag; complete after iteration."""
         return {"corpus": self.inputs[0].sha256}
 
     def read_digests(self) -> dict[str, str]:
-        """The same; reads all documents."""
         for _ in self:
             pass
         return self.digests()
@@ -87,14 +73,17 @@ class IrDataset(RecordCollection):
         except KeyError:
             raise InputError(f"{source}: ir_datasets has no data set {name!r}") from None
         self.fields = tuple(fields)
-        self.settings = {"fields": list(self.fields)}
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return {"fields": list(self.fields)}
 
     def records(self) -> Iterator[Document]:
         """The documents; fields that are neither id, title nor text are metadata."""
         for record in self._dataset.docs_iter():
             yield self._document(record._asdict(), record)
 
-    def _document(self, values: dict[str, Any], record: Any) -> Document:
+    def _document(self, values: dict[str, object], record: Any) -> Document:
         docid = str(values.pop("doc_id"))
         names = self.fields or tuple(name for name in _TEXTS if isinstance(values.get(name), str))
         if missing := [name for name in self.fields if name not in values]:

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dupmae_ir.config import Config, option
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import (
     STDIN,
-    Input,
+    DocumentSource,
     LinesCollection,
     RecordReader,
     has_ending,
@@ -32,7 +32,6 @@ from dupmae_ir.io.datasets import IRDS, HfDataset, IrDataset
 from dupmae_ir.io.documents.collection import LENGTH, OVERLAP, DocumentCollection
 from dupmae_ir.io.documents.files import kind_of
 from dupmae_ir.io.remote import Remote, is_url
-from dupmae_ir.types import Document
 
 READING = ("fields", "docid_field", "delimiter", "read_as", "passage_length", "passage_overlap", "exclude")
 """The options that decide the documents of a collection, as indexes record them."""
@@ -40,39 +39,6 @@ READ_AS = ("auto", "lines", "documents")
 _SNIFFED_LINES, _SNIFFED_BYTES = 5, 1 << 16
 _BESIDE = ("readme", "license", "licence", "notice", "changelog", "md5", "sha256")
 """Beginnings and endings of files that lie beside collections of lines and belong to no document."""
-
-
-class Source(Protocol):
-    """A collection. Iterate once; then ``inputs``, ``digests`` and ``report`` are complete."""
-
-    source: str  #: its name, for messages
-    total_bytes: int | None  #: None where it is not known
-    bytes_read: int
-    documents: int
-    inputs: list[Input]
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """What decides the documents beyond the common flags, by the flags' names."""
-
-    @property
-    def report(self) -> dict[str, object] | None:
-        """What became of the files, where some may be left out."""
-
-    def __iter__(self) -> Iterator[Document]:
-        """The documents in a fixed order."""
-
-    def check(self) -> None:
-        """Raise what reading the first documents raises, without using them up."""
-
-    def may_have(self, docid: str) -> bool:
-        """Whether a document that was not read may be there, in a file that cannot be read now."""
-
-    def digests(self) -> dict[str, str]:
-        """The digest of everything read."""
-
-    def read_digests(self) -> dict[str, str]:
-        """The same without the documents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +99,7 @@ class CorpusOptions(Config):
                 f"{self.passage_length}"
             )
 
-    def collection(self) -> Source:
+    def collection(self) -> DocumentSource:
         """The collection, opened. Raises :class:`InputError` for a missing one and for a closed standard input."""
         sources = self.sources()
         if STDIN in sources and sys.stdin is None:

@@ -8,7 +8,7 @@ anything else is ``qid<TAB>text``. One malformed line makes the whole file an er
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def _json_topic(line: str, where: str) -> Query:
     return Query(str(qid), usable(text.strip()))
 
 
-def _field(record: dict[str, Any], keys: tuple[str, ...], what: str, where: str) -> Any:
+def _field(record: Mapping[str, object], keys: tuple[str, ...], what: str, where: str) -> Any:
     for key in keys:
         if key in record:
             return record[key]

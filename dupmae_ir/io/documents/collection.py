@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.io.collections import Input
+from dupmae_ir.io.collections import DocumentSource, Input
 from dupmae_ir.io.documents.extracted import Extracted, Unreadable
 from dupmae_ir.io.documents.files import FoundFile, ending_of, extract, find_files, kind_of, need_extra, read_file
 from dupmae_ir.io.passages import structured_passages
@@ -25,7 +25,7 @@ _LONGEST_TITLE = 300
 _UNSAFE = re.compile(rf"[\s%{PASSAGE_DELIMITER}\x00-\x1f\x7f\ud800-\udfff]")
 
 
-class DocumentCollection:
+class DocumentCollection(DocumentSource):
     """The passages of all documents below some folders and files, in a fixed order.
 
     A passage's id is its file's path, ``#`` and a number from 0; blanks, ``%``, ``#`` and control characters are
@@ -41,14 +41,11 @@ class DocumentCollection:
     ) -> None:
         if overlap * 2 > length:
             raise UsageError(f"`passage_overlap` {overlap} must be at most half of `passage_length` {length}")
-        self.source = " ".join(sources)
+        super().__init__(" ".join(sources))
         self.length, self.overlap, self.exclude = length, overlap, tuple(exclude)
         walk = find_files([Path(source) for source in sources], exclude)
         self.files = walk.files
-        self.total_bytes: int | None = sum(_size(file.path) for file in self.files)
-        self.bytes_read = 0
-        self.documents = 0
-        self.inputs: list[Input] = []
+        self.total_bytes = sum(_size(file.path) for file in self.files)
         self.unreadable = dict(walk.unreadable)
         self._unread = {f"{path_id(folder)}/" for folder in walk.unreadable}  #: beginnings of ids
         self.skipped: Counter[str] = Counter()
@@ -57,7 +54,6 @@ class DocumentCollection:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What decides the passages, by the flags' names."""
         return {
             "read_as": "documents",
             "passage_length": self.length,
@@ -67,7 +63,6 @@ class DocumentCollection:
 
     @property
     def report(self) -> dict[str, object] | None:
-        """What became of the files, for the record of an index."""
         return {
             "files": self.read,
             "skipped": dict(sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))),
@@ -100,11 +95,9 @@ class DocumentCollection:
         return any(docid.startswith(beginning) for beginning in self._unread)
 
     def digests(self) -> dict[str, str]:
-        """The digest of all files' names and bytes, under the name of the flag; complete after iteration."""
         return {"corpus": self._digest()}
 
     def read_digests(self) -> dict[str, str]:
-        """The same without the passages: reads all files."""
         self._digests = []
         for file in self.files:
             try:
