@@ -174,8 +174,8 @@ def _search(folder: Path, system: str, config: DemoConfig, index: str = "index")
         **mode,
     )
     summary = _step(settings)
-    if "certified" in summary:
-        say(f"  {summary['certified']} of {summary['topics']} lists certified exact", config.quiet)
+    if summary.reported:
+        say(f"  {summary.certified} of {summary.topics} lists certified exact", config.quiet)
 
 
 def _evaluate(folder: Path, config: DemoConfig, competitors: Sequence[str]) -> dict[str, dict[str, float]]:

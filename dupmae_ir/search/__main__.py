@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.command import Command
 from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.view.display import explanation_lines, hit_lines, query_summary, run_summary
 
+if TYPE_CHECKING:
+    from dupmae_ir.search.view.results import QueryAnswer
 
-def summarize(config: SearchConfig, result: dict[str, Any]) -> str:
+
+def summarize(config: SearchConfig, result: Any) -> str:
     """The line about the run, or of the query for standard error."""
-    if config.json or config.interactive:
+    if config.json:
         return ""
     return run_summary(result) if config.query is None else query_summary(result)
 
 
-def show(config: SearchConfig, result: dict[str, Any]) -> str:
+def show(config: SearchConfig, answer: QueryAnswer) -> str:
     """The text for standard output."""
     if config.query is None:
         return ""
-    return "\n".join(explanation_lines(result) if config.explain is not None else hit_lines(result))
+    return "\n".join(explanation_lines(answer) if config.explain is not None else hit_lines(answer))
 
 
-def as_json(config: SearchConfig, result: dict[str, Any]) -> str:
-    """The result; nothing after an interactive search, which has printed every answer."""
-    return "" if config.interactive else json.dumps(result, ensure_ascii=False)
+def as_json(_: SearchConfig, result: Any) -> str:
+    """The summary of the run, or the answer."""
+    return json.dumps(result.to_dict(), ensure_ascii=False)
 
 
 main = Command("search", SearchConfig, "dupmae_ir.search.run:run", summarize=summarize, show=show, as_json=as_json)

@@ -18,7 +18,7 @@ from dupmae_ir.search.candidates.bm25 import Bm25Index
 from dupmae_ir.search.candidates.dense import DenseIndex, open_flat
 from dupmae_ir.search.candidates.impact import ImpactIndex, Postings
 from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact, Splits
-from dupmae_ir.search.candidates.server import EngineSource
+from dupmae_ir.search.candidates.server import ServerIndex
 from dupmae_ir.search.config import SearchSettings
 
 
@@ -31,7 +31,7 @@ class OpenedIndex:
         self._engines: dict[str, tuple[str, str]] = {}
         self._impact: dict[str, ImpactIndex | SegmentedImpact] = {}
         self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
-        self._sources: dict[tuple[str, str | None, bool, float], EngineSource] = {}
+        self._servers: dict[tuple[str, str | None, bool, float], ServerIndex] = {}
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -85,17 +85,17 @@ class OpenedIndex:
             self._bm25[key] = Bm25Index(BM25Searcher(*key), self.folder)
         return self._bm25[key]
 
-    def source(self, settings: SearchSettings) -> EngineSource | None:
-        """The engine that proposes candidates; None without one.
+    def server(self, settings: SearchSettings) -> ServerIndex | None:
+        """The copy of the index on a server that proposes candidates; None without one.
 
         Raises :class:`IndexMismatch` for a collection that does not hold this index.
         """
         if settings.server is None:
             return None
         key = (settings.server, settings.collection, settings.approximate, settings.timeout)
-        if key not in self._sources:
-            self._sources[key] = EngineSource.open(self.folder, *key)
-        return self._sources[key]
+        if key not in self._servers:
+            self._servers[key] = ServerIndex.open(self.folder, *key)
+        return self._servers[key]
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""

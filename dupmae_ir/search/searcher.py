@@ -37,7 +37,7 @@ from dupmae_ir.registry import lookup
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex
 from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact
-from dupmae_ir.search.candidates.server import EngineSource
+from dupmae_ir.search.candidates.server import ServerIndex
 from dupmae_ir.search.config import MODES, QUERY_HITS, RUN_HITS, SearchSettings
 from dupmae_ir.search.exact.ranking import Answer, Ranker, Request
 from dupmae_ir.search.fusion import Fusion
@@ -46,7 +46,7 @@ from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder,
 from dupmae_ir.search.query.selection import Condition, Selection, select
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
 from dupmae_ir.search.query_batching import Pending, QueryBatches
-from dupmae_ir.search.view.explain import DescribedHit, Explanation, described, explain
+from dupmae_ir.search.view.explain import DescribedHit, Explanation, describe, explain
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
 
 
@@ -98,7 +98,7 @@ class Searcher:
         if chosen.dense_index != "flat":
             opened.dense(chosen)  # fail now rather than at the first query
         opened.bm25(chosen)
-        opened.source(chosen)
+        opened.server(chosen)
         return cls(opened, encoder, chosen)
 
     @property
@@ -129,9 +129,9 @@ class Searcher:
         return self._opened.impact_search(self.settings)
 
     @property
-    def source(self) -> EngineSource | None:
-        """The engine that proposes candidates; None without one."""
-        return self._opened.source(self.settings)
+    def server(self) -> ServerIndex | None:
+        """The copy of the index on a server that proposes candidates; None without one."""
+        return self._opened.server(self.settings)
 
     def with_settings(self, **changes: Any) -> Searcher:
         """A searcher with some :class:`SearchSettings` changed; opened parts and the encoder are shared."""
@@ -324,7 +324,7 @@ class Searcher:
             documents = {docid: found for docid in docids if (found := self.document(docid))}
         names = self.encoder.term_names(query) if isinstance(self.encoder, LexicalEncoder) else {}
         return [
-            described(words, explanation, documents.get(explanation.docid), names, longest)
+            describe(words, explanation, documents.get(explanation.docid), names, longest)
             for explanation in explain(self._opened, self.settings, query, encoded, docids)
         ]
 

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.errors import DupmaeError, UsageError
-from dupmae_ir.search.exact.ranking import Answer, Report
+from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.query.filters import Filter
 from dupmae_ir.search.query.selection import Selection
 from dupmae_ir.search.view.explain import DescribedHit, Explanation
@@ -253,7 +253,7 @@ def query_result(
     )
 
 
-def certificate(generation: Generation, report: Report) -> Certificate:
+def certificate(generation: Generation, report: ListReport) -> Certificate:
     """The certificate of a list, with the reason where it is missing."""
     why = generation.searcher.index.certifies
     if why is not None:

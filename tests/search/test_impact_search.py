@@ -207,7 +207,7 @@ def test_mining_finds_the_same_negatives(folder: Path, tmp_path: Path, parts: st
         assert mine(flags) == 0
         mined.append(output.read_bytes())
     assert mined[0] == mined[1] == mined[2]
-    assert mine([*flags[:2], "--by", "bm25", "--output", str(tmp_path / "o"), "--impact-search", "auto"]) == 2
+    assert mine([*flags[:2], "--by", "bm25", "--output", str(tmp_path / "o"), "--impact-search", "lucene"]) == 2
 
 
 def test_the_index_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

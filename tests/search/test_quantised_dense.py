@@ -19,7 +19,7 @@ from dupmae_ir.index.format import dense_kinds
 from dupmae_ir.index.format.dense_kinds import DenseKind
 from dupmae_ir.index.index import Index
 from dupmae_ir.search.candidates import quantised_dense
-from dupmae_ir.search.candidates.dense import DenseIndex, inner_products
+from dupmae_ir.search.candidates.dense import DenseIndex, DenseSummary, inner_products
 from dupmae_ir.search.candidates.quantised_dense import ApproximateIndex, open_dense
 from dupmae_ir.search.config import DENSE_INDEXES, SearchSettings
 from dupmae_ir.search.exact.certified_topk import Candidates, Part, Weighted, exact_top
@@ -261,11 +261,11 @@ def test_a_graph_that_copies_have_cut_looks_at_everything() -> None:
 
 def test_effort_and_its_reason() -> None:
     x, _ = clustered(np.random.default_rng(0), 400)
-    automatic = ivf(x, 100).described()
-    assert automatic == {"kind": "ivf-sq8", "exact": False, "nprobe": 64, "reason": "1/16 of 100 lists, at least 64"}
-    assert hnsw(x, 7).described() == {"kind": "hnsw-sq8", "exact": False, "ef_search": 7, "reason": "given"}
-    assert sq8(x).described() == {"kind": "sq8", "exact": True}
-    assert DenseIndex(None, x).described() == {"kind": "flat", "exact": True}
+    automatic = ivf(x, 100).summary()
+    assert automatic == DenseSummary("ivf-sq8", False, nprobe=64, reason="1/16 of 100 lists, at least 64")
+    assert hnsw(x, 7).summary() == DenseSummary("hnsw-sq8", False, ef_search=7, reason="given")
+    assert sq8(x).summary() == DenseSummary("sq8", True)
+    assert DenseIndex(None, x).summary() == DenseSummary("flat", True)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_conditions_select_the_same_documents(living: Living, postgres: str, nam
     load(living, postgres, name)
     plain = Searcher.open(living.index, impact_search="postings")
     through = Searcher.open(living.index, server=postgres, collection=name)
-    assert through.source is not None
+    assert through.server is not None
     sizes = set()
     for condition in CONDITIONS:
         selection = through.selection(None, condition)

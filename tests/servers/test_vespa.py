@@ -77,7 +77,7 @@ def test_conditions_select_the_same_documents(living: Living, url: str, standin:
     load(living, url, "mine")
     plain = Searcher.open(living.index, impact_search="postings")
     through = Searcher.open(living.index, server=url, collection="mine")
-    assert through.source is not None
+    assert through.server is not None
     translated = 0
     for condition in [*CONDITIONS, "year > -1 and year != 1e-30", "year > 1e-30", "tags = 'True' or year = 2020"]:
         try:

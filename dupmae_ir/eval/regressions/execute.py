@@ -31,6 +31,7 @@ from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.names import default_model_path
 from dupmae_ir.search.run import run as search
+from dupmae_ir.search.view.results import RunSummary
 from dupmae_ir.types import Qrels, Run
 
 SEARCH_KEYS = ("search", "test")
@@ -132,7 +133,8 @@ def _index_and_search(
     _log(workspace, f"$ {command_line(commands.search)}")
     run_path(case, workspace).parent.mkdir(parents=True, exist_ok=True)
     summary = search(commands.search)
-    return _measure(case, workspace, files, result, summary["without_hits"])
+    assert isinstance(summary, RunSummary)
+    return _measure(case, workspace, files, result, summary.without_hits)
 
 
 def _is_comparable(accepted: Mapping[str, Any], case: Case, workspace: Workspace, key: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,18 @@ _MULTIPLIED = 512
 """Rows multiplied per step. They are not aligned in the file, so numpy copies them; the copy stays in a cache."""
 
 
+@dataclass(frozen=True)
+class DenseSummary:
+    """The kind of a dense index, whether its lists can be certified, and its search effort with the reason for it."""
+
+    kind: str
+    exact: bool
+    nprobe: int | None = None
+    ef_search: int | None = None
+    reason: str | None = None
+    segments: int | None = None
+
+
 class DenseIndex:
     """A flat inner-product index: ``index`` searches as faiss's ``IndexFlatIP`` of the (n, d) float32 ``vectors``."""
 
@@ -50,9 +63,9 @@ class DenseIndex:
         """The largest Euclidean norm of a vector; reads all vectors."""
         return _longest(self.vectors)
 
-    def described(self) -> dict[str, Any]:
-        """For the summary of a run: the kind of index, and whether its lists can be certified."""
-        return {"kind": self.kind, "exact": self.certifies}
+    def summary(self) -> DenseSummary:
+        """For the summary of a run."""
+        return DenseSummary(self.kind, self.certifies)
 
     def queries(self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None) -> DensePart:
         """The dense part of a search for (q, d) float32 query vectors; ``allowed``: the rows to search, (n,) bool."""

@@ -26,6 +26,7 @@ from dupmae_ir.search.candidates.dense import (
     MANY,
     DenseIndex,
     DensePart,
+    DenseSummary,
     FlatOnDemand,
     best_products,
     multiplied,
@@ -170,10 +171,10 @@ class ApproximateIndex(DenseIndex):
         assert automatic is not None
         self.effort, self.reason = (effort, "given") if effort else automatic
 
-    def described(self) -> dict[str, Any]:
-        """The kind of index, and the search effort with the reason for it."""
-        name = "nprobe" if self.kind == "ivf-sq8" else "ef_search"
-        return {**super().described(), name: self.effort, "reason": self.reason}
+    def summary(self) -> DenseSummary:
+        """For the summary of a run."""
+        nprobe, ef_search = (self.effort, None) if self.kind == "ivf-sq8" else (None, self.effort)
+        return DenseSummary(self.kind, self.certifies, nprobe, ef_search, self.reason)
 
     def _part(self, vectors: np.ndarray, threads: int, allowed: RowSet | None) -> DensePart:
         return ApproximatePart(self, vectors, threads, allowed)

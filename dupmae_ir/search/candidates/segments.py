@@ -11,14 +11,15 @@ Deleted rows are rows that a search is not allowed to list (:class:`~dupmae_ir.i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.format.segments import SegmentedIndex, shares
-from dupmae_ir.search.candidates.dense import DenseIndex, DensePart
+from dupmae_ir.search.candidates.dense import DenseIndex, DensePart, DenseSummary
 from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactPart, ImpactQuery
 from dupmae_ir.search.exact.certified_topk import Candidates, Outcome, Part
 from dupmae_ir.search.exact.hits import best_positions
@@ -94,9 +95,9 @@ class SegmentedDense:
         """Whether its lists can be certified exact."""
         return all(segment.certifies for segment in self.segments)
 
-    def described(self) -> dict[str, Any]:
+    def summary(self) -> DenseSummary:
         """For the summary of a run, as the first segment."""
-        return {**self.segments[0].described(), "segments": len(self.segments)}
+        return replace(self.segments[0].summary(), segments=len(self.segments))
 
     def queries(
         self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None

@@ -56,7 +56,16 @@ _WHOLE = 2.0**24
 """Sums of integers below this are exact in float32."""
 
 
-class EngineSource:
+@dataclass(frozen=True)
+class ServerSummary:
+    """The server that proposed candidates."""
+
+    server: str
+    collection: str
+    exact: bool
+
+
+class ServerIndex:
     """A collection that holds an index, opened for searching."""
 
     def __init__(self, index: AnyIndex, backend: Backend, name: str, approximate: bool = False) -> None:
@@ -90,9 +99,9 @@ class EngineSource:
         limits = [limit for limit in (max_depth, self.backend.deepest) if limit]
         return min(limits, default=0)
 
-    def described(self) -> dict[str, object]:
+    def summary(self) -> ServerSummary:
         """For the summary of a run."""
-        return {"engine": self.backend.engine, "collection": self.name, "exact": not self.approximate}
+        return ServerSummary(self.backend.engine, self.name, not self.approximate)
 
     def parts(
         self,
@@ -120,7 +129,7 @@ class EngineSource:
 
         if not both or self.sums:
             side, weight = ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
-            return [EnginePart(self, side, queries, documents, allowed, where, weight, score)]
+            return [ServerPart(self, side, queries, documents, allowed, where, weight, score)]
         assert dense is not None
         assert impact is not None
         sides = (
@@ -128,7 +137,7 @@ class EngineSource:
             ("impact", impact_weight / unit, Weighted(impact, impact_weight)),
         )
         return [
-            EnginePart(self, side, queries, documents, allowed, where, weight, part.scores)
+            ServerPart(self, side, queries, documents, allowed, where, weight, part.scores)
             for side, weight, part in sides
         ]
 
@@ -197,13 +206,13 @@ class EngineSource:
 
 
 @dataclass(frozen=True)
-class EnginePart:
+class ServerPart:
     """The lists of one side of the engine; a :class:`~dupmae_ir.search.exact.certified_topk.Part`.
 
     ``score``: exact scores from the index. ``weight``: what the engine's scores are multiplied by in these.
     """
 
-    source: EngineSource
+    server: ServerIndex
     side: str
     queries: Sequence[EngineQuery]
     documents: int
@@ -218,7 +227,7 @@ class EnginePart:
         if not self.documents:
             return [Candidates(np.zeros(0, np.int64), -np.inf, True)] * len(queries)
         asked = [query for query in queries if self.side != "impact" or len(self.queries[query].ids)]
-        lists = self.source.top(self.side, [self.queries[q] for q in asked], wanted, self.where) if asked else []
+        lists = self.server.top(self.side, [self.queries[q] for q in asked], wanted, self.where) if asked else []
         found = dict(zip(asked, lists, strict=True))
         nothing = Candidates(np.zeros(0, np.int64), 0.0, True)
         return [self._candidates(query, found[query], wanted) if query in found else nothing for query in queries]
@@ -228,14 +237,14 @@ class EnginePart:
         return self.score(query, rows)
 
     def _candidates(self, query: int, found: Found, wanted: int) -> Candidates:
-        rows = self.source.rows(found.docids)
+        rows = self.server.rows(found.docids)
         if self.allowed is not None and not self.allowed.mask[rows].all():
-            raise BackendFailed(f"collection {self.source.name}: a document that the filter excludes; {AGAIN}")
-        if self.source.approximate:
+            raise BackendFailed(f"collection {self.server.name}: a document that the filter excludes; {AGAIN}")
+        if self.server.approximate:
             return Candidates(rows, np.inf, False)
         if len(rows) < wanted and self.side != "impact":
             raise BackendFailed(
-                f"collection {self.source.name}: {self.source.backend.engine} returned {len(rows):,} of {wanted:,} "
+                f"collection {self.server.name}: {self.server.backend.engine} returned {len(rows):,} of {wanted:,} "
                 f"rows; {AGAIN}"
             )
         self._check(query, rows, found)
@@ -252,15 +261,15 @@ class EnginePart:
         if len(wrong):
             place = int(wrong[0])
             raise BackendFailed(
-                f"collection {self.source.name}: the {self.side} score of {found.docids[place]!r} is "
-                f"{found.scores[place]:.9g} in {self.source.backend.engine} and {exact[place]:.9g} in "
-                f"{self.source.index.path}; the engine holds or computes other vectors: {AGAIN}"
+                f"collection {self.server.name}: the {self.side} score of {found.docids[place]!r} is "
+                f"{found.scores[place]:.9g} in {self.server.backend.engine} and {exact[place]:.9g} in "
+                f"{self.server.index.path}; the engine holds or computes other vectors: {AGAIN}"
             )
 
     def _error(self, query: int, scores: np.ndarray) -> np.ndarray:
         """Upper bound on the error of the engine's scores, with room for what follows in float64."""
-        q, more = self.queries[query], self.source.backend.rounding
-        length = float(np.linalg.norm(q.cls.astype(np.float64))) * self.source.record.longest
+        q, more = self.queries[query], self.server.backend.rounding
+        length = float(np.linalg.norm(q.cls.astype(np.float64))) * self.server.record.longest
         dense = (len(q.cls) + more) * _UNIT * length
         slack = 2.0**-48 * np.abs(scores)
         if self.side == "dense":

@@ -38,7 +38,7 @@ Rows = Sequence[int | None]
 
 
 @dataclass(frozen=True)
-class Report:
+class ListReport:
     """Evidence for one query's list; a line of ``--report``. Depths are None for a part that was not searched."""
 
     qid: str
@@ -62,7 +62,7 @@ class Answer:
 
     query: Query
     hits: Sequence[Hit]
-    report: Report | None
+    report: ListReport | None
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Ranker:
             outcomes = self._certified(dense, impact, self.request.hits, excluded, bm25)
         parts = (("dense", dense), ("impact", impact), ("bm25", bm25))
         names = [name for name, part in parts if part is not None]
-        source = self.index.source(self.settings)
-        if source and source.sums and len(names) == 2:
+        server = self.index.server(self.settings)
+        if server and server.sums and len(names) == 2:
             names = ["sum"]
         return [Answer(q, self._hits(o), _report(q, o, names)) for q, o in zip(queries, outcomes, strict=True)]
 
@@ -126,7 +126,7 @@ class Ranker:
             return Answer(query, [], None)
         dense, impact = (0 if part in self.request.parts else None for part in ("cls", "ot"))
         bm25 = 0 if self.settings.bm25_index else None
-        return Answer(query, [], Report(query.qid, True, dense, impact, 0, None, None, 0, bm25))
+        return Answer(query, [], ListReport(query.qid, True, dense, impact, 0, None, None, 0, bm25))
 
     def _parts(self, encoded: Sequence[EncodedQuery]) -> tuple[Dense | None, Impact | None]:
         """The parts of the score for this batch; None for a part that is not searched."""
@@ -151,10 +151,10 @@ class Ranker:
         summands = [(part, weight) for part, weight in weighted if part is not None]
         # The score of a part alone is not weighted.
         parts: list[Part] = [Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands]
-        source = self.index.source(settings)
-        if source is not None:
+        server = self.index.server(settings)
+        if server is not None:
             weights = (settings.dense_weight, settings.impact_weight)
-            parts = source.parts(dense, impact, weights, self.request.allowed, self.request.condition)
+            parts = server.parts(dense, impact, weights, self.request.allowed, self.request.condition)
         return exact_top(
             parts,
             len(excluded),
@@ -163,9 +163,9 @@ class Ranker:
             excluded=excluded,
             # A document without a matching term is no hit of an impact search.
             floor=0.0 if dense is None else -np.inf,
-            max_depth=source.limited(settings.max_depth) if source else settings.max_depth,
+            max_depth=server.limited(settings.max_depth) if server else settings.max_depth,
             allowed=self.request.allowed,
-            first=source.first_depth(len(parts), hits) if source else 0,
+            first=server.first_depth(len(parts), hits) if server else 0,
         )
 
     def _one_pass(self, dense: Dense | None, impact: Impact | None, excluded: Rows) -> Sequence[Outcome] | None:
@@ -224,9 +224,9 @@ class Ranker:
         return RankedHits(outcome.rows, outcome.scores, self.index.folder.docids)
 
 
-def _report(query: Query, outcome: Outcome, parts: list[str]) -> Report:
+def _report(query: Query, outcome: Outcome, parts: list[str]) -> ListReport:
     depths = dict(zip(parts, outcome.depths, strict=True))
-    return Report(
+    return ListReport(
         qid=query.qid,
         exact=outcome.exact,
         depth_dense=depths.get("dense"),

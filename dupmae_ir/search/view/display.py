@@ -4,117 +4,121 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dupmae_ir.console import emphasised, megabytes, table, unmarked
 
+if TYPE_CHECKING:
+    from dupmae_ir.search.query.words import Snippet, WordShare
+    from dupmae_ir.search.view.results import QueryAnswer, Restriction, RunSummary, Searched, ShownHit
 
-def run_summary(found: dict[str, Any]) -> str:
+
+def run_summary(run: RunSummary) -> str:
     """The lines about a run file."""
-    rate = found["topics"] / found["seconds"] if found["seconds"] else 0
-    mode = f"{found['mode']}{_joined(found)}"
-    text = f"{found['output']}: {found['topics']:,} topics, {mode}, {found['seconds']:.1f} s ({rate:,.0f}/s)"
-    if "certified" in found:
-        reported = found["exact"] + len(found["uncertified"])
-        depths = [
-            f"{part} median {d['median']:,}, longest {d['max']:,}"
-            for part in ("dense", "impact", "bm25", "sum")
-            if (d := found.get(f"depth_{part}"))
-        ]
-        text += f"\n  {_exact(found)}: {found['exact']:,} of {reported:,}; depth of lists: {'; '.join(depths)}"
-    if (uncertified := found.get("uncertified")) and (approximate := _approximate(found)):
-        text += f"\n  the others are not certified: {approximate}"
-    elif uncertified:
-        text += f"\n  not certified within --max-depth: {_some(uncertified)}"
-    if within := found.get("within"):
-        text += f"\n  {_restriction(within)}"
-    if found["blank"]:
-        text += f"\n  {found['blank']:,} topics are blank and have no hits"
-    if short := found.get("short"):
-        text += f"\n  fewer documents than --hits because --passage-hits is too small: {_some(short)}"
-    if empty := found["without_hits"] - found["blank"]:
+    searched = run.searched
+    rate = run.topics / run.seconds if run.seconds else 0
+    text = f"{run.output}: {run.topics:,} topics, {_mode(searched)}, {run.seconds:.1f} s ({rate:,.0f}/s)"
+    if run.reported:
+        depths = "; ".join(f"{name} median {middle:,}, longest {most:,}" for name, middle, most in run.depth_counts())
+        text += f"\n  {_exact(searched)}: {run.exact:,} of {run.reported:,}; depth of lists: {depths}"
+    if run.uncertified:
+        reason = _approximate(searched)
+        text += (
+            f"\n  the others are not certified: {reason}"
+            if reason
+            else (f"\n  not certified within --max-depth: {_some(run.uncertified)}")
+        )
+    if searched.within:
+        text += f"\n  {_restriction(searched.within)}"
+    if run.blank:
+        text += f"\n  {run.blank:,} topics are blank and have no hits"
+    if run.short:
+        text += f"\n  fewer documents than --hits because --passage-hits is too small: {_some(run.short)}"
+    if empty := run.without_hits - run.blank:
         text += f"\n  {empty:,} topics match nothing and are not in the run"
     return text
 
 
-def query_summary(found: dict[str, Any]) -> str:
+def query_summary(answer: QueryAnswer) -> str:
     """The lines about a query: the mode, whether the list is certified, what was searched."""
-    report = found["report"]
-    within = f"\n{_restriction(found['within'])}" if "within" in found else ""
+    searched, report = answer.searched, answer.report
+    within = f"\n{_restriction(searched.within)}" if searched.within else ""
     if report is None:
-        return f"{found['mode']}, {found['seconds']:.2f} s{within}"
-    state = _exact(found) if report["exact"] else f"not certified ({_approximate(found) or 'raise --max-depth'})"
-    mode = f"{found['mode']}{_joined(found)}"
+        return f"{searched.mode}, {answer.seconds:.2f} s{within}"
+    state = _exact(searched)
+    if not report.exact:
+        state = f"not certified ({_approximate(searched) or 'raise --max-depth'})"
     return (
-        f"{mode}, {state}: {report['candidates']:,} of {found['documents']:,} documents scored, "
-        f"{found['seconds']:.2f} s{within}"
+        f"{_mode(searched)}, {state}: {report.candidates:,} of {answer.documents:,} documents scored, "
+        f"{answer.seconds:.2f} s{within}"
     )
 
 
-def _restriction(within: dict[str, Any]) -> str:
+def _mode(searched: Searched) -> str:
+    bm25 = searched.bm25
+    return f"{searched.mode} + {bm25.weight:g} x BM25 of {bm25.index}" if bm25 else searched.mode
+
+
+def _restriction(within: Restriction) -> str:
     """The documents that were searched, and the ids that the index does not contain."""
-    by = ", ".join(within[name] for name in ("file", "filter") if name in within)
-    text = f"{within['documents']:,} documents searched ({by})"
-    if unknown := within.get("unknown"):
-        text += f"; {unknown:,} of its ids are not in the index: {_some(list(within['unknown_ids']), total=unknown)}"
+    by = ", ".join(name for name in (within.file, within.filter) if name is not None)
+    text = f"{within.documents:,} documents searched ({by})"
+    if within.unknown:
+        text += f"; {len(within.unknown):,} of its ids are not in the index: {_some(within.unknown)}"
     return text
 
 
-def _joined(found: dict[str, Any]) -> str:
-    """`` + 0.6 x BM25 of FOLDER``, if BM25 joins the sum."""
-    bm25 = found.get("bm25")
-    return f" + {bm25['weight']:g} x BM25 of {bm25['index']}" if bm25 else ""
-
-
-def _exact(found: dict[str, Any]) -> str:
+def _exact(searched: Searched) -> str:
     """What an exact list is called: certified only where the index records what its files must be."""
-    if reason := found.get("not_sealed"):
-        return f"exact ({reason})"
-    if unread := found.get("unread_bytes"):
-        return f"certified exact ({megabytes(unread)} not read in full; see dupmae-ir index verify)"
+    if searched.not_sealed:
+        return f"exact ({searched.not_sealed})"
+    if searched.unread_bytes:
+        return f"certified exact ({megabytes(searched.unread_bytes)} not read in full; see dupmae-ir index verify)"
     return "certified exact"
 
 
-def _approximate(found: dict[str, Any]) -> str | None:
+def _approximate(searched: Searched) -> str | None:
     """The reason why nothing is certified; None for a dense index that certifies."""
-    if (server := found.get("server")) and not server["exact"]:
-        return f"the lists of {server['engine']} are approximate"
-    dense = found.get("dense_index")
-    if not dense or dense["exact"]:
+    server, dense = searched.server, searched.dense_index
+    if server and not server.exact:
+        return f"the lists of {server.server} are approximate"
+    if not dense or dense.exact:
         return None
-    name, value = next((n, dense[n]) for n in ("nprobe", "ef_search") if n in dense)
-    return f"{dense['kind']} is approximate, --{name.replace('_', '-')} {value} ({dense['reason']})"
+    flag, effort = ("nprobe", dense.nprobe) if dense.nprobe is not None else ("ef-search", dense.ef_search)
+    return f"{dense.kind} is approximate, --{flag} {effort} ({dense.reason})"
 
 
-def hit_lines(found: dict[str, Any]) -> list[str]:
+def hit_lines(answer: QueryAnswer) -> list[str]:
     """The hits of a query."""
-    if not found["hits"]:
+    if not answer.hits:
         return ["no document matches"]
-    width = len(str(found["hits"][-1]["rank"]))
-    return [line for hit in found["hits"] for line in _hit(found, hit, width)]
+    return [line for hit in answer.hits for line in _hit(answer, hit, len(str(len(answer.hits))))]
 
 
-def _hit(found: dict[str, Any], hit: dict[str, Any], width: int) -> list[str]:
+def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> list[str]:
     """Rank, id and score; then title, best passage and matching words, if known."""
     indent = " " * (width + 2)
-    lines = [f"{hit['rank']:>{width}}  {hit['docid']}  {hit['score']:.6g}{_shares(found, hit)}"]
+    lines = [f"{hit.rank:>{width}}  {hit.docid}  {hit.score:.6g}{_shares(answer, hit)}"]
     columns = min(100, shutil.get_terminal_size((100, 24)).columns)
     room = max(20, columns - len(indent))
-    if hit.get("title"):
-        title = unmarked(" ".join(hit["title"].split()))
+    document, snippet = hit.details.document, hit.details.snippet
+    if document and document.title:
+        title = unmarked(" ".join(document.title.split()))
         lines += [indent + line for line in textwrap.wrap(title, room, max_lines=1, placeholder=" ...")]
-    if snippet := hit.get("snippet"):
+    if snippet:
         lines += [indent + line for line in _passage(snippet, room)]
-    if hit.get("words"):
-        lines += [indent + line for line in textwrap.wrap(_words(hit), room, subsequent_indent="  ")]
+    if words and hit.explained and (shown := hit.details.words[: hit.max_terms]):
+        text = _words(shown, len(hit.details.words) - len(shown))
+        lines += [indent + line for line in textwrap.wrap(text, room, subsequent_indent="  ")]
     return lines
 
 
-def _passage(snippet: dict[str, Any], room: int) -> list[str]:
+def _passage(snippet: Snippet, room: int) -> list[str]:
     """The best passage in lines, with the matching words emphasised."""
-    before, after = "... " if snippet["before"] else "", " ..." if snippet["after"] else ""
-    text = before + unmarked(snippet["text"], " ") + after
-    marks = [(start + len(before), end + len(before)) for start, end in snippet["marks"]]
+    before, after = "... " if snippet.before else "", " ..." if snippet.after else ""
+    text = before + unmarked(snippet.text, " ") + after
+    marks = [(start + len(before), end + len(before)) for start, end in snippet.marks]
     lines, at = [], 0
     for line in textwrap.wrap(text, room, drop_whitespace=True, break_on_hyphens=False):
         at = text.index(line, at)
@@ -123,50 +127,53 @@ def _passage(snippet: dict[str, Any], room: int) -> list[str]:
     return lines
 
 
-def _words(hit: dict[str, Any]) -> str:
+def _words(words: Sequence[WordShare], more: int) -> str:
     """The strongest words of the query, then the expansions, with their shares of the score."""
-    own = [f"{unmarked(w['word'])} {w['share']:.4g}" for w in hit["words"] if not w["expansion"]]
-    others = [f"{unmarked(w['word'])} {w['share']:.4g}" for w in hit["words"] if w["expansion"]]
-    more = hit["matched_words"] - len(hit["words"])
+    own = [f"{unmarked(w.word)} {w.share:.4g}" for w in words if not w.expansion]
+    others = [f"{unmarked(w.word)} {w.share:.4g}" for w in words if w.expansion]
     kinds = [f"words: {', '.join(own)}"] if own else []
     kinds += [f"expansions: {', '.join(others)}"] if others else []
     return "; ".join(kinds) + (f" and {more} more" if more else "")
 
 
-def _shares(found: dict[str, Any], hit: dict[str, Any]) -> str:
-    weights = (*found["weights"], found["bm25"]["weight"] if "bm25" in found else 1)
+def _shares(answer: QueryAnswer, hit: ShownHit) -> str:
+    mode, bm25, why = answer.searched.mode, answer.searched.bm25, hit.details.explanation
+    parts = (
+        ("dense", why.dense, answer.weights[0]),
+        ("impact", why.impact, answer.weights[1]),
+        ("bm25", why.bm25, bm25.weight if bm25 else 1),
+    )
     shares = [
-        f"{'' if weight == 1 else f'{weight:g} x '}{name} {hit[name]:.6g}"
-        for name, weight in zip(("dense", "impact", "bm25"), weights, strict=True)
-        if hit.get(name) is not None
+        f"{'' if weight == 1 else f'{weight:g} x '}{name} {share:.6g}"
+        for name, share, weight in parts
+        if share is not None
     ]
-    if len(shares) < 2 or found["mode"] in ("dense", "impact"):
+    if len(shares) < 2 or mode in ("dense", "impact"):
         return ""
-    if found["mode"] not in ("hybrid", "explain"):
-        return f"  (dense {hit['dense']:.6g}, impact {hit['impact']:.6g})"
+    if mode not in ("hybrid", "explain"):
+        return f"  (dense {why.dense:.6g}, impact {why.impact:.6g})"
     return f" = {' + '.join(shares)}"
 
 
-def explanation_lines(found: dict[str, Any]) -> list[str]:
+def explanation_lines(answer: QueryAnswer) -> list[str]:
     """One explained hit, with a table of its words."""
-    (hit,) = found["hits"]
+    (hit,) = answer.hits
     rows = [
-        [unmarked(w["word"]), _matching(w), "expansion" if w["expansion"] else "query", f"{w['share']:.4f}"]
-        for w in hit["words"]
+        [
+            unmarked(word.word),
+            _some([unmarked(one) for one in word.text_words], 3) or "-",
+            "expansion" if word.expansion else "query",
+            f"{word.share:.4f}",
+        ]
+        for word in hit.details.words
     ]
-    # The first line has no rank, since the document was given by id.
-    lines = [line[3:] if n == 0 else line for n, line in enumerate(_hit(found, hit | {"words": []}, 1))]
-    if hit["impact"] is not None:
+    first, *others = _hit(answer, hit, 1, words=False)
+    lines = [first[3:], *others]  # the first line has no rank, since the document was given by id
+    if hit.details.explanation.impact is not None:
         lines += ["", table(rows, ["word", "in the text", "from", "share"])] if rows else ["no word matches"]
     return lines
 
 
-def _matching(word: dict[str, Any], most: int = 3) -> str:
-    """The words of the text that match, if it is known."""
-    return _some([unmarked(one) for one in word["text_words"]], most) or "-"
-
-
-def _some(names: list[str], most: int = 5, total: int | None = None) -> str:
-    left = (len(names) if total is None else total) - most
-    more = f" and {left:,} more" if left > 0 else ""
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

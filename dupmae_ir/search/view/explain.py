@@ -104,7 +104,7 @@ class DescribedHit:
     text_marks: tuple[Mark, ...] = ()
 
 
-def described(
+def describe(
     words: QueryWords,
     explanation: Explanation,
     document: Document | StoredDocument | None,

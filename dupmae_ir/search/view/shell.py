@@ -21,9 +21,10 @@ from dupmae_ir.config import with_flags
 from dupmae_ir.console import say, show, visible
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.registry import lookup
-from dupmae_ir.search.answers import IndexEngine, described_answer, open_engine
+from dupmae_ir.search.answers import IndexSearch, answer_query, open_search
 from dupmae_ir.search.config import MODES, SearchConfig
 from dupmae_ir.search.view.display import explanation_lines, hit_lines, query_summary
+from dupmae_ir.search.view.results import QueryAnswer
 
 PROMPT = "search> "
 REMEMBERED = 1000
@@ -39,8 +40,8 @@ HELP = """\
   :quit             leave, as Ctrl-D"""
 
 
-def converse(config: SearchConfig) -> int:
-    """Answer lines from standard input until its end; returns the number of answers.
+def converse(config: SearchConfig) -> None:
+    """Answer lines from standard input until its end.
 
     Raises :class:`DupmaeError` subclasses for an unusable index.
     """
@@ -61,7 +62,6 @@ def converse(config: SearchConfig) -> int:
                 if isinstance(e, BrokenPipeError):
                     raise
                 say(f"error: {visible(with_flags(str(e), SearchConfig), breaks=True)}")
-    return shell.answered
 
 
 class Shell:
@@ -69,11 +69,10 @@ class Shell:
 
     def __init__(self, config: SearchConfig) -> None:
         self.config = config
-        engine = open_engine(config)
-        assert isinstance(engine, IndexEngine)  # --interactive excludes --bm25
-        self.engine = engine
+        search = open_search(config)
+        assert isinstance(search, IndexSearch)  # --interactive excludes --bm25
+        self.search = search
         self.ended = False
-        self.answered = 0
         self._chosen: str | None = None  #: the mode of a command
         self._query: str | None = None
         self._docids: list[str] = []
@@ -90,8 +89,8 @@ class Shell:
     @property
     def greeting(self) -> str:
         """What is searched, and how to get help."""
-        where, searcher = self.config.where, self.engine.searcher
-        return f"{where}: {searcher.index.documents:,} documents, {self.engine.name}. :help lists the commands."
+        where, searcher = self.config.where, self.search.searcher
+        return f"{where}: {searcher.index.documents:,} documents, {self.search.name}. :help lists the commands."
 
     def take(self, line: str) -> None:
         """Answer one line. Raises :class:`DupmaeError` subclasses; the session stays as it was."""
@@ -104,21 +103,20 @@ class Shell:
             self._answer(text)
 
     def _answer(self, text: str) -> None:
-        found = described_answer(self.config, self.engine, text)
-        self.answered += 1
-        self._query, self._docids = text, [hit["docid"] for hit in found["hits"]]
-        self._print(found, hit_lines(found))
+        answer = answer_query(self.config, self.search, text)
+        self._query, self._docids = text, [hit.docid for hit in answer.hits]
+        self._print(answer, hit_lines(answer))
 
-    def _print(self, found: dict[str, Any], lines: list[str]) -> None:
-        show(json.dumps(found, ensure_ascii=False) if self.config.json else "\n".join(lines))
+    def _print(self, answer: QueryAnswer, lines: list[str]) -> None:
+        show(json.dumps(answer.to_dict(), ensure_ascii=False) if self.config.json else "\n".join(lines))
         sys.stdout.flush()
         if not self.config.json:
-            say(query_summary(found), self.config.quiet)
+            say(query_summary(answer), self.config.quiet)
 
     def _change(self, **changes: Any) -> None:
         """Other settings for the opened index; on an error the present ones stay."""
         config = dataclasses.replace(self.config, **changes)
-        self.engine = IndexEngine(config, self.engine.searcher, self._chosen)
+        self.search = IndexSearch(config, self.search.searcher, self._chosen)
         self.config = config
 
     def _mode(self, argument: str) -> None:
@@ -130,7 +128,7 @@ class Shell:
 
     def _checked(self, mode: str) -> str:
         """``mode``. Raises :class:`UsageError` for an index that lacks one of its parts."""
-        have = self.engine.searcher.index.meta["parts"]
+        have = self.search.searcher.index.meta["parts"]
         if missing := [part for part in MODES[mode] if part not in have]:
             raise UsageError(f"the index has no {missing[0]} part, which :{mode} needs")
         return mode
@@ -144,7 +142,7 @@ class Shell:
         self._note_selection()
 
     def _note_selection(self) -> None:
-        chosen, whole = self.engine.selection, self.engine.searcher.index.documents
+        chosen, whole = self.search.selection, self.search.searcher.index.documents
         unknown = f"; {len(chosen.unknown):,} ids are not in the index" if chosen.unknown else ""
         say(f"{chosen.documents:,} of {whole:,} documents are searched{unknown}", self.config.quiet)
 
@@ -157,8 +155,8 @@ class Shell:
             raise UsageError("there is no answer to explain yet; search first")
         if rank > len(self._docids):
             raise UsageError(f"the last answer has {len(self._docids)} hits, not {rank}")
-        found = described_answer(self.config, self.engine, self._query, self._docids[rank - 1])
-        self._print(found, explanation_lines(found))
+        answer = answer_query(self.config, self.search, self._query, self._docids[rank - 1])
+        self._print(answer, explanation_lines(answer))
 
     def _quit(self, argument: str) -> None:
         _no_argument("quit", argument)

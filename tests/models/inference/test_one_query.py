@@ -82,7 +82,7 @@ def test_a_query_is_encoded_without_torch_scipy_and_faiss() -> None:
     """Nor do the modules of search import them: each takes a tenth of a second or more."""
     code = """
 import sys
-import dupmae_ir.search.answers
+import dupmae_ir.search.run
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_lazy_encoder
 from dupmae_ir.search.query.encoder import QueryEncodings

@@ -1,0 +1,176 @@
+"""Results of ``dupmae-ir search``: the summary of a run file, and the answer to one query."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.search.candidates.dense import DenseSummary
+from dupmae_ir.search.candidates.server import ServerSummary
+from dupmae_ir.search.exact.ranking import Answer, ListReport
+from dupmae_ir.search.view.explain import DescribedHit
+
+MAX_UNKNOWN = 100
+"""Unknown ids listed in a summary."""
+DEPTHS = ("dense", "impact", "bm25", "sum")
+"""The lists whose depths are reported."""
+Json = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """The documents that were searched: by the ids in a ``file``, or by a condition, the ``filter``, or both."""
+
+    documents: int
+    file: str | None = None
+    filter: str | None = None
+    unknown: Sequence[str] = ()  #: ids of the file that the index lacks
+
+    def to_dict(self) -> Json:
+        """As the summary shows it."""
+        unknown = {"unknown": len(self.unknown), "unknown_ids": self.unknown[:MAX_UNKNOWN]} if self.file else {}
+        return _present({"documents": self.documents, "filter": self.filter, "file": self.file, **unknown})
+
+
+@dataclass(frozen=True)
+class Bm25Summary:
+    """The BM25 index that joins a sum."""
+
+    index: str
+    weight: float
+    k1: float
+    b: float
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was searched, and how: automatic choices and their reasons."""
+
+    index: str
+    mode: str
+    impact_search: str | None = None
+    impact_search_reason: str | None = None
+    dense_index: DenseSummary | None = None
+    bm25: Bm25Summary | None = None
+    server: ServerSummary | None = None
+    within: Restriction | None = None
+    not_sealed: str | None = None  #: why exact lists are not called certified
+    unread_bytes: int | None = None  #: of files whose digests were not compared
+
+    def to_dict(self) -> Json:
+        """What applies."""
+        values = dataclasses.asdict(self) | {"within": self.within and self.within.to_dict()}
+        return _present({name: _present(v) if isinstance(v, dict) else v for name, v in values.items()})
+
+
+@dataclass
+class RunSummary:
+    """A run file, and counts over its topics, which are added one answer at a time."""
+
+    searched: Searched
+    output: str
+    topics: int
+    blank: int = 0
+    without_hits: int = 0
+    reported: int = 0
+    exact: int = 0
+    uncertified: list[str] = field(default_factory=list)
+    short: list[str] = field(default_factory=list)  #: topics with too few documents among their passages
+    depths: Mapping[str, list[int]] = field(default_factory=lambda: {name: [] for name in DEPTHS})
+    seconds: float = 0.0
+
+    @property
+    def certified(self) -> int:
+        """Exact lists, where the index lets them be called certified."""
+        return 0 if self.searched.not_sealed else self.exact
+
+    def add(self, answer: Answer) -> None:
+        """Count one topic's answer."""
+        self.blank += not answer.query.text.strip()
+        self.without_hits += not answer.hits
+        if (report := answer.report) is None:
+            return
+        self.reported += 1
+        self.exact += report.exact
+        if not report.exact:
+            self.uncertified.append(answer.query.qid)
+        for name, depths in self.depths.items():
+            if (depth := getattr(report, f"depth_{name}")) is not None:
+                depths.append(depth)
+
+    def to_dict(self) -> Json:
+        """The counts; depths as median and maximum."""
+        counts: Json = {"blank": self.blank, "without_hits": self.without_hits, "short": self.short or None}
+        if self.reported:
+            counts |= {"exact": self.exact, "certified": self.certified, "uncertified": self.uncertified}
+            counts |= {f"depth_{name}": {"median": middle, "max": most} for name, middle, most in self.depth_counts()}
+        counts["seconds"] = round(self.seconds, 3)
+        return _present({"output": self.output, "topics": self.topics, **self.searched.to_dict(), **counts})
+
+    def depth_counts(self) -> list[tuple[str, int, int]]:
+        """The median and the largest depth of each list."""
+        return [(name, int(statistics.median(depths)), max(depths)) for name, depths in self.depths.items() if depths]
+
+
+@dataclass(frozen=True)
+class ShownHit:
+    """A hit, with its ``max_terms`` strongest terms and words (None for all)."""
+
+    rank: int
+    docid: str
+    score: float
+    details: DescribedHit
+    max_terms: int | None
+    explained: bool  #: whether the shares of the score are known: not for BM25 alone
+    has_text: bool  #: whether title and text are asked for, or known
+
+    def to_dict(self) -> Json:
+        """The hit with what is known of it."""
+        why, document, words = self.details.explanation, self.details.document, self.details.words
+        hit: Json = {"rank": self.rank, "docid": self.docid, "score": self.score}
+        if self.explained:
+            hit |= {"dense": why.dense, "impact": why.impact}
+            if why.bm25 is not None:
+                hit["bm25"] = why.bm25
+            hit |= {"matched_terms": len(why.terms), "terms": [vars(term) for term in why.terms[: self.max_terms]]}
+            hit |= {"matched_words": len(words), "words": [vars(word) for word in words[: self.max_terms]]}
+        if self.has_text:
+            hit |= {"title": document.title if document else None, "text": document.text if document else None}
+        if isinstance(document, StoredDocument) and document.metadata:
+            hit["metadata"] = dict(document.metadata)
+        if self.details.snippet is not None:
+            hit["snippet"] = vars(self.details.snippet)
+        return hit
+
+
+@dataclass(frozen=True)
+class QueryAnswer:
+    """The hits of one query, or one explained document."""
+
+    query: str
+    searched: Searched
+    documents: int | None
+    weights: tuple[float, float]
+    report: ListReport | None
+    seconds: float
+    hits: list[ShownHit]
+
+    def to_dict(self) -> Json:
+        """The answer as JSON has it."""
+        return {
+            "query": self.query,
+            "documents": self.documents,
+            "weights": self.weights,
+            "dense_index": None,
+            **self.searched.to_dict(),
+            "report": vars(self.report) if self.report else None,
+            "seconds": round(self.seconds, 3),
+            "hits": [hit.to_dict() for hit in self.hits],
+        }
+
+
+def _present(values: Json) -> Json:
+    return {name: value for name, value in values.items() if value is not None}
