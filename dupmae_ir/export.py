@@ -59,7 +59,7 @@ def run(config: ExportConfig) -> dict[str, Any]:
     Returns what the writer of the format returns:
     :func:`~dupmae_ir.models.checkpoints.sentence_transformers.write_sentence_transformers`,
     :func:`~dupmae_ir.models.checkpoints.onnx_graph.write_graph` or
-    :func:`~dupmae_ir.models.checkpoints.compact.write_compact`. Raises
+    :func:`~dupmae_ir.models.checkpoints.saving.write_compact`. Raises
     :class:`CheckpointError` for a model that does not load or lacks the part; see :mod:`dupmae_ir.io.jobs` for an
     output that exists.
     """
@@ -79,7 +79,7 @@ def run(config: ExportConfig) -> dict[str, Any]:
             return result
         target = job.begin() / "export"
         if config.to == "compact":
-            result = load(f"{WRITERS}compact:write_compact")(model, target, config.keep)
+            result = load(f"{WRITERS}saving:write_compact")(model, target, config.keep)
         elif config.to == "sentence-transformers":
             result = load(f"{WRITERS}sentence_transformers:write_sentence_transformers")(model, target, config.part)
         else:

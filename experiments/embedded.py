@@ -27,7 +27,7 @@ from tables import score_tables
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import OutputError
 from dupmae_ir.io.publishing import move_into_place, write_json
-from dupmae_ir.models.checkpoints.compact import write_compact
+from dupmae_ir.models.checkpoints.saving import write_compact
 
 RECORDS = Path(__file__).with_name("records") / "embedded"
 MEASURES = ("nDCG@10", "R@100")

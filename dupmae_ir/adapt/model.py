@@ -17,11 +17,10 @@ from dupmae_ir.adapt.training import Adapting, LossWeights
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.objective import BiEncoder
-from dupmae_ir.models.checkpoints.compact import write_compact
 from dupmae_ir.models.checkpoints.layout import LEXICON, is_compact
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
-from dupmae_ir.models.checkpoints.saving import save_model
+from dupmae_ir.models.checkpoints.saving import save_model, write_compact
 from dupmae_ir.models.heads.calibration import FEWEST, add_head
 from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.heads.masked_lm import encoder_of, has_head

@@ -79,9 +79,8 @@ def test_training_form_fast_path_and_export_agree(encoder, tmp_path):
     """The same [CLS] by the module that training uses, by the packed encoder, and by a copy in 8 bits again."""
     import torch
 
-    from dupmae_ir.models.checkpoints.compact import write_compact
     from dupmae_ir.models.checkpoints.layout import LEXICON
-    from dupmae_ir.models.checkpoints.saving import save_model
+    from dupmae_ir.models.checkpoints.saving import save_model, write_compact
 
     model, tokenizer, config = load_model(default_model_path(), need_ot=False)
     save_model(tmp_path / "exact", model, tokenizer, config, lexicon=default_model_path() / LEXICON)

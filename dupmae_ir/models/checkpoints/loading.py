@@ -17,7 +17,6 @@ import torch
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.models.checkpoints import released
-from dupmae_ir.models.checkpoints.compact import read_compact
 from dupmae_ir.models.checkpoints.layout import (
     COMPACT,
     CONFIG,
@@ -195,13 +194,13 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     return encoder
 
 
-def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
+def _from_pretrained(kind: Any, folder: Path) -> tuple[Any, Mapping[str, Any]]:
     """The model of an Auto class and transformers' report on its weights, which may be stored in 8 bits."""
     if not is_compact(folder):
         return kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
     from transformers import AutoConfig
 
-    state = read_compact(folder / COMPACT)
+    state = released.read_tensors(folder / COMPACT)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
         architecture: Any = type(kind.from_config(config))  # the Auto classes take no weights without a folder

@@ -92,8 +92,8 @@ class ModelConfig:
         """Whether the OT part needs the masked-LM head."""
         return self.lexical is None or self.lexical.head_scale > 0
 
-    def record(self) -> dict[str, Any]:
-        """Contents of the file. Models with the papers' parts keep format 1 and its keys, which older versions read."""
+    def record(self) -> dict[str, object]:
+        """Contents of the file; settings of other kinds of models are left out."""
         values = asdict(self)
         optional = ("pooling", "query_prompt", "document_prompt", "sparse_encoder", "ot_pooling", "query_top_k")
         for name in optional:

@@ -11,13 +11,12 @@ graph, and is left out. The model must be tied: both sides share one graph.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import torch
@@ -26,7 +25,6 @@ from torch import Tensor, nn
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 from dupmae_ir.io.publishing import write_json
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.models.heads.masked_lm import has_head, head_of
 from dupmae_ir.models.pooling import ACTIVATIONS
@@ -74,7 +72,17 @@ class Graph(nn.Module):
         return ACTIVATIONS[model.activation](pooled)
 
 
-def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> dict[str, Any]:
+class ExportedGraph(TypedDict):
+    """What was written, and its differences from the model on a few texts."""
+
+    parts: list[str]
+    bytes: dict[str, int]  #: of each graph
+    differences: dict[str, dict[str, float]]
+    """Of each graph: the largest absolute difference of a [CLS] component and of an OT weight; for 8 bits the smallest
+    cosine and the smallest share of common terms."""
+
+
+def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> ExportedGraph:
     """Write a model's graph, tokenizer and ``graph.json`` to the new ``folder``.
 
     Args:
@@ -82,11 +90,6 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> dict[st
         folder: folder to create.
         to: ``onnx`` or ``openvino``.
         int8: also store the weights in 8 bits, in ``model.int8.onnx`` (ONNX only).
-
-    Returns:
-        ``parts``, ``bytes`` of each graph, and ``differences`` from the model on a few texts: the largest absolute
-        difference of a [CLS] component and of an OT weight, for 8 bits the smallest cosine and the smallest share of
-        common terms.
 
     Raises :class:`UsageError` for an untied model and :class:`EnvironmentProblem` without the extra ``onnx``.
     """
@@ -109,7 +112,10 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> dict[st
     if to == "openvino":
         differences = {OPENVINO: _difference(expected, _to_openvino(folder, inputs))}
     tokenizer.save_pretrained(str(folder))
-    write_json(folder / SETTINGS, _settings(config, ot))
+    outputs = ["cls", "ot_terms", "ot_weights"] if ot else ["cls"]
+    kept = ("document_length", "query_length", "title_separator", "activation", "normalize", "impact_scale")
+    terms = {"document_terms": config.top_k, "query_terms": QUERY_TERMS} if ot else {}
+    write_json(folder / SETTINGS, {"outputs": outputs, **{name: getattr(config, name) for name in kept}, **terms})
     sizes = {name: (folder / name).stat().st_size for name in differences}
     return {"parts": ["cls", "ot"] if ot else ["cls"], "bytes": sizes, "differences": differences}
 
@@ -168,34 +174,30 @@ def _to_openvino(folder: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndar
 
 def _difference(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> dict[str, float]:
     """The largest absolute difference of each output, terms compared through their weights."""
-    found = {"cls": float(np.abs(expected[0] - got[0]).max())}
+    differences = {"cls": float(np.abs(expected[0] - got[0]).max())}
     if len(expected) > 1:
         pairs = zip(_by_term(expected), _by_term(got), strict=True)
-        found["ot"] = max(abs(one.get(t, 0.0) - two.get(t, 0.0)) for one, two in pairs for t in one.keys() | two.keys())
-    return found
+        differences["ot"] = max(
+            abs(one.get(t, 0.0) - two.get(t, 0.0)) for one, two in pairs for t in one.keys() | two.keys()
+        )
+    return differences
 
 
 def _loss(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> dict[str, float]:
     """The smallest cosine of a [CLS] vector, and the smallest share of terms that are kept."""
     dot = (expected[0] * got[0]).sum(1)
-    found = {"cls_cosine": float((dot / np.linalg.norm(expected[0], axis=1) / np.linalg.norm(got[0], axis=1)).min())}
+    norms = np.linalg.norm(expected[0], axis=1) * np.linalg.norm(got[0], axis=1)
+    loss = {"cls_cosine": float((dot / norms).min())}
     if len(expected) > 1:
         pairs = zip(_by_term(expected), _by_term(got), strict=True)
-        found["ot_common"] = min(len(one.keys() & two.keys()) / max(1, len(one)) for one, two in pairs)
-    return found
+        loss["ot_common"] = min(len(one.keys() & two.keys()) / max(1, len(one)) for one, two in pairs)
+    return loss
 
 
 def _by_term(outputs: Sequence[np.ndarray]) -> list[dict[int, float]]:
     """Term -> weight of each text, without weights of 0."""
     rows = zip(outputs[1], outputs[2], strict=True)
     return [{int(t): float(w) for t, w in zip(terms, weights, strict=True) if w > 0} for terms, weights in rows]
-
-
-def _settings(config: ModelConfig, ot: bool) -> dict[str, Any]:
-    kept = ("document_length", "query_length", "title_separator", "activation", "normalize", "impact_scale")
-    values = {name: value for name, value in dataclasses.asdict(config).items() if name in kept}
-    terms = {"document_terms": config.top_k, "query_terms": QUERY_TERMS} if ot else {}
-    return {"outputs": ["cls", "ot_terms", "ot_weights"] if ot else ["cls"], **values, **terms}
 
 
 @contextmanager

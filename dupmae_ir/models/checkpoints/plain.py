@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.compact import read_compact
 from dupmae_ir.models.checkpoints.layout import COMPACT, WEIGHTS, is_compact
 from dupmae_ir.models.checkpoints.plain_files import (
     BertShape,
@@ -84,13 +83,10 @@ def read_plain(folder: Path, need_ot: bool) -> Plain | None:
     if (files := read_plain_files(folder)) is None:
         return None
     try:
-        if is_compact(folder):
-            state = read_compact(folder / COMPACT)
-        elif [name for name in WEIGHTS if (folder / name).is_file()] == ["model.safetensors"]:
-            state = read_tensors(folder / "model.safetensors")
-        else:
+        names = [COMPACT] if is_compact(folder) else [name for name in WEIGHTS if (folder / name).is_file()]
+        if names not in ([COMPACT], ["model.safetensors"]):
             return None
-        lm = _build(files.shape, state, need_ot)
+        lm = _build(files.shape, read_tensors(folder / names[0]), need_ot)
         return None if lm is None else Plain(lm, files.tokenizer)
     except (CheckpointError, OSError, ValueError, KeyError):
         return None  # reported by the reader that follows

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.layout import POOLER
+from dupmae_ir.models.checkpoints.layout import COMPACT, POOLER, WEIGHTS
+from dupmae_ir.models.checkpoints.stored import StoredWeights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -115,11 +116,14 @@ def _encoder(path: Path, state: Mapping[str, Tensor]) -> PreTrainedModel:
 
 
 def read_tensors(path: Path, nested: str | None = None) -> dict[str, Tensor]:
-    """The tensors in a safetensors file or one written by ``torch.save``, by name.
+    """The tensors in a safetensors file, decoded if they are in 8 bits, or in one written by ``torch.save``, by name.
 
     ``nested`` is the key of the entry with the tensors. Raises :class:`CheckpointError` if the file has another format,
     or if unpickling it would run code.
     """
+    if path.name == COMPACT:
+        stored = StoredWeights(path, compact=True)
+        return {name: torch.from_numpy(stored[name]) for name in stored}
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
@@ -141,6 +145,31 @@ def read_tensors(path: Path, nested: str | None = None) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise CheckpointError(f"{path}: expected only names and tensors")
     return state
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a Hugging Face folder, in one file or in several, by name.
+
+    Pickles are read with ``weights_only``. Raises :class:`CheckpointError` if there are none or they cannot be read.
+    """
+    name = next((n for n in WEIGHTS if n != COMPACT and (folder / n).is_file()), None)
+    if (folder / COMPACT).is_file():
+        raise CheckpointError(f"{folder}: its weights are already stored in 8 bits ({COMPACT})")
+    if name is None:
+        raise CheckpointError(f"{folder}: no weights (looked for {', '.join(n for n in WEIGHTS if n != COMPACT)})")
+    files = sorted(shard_names(folder / name)) if name.endswith(".index.json") else [name]
+    state: dict[str, Tensor] = {}
+    for file in files:
+        state |= read_tensors(folder / file)
+    return state
+
+
+def shard_names(index: Path) -> set[str]:
+    """The files that an index of weights names."""
+    try:
+        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError) as e:
+        raise CheckpointError(f"{index}: not an index of weights: {one_line(e, 300)}") from None
 
 
 def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

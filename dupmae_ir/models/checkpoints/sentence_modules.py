@@ -20,7 +20,7 @@ import torch
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.layout import MODULES, listed_modules
+from dupmae_ir.models.checkpoints.layout import MODULES, SIDES, listed_modules
 from dupmae_ir.models.checkpoints.model_config import OT_POOLINGS, POOLINGS, ModelConfig
 from dupmae_ir.models.checkpoints.released import linear, read_tensors
 
@@ -43,67 +43,19 @@ _SPLADE_ACTIVATIONS = {"relu": "log1p", "log1p_relu": "log1p-log1p"}
 
 @dataclass(frozen=True)
 class Modules:
-    """What the modules of every folder say."""
+    """The modules of a folder."""
 
     folder: Path
+    settings: Mapping[str, Any]  #: the fields of :class:`ModelConfig` that they determine
     length: int | None  #: word pieces per text; None = as many as tokenizer and model allow
     lower_case: bool  #: texts are lower-cased before they are tokenised
-    query_prompt: str
-    document_prompt: str
+    dense: Path | None = None  #: folder of the Dense module
 
-    def applied(self, config: ModelConfig, longest: int, terms: int) -> ModelConfig:  # noqa: ARG002
+    def applied(self, config: ModelConfig, longest: int, terms: int) -> ModelConfig:
         """``config`` with the modules' settings, cut to the model's limits of word pieces and terms."""
         length = min(self.length or longest, longest)
-        return replace(
-            config,
-            document_length=length,
-            query_length=length,
-            query_prompt=self.query_prompt,
-            document_prompt=self.document_prompt,
-        )
-
-    def projection(self, hidden: int) -> torch.nn.Linear | None:  # noqa: ARG002
-        """W_cls for states of width ``hidden``, or None."""
-        return None
-
-    def check_case(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise :class:`CheckpointError` if texts are to be lower-cased and the tokenizer does not do it."""
-        if self.lower_case and tokenizer.tokenize("Text A") != tokenizer.tokenize("text a"):
-            raise CheckpointError(f"{self.folder}: do_lower_case with a tokenizer that keeps case is not supported")
-
-
-@dataclass(frozen=True)
-class SparseModules(Modules):
-    """What the modules of a SparseEncoder say."""
-
-    activation: str
-    strategy: str
-    kept: int | None  #: largest weights kept of each text; None = all
-
-    def applied(self, config: ModelConfig, longest: int, terms: int) -> ModelConfig:
-        """``config`` with the modules' settings."""
-        return replace(
-            super().applied(config, longest, terms),
-            sparse_encoder=True,
-            activation=self.activation,
-            ot_pooling=self.strategy,
-            top_k=self.kept or terms,
-            query_top_k=self.kept,
-        )
-
-
-@dataclass(frozen=True)
-class DenseModules(Modules):
-    """What the modules of a SentenceTransformer say."""
-
-    pooling: str
-    dense: Path | None  #: folder of the Dense module
-    normalize: bool
-
-    def applied(self, config: ModelConfig, longest: int, terms: int) -> ModelConfig:
-        """``config`` with the modules' settings."""
-        config = super().applied(config, longest, terms)
-        return replace(config, pooling=self.pooling, normalize=self.normalize)
+        config = replace(config, document_length=length, query_length=length, **self.settings)
+        return replace(config, top_k=config.query_top_k or terms) if config.sparse_encoder else config
 
     def projection(self, hidden: int) -> torch.nn.Linear | None:
         """The Dense module for states of width ``hidden``, or None. Raises :class:`CheckpointError` if damaged."""
@@ -112,6 +64,11 @@ class DenseModules(Modules):
         path = self.dense / "model.safetensors"
         state = {name.removeprefix("linear."): value for name, value in read_tensors(path).items()}
         return linear(state, hidden, str(path))
+
+    def check_case(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise :class:`CheckpointError` if texts are to be lower-cased and the tokenizer does not do it."""
+        if self.lower_case and tokenizer.tokenize("Text A") != tokenizer.tokenize("text a"):
+            raise CheckpointError(f"{self.folder}: do_lower_case with a tokenizer that keeps case is not supported")
 
 
 def read_modules(folder: Path) -> Modules | None:
@@ -126,21 +83,37 @@ def read_modules(folder: Path) -> Modules | None:
     _check_order(folder / MODULES, [name for name, _ in listed], sparse)
     if listed[0][1]:
         raise CheckpointError(f"{folder / MODULES}: the Transformer must be in the folder itself, not in a subfolder")
-    settings = _read(folder / "config_sentence_transformers.json")
-    transformer = _read(folder / "sentence_bert_config.json")
-    common = (folder, transformer.get("max_seq_length"), bool(transformer.get("do_lower_case")), *_prompts(settings))
+    options, transformer = (
+        _read(folder / "config_sentence_transformers.json"),
+        _read(folder / "sentence_bert_config.json"),
+    )
+    # sentence-transformers has empty prompts of these two names by default, so its encode_query and encode_document
+    # never use the default prompt of the folder there, nor prompts named passage or corpus.
+    prompts = options.get("prompts")
+    named = prompts if isinstance(prompts, dict) else {}
+    settings: dict[str, object] = {f"{side}_prompt": str(named.get(side) or "") for side in SIDES}
     paths = {name: folder / path for name, path in listed}
     if sparse:
         if "Transformer" in paths and transformer.get("transformer_task") != "fill-mask":
             raise CheckpointError(f"{folder / MODULES}: SpladePooling after a Transformer without a masked-LM head")
-        kept = settings.get("max_active_dims")
+        kept = options.get("max_active_dims")
         if kept is not None and (type(kept) is not int or kept < 1):
             raise CheckpointError(f"{folder}: max_active_dims must be a positive number, got {kept!r}")
-        return SparseModules(*common, *_splade(paths["SpladePooling"] / "config.json"), kept)
+        activation, strategy = _splade(paths["SpladePooling"] / "config.json")
+        settings |= {"sparse_encoder": True, "activation": activation, "ot_pooling": strategy, "query_top_k": kept}
+    else:
+        pooling = _pooling(paths["Pooling"] / "config.json")
+        settings |= {"pooling": pooling, "normalize": "Normalize" in paths}
+    length, lower_case = transformer.get("max_seq_length"), bool(transformer.get("do_lower_case"))
     dense = paths.get("Dense")
     if dense is not None:
-        _check_dense(dense / "config.json")
-    return DenseModules(*common, _pooling(paths["Pooling"] / "config.json"), dense, "Normalize" in paths)
+        path = dense / "config.json"
+        activation = str(_read(path).get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
+        if activation != "Identity":
+            raise CheckpointError(
+                f"{path}: a Dense module with {activation} is not supported, only one without activation"
+            )
+    return Modules(folder, settings, length, lower_case, dense)
 
 
 def _check_order(path: Path, names: list[str], sparse: bool) -> None:
@@ -186,24 +159,7 @@ def _pooling(path: Path) -> str:
     return str(modes[0])
 
 
-def _check_dense(path: Path) -> None:
-    activation = str(_read(path).get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
-    if activation != "Identity":
-        raise CheckpointError(f"{path}: a Dense module with {activation} is not supported, only one without activation")
-
-
-def _prompts(settings: Mapping[str, object]) -> tuple[str, str]:
-    """The prompts of queries and documents, as ``encode_query`` and ``encode_document`` use them.
-
-    sentence-transformers has empty prompts of these two names by default, so it never uses the default prompt of the
-    folder there, nor prompts named ``passage`` or ``corpus``.
-    """
-    found = settings.get("prompts")
-    prompts = found if isinstance(found, dict) else {}
-    return str(prompts.get("query") or ""), str(prompts.get("document") or "")
-
-
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Mapping[str, Any]:
     """A JSON object; empty if there is no such file."""
     if not path.is_file():
         return {}

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from safetensors.torch import save_file
@@ -58,12 +58,19 @@ Module = tuple[str, Write]
 """Class name and writer of a module."""
 
 
-def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> dict[str, Any]:
+class ExportedModules(TypedDict):
+    """What was written for sentence-transformers."""
+
+    kind: str  #: the class that opens it
+    modules: list[str]  #: names of the modules
+    routed: bool  #: queries and documents have different modules
+
+
+def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> ExportedModules:
     """Write the ``cls`` or the ``ot`` part of a model folder to the new ``folder``, in float32.
 
-    Returns ``kind`` (the class that opens it), ``modules`` (their names) and ``routed`` (whether queries and documents
-    have different modules). Raises :class:`CheckpointError` for a model that does not load or lacks the part, and
-    :class:`UsageError` for one without an equivalent in sentence-transformers.
+    Raises :class:`CheckpointError` for a model that does not load or lacks the part, and :class:`UsageError` for one
+    without an equivalent in sentence-transformers.
     """
     if part == "ot" and Path(model).is_dir() and read_config(Path(model)).ot == "lexical":
         raise UsageError(
@@ -74,29 +81,26 @@ def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> d
         raise UsageError(f"{model}: is a SparseEncoder, which sentence-transformers opens without an export")
     # A retriever reads single segments, and DistilBERT does not accept token type ids.
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids", "attention_mask"]
-    sides = {side: _modules(retriever.side(side), tokenizer, config, part, side) for side in SIDES}
+    sides: dict[str, list[Module]] = {}
+    for side, length in zip(SIDES, (config.query_length, config.document_length), strict=True):
+        one = retriever.side(side)
+        length = min(length, int(getattr(one.lm.config, "max_position_embeddings", 512)))
+        sides[side] = _dense(one, tokenizer, length) if part == "cls" else _sparse(one, tokenizer, config, length)
     folder.mkdir(parents=True)
     tied = retriever.side("query") is retriever.side("document")
     names = _write_chain(folder, sides["document"]) if tied else _write_router(folder, sides)
-    prompts = {
-        side: text for side, text in zip(SIDES, (config.query_prompt, config.document_prompt), strict=True) if text
+    prompts = zip(SIDES, (config.query_prompt, config.document_prompt), strict=True)
+    settings = {
+        "model_type": _KIND[part],
+        "prompts": {side: prompt for side, prompt in prompts if prompt},
+        "default_prompt_name": None,
+        "similarity_fn_name": "dot",
+        **({"max_active_dims": config.top_k} if part == "ot" else {}),
     }
-    settings: dict[str, Any] = {"model_type": _KIND[part], "prompts": prompts, "default_prompt_name": None}
-    settings["similarity_fn_name"] = "dot"
-    if part == "ot":
-        settings["max_active_dims"] = config.top_k
     write_json(folder / "config_sentence_transformers.json", settings)
     (folder / "README.md").write_text(_card(part, config, tied), encoding="utf-8")
     make_readable(folder)
     return {"kind": _KIND[part], "modules": names, "routed": not tied}
-
-
-def _modules(
-    model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelConfig, part: str, side: str
-) -> list[Module]:
-    longest = int(getattr(model.lm.config, "max_position_embeddings", 512))
-    length = min(config.query_length if side == "query" else config.document_length, longest)
-    return _dense(model, tokenizer, length) if part == "cls" else _sparse(model, tokenizer, config, length)
 
 
 def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) -> list[Module]:
@@ -135,24 +139,13 @@ def _sparse(model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelC
     weights = torch.ones(width, 1)
     weights[excluded.tokens] = 0.0
     unpooled = {"vocab": terms, "word_weights": {terms[i]: 0.0 for i in excluded.tokens}, "unknown_word_weight": 1.0}
-    name, pooling = _sparse_pooling(config.activation, width)
+    splade = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width}
+    maximum = {"word_embedding_dimension": width, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}
     return [
         ("MLMTransformer", _transformer(_without_terms(model.lm, excluded.terms), tokenizer, length)),
         ("WordWeights", _settings(unpooled, {"emb_layer.weight": weights})),
-        (name, _settings(pooling)),
+        ("SpladePooling", _settings(splade)) if config.activation == "log1p" else ("Pooling", _settings(maximum)),
     ]
-
-
-def _sparse_pooling(activation: str, width: int) -> tuple[str, dict[str, Any]]:
-    """Class name and settings of the pooling module."""
-    if activation == "log1p":
-        settings = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width}
-        return "SpladePooling", settings
-    return "Pooling", {
-        "word_embedding_dimension": width,
-        "pooling_mode_max_tokens": True,
-        "pooling_mode_mean_tokens": False,
-    }
 
 
 def _without_terms(lm: PreTrainedModel, terms: list[int]) -> PreTrainedModel:
@@ -189,7 +182,7 @@ def _with_pooler(model: PreTrainedModel) -> dict[str, Tensor]:
     return state
 
 
-def _settings(settings: dict[str, Any], state: dict[str, Tensor] | None = None) -> Write:
+def _settings(settings: Mapping[str, object], state: Mapping[str, Tensor] | None = None) -> Write:
     def write(folder: Path) -> None:
         folder.mkdir()
         write_json(folder / "config.json", settings)

@@ -1,6 +1,18 @@
-"""The weights of a safetensors file as numpy arrays, 8-bit ones decoded; without torch.
+"""The weights of a safetensors file as numpy arrays, without torch; and the format of weights in 8 bits.
 
-:mod:`dupmae_ir.models.checkpoints.compact` describes 8-bit weights and writes them.
+Weights in 8 bits are in ``model.compact.safetensors``, about half the size of float16.
+
+Every matrix ``NAME`` (r, c) is stored as int8 codes of the same name and shape, and one bfloat16 factor for each 64
+consecutive weights of a row, ``NAME.scale`` (r, c / 64 rounded up). A weight is its code times its factor, which is the
+largest absolute weight of the group divided by 127, rounded up; it differs from the original by at most half of that.
+
+Three kinds of matrices keep their weights: position and token type embeddings, which are added to every token; those
+named by ``keep``, as float16; and diagonal ones, stored as the vector ``NAME.diagonal`` (r,) alone. A matrix of zeros
+has no codes: ``NAME`` is (0, c). Vectors and integer tensors are stored as they are. The metadata contain
+``dupmae_ir.compact``, the version of the format, which includes the size of a group.
+
+The name differs from ``model.safetensors`` because a program that does not know the format would load the codes as
+weights; this way it finds no weights at all.
 """
 
 from __future__ import annotations

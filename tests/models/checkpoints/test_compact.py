@@ -14,20 +14,12 @@ from support.tiny_models import tiny_config, tiny_tokenizer
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.export import main
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.compact import (
-    GROUP,
-    METADATA,
-    VERSION,
-    quantise,
-    read_compact,
-    save_compact,
-    write_compact,
-)
 from dupmae_ir.models.checkpoints.layout import COMPACT, CONFIG, folder_digest
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.saving import save_model
-from dupmae_ir.models.checkpoints.stored import decode
+from dupmae_ir.models.checkpoints.released import read_tensors
+from dupmae_ir.models.checkpoints.saving import quantise, save_compact, save_model, write_compact
+from dupmae_ir.models.checkpoints.stored import GROUP, METADATA, VERSION, decode
 from dupmae_ir.models.retriever import UntiedRetriever
 
 TEXTS = ["the quick dog", "a heap sorts the list over the lazy cat", ""]
@@ -63,8 +55,8 @@ def test_the_error_of_a_weight_is_at_most_half_the_factor_of_its_group():
 def test_a_matrix_of_zeros_has_no_codes(tmp_path):
     codes, _ = quantise(torch.zeros(5, 3))
     assert codes.shape == (0, 3)
-    save_compact({"zeros": torch.zeros(5, 3)}, tmp_path / "w")
-    assert torch.equal(read_compact(tmp_path / "w")["zeros"], torch.zeros(5, 3))
+    save_compact({"zeros": torch.zeros(5, 3)}, tmp_path / COMPACT)
+    assert torch.equal(read_tensors(tmp_path / COMPACT)["zeros"], torch.zeros(5, 3))
 
 
 def test_a_file_contains_codes_factors_and_the_other_tensors_unchanged(tmp_path):
@@ -77,8 +69,8 @@ def test_a_file_contains_codes_factors_and_the_other_tensors_unchanged(tmp_path)
         "zeros": torch.zeros(5, 5),
         "ids": torch.arange(6).view(1, 6),
     }
-    assert save_compact(state, tmp_path / "w", keep=["value"]) == 2
-    stored = load_file(tmp_path / "w")
+    assert save_compact(state, tmp_path / COMPACT, keep=["value"]) == 2
+    stored = load_file(tmp_path / COMPACT)
     assert {n: (t.dtype, tuple(t.shape)) for n, t in stored.items()} == {
         "matrix": (torch.int8, (4, 70)),
         "matrix.scale": (torch.bfloat16, (4, 2)),
@@ -90,7 +82,7 @@ def test_a_file_contains_codes_factors_and_the_other_tensors_unchanged(tmp_path)
         "zeros.scale": (torch.bfloat16, (5, 1)),
         "ids": (torch.int64, (1, 6)),
     }
-    read = read_compact(tmp_path / "w")
+    read = read_tensors(tmp_path / COMPACT)
     assert set(read) == set(state)
     factors = stored["matrix.scale"].float()
     assert torch.equal(read["matrix"][:, :64], stored["matrix"][:, :64].float() * factors[:, :1])
@@ -99,13 +91,13 @@ def test_a_file_contains_codes_factors_and_the_other_tensors_unchanged(tmp_path)
     for name in ("position_embeddings", "diagonal", "bias", "zeros", "ids"):
         assert torch.equal(read[name], state[name].float() if state[name].is_floating_point() else state[name]), name
     with pytest.raises(CheckpointError, match="no matrix has 'bia' in its name"):
-        save_compact(state, tmp_path / "w", keep=["bia"])
+        save_compact(state, tmp_path / COMPACT, keep=["bia"])
 
 
 def test_a_loaded_model_has_the_dequantised_weights(tiny_retriever, compact, tiny_folder):
     loaded, _, config = load_model(compact)
     assert config == load_model(tiny_folder)[2]
-    exact = read_compact(compact / COMPACT)
+    exact = read_tensors(compact / COMPACT)
     state = loaded.lm.state_dict()
     for name, value in exact.items():
         assert torch.equal(state[name], value), name

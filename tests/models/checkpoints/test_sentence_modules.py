@@ -11,9 +11,9 @@ from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.compact import write_compact
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.saving import write_compact
 from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "cat", "heap queue sorts list tree graph " * 6, "", "the dog"]

@@ -14,9 +14,9 @@ from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.index.config import PostingsConfig
 from dupmae_ir.index.run import run_postings
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.checkpoints.compact import write_compact
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.onnx_graph import write_graph
+from dupmae_ir.models.checkpoints.saving import write_compact
 from dupmae_ir.models.checkpoints.sentence_transformers import write_sentence_transformers
 from dupmae_ir.search.__main__ import main as search
 

@@ -20,7 +20,9 @@ from safetensors.torch import load_file, save_file
 from dupmae_ir import device
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.models import load_lazy_encoder, load_text_encoder
-from dupmae_ir.models.checkpoints.compact import read_compact, save_compact
+from dupmae_ir.models.checkpoints.layout import COMPACT
+from dupmae_ir.models.checkpoints.released import read_tensors
+from dupmae_ir.models.checkpoints.saving import save_compact
 from dupmae_ir.models.checkpoints.stored import StoredWeights
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.lazy import LazyTextEncoder
@@ -154,7 +156,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def in_float32(folder: Path, prefix: str = "") -> None:
-    state = read_compact(folder / "model.compact.safetensors")
+    state = read_tensors(folder / "model.compact.safetensors")
     (folder / "model.compact.safetensors").unlink()
     save_file({prefix + name: value.contiguous() for name, value in state.items()}, folder / "model.safetensors")
 
@@ -239,15 +241,15 @@ def test_stored_weights_are_those_that_torch_reads(tmp_path: Path) -> None:
         "bias": torch.randn(6).half(),
         "zeros": torch.zeros(5, 5),
     }
-    save_compact(state, tmp_path / "w", keep=["value"])
-    stored, expected = StoredWeights(tmp_path / "w", compact=True), read_compact(tmp_path / "w")
+    save_compact(state, tmp_path / COMPACT, keep=["value"])
+    stored, expected = StoredWeights(tmp_path / COMPACT, compact=True), read_tensors(tmp_path / COMPACT)
     assert set(stored) == set(expected)
     assert len(stored) == len(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(stored[name], value.numpy())
     np.testing.assert_array_equal(stored.rows("matrix", [2, 0]), expected["matrix"].numpy()[[2, 0]])
     with pytest.raises(CheckpointError, match="version 2 of 8-bit weights"):
-        StoredWeights(tmp_path / "w")
+        StoredWeights(tmp_path / COMPACT)
 
 
 def test_the_error_function_and_gelu() -> None:
