@@ -85,7 +85,7 @@ class DemoConfig(ComputeOptions, OutputOptions):
     overwrite: bool = option(False, "encode again even if the index is complete", group="output")
 
 
-def run(config: DemoConfig) -> dict[str, Any]:
+def run(config: DemoConfig) -> dict[str, object]:
     """Write the collection, build the indexes, search, evaluate, and return the table and three examples.
 
     Raises :class:`UsageError` while another process runs the demonstration in the same folder, and
@@ -196,7 +196,7 @@ def _evaluate(folder: Path, config: DemoConfig, competitors: Sequence[str]) -> d
     return scores
 
 
-def _examples(folder: Path) -> Iterator[dict[str, Any]]:
+def _examples(folder: Path) -> Iterator[dict[str, object]]:
     """For each kind, the first question that hybrid answers in its top three and BM25 does not, with these hits."""
     qrels = read_qrels(folder / "collection" / "qrels" / "test.tsv")
     runs = {system: read_run(folder / f"{system}.trec") for system in SYSTEMS}

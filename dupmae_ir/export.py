@@ -53,7 +53,7 @@ class ExportConfig(OutputOptions):
     overwrite: bool = option(False, "replace an existing export")
 
 
-def run(config: ExportConfig) -> dict[str, Any]:
+def run(config: ExportConfig) -> dict[str, object]:
     """Export ``config.model`` to ``config.output``.
 
     Returns what the writer of the format returns:

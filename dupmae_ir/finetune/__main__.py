@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from collections.abc import Mapping
 
 from dupmae_ir.command import Command, help_text
 from dupmae_ir.config import add_config, from_namespace, with_flags
@@ -14,7 +14,7 @@ from dupmae_ir.finetune.config import FinetuneConfig, StagesConfig
 from dupmae_ir.finetune.stages import has_steps, run_stages
 
 
-def summarize(config: FinetuneConfig, result: dict[str, Any]) -> str:
+def summarize(config: FinetuneConfig, result: Mapping[str, object]) -> str:
     """The closing line of a stage."""
     time = f" in {result['seconds']:,} s" if "seconds" in result else ""
     return f"{config.output}: {result['steps']:,} updates{time}; {result['padding']:.1%} of the tokens were padding"

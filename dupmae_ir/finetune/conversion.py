@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
@@ -42,7 +42,7 @@ UNKNOWN = ("unknown_queries", "unknown_positives", "unknown_negatives", "without
 """Counts of ids without a text and of passages without a score."""
 
 
-def run(config: ConvertConfig) -> dict[str, Any]:
+def run(config: ConvertConfig) -> dict[str, object]:
     """Convert, write ``config.output`` and its record, and return the counts.
 
     Raises :class:`InputError` naming file and line for what cannot be read, and in one line with counts for unknown
@@ -65,7 +65,7 @@ def scores_path(output: str | Path) -> Path:
     return Path(f"{output}.scores.jsonl")
 
 
-def _convert(config: ConvertConfig, job: Job) -> dict[str, Any]:
+def _convert(config: ConvertConfig, job: Job) -> dict[str, object]:
     target = job.begin() / Path(config.output).name
     conversion, lines = Conversion(config), 0
     with ExitStack() as files, progress("convert", "lines", quiet=config.quiet) as bar:

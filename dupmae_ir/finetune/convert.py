@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, option
@@ -117,7 +117,7 @@ class ConvertConfig(OutputOptions):
         return "mined" if by_id else "pairs"
 
 
-def summarize(config: ConvertConfig, result: dict[str, Any]) -> str:
+def summarize(config: ConvertConfig, result: Mapping[str, object]) -> str:
     """The closing line: lines written, and every count."""
     counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in result.items() if isinstance(n, int) and name != "lines"]
     return f"{config.output}: {result['lines']:,} lines; {', '.join(counts)}"

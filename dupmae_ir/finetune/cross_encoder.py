@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,7 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
     )
 
 
-def summarize(config: CrossEncoderConfig, result: dict[str, Any]) -> str:
+def summarize(config: CrossEncoderConfig, result: Mapping[str, Any]) -> str:
     """The closing line: updates, time, and the change of the held-out loss."""
     time = f" in {result['seconds']:,} s" if "seconds" in result else ""
     text = f"{config.output}: {result['updates']:,} updates on {result['queries']:,} queries{time}"

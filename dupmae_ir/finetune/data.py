@@ -41,10 +41,10 @@ def write_file(
     config: Any,
     command: str,
     inputs: Sequence[str],
-    work: Callable[[Job], dict[str, Any]],
+    work: Callable[[Job], dict[str, object]],
     digests: Mapping[str, Callable[[str], str]] | None = None,
     **settings: object,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The result of ``work(job)``, which publishes ``config.output``, or the result recorded with the complete file.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -126,7 +127,7 @@ class MineConfig(SearchOptions, TitleOptions):
             raise UsageError(f"`skip_top` {self.skip_top} must be less than `depth` {self.depth}")
 
 
-def summarize(config: MineConfig, result: dict[str, Any]) -> str:
+def summarize(config: MineConfig, result: Mapping[str, Any]) -> str:
     """The closing line: negatives kept, hits dropped, queries without a negative."""
     count = {name: f"{value:,}" for name, value in result.items() if isinstance(value, int)}
     text = (

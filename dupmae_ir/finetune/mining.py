@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import pick_device, pick_encoding
@@ -34,7 +33,7 @@ from dupmae_ir.types import Document, Hit, Query
 WINDOW = 512  #: queries searched between two saves
 
 
-def run(config: MineConfig) -> dict[str, Any]:
+def run(config: MineConfig) -> dict[str, object]:
     """Mine, write ``config.output`` and its record, and return the counts.
 
     Raises :class:`DupmaeError` subclasses; see :mod:`dupmae_ir.io.jobs` for what a second run returns.
@@ -70,7 +69,7 @@ class _Mining:
         self.counts: dict[str, int] = {}
         self.collection_digest = ""
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, object]:
         """Mine what an interrupted job has left, publish the lines, and return the result."""
         config, started, work = self.config, time.monotonic(), self.job.begin()
         queries = self._judged_queries(config.topics) if config.topics else self._paired_queries()
@@ -200,7 +199,7 @@ class _Mining:
             negatives = sorted(sample, key=lambda n: n.rank)
         return mined_line(query.qid, query.text, positives, negatives, dropped)
 
-    def _total(self, lines: ResumableJsonl) -> dict[str, Any]:
+    def _total(self, lines: ResumableJsonl) -> dict[str, object]:
         """The counts, summed over the finished lines so that a resumed job has the same."""
         total: Counter[str] = Counter()
         bare: list[str] = []

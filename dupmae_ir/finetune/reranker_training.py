@@ -33,7 +33,7 @@ from dupmae_ir.training.trainer import CheckedTrainer
 
 
 @with_torch_threads
-def run(config: CrossEncoderConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any] | None:
+def run(config: CrossEncoderConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, object] | None:
     """Train, and write the model folder with its record, ``training.json``.
 
     Returns the result: queries, updates, last loss and the held-out queries' loss before and after, and seconds if the
@@ -54,7 +54,7 @@ def run(config: CrossEncoderConfig, callbacks: Sequence[TrainerCallback] = ()) -
 
 def _train(
     config: CrossEncoderConfig, job: DistributedJob, callbacks: Sequence[TrainerCallback]
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     started = time.monotonic()
     work = job.begin()
     mined = _usable_queries(config, job.quiet)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
@@ -50,7 +50,7 @@ class StageExamples(NamedTuple):
 
 
 @with_torch_threads
-def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any] | None:
+def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, object] | None:
     """Train, and write the model folder with its record, ``training.json``.
 
     Returns the result: queries, updates, share of padding, last losses and dev scores, and seconds if the model was
@@ -69,7 +69,7 @@ def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
     )
 
 
-def _settings(config: FinetuneConfig, processes: int) -> dict[str, Any]:
+def _settings(config: FinetuneConfig, processes: int) -> dict[str, object]:
     """The settings that decide the weights; LoRA's only if it is used."""
     paths = ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
     unused = () if config.lora_rank else ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter")
@@ -83,7 +83,9 @@ def _inputs(config: FinetuneConfig) -> dict[str, str]:
     )
 
 
-def _train(config: FinetuneConfig, job: DistributedJob, callbacks: Sequence[TrainerCallback]) -> dict[str, Any] | None:
+def _train(
+    config: FinetuneConfig, job: DistributedJob, callbacks: Sequence[TrainerCallback]
+) -> dict[str, object] | None:
     started = time.monotonic()
     state, work = job.state, job.begin()
     set_seed(config.seed)
@@ -144,7 +146,7 @@ def _save(
     return made
 
 
-def _last_scores(log: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+def _last_scores(log: Sequence[Mapping[str, float]]) -> dict[str, object]:
     """The last training losses, and the last dev scores, of a log."""
     losses = [row for row in log if "loss" in row]
     scores = [row for row in log if "eval_mrr" in row]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import option
@@ -69,7 +69,7 @@ class ScoreConfig(MinedOptions, SearchOptions):
     )
 
 
-def summarize(config: ScoreConfig, result: dict[str, Any]) -> str:
+def summarize(config: ScoreConfig, result: Mapping[str, object]) -> str:
     """The closing line: pairs, queries and time."""
     time = f" in {result['seconds']:,.0f} s" if "seconds" in result else ""
     return f"{config.output}: {result['pairs']:,} pairs of {result['queries']:,} queries{time}"

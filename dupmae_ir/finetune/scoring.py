@@ -32,7 +32,7 @@ ScoreTeacher = Callable[[Sequence[MinedQuery]], Sequence[Scores]]
 
 
 @with_torch_threads
-def run(config: ScoreConfig) -> dict[str, Any]:
+def run(config: ScoreConfig) -> dict[str, object]:
     """Score all pairs, write ``config.output`` and its record, and return the counts.
 
     Raises :class:`DupmaeError` subclasses; see :mod:`dupmae_ir.io.jobs` for what a second run returns.
@@ -55,7 +55,7 @@ def run(config: ScoreConfig) -> dict[str, Any]:
     )
 
 
-def _score(config: ScoreConfig, job: Job) -> dict[str, Any]:
+def _score(config: ScoreConfig, job: Job) -> dict[str, object]:
     work, mined = job.begin(), read_mined(config.mined)
     passages = open_passages(config.mined, mined, config.collection)
     teacher = (

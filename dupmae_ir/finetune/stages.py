@@ -21,15 +21,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from dupmae_ir.config import Config, flags, from_mapping, read_toml
 from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, TrainingFailed, UsageError
 from dupmae_ir.io.locks import exclusive
-from dupmae_ir.io.publishing import sha256_file, write_json
+from dupmae_ir.io.publishing import read_json_object, sha256_file, write_json
 from dupmae_ir.registry import lookup, suggest
 
 RECIPES = Path(__file__).with_name("recipes")
@@ -64,6 +64,14 @@ class Step:
         return [f"dupmae_ir.{self.command}", *flags(self.config)]
 
 
+class StepState(TypedDict):
+    """What is recorded of a completed step."""
+
+    digest: str  #: of its settings, its inputs and the steps before it
+    seconds: int
+    summary: dict[str, object]
+
+
 def find_recipe(name: str) -> Path:
     """The path of a recipe: a file, or the name of one in the package."""
     if Path(name).is_file():
@@ -82,7 +90,7 @@ def has_steps(name: str) -> bool:
 
 def plan(
     recipe: str | Path, output: str | Path, values: Mapping[str, Any], last: str | None = None
-) -> tuple[list[Step], dict[str, Any]]:
+) -> tuple[list[Step], dict[str, object]]:
     """(steps, inputs) of a recipe.
 
     Args:
@@ -118,7 +126,7 @@ def plan(
     return steps, inputs
 
 
-def recipe_inputs(data: Mapping[str, Any], values: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+def recipe_inputs(data: Mapping[str, Any], values: Mapping[str, Any], recipe: str) -> dict[str, object]:
     """The recipe's inputs: as it states them, overridden by its preset's, overridden by ``values``."""
     inputs = dict(data.get("inputs", {}))
     for name in values:
@@ -134,10 +142,11 @@ def recipe_inputs(data: Mapping[str, Any], values: Mapping[str, Any], recipe: st
     return inputs
 
 
-def _with_common(table: Mapping[str, Any], common: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _with_common(table: Mapping[str, Any], common: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
     """A step's settings, after those that all steps of its command share. A setting in ``unset`` is left out."""
-    settings = {**common.get(str(table.get("command")), {}), **table}
-    unset = {*common.get(str(table.get("command")), {}).get("unset", ()), *table.get("unset", ())}
+    shared = common.get(str(table.get("command")), {})
+    settings = {**shared, **table}
+    unset = {*shared.get("unset", ()), *table.get("unset", ())}
     left_out = unset - table.keys()
     return {key: value for key, value in settings.items() if key not in left_out} | {"unset": sorted(left_out)}
 
@@ -150,7 +159,7 @@ def run_stages(
     dry_run: bool = False,
     last: str | None = None,
     adjust: Callable[[Step], Step] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, StepState]:
     """Run the steps that are not done yet, in order, up to ``last``. Returns digest, seconds and result by step.
 
     ``adjust`` may replace each step, for example by a smaller one.
@@ -170,13 +179,14 @@ def run_stages(
         return _run(steps, _digest(inputs), folder, quiet)
 
 
-def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str, Any]:
-    state = _state(folder / STATE)
+def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str, StepState]:
+    # Without it, or with a broken one, every step is checked again: its command finds what is complete.
+    state: dict[str, StepState] = read_json_object(folder / STATE)
     for number, step in enumerate(steps, 1):
         before = hashlib.sha256(f"{before} {json.dumps(step.words)}".encode()).hexdigest()
-        kept = state.get(step.name)
+        done = state.get(step.name)
         title = f"[{number}/{len(steps)}] {step.name}"
-        if kept is not None and kept["digest"] == before and Path(step.output).exists():
+        if done is not None and done["digest"] == before and Path(step.output).exists():
             say(f"{title}: already complete", quiet)
             continue
         say(f"{title}: python -m {' '.join(step.words)}", quiet)
@@ -187,7 +197,7 @@ def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str,
     return {step.name: state[step.name] for step in steps}
 
 
-def _call(step: Step, quiet: bool) -> dict[str, Any]:
+def _call(step: Step, quiet: bool) -> dict[str, object]:
     words = [sys.executable, "-m", *step.words, "--json", *(["--quiet"] if quiet else [])]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode in (130, -2):
@@ -218,14 +228,7 @@ def _step(table: Mapping[str, Any], known: Mapping[str, Any], folder: Path, sour
     for key in lists & values.keys():
         values[key] = [v for item in _listed(values[key]) for v in _listed(item)]
     values["output"] = str(folder / f"{name}{ending}")
-    _check_required(config_class, values, where)
     return Step(name, command, from_mapping(config_class, values, where), values["output"])
-
-
-def _check_required(config_class: type[Config], values: Mapping[str, Any], where: str) -> None:
-    required = {f.name for f in fields(config_class) if f.default is MISSING and f.default_factory is MISSING}
-    if missing := sorted(required - {k.replace("-", "_") for k in values}):
-        raise InputError(f"{where}: missing {', '.join(missing)}")
 
 
 def _filled(value: Any, known: Mapping[str, Any], where: str) -> Any:
@@ -237,10 +240,10 @@ def _filled(value: Any, known: Mapping[str, Any], where: str) -> Any:
     for name in _PLACEHOLDER.findall(value):
         if name not in known:
             raise InputError(f"{where}: {{{name}}} is neither an input nor an earlier step.{suggest(name, known)}")
-    whole = _PLACEHOLDER.fullmatch(value)
-    if whole and isinstance(known[whole[1]], str) and _PLACEHOLDER.fullmatch(known[whole[1]]):
-        return _filled(known[whole[1]], known, where)  # an input that names an earlier step
-    return known[whole[1]] if whole else _PLACEHOLDER.sub(lambda m: str(known[m[1]]), value)
+    only = _PLACEHOLDER.fullmatch(value)
+    if only and isinstance(known[only[1]], str) and _PLACEHOLDER.fullmatch(known[only[1]]):
+        return _filled(known[only[1]], known, where)  # an input that names an earlier step
+    return known[only[1]] if only else _PLACEHOLDER.sub(lambda m: str(known[m[1]]), value)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -254,12 +257,3 @@ def _digest(inputs: Mapping[str, Any]) -> str:
         paths = [Path(str(v)) for v in _listed(value)]
         contents[name] = [sha256_file(p) if p.is_file() else str(p) for p in paths]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
-
-
-def _state(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise InputError(f"{path}: not valid JSON ({e}); remove it to check every step again") from None

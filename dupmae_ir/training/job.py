@@ -24,7 +24,7 @@ from dupmae_ir.training.report import push
 RECORD = "training.json"
 
 
-def deciding_settings(options: TrainerOptions, processes: int, paths: tuple[str, ...] = ()) -> dict[str, Any]:
+def deciding_settings(options: TrainerOptions, processes: int, paths: tuple[str, ...] = ()) -> dict[str, object]:
     """The settings that decide the weights, for a :class:`~dupmae_ir.io.jobs.Job`; those not given are left out.
 
     Args:
@@ -71,8 +71,8 @@ def run_training(
     command: str,
     settings: Callable[[int], Mapping[str, Any]],
     inputs: Callable[[], Mapping[str, str]],
-    train: Callable[[DistributedJob], dict[str, Any] | None],
-) -> dict[str, Any] | None:
+    train: Callable[[DistributedJob], dict[str, object] | None],
+) -> dict[str, object] | None:
     """The result of ``train(job)``, or of the earlier job that made ``output``; pushed to the hub where requested.
 
     Args:
@@ -119,7 +119,7 @@ class DistributedJob:
         """Whether this process prints nothing."""
         return self.job.quiet
 
-    def finished(self) -> dict[str, Any] | None:
+    def finished(self) -> dict[str, object] | None:
         """The result of an earlier job, in every process; see :meth:`Job.finished`."""
         results = [self.job.finished() if self.state.is_main_process else None]
         broadcast_object_list(results)
@@ -134,6 +134,6 @@ class DistributedJob:
 
     def publish(
         self, made: Path, result: Mapping[str, Any], extra: Mapping[str, Any] | None = None
-    ) -> dict[str, Any] | None:
+    ) -> dict[str, object] | None:
         """:meth:`Job.publish` in the main process; None in the others."""
         return self.job.publish(made, result, extra) if self.state.is_main_process else None
