@@ -20,7 +20,7 @@ from typing import Any
 from dupmae_ir import pyserini
 from dupmae_ir.collections.stdlib import KINDS, GradedQuery, load_queries, write_beir
 from dupmae_ir.command import Command, load
-from dupmae_ir.config import ComputeOptions, OutputOptions, flags, option
+from dupmae_ir.config import ComputeOptions, OutputOptions, flags, option, subset
 from dupmae_ir.console import one_line, say, table
 from dupmae_ir.device import need_packages
 from dupmae_ir.encode.config import EncodeConfig
@@ -140,17 +140,8 @@ def _step(settings: OutputOptions) -> Any:
 
 def _encode(folder: Path, config: DemoConfig, index: str = "index", parts: str = "cls,ot") -> str:
     """Encode the collection; returns the status of the index."""
-    settings = EncodeConfig(
-        corpus=str(folder / "collection" / "corpus.jsonl"),
-        index=str(folder / index),
-        model=config.model,
-        parts=parts,
-        device=config.device,
-        dtype=config.dtype,
-        overwrite=config.overwrite,
-        quiet=config.quiet,
-        threads=config.threads,
-    )
+    paths = {"corpus": str(folder / "collection" / "corpus.jsonl"), "index": str(folder / index)}
+    settings = subset(config, EncodeConfig, parts=parts, json=False, **paths)
     try:
         summary = _step(settings)
     except IndexMismatch as e:

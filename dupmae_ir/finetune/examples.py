@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from dupmae_ir.errors import InputError, UsageError
@@ -54,7 +56,7 @@ class Example(NamedTuple):
     scores: tuple[float, ...] = ()
 
 
-class PairExamples:
+class PairExamples(Dataset):
     """Pairs, each with at most ``negatives`` of its own negatives."""
 
     def __init__(self, pairs: Sequence[Pair], negatives: int = 0, seed: int = 0) -> None:
@@ -72,24 +74,20 @@ class PairExamples:
         return Example(pair.query, pair.positive, tuple(d for d in drawn if text_key(d) not in answers), answers)
 
 
-class MinedExamples:
+@dataclass
+class MinedExamples(Dataset):
     """MinedQuery queries: one positive each, and ``negatives`` sampled from its top ``top`` candidates.
 
     ``left_out`` is the number of queries without a negative, which are not included.
     """
 
-    def __init__(
-        self,
-        mined: Sequence[MinedQuery],
-        passages: Passages,
-        negatives: int,
-        top: int,
-        seed: int = 0,
-        scores: Mapping[str, Mapping[str, float]] | None = None,
-        left_out: int = 0,
-    ) -> None:
-        self.mined, self.passages, self.negatives, self.top, self.seed = mined, passages, negatives, top, seed
-        self.scores, self.left_out = scores, left_out
+    mined: Sequence[MinedQuery]
+    passages: Passages
+    negatives: int
+    top: int
+    seed: int = 0
+    scores: Mapping[str, Mapping[str, float]] | None = None
+    left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.mined)
@@ -191,6 +189,7 @@ class TopicalSchedule:
         return islice(batches, self.count)
 
 
+@dataclass(frozen=True)
 class ExampleCollator:
     """Collates Q examples with D documents: the Q positives first, then all negatives.
 
@@ -200,16 +199,11 @@ class ExampleCollator:
     ``lexical`` for a model with lexical OT weights.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        query_length: int,
-        document_length: int,
-        separator: str = " ",
-        lexical: LexicalBatches | None = None,
-    ) -> None:
-        self.tokenizer, self.separator, self.lexical = tokenizer, separator, lexical
-        self.query_length, self.document_length = query_length, document_length
+    tokenizer: PreTrainedTokenizerBase
+    query_length: int
+    document_length: int
+    separator: str = " "
+    lexical: LexicalBatches | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         documents = [e.positive for e in examples] + [d for e in examples for d in e.negatives]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from dupmae_ir.config import subset
 from dupmae_ir.device import processors
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
@@ -66,20 +67,9 @@ def open_retriever(
     options: SearchOptions, model: str, source: str, index: Path, title_separator: str | None = None
 ) -> Searcher:
     """A searcher over the collection ``source``; its index is built in ``index``, or continued there."""
-    encode(
-        EncodeConfig(
-            corpus=source,
-            index=str(index),
-            model=model,
-            parts=PARTS[options.parts],
-            device=options.device,
-            document_length=options.document_length,
-            dtype=options.dtype,
-            title_separator=title_separator,
-            threads=options.threads,
-            quiet=options.quiet,
-        )
-    )
+    shared = subset(options, SearchOptions)
+    changes = {"corpus": source, "index": str(index), "model": model, "parts": PARTS[options.parts]}
+    encode(subset(shared, EncodeConfig, **changes, title_separator=title_separator))
     numba = find_spec("numba") is not None
     by_postings = options.impact_search == "postings" or (options.impact_search == "auto" and numba)
     if options.parts != "dense" and by_postings and not folder_of(str(index)).exists():

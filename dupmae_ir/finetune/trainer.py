@@ -7,27 +7,17 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from dupmae_ir.finetune.config import FinetuneConfig, Objective
 from dupmae_ir.finetune.data import Pair
-from dupmae_ir.finetune.examples import (
-    Example,
-    ExampleCollator,
-    ExampleKey,
-    MinedExamples,
-    PairExamples,
-    TopicalSchedule,
-    unpadded,
-)
+from dupmae_ir.finetune.examples import ExampleCollator, MinedExamples, PairExamples, TopicalSchedule, unpadded
 from dupmae_ir.finetune.large_batches import cached_step, chunks_of, gather_batch, gather_rows
 from dupmae_ir.finetune.lexical import cut, with_lexical
 from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss, in_groups
 from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.retriever import similarity
 from dupmae_ir.training.trainer import CheckedTrainer
-from dupmae_ir.types import Document
 
 
 class FrozenTeacher:
@@ -81,14 +71,13 @@ class PairTrainer(CheckedTrainer):
     ) -> None:
         self.data, self.config, self.teacher = data, config, teacher
         self.warm_steps = round(config.regularizer_warmup * arguments.max_steps)
-        dataset = _ExampleDataset(data.examples)
         super().__init__(
             quiet,
             data.batches,
             model=model,
             args=arguments,
-            train_dataset=dataset,
-            eval_dataset=dataset,
+            train_dataset=data.examples,
+            eval_dataset=data.examples,
             data_collator=data.collator,
         )
 
@@ -178,32 +167,6 @@ class PairTrainer(CheckedTrainer):
         return scores
 
 
-class _ExampleDataset(Dataset):
-    """torch ``Dataset`` over the examples; its keys are :class:`ExampleKey`."""
-
-    def __init__(self, examples: PairExamples | MinedExamples) -> None:
-        self.examples = examples
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, key: ExampleKey) -> Example:
-        return self.examples[key]
-
-
-def _lexical(
-    collator: ExampleCollator, queries: list[str], documents: Sequence[Document], device: torch.device
-) -> dict[str, Tensor]:
-    """The lexical weights of the dev pairs, as of a batch; nothing for a model without them."""
-    if collator.lexical is None:
-        return {}
-    pieces = unpadded(collator.tokens(queries, collator.query_length))
-    texts = [d.joined(collator.separator) for d in documents]
-    of_documents = unpadded(collator.tokens(texts, collator.document_length))
-    batch = collator.lexical(queries, pieces, documents, of_documents)
-    return {name: value.to(device) for name, value in batch.items()}
-
-
 def dev_scores(
     model: BiEncoder,
     pairs: Sequence[Pair],
@@ -217,7 +180,11 @@ def dev_scores(
     texts = {"query": [p.query for p in pairs], "document": [p.positive.joined(collator.separator) for p in pairs]}
     lengths = {"query": collator.query_length, "document": collator.document_length}
     parts: dict[str, Parts] = {}
-    lexical = _lexical(collator, texts["query"], [p.positive for p in pairs], device)
+    lexical: dict[str, Tensor] = {}
+    if collator.lexical is not None:
+        pieces = [unpadded(collator.tokens(texts[side], lengths[side])) for side in SIDES]
+        weights = collator.lexical(texts["query"], pieces[0], [p.positive for p in pairs], pieces[1])
+        lexical = {name: value.to(device) for name, value in weights.items()}
     with torch.inference_mode():
         for side in SIDES:
             done = []

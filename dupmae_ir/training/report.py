@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from dupmae_ir import __version__
 from dupmae_ir.console import one_line, say
-from dupmae_ir.errors import EnvironmentProblem, UsageError
+from dupmae_ir.errors import DupmaeError, EnvironmentProblem, UsageError
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.training.trained import LOG, TENSORBOARD, read_log
 
@@ -142,32 +142,27 @@ def push(folder: str | Path, name: str | None, quiet: bool = False) -> None:
         return
     # Imported here because it takes a third of a second, and only this needs it.
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
-    done = f"{folder} is complete; run the same command to push again"
     try:
         api = HfApi()
         address = api.create_repo(name, private=True, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="dupmae-ir: the trained model")
-    except HFValidationError as e:
-        raise UsageError(f"`push_to_hub` {name}: not a name of a repository ({one_line(e, 150)}); {done}") from None
-    except LocalTokenNotFoundError:
-        raise UsageError(f"`push_to_hub` {name}: no token; log in with hf auth login or set HF_TOKEN; {done}") from None
-    except HfHubHTTPError as e:
-        if e.response is not None and e.response.status_code in (401, 403):
-            raise UsageError(
-                f"`push_to_hub` {name}: the hub refused the token; log in with hf auth login or set HF_TOKEN to one "
-                f"that may write; {done}"
-            ) from None
-        raise EnvironmentProblem(f"`push_to_hub` {name}: the hub answered {one_line(e, 150)}; {done}") from None
-    except (OfflineModeIsEnabled, OSError) as e:
-        raise _no_network(name, e, done) from None
     except Exception as e:
-        if not type(e).__module__.startswith(("httpx", "requests", "urllib3")):
+        status = e.response.status_code if isinstance(e, HfHubHTTPError) and e.response is not None else None
+        kind: type[DupmaeError] = UsageError
+        if isinstance(e, HFValidationError):
+            problem = f"not a name of a repository ({one_line(e, 150)})"
+        elif isinstance(e, LocalTokenNotFoundError):
+            problem = "no token; log in with hf auth login or set HF_TOKEN"
+        elif status in (401, 403):
+            problem = "the hub refused the token; log in with hf auth login or set HF_TOKEN to one that may write"
+        elif isinstance(e, HfHubHTTPError):
+            kind, problem = EnvironmentProblem, f"the hub answered {one_line(e, 150)}"
+        elif isinstance(e, OSError) or type(e).__module__.startswith(("httpx", "requests", "urllib3")):
+            kind, problem = EnvironmentProblem, f"no connection to the hub ({one_line(e, 150)})"
+        else:
             raise
-        raise _no_network(name, e, done) from None
+        done = f"{folder} is complete; run the same command to push again"
+        raise kind(f"`push_to_hub` {name}: {problem}; {done}") from None
     say(f"pushed to {address}", quiet)
-
-
-def _no_network(name: str, error: Exception, done: str) -> EnvironmentProblem:
-    return EnvironmentProblem(f"--push-to-hub {name}: no connection to the hub ({one_line(error, 150)}); {done}")
