@@ -101,16 +101,16 @@ def check_python() -> Finding:
 
 def check_packages() -> Finding:
     """All dependencies are installed, and Pyserini in a version that can be imported without a network."""
-    found, missing = {}, []
+    versions, missing = {}, []
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             missing.append(name)
-    detail = ", ".join(f"{name} {found[name]}" for name in PACKAGES[:5] if name in found)
+    detail = ", ".join(f"{name} {versions[name]}" for name in PACKAGES[:5] if name in versions)
     if missing:
         return Finding("packages", False, f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
-    if found["pyserini"] == "2.4.0":
+    if versions["pyserini"] == "2.4.0":
         fix = "pip install 'pyserini>=1.6,<3,!=2.4.0'"
         return Finding("packages", False, "pyserini 2.4.0 needs the network at import", fix)
     return Finding("packages", True, detail)
@@ -140,9 +140,9 @@ def check_lucene() -> Finding:
             writer.add("b", np.array([]), np.array([]))
             writer.add("c", np.array([0, 2]), np.array([5, 255]))
         searcher = ImpactSearcher(folder)
-        found = [[part.tolist() for part in pair] for pair in searcher.top([{"red": 2, "|": 10}, {"##é": 255}], 10)]
+        hits = [[part.tolist() for part in pair] for pair in searcher.top([{"red": 2, "|": 10}, {"##é": 255}], 10)]
         searcher.close()
-    _expect(found, [[[0, 2], [2006, 10]], [[2], [65025]]], "reinstall pyserini: pip install --force-reinstall pyserini")
+    _expect(hits, [[[0, 2], [2006, 10]], [[2], [65025]]], "reinstall pyserini: pip install --force-reinstall pyserini")
     memory = pyserini.autoclass("java.lang.Runtime").getRuntime().maxMemory() / 2**30
     return Finding("lucene", True, f"the JVM starts (heap {memory:.1f} GB); a small impact index works")
 
@@ -154,8 +154,8 @@ def check_faiss() -> Finding:
 
     index = faiss.IndexFlatIP(2)
     index.add(np.array([[1, 0], [0, 1]], np.float32))
-    found = index.search(np.array([[1, 3]], np.float32), 2)
-    _expect([part.tolist() for part in found], [[[3.0, 1.0]], [[1, 0]]], "pip install --force-reinstall faiss-cpu")
+    hits = index.search(np.array([[1, 3]], np.float32), 2)
+    _expect([part.tolist() for part in hits], [[[3.0, 1.0]], [[1, 0]]], "pip install --force-reinstall faiss-cpu")
     return Finding("faiss", True, f"{faiss.__version__}, {faiss.omp_get_max_threads()} threads; flat inner products")
 
 

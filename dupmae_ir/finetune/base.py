@@ -58,7 +58,7 @@ def load_base(
 
 
 def ot_form(config: FinetuneConfig, base: Path) -> str:
-    """Form of the OT part to train: ``mlm``, ``lexical`` or ``lexical+mlm``. :class:`UsageError` where it cannot be."""
+    """Form of the OT part to train: ``mlm``, ``lexical`` or ``lexical+mlm``. :class:`UsageError` if the base does not permit it."""
     stored = read_config(base)
     own = "mlm" if stored.ot == "mlm" else "lexical+mlm" if stored.has_head else "lexical"
     form = own if config.ot == "base" else config.ot
@@ -74,8 +74,8 @@ def ot_form(config: FinetuneConfig, base: Path) -> str:
 def _set_head_scale(model: Retriever | UntiedRetriever, config: FinetuneConfig, form: str) -> None:
     """Give both sides one learned factor for the form ``lexical+mlm``, and none for the others."""
     sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
-    kept = sides[-1].head_scale
-    start = torch.nn.Parameter(torch.tensor(config.head_scale)) if kept is None else kept
+    stored = sides[-1].head_scale
+    start = torch.nn.Parameter(torch.tensor(config.head_scale)) if stored is None else stored
     for side in sides:
         side.head_scale = start if form == "lexical+mlm" else None
 

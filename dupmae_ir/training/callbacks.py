@@ -70,7 +70,7 @@ def _terms(logs: Mapping[str, float], prefix: str) -> str:
 
 
 class JsonLines(TrainerCallback):
-    """Writes every log entry, unrounded, as a line of ``log.jsonl``, so that a resumed run has the log of a whole one.
+    """Writes every log entry, unrounded, as a line of ``log.jsonl``, so that a resumed job has the log of an uninterrupted one.
 
     On resumption, entries after the checkpoint are removed. The Trainer's closing summary, which covers the last start
     only, is not written.
@@ -83,8 +83,8 @@ class JsonLines(TrainerCallback):
         """Keep the entries up to the checkpoint."""
         if state.is_world_process_zero:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            kept = [row for row in read_log(self.path) if row["step"] <= state.global_step] if state.global_step else []
-            self.path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            rows = [row for row in read_log(self.path) if row["step"] <= state.global_step] if state.global_step else []
+            self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
     def on_log(self, _: TrainingArguments, state: TrainerState, *__: Any, logs: Logs = None, **___: Any) -> None:
         """Append an entry."""

@@ -22,8 +22,8 @@ def last_checkpoint(work: str | Path) -> Path | None:
 
     The trainer's state is written after the weights and the optimizer, so an interrupted checkpoint is skipped.
     """
-    found = [p for p in Path(work).glob("checkpoint-*") if _is_complete(p)]
-    return max(found, key=lambda p: int(p.name.rpartition("-")[2])) if found else None
+    checkpoints = [p for p in Path(work).glob("checkpoint-*") if _is_complete(p)]
+    return max(checkpoints, key=lambda p: int(p.name.rpartition("-")[2])) if checkpoints else None
 
 
 def _is_complete(checkpoint: Path) -> bool:

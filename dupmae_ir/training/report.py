@@ -32,7 +32,7 @@ def write_report(
     title: str,
     what: str,
     use: str = RETRIEVER_USE,
-    kept: str = KEPT,
+    log_folder: str = KEPT,
 ) -> None:
     """Write the model card, the log and its plots into ``made``, a model that ``job`` is about to publish.
 
@@ -43,10 +43,10 @@ def write_report(
         title: heading of the card.
         what: one sentence that describes the model.
         use: Markdown: how it is used; FOLDER stands for its folder.
-        kept: folder in ``made`` for the log and the plots.
+        log_folder: folder in ``made`` for the log and the plots.
     """
-    (made / CARD).write_text(card_text(job, result, title, what, use, kept), encoding="utf-8")
-    work, folder = job.work, made / kept
+    (made / CARD).write_text(card_text(job, result, title, what, use, log_folder), encoding="utf-8")
+    work, folder = job.work, made / log_folder
     folder.mkdir(parents=True, exist_ok=True)
     if (work / LOG).is_file():
         shutil.copy(work / LOG, folder / LOG)
@@ -55,7 +55,7 @@ def write_report(
     plot_log(read_log(work / LOG), folder / "losses.png", job.target.name)
 
 
-def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use: str, kept: str) -> str:
+def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use: str, log_folder: str) -> str:
     """The model card in Markdown, with the metadata that the Hugging Face hub reads; equal jobs have equal cards."""
     tags = ["information-retrieval", "dupmae-ir", job.command]
     data = [[name, _value(job.settings.get(name)), f"`{digest[:16]}`"] for name, digest in job.inputs.items()]
@@ -68,8 +68,8 @@ def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use
         f"## Use\n\n{use}",
         "## Data\n\nWhat it was made from, with the first digits of each SHA-256. Its licences apply.",
         _rows(["input", "name", "digest"], data),
-        f"## Curves\n\n![Losses by update]({kept}/losses.png)",
-        f"`{kept}/log.jsonl` has the values.",
+        f"## Curves\n\n![Losses by update]({log_folder}/losses.png)",
+        f"`{log_folder}/log.jsonl` has the values.",
         "## Scores and counts",
         _rows(["", "value"], scores),
         "## Settings",
