@@ -58,7 +58,7 @@ def load_base(
 
 
 def ot_form(config: FinetuneConfig, base: Path) -> str:
-    """Form of the OT part to train: ``mlm``, ``lexical`` or ``lexical+mlm``. :class:`UsageError` if the base does not permit it."""
+    """Form of the OT part to train: ``mlm``, ``lexical`` or ``lexical+mlm``. Raises :class:`UsageError`."""
     stored = read_config(base)
     own = "mlm" if stored.ot == "mlm" else "lexical+mlm" if stored.has_head else "lexical"
     form = own if config.ot == "base" else config.ot

@@ -78,7 +78,7 @@ def cut(weights: Tensor | None, k: int, batch: dict[str, Tensor]) -> Tensor | No
 
 
 def with_lexical(head: Tensor | None, batch: dict[str, Tensor], side: str, texts: int) -> Tensor | None:
-    """OT weights (n, W) of the ``texts`` texts of a side: the weights of the ``head`` (n, V) plus the lexical weights."""
+    """OT weights (n, W) of the ``texts`` texts of a side: the ``head``'s weights (n, V) plus the lexical weights."""
     if "lexical_width" not in batch:
         return head
     weights, terms = batch[f"{side}_weights"], batch[f"{side}_terms"]

@@ -70,7 +70,7 @@ def _terms(logs: Mapping[str, float], prefix: str) -> str:
 
 
 class JsonLines(TrainerCallback):
-    """Writes every log entry, unrounded, as a line of ``log.jsonl``, so that a resumed job has the log of an uninterrupted one.
+    """Writes every log entry, unrounded, as a line of ``log.jsonl``; a resumed job has the log of an uninterrupted one.
 
     On resumption, entries after the checkpoint are removed. The Trainer's closing summary, which covers the last start
     only, is not written.
