@@ -22,9 +22,9 @@ from urllib.parse import unquote, urlsplit
 
 from dupmae_ir.config import from_mapping
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.downloads import Source, cache_folder
 from dupmae_ir.io.jobs import work_folder
 from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.transfer import RemoteFile, cache_folder
 from dupmae_ir.registry import lookup, suggest
 
 VARIABLE = "DUPMAE_IR_CATALOGUE"
@@ -64,7 +64,7 @@ class TestCollection:
     family: str  #: one of FAMILIES
     documents: int | None = None
     tests: Mapping[str, Test] = field(default_factory=dict)
-    sources: Mapping[str, Source] = field(default_factory=dict)  #: by role
+    sources: Mapping[str, RemoteFile] = field(default_factory=dict)  #: by role
     corpus: str = ""  #: "ROLE" or "ROLE:MEMBER"
     quoted: bool = False  #: the tsv's texts are quoted as in csv files; they are rewritten as JSON lines
     licensed: str = ""  #: how to obtain a collection that cannot be downloaded
@@ -115,7 +115,7 @@ class Cache:
         """The hidden folder in which the collection is prepared."""
         return work_folder(self.folder(collection))
 
-    def download(self, source: Source) -> Path:
+    def download(self, source: RemoteFile) -> Path:
         """The downloaded file of a source, by host and path, so that equal names do not collide."""
         parts = urlsplit(source.url)
         return self.root.joinpath("downloads", parts.netloc.replace(":", "_"), *unquote(parts.path).split("/")[1:])
@@ -197,7 +197,7 @@ def _collection(name: str, table: Mapping[str, Any], addresses: Mapping[str, str
     values = {**addresses, "set": table.get("set", "")}
     where = f"{where}: {name}"
     sources = {
-        role: _entry(Source, source, values, f"{where}.sources.{role}")
+        role: _entry(RemoteFile, source, values, f"{where}.sources.{role}")
         for role, source in table.get("sources", {}).items()
     }
     tests = {

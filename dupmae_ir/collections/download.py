@@ -9,7 +9,7 @@ from dupmae_ir.collections.catalogue import Cache, Catalogue, TestCollection
 from dupmae_ir.collections.prepared import find_in_cache
 from dupmae_ir.errors import InputError, Licensed
 from dupmae_ir.io.archives import unpack
-from dupmae_ir.io.downloads import download
+from dupmae_ir.io.transfer import download
 
 UNPACKED = ".unpacked"  #: folder for archive members, inside the work folder
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dupmae_ir.config import ComputeOptions, OutputOptions, TitleOptions, option
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.remote import is_url
 from dupmae_ir.io.sources import CorpusOptions
+from dupmae_ir.io.transfer import is_url
 
 PARTS = ("cls,ot", "cls", "ot")
 BACKENDS = ("local", "ray")

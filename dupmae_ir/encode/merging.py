@@ -24,7 +24,7 @@ from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import Meta, check_target
 from dupmae_ir.index.index import Index
-from dupmae_ir.io.remote import is_url
+from dupmae_ir.io.transfer import is_url
 
 
 def run(config: MergeConfig) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.format.quantisation import Scale, dropped, quantise
 from dupmae_ir.index.format.texts import StoredDocument, pack, stored, unpack
 from dupmae_ir.io.publishing import atomic_write, disk_full, move_into_place, read_json_object, sha256_file, write_json
-from dupmae_ir.io.remote import Remote, json_object
+from dupmae_ir.io.transfer import Remote, json_object
 from dupmae_ir.types import Document, Representation
 
 STATE = "windows.json"

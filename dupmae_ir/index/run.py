@@ -30,7 +30,7 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.index.postings import postings
 from dupmae_ir.io.jobs import COMPLETE, Job
-from dupmae_ir.io.remote import Remote, is_url
+from dupmae_ir.io.transfer import Remote, is_url
 from dupmae_ir.types import Document
 
 

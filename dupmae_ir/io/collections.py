@@ -12,7 +12,7 @@ Formats, and how they are recognised:
 * a folder: its ``corpus.jsonl`` if it has one (BEIR), else every file with one of the endings above, in natural
   order (``docs2`` before ``docs10``), without hidden files and the records that our commands leave
   (``NAME.meta.json``);
-* a URL of a file or folder of these (:mod:`dupmae_ir.io.remote`), streamed.
+* a URL of a file or folder of these (:mod:`dupmae_ir.io.transfer`), streamed.
 
 A byte order mark, Windows line ends and blank lines are accepted. Any other defect raises :class:`InputError` with
 ``file:line``; nothing is skipped silently.
@@ -37,7 +37,7 @@ from unicodedata import category
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.lines import json_record, lines_of
 from dupmae_ir.io.publishing import combined_digest
-from dupmae_ir.io.remote import Remote, is_url
+from dupmae_ir.io.transfer import Remote, is_url
 from dupmae_ir.types import LONGEST_METADATA, Document, MetadataValue, is_metadata_value
 
 STDIN = "-"

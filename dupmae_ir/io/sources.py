@@ -4,7 +4,7 @@
   dataset (:mod:`dupmae_ir.io.datasets`);
 * JSON lines and tab-separated files, and folders of them, are collections of lines, one document each
   (:mod:`dupmae_ir.io.collections`);
-* URLs are collections of lines, streamed (:mod:`dupmae_ir.io.remote`);
+* URLs are collections of lines, streamed (:mod:`dupmae_ir.io.transfer`);
 * everything else is files of documents, which are split into passages (:mod:`dupmae_ir.io.documents`).
 """
 
@@ -31,7 +31,7 @@ from dupmae_ir.io.collections import (
 from dupmae_ir.io.datasets import IRDS, HfDataset, IrDataset
 from dupmae_ir.io.documents.collection import LENGTH, OVERLAP, DocumentCollection
 from dupmae_ir.io.documents.files import kind_of
-from dupmae_ir.io.remote import Remote, is_url
+from dupmae_ir.io.transfer import Remote, is_url
 
 READING = ("fields", "docid_field", "delimiter", "read_as", "passage_length", "passage_overlap", "exclude")
 """The options that decide the documents of a collection, as indexes record them."""

@@ -17,9 +17,9 @@ import numpy as np
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import CheckpointError, InputError
-from dupmae_ir.io.downloads import cache_folder
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import move_into_place, write_json
+from dupmae_ir.io.transfer import cache_folder
 from dupmae_ir.pretrain.corpus import Text, digest, read_texts
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import ClassVar
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
 from dupmae_ir.device import IMPACT_SEARCHES
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.io.remote import is_url, without_credentials
+from dupmae_ir.io.transfer import is_url, without_credentials
 from dupmae_ir.search.config import SearchSettings
 
 TOKEN_VARIABLE = "DUPMAE_IR_TOKEN"

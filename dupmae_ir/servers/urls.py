@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.remote import has_credentials
+from dupmae_ir.io.transfer import has_credentials
 from dupmae_ir.registry import suggest
 from dupmae_ir.servers.protocol import Backend
 

@@ -22,7 +22,7 @@ from support.store_server import Network, s3_server
 from dupmae_ir.__main__ import main
 from dupmae_ir.index.changes.object_store import local_folder
 from dupmae_ir.index.format.manifest import sealed
-from dupmae_ir.io.remote import Remote
+from dupmae_ir.io.transfer import Remote
 
 pytest.importorskip("s3fs", reason="needs the extra: pip install 'dupmae-ir[s3]'")
 pytest.importorskip("moto.server", reason="needs moto[s3] and flask-cors, of the extra dev")

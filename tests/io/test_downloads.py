@@ -25,9 +25,9 @@ from types import SimpleNamespace
 import pytest
 
 from dupmae_ir.errors import EnvironmentProblem, InputError, OutputError, UsageError
-from dupmae_ir.io import archives, downloads
+from dupmae_ir.io import archives, transfer
 from dupmae_ir.io.archives import unpack
-from dupmae_ir.io.downloads import Source, cache_folder, download
+from dupmae_ir.io.transfer import RemoteFile, cache_folder, download
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = random.Random(0).randbytes(1_500_000)
@@ -55,8 +55,8 @@ class Server:
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # (path, Range)
 
     @property
-    def source(self) -> Source:
-        return Source(f"{self.url}/sets/corpus.bin", sha256=SHA256)
+    def source(self) -> RemoteFile:
+        return RemoteFile(f"{self.url}/sets/corpus.bin", sha256=SHA256)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -127,7 +127,7 @@ def server(monkeypatch) -> Iterator[Server]:
     for name in ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE", "DUPMAE_IR_MIRROR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr(downloads, "WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(transfer, "WAITS", (0.0, 0.0, 0.0))
     script = Server()
     with ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"script": script})) as real:
         real.daemon_threads = True
@@ -144,11 +144,11 @@ def target(tmp_path) -> Path:
     return tmp_path / "cache" / "corpus.bin"
 
 
-def interrupted(server: Server, source: Source, target: Path, at: int = 600_000) -> None:
+def interrupted(server: Server, source: RemoteFile, target: Path, at: int = 600_000) -> None:
     """Leave the beginning of the file as an interrupted call does."""
     server.cuts = [at]
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(downloads, "WAITS", ())
+        m.setattr(transfer, "WAITS", ())
         with pytest.raises(EnvironmentProblem, match="broke"):
             download(source, target)
     assert (part := part_of(target)).exists()
@@ -178,7 +178,7 @@ def test_a_file_arrives_and_is_not_fetched_again(server, target, capsys):
 
 
 def test_quiet_is_silent(server, target, capsys):
-    download(Source(server.source.url), target, quiet=True)
+    download(RemoteFile(server.source.url), target, quiet=True)
     assert capsys.readouterr() == ("", "")
 
 
@@ -227,7 +227,7 @@ def test_a_date_or_a_weak_etag_marks_a_version_too(server, target):
 
 def test_without_a_mark_only_a_checksum_allows_to_resume(server, target, tmp_path):
     server.etag = None
-    for source, resumed in ((server.source, "bytes=600000-"), (Source(server.source.url), None)):
+    for source, resumed in ((server.source, "bytes=600000-"), (RemoteFile(server.source.url), None)):
         interrupted(server, source, target)
         download(source, target)
         assert server.asked == [("/sets/corpus.bin", resumed)]
@@ -269,8 +269,8 @@ def test_busy_servers_are_asked_again(server, target):
 
 def test_the_waits_grow_and_end(server, target, monkeypatch):
     waited: list[float] = []
-    monkeypatch.setattr(downloads, "WAITS", (0.5, 1.0))
-    monkeypatch.setattr(downloads.time, "sleep", waited.append)
+    monkeypatch.setattr(transfer, "WAITS", (0.5, 1.0))
+    monkeypatch.setattr(transfer.time, "sleep", waited.append)
     server.statuses = [503] * 9
     with pytest.raises(EnvironmentProblem, match="returned 503 Service Unavailable; put corpus"):
         download(server.source, target)
@@ -282,24 +282,24 @@ def test_a_truncated_body_is_never_accepted(server, target, chunked):
     """Also without a checksum: the length, or the end of the chunks, was not reached."""
     server.chunked, server.cuts = chunked, [len(DATA) - 1, 0, 0, 0]
     with pytest.raises(EnvironmentProblem, match="broke"):
-        download(Source(server.source.url), target)
+        download(RemoteFile(server.source.url), target)
     assert not target.exists()
 
 
 def test_a_body_without_an_end_needs_something_to_verify_it(server, target):
     server.length = False
     with pytest.raises(EnvironmentProblem, match="no length and no checksum"):
-        download(Source(server.source.url), target)
+        download(RemoteFile(server.source.url), target)
     download(server.source, target)
     target.unlink()
     server.cuts = [1_000_000]
-    download(Source(server.source.url, size=len(DATA)), target)
+    download(RemoteFile(server.source.url, size=len(DATA)), target)
     assert target.read_bytes() == DATA
 
 
 def test_an_empty_file_is_a_file(server, target):
     server.data = b""
-    download(Source(f"{server.url}/empty", sha256=hashlib.sha256(b"").hexdigest(), size=0), target)
+    download(RemoteFile(f"{server.url}/empty", sha256=hashlib.sha256(b"").hexdigest(), size=0), target)
     assert target.read_bytes() == b""
 
 
@@ -310,17 +310,17 @@ def test_an_empty_file_is_a_file(server, target):
 def test_a_wrong_checksum_names_both_and_the_next_try_starts_clean(server, target, kind):
     wanted, found = "0" * len({"md5": MD5, "sha256": SHA256}[kind]), {"md5": MD5, "sha256": SHA256}[kind]
     with pytest.raises(EnvironmentProblem) as e:
-        download(Source(server.source.url, **{kind: wanted}), target)
+        download(RemoteFile(server.source.url, **{kind: wanted}), target)
     assert f"corpus.bin from {server.source.url}: {kind} {found}, expected {wanted}" in str(e.value)
     assert e.value.exit_status == 1
     assert names(target.parent) == []
-    download(Source(server.source.url, **{kind: found.upper()}), target)
+    download(RemoteFile(server.source.url, **{kind: found.upper()}), target)
     assert server.asked[-1] == ("/sets/corpus.bin", None)
 
 
 def test_a_wrong_size_is_seen_before_the_body(server, target):
     with pytest.raises(EnvironmentProblem, match=f"the server has {len(DATA)} bytes, expected 17; put"):
-        download(Source(server.source.url, size=17), target)
+        download(RemoteFile(server.source.url, size=17), target)
     assert names(target.parent) == []
 
 
@@ -337,12 +337,12 @@ def test_a_file_put_there_by_hand_is_verified_and_never_removed(server, target, 
 
 def test_digests_are_taken_once_and_again_after_a_change(server, target, monkeypatch):
     read: list[Path] = []
-    real = downloads._digests
-    monkeypatch.setattr(downloads, "_digests", lambda file, *rest: read.append(file) or real(file, *rest))
+    real = transfer._digests
+    monkeypatch.setattr(transfer, "_digests", lambda file, *rest: read.append(file) or real(file, *rest))
     download(server.source, target)
     download(server.source, target)
     assert read == [part_of(target)]
-    download(Source(server.source.url, md5=MD5), target)  # another kind was not taken yet
+    download(RemoteFile(server.source.url, md5=MD5), target)  # another kind was not taken yet
     assert read == [part_of(target), target]
     target.write_bytes(DATA[:-1] + b"?")
     os.utime(target, ns=(1, 1))
@@ -354,7 +354,7 @@ def test_digests_are_taken_once_and_again_after_a_change(server, target, monkeyp
 
 
 def test_what_nothing_verified_says_so_with_its_digest(server, target, capsys):
-    download(Source(server.source.url), target)
+    download(RemoteFile(server.source.url), target)
     assert f"not verified, because no checksum is known; sha256 {SHA256}" in capsys.readouterr().err
     assert SHA256 in (target.parent / ".corpus.bin.json").read_text()
 
@@ -362,7 +362,7 @@ def test_what_nothing_verified_says_so_with_its_digest(server, target, capsys):
 # --- what cannot be had ------------------------------------------------------------------------------------------
 
 
-def by_hand(source: Source, target: Path) -> str:
+def by_hand(source: RemoteFile, target: Path) -> str:
     return f"put corpus.bin (from {source.url}) at {target} and run the same command again"
 
 
@@ -378,8 +378,8 @@ def test_a_missing_file_says_what_to_put_where(server, target):
     ("host", "problem"), [("127.0.0.1:9", "[Cc]onnection refused"), ("nowhere.invalid", "[Nn]ame|not known|resolution")]
 )
 def test_nobody_there_says_so_at_once(server, target, monkeypatch, host, problem):
-    monkeypatch.setattr(downloads.time, "sleep", lambda _: pytest.fail("waited for nobody"))
-    source = Source(f"http://{host}/sets/corpus.bin")
+    monkeypatch.setattr(transfer.time, "sleep", lambda _: pytest.fail("waited for nobody"))
+    source = RemoteFile(f"http://{host}/sets/corpus.bin")
     try:
         raise FileNotFoundError("what the caller was handling")
     except FileNotFoundError:
@@ -403,11 +403,11 @@ def test_offline_means_offline(server, target, monkeypatch, variable):
 
 
 def test_a_mirror_holds_hosts_as_folders(server, target, monkeypatch):
-    download(Source("https://data.example:8443/a/b.zip?v=1", sha256=SHA256), target, mirror=f"{server.url}/m/")
+    download(RemoteFile("https://data.example:8443/a/b.zip?v=1", sha256=SHA256), target, mirror=f"{server.url}/m/")
     assert server.asked == [("/m/data.example:8443/a/b.zip?v=1", None)]
     target.unlink()
     monkeypatch.setenv("DUPMAE_IR_MIRROR", server.url)
-    download(Source("http://user:secret@data.example/a/b.zip", sha256=SHA256), target)
+    download(RemoteFile("http://user:secret@data.example/a/b.zip", sha256=SHA256), target)
     assert server.asked[1:] == [("/data.example/a/b.zip", None)]
 
 
@@ -420,12 +420,12 @@ def test_redirects_out_of_the_web_are_refused(server, target, to):
 
 
 def test_https_stays_https(target):
-    transfer = downloads._Transfer(Source("https://h/corpus.bin"), "https://h/corpus.bin", target, quiet=True)
+    download = transfer._Transfer(RemoteFile("https://h/corpus.bin"), "https://h/corpus.bin", target, quiet=True)
     answer = SimpleNamespace(is_redirect=True, url="https://h/corpus.bin", headers={"location": "//other/x"})
-    transfer._check_redirect(answer)
+    download._check_redirect(answer)
     answer.headers["location"] = "http://h/corpus.bin"
     with pytest.raises(EnvironmentProblem, match="redirects to http://h/corpus"):
-        transfer._check_redirect(answer)
+        download._check_redirect(answer)
 
 
 def test_redirects_within_are_followed_but_not_for_ever(server, target):
@@ -447,14 +447,14 @@ def test_redirects_within_are_followed_but_not_for_ever(server, target):
 )
 def test_only_the_web(server, target, url, mirror):
     with pytest.raises(UsageError, match="http"):
-        download(Source(url), target, mirror=mirror)
+        download(RemoteFile(url), target, mirror=mirror)
 
 
 def test_encoded_on_the_way_is_refused_unless_the_file_is_that(server, target):
     server.headers = {"Content-Encoding": "gzip"}
     with pytest.raises(EnvironmentProblem, match="sent as gzip"):
         download(server.source, target)
-    download(Source(f"{server.url}/corpus.tsv.gz", sha256=SHA256), target)
+    download(RemoteFile(f"{server.url}/corpus.tsv.gz", sha256=SHA256), target)
     assert target.read_bytes() == DATA
 
 
@@ -478,11 +478,11 @@ def test_a_folder_is_no_target(server, tmp_path):
 
 
 def test_names_and_places(monkeypatch, tmp_path):
-    assert Source("https://h/a/b%20c.zip?x=/y#z").name == "b c.zip"
-    assert Source("https://h/a%2F..%2Fb").name == "b"
+    assert RemoteFile("https://h/a/b%20c.zip?x=/y#z").name == "b c.zip"
+    assert RemoteFile("https://h/a%2F..%2Fb").name == "b"
     for url in ("https://h", "https://h/", "https://h/..", "https://h/a/%2e%2e"):
         with pytest.raises(UsageError, match="names no file"):
-            _ = Source(url).name
+            _ = RemoteFile(url).name
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("DUPMAE_IR_CACHE", raising=False)
     assert cache_folder() == tmp_path / "dupmae_ir"
@@ -498,12 +498,12 @@ def test_names_and_places(monkeypatch, tmp_path):
 _DOWNLOAD = """
 import sys
 from pathlib import Path
-from dupmae_ir.io.downloads import Source, download
-download(Source(sys.argv[1], sha256=sys.argv[2]), Path(sys.argv[3]))
+from dupmae_ir.io.transfer import RemoteFile, download
+download(RemoteFile(sys.argv[1], sha256=sys.argv[2]), Path(sys.argv[3]))
 """
 
 
-def process(source: Source, target: Path) -> subprocess.Popen[str]:
+def process(source: RemoteFile, target: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", _DOWNLOAD, source.url, str(source.sha256), str(target)]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 

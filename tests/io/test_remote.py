@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dupmae_ir.errors import EnvironmentProblem, InputError, UsageError
-from dupmae_ir.io import remote
+from dupmae_ir.io import transfer
 from dupmae_ir.io.collections import LinesCollection, file_digests
-from dupmae_ir.io.remote import Remote, is_url, watched, without_credentials
+from dupmae_ir.io.transfer import Remote, is_url, watched, without_credentials
 
 fsspec = pytest.importorskip("fsspec", reason="needs the extra: pip install 'dupmae-ir[s3]'")
 
@@ -46,7 +46,7 @@ def test_a_stalled_transfer_ends_and_a_slow_one_does_not(monkeypatch: pytest.Mon
     monkeypatch.setenv("DUPMAE_IR_PATIENCE", "0.2")
     moved: list[int] = []
 
-    def slow(report: remote.Moved) -> str:
+    def slow(report: transfer.Moved) -> str:
         for _ in range(8):
             time.sleep(0.05)
             report(3)
@@ -56,7 +56,7 @@ def test_a_stalled_transfer_ends_and_a_slow_one_does_not(monkeypatch: pytest.Mon
     assert moved == [3] * 8
     release, ended = threading.Event(), threading.Event()
 
-    def stalled(report: remote.Moved) -> None:
+    def stalled(report: transfer.Moved) -> None:
         try:
             release.wait(30)
             report(1)
@@ -75,12 +75,12 @@ def test_a_stalled_transfer_ends_and_a_slow_one_does_not(monkeypatch: pytest.Mon
 def test_patience_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("DUPMAE_IR_PATIENCE", text)
     with pytest.raises(UsageError, match=f"DUPMAE_IR_PATIENCE={text}: expected a number of seconds"):
-        remote.patience()
+        transfer.patience()
 
 
 def test_errors_of_libraries_are_one_line_without_credentials() -> None:
     def fail(error: BaseException) -> None:
-        def job(_: remote.Moved) -> None:
+        def job(_: transfer.Moved) -> None:
             raise error
 
         watched("s3://b/x", job)
@@ -107,7 +107,7 @@ def test_credentials_in_a_url_are_refused(url: str) -> None:
 
 
 def test_a_file_is_sent_and_fetched_in_pieces(store: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_BLOCK", 1000)
+    monkeypatch.setattr(transfer, "_BLOCK", 1000)
     source, target = tmp_path / "source", tmp_path / "target"
     contents = bytes(range(256)) * 41
     source.write_bytes(contents)

@@ -30,8 +30,8 @@ from dupmae_ir.eval.regressions.scale import (
 )
 from dupmae_ir.finetune.stages import Step, plan, recipe_inputs, run_stages
 from dupmae_ir.io.archives import unpack
-from dupmae_ir.io.downloads import Source, cache_folder, download
 from dupmae_ir.io.publishing import write_json
+from dupmae_ir.io.transfer import RemoteFile, cache_folder, download
 from dupmae_ir.registry import lookup
 
 SIDECAR = "made-by.json"
@@ -245,7 +245,7 @@ class Workspace:
     def _download_model(self, model: Model, folder: Path) -> None:
         home = self._cache / "models" / model.name
         for name in model.files:
-            source = Source(f"{model.url}/{name}", sha256=None if self.catalogue else model.sha256.get(name))
+            source = RemoteFile(f"{model.url}/{name}", sha256=None if self.catalogue else model.sha256.get(name))
             download(source, home / name, mirror=self.mirror, quiet=self.quiet)
         if self.scaled and not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -303,7 +303,7 @@ class Workspace:
         entry = lookup("file", name, self._models_toml.get(DOWNLOADS, {}))
         # Synthetic stand-ins have other checksums; everything made with them is marked.
         digests = {} if self.catalogue else {k: entry.get(k) for k in ("md5", "sha256")}
-        source = Source(entry["url"], **digests)
+        source = RemoteFile(entry["url"], **digests)
         home = self._cache / "files" / name
         target = home / source.name
         if not part:

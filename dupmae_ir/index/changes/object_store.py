@@ -28,10 +28,9 @@ from dupmae_ir.index.changes.generations import generation_of
 from dupmae_ir.index.changes.places import generations_folder, remove_retired
 from dupmae_ir.index.format import integrity, manifest
 from dupmae_ir.index.format.manifest import META, Meta
-from dupmae_ir.io.downloads import cache_folder, offline_by
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write, disk_full, exchange, move_into_place, sha256_file
-from dupmae_ir.io.remote import Moved, Remote, is_url, json_object
+from dupmae_ir.io.transfer import Moved, Remote, cache_folder, is_url, json_object, offline_by
 
 UPLOAD = "upload.json"
 AGAIN = "push the index again with --overwrite, or restore the object from a backup"

@@ -1,32 +1,49 @@
-"""Downloads: fetched once, resumed, verified, and shared by all processes.
+"""Transfers: downloads, and files and folders behind URLs (``s3://``, ``gs://`` and whatever else fsspec opens).
 
-Files beside ``NAME``, for as long as they are needed: ``NAME.part``, the bytes received so far; ``.NAME.part.json``,
-the version of the file that they belong to (ETag, Last-Modified, length); ``.NAME.lock``, held by the process that
-downloads; ``.NAME.json``, the digests of the finished file with its size and time, so that a large file is not
-digested at every start.
+    download(RemoteFile("https://host/a.zip", sha256=...), Path("a.zip"))   # once, resumed, verified
 
-No file appears under its own name before it is complete and verified. Environment: ``DUPMAE_IR_CACHE`` is the cache
-folder, ``DUPMAE_IR_MIRROR`` the base URL of a mirror, ``DUPMAE_IR_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) forbids the
-network.
+    file = Remote("s3://bucket/corpus.jsonl.gz")
+    with file.open() as stream: ...        # bytes, streamed
+    file.send(Path("local"))               # complete objects; object stores have no rename
+    file.fetch(Path("local"))              # continued where an earlier call ended
+
+Downloads are shared by all processes. Files next to ``NAME``, for as long as they are needed: ``NAME.part``, the bytes
+received so far; ``.NAME.part.json``, the version of the file that they belong to (ETag, Last-Modified, length);
+``.NAME.lock``, held by the process that downloads; ``.NAME.json``, the digests of the finished file with its size and
+time, so that a large file is not digested at every start. No file appears under its name before it is complete and
+verified. Environment: ``DUPMAE_IR_CACHE`` is the cache folder, ``DUPMAE_IR_MIRROR`` the base URL of a mirror,
+``DUPMAE_IR_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) forbids the network.
+
+What a library of fsspec does runs in a thread, which :func:`watched` gives up when no byte has moved for
+:func:`patience` seconds: libraries wait for a stalled connection without end, or try again for many minutes.
+
+Credentials are those that the library of the scheme finds: in the environment, in its own files, on the machine. A URL
+that contains some is refused, because other users of the machine can see it.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
+import json
 import os
+import queue
 import re
 import shutil
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import unquote, urljoin, urlsplit
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from urllib.parse import SplitResult, parse_qsl, unquote, urljoin, urlsplit
 
 from dupmae_ir import __version__
 from dupmae_ir.console import byte_bar, megabytes, one_line, say
-from dupmae_ir.errors import EnvironmentProblem, InputError, OutputError, UsageError
+from dupmae_ir.device import need_packages
+from dupmae_ir.errors import DupmaeError, EnvironmentProblem, InputError, OutputError, UsageError
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import disk_full_is_one_line, fsync_folder, read_json_object, write_json
 
@@ -36,13 +53,40 @@ if TYPE_CHECKING:
 WAITS = (1.0, 2.0, 4.0, 8.0)  #: seconds between attempts; restarted whenever an attempt gets further than all before
 TIMEOUT = (10.0, 60.0)  #: seconds to connect, seconds without a byte
 
-_BLOCK = 1 << 17
+_RECEIVED = 1 << 17
 _TRY_AGAIN = {408, 425, 429, *range(500, 600)}
+T = TypeVar("T")
+
+PATIENCE_VARIABLE = "DUPMAE_IR_PATIENCE"
+PATIENCE = 60.0
+"""Seconds without a byte after which a transfer is given up, unless ``$DUPMAE_IR_PATIENCE`` says otherwise."""
+_BLOCK = 8 << 20
+_MOST_PIECES = 9000
+"""Blocks of an object; S3 takes 10,000."""
+_PACKAGES = {"s3": ("fsspec", "s3fs"), "s3a": ("fsspec", "s3fs")}
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_SECRET = re.compile(r"pass|token|secret|key|auth|credential|signature", re.IGNORECASE)
+_USER = re.compile(r"//[^/?#\s]*@")
+
+
+def is_url(text: object) -> bool:
+    """Whether ``text`` is a URL and not a path."""
+    return isinstance(text, str) and _URL.match(text) is not None
+
+
+def has_credentials(parts: SplitResult) -> bool:
+    """Whether a URL contains a password, or a query that looks like a key."""
+    return bool(parts.password or any(_SECRET.search(name) and value for name, value in parse_qsl(parts.query)))
+
+
+def without_credentials(text: str) -> str:
+    """``text`` with the users and passwords of its URLs removed."""
+    return _USER.sub("//", text)
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a file comes from, and its hex digests and ``size`` in bytes where they are known."""
+class RemoteFile:
+    """A file to download, and its hex digests and ``size`` in bytes if they are known."""
 
     url: str
     md5: str | None = None
@@ -71,12 +115,12 @@ def cache_folder() -> Path:
 
 
 def offline_by() -> str | None:
-    """The environment variable that forbids the network; None where it is permitted."""
+    """The environment variable that forbids the network; None if it is permitted."""
     names = ("DUPMAE_IR_OFFLINE", "HF_HUB_OFFLINE")
     return next((n for n in names if os.environ.get(n, "").strip().lower() in ("1", "on", "yes", "true")), None)
 
 
-def download(source: Source, target: Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
+def download(source: RemoteFile, target: Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
     """Download ``source`` to ``target``, verify it, and return ``target``.
 
     A file that exists (downloaded earlier or copied there) is verified and not downloaded. The next call resumes an
@@ -99,7 +143,7 @@ def download(source: Source, target: Path, *, mirror: str | None = None, quiet: 
     return _verified(source, target, quiet)
 
 
-def _address(source: Source, mirror: str | None) -> str:
+def _address(source: RemoteFile, mirror: str | None) -> str:
     """The URL to request: the source's own, or the corresponding one of the mirror."""
     for url, what in ((source.url, "only http and https can be fetched"), (mirror, "a mirror is an http or https URL")):
         if url and not _scheme(url):
@@ -127,7 +171,7 @@ class _Unreachable(_Broken):
     """The host cannot be reached. Worth another attempt only when it was reached before."""
 
 
-class _Wrong(Exception):
+class _Mismatch(Exception):
     """A file is not the expected one; the message names the difference."""
 
 
@@ -135,7 +179,7 @@ class _Wrong(Exception):
 class _Transfer:
     """The download of one file from ``url`` to ``target``, by the holder of the lock."""
 
-    source: Source
+    source: RemoteFile
     url: str
     target: Path
     quiet: bool
@@ -157,10 +201,10 @@ class _Transfer:
             self._fetch()
         try:
             found = _checked(self.source, self.part, self.quiet)
-        except _Wrong as e:
+        except _Mismatch as e:
             self._discard()
             raise EnvironmentProblem(
-                f"{self.target.name} from {_shown(self.url)}: {e}; the download was removed. Run the same command "
+                f"{self.target.name} from {self.shown}: {e}; the download was removed. Run the same command "
                 "again; if the error repeats, the file on the server has changed"
             ) from None
         self.part.replace(self.target)
@@ -172,10 +216,18 @@ class _Transfer:
         if variable := offline_by():
             raise self._by_hand(f"{self.target.name} is missing and {variable} is set")
 
+    @property
+    def shown(self) -> str:
+        """The URL for messages."""
+        return without_credentials(self.url)
+
+    def _failed(self, problem: str) -> EnvironmentProblem:
+        return self._failed(f"{problem}")
+
     def _by_hand(self, problem: str) -> EnvironmentProblem:
         return EnvironmentProblem(
-            f"{one_line(problem)}; put {self.source.name} (from {_shown(self.source.url)}) at {self.target} "
-            "and run the same command again"
+            f"{one_line(problem)}; put {self.source.name} (from {without_credentials(self.source.url)}) at "
+            f"{self.target} and run the same command again"
         )
 
     def _fetch(self) -> None:
@@ -195,7 +247,7 @@ class _Transfer:
             hopeless = isinstance(problem, _Unreachable) and furthest == start
             wait = None if hopeless else next(waits, None)
             if wait is None:
-                raise self._by_hand(f"{_shown(self.url)}: {problem}")
+                raise self._failed(str(problem))
             say(f"{self.target.name}: {problem}; trying again in {wait:g} s", self.quiet)
             time.sleep(wait)
 
@@ -212,7 +264,7 @@ class _Transfer:
             if response.status_code in _TRY_AGAIN:
                 raise _Broken(_status(response))
             if not offset or response.status_code not in (206, 416):
-                raise self._by_hand(f"{_shown(self.url)}: {_status(response)}")
+                raise self._failed(_status(response))
         self._discard()
         return self._try(session)
 
@@ -248,7 +300,7 @@ class _Transfer:
             return _Unreachable(problem)
         if isinstance(error, kinds.ConnectionError | kinds.Timeout):
             return _Broken(problem)
-        return self._by_hand(f"{_shown(self.url)}: {problem}")
+        return self._failed(str(problem))
 
     def _check_redirect(self, response: Response, *_: Any, **__: Any) -> None:
         """Refuse redirects from https to anything else, and from http to anything but http and https."""
@@ -257,7 +309,7 @@ class _Transfer:
             with suppress(ValueError):  # malformed: refused below
                 to = urljoin(response.url, to)
             if _scheme(to) not in ({"https"} if _scheme(response.url) == "https" else {"http", "https"}):
-                raise self._by_hand(f"{_shown(self.url)}: redirects to {_shown(to)}, which is not followed")
+                raise self._failed(f"redirects to {without_credentials(to)}, which is not followed")
 
     def _receive(self, response: Response, offset: int) -> None:
         """Write the body of ``response`` to the part from ``offset`` on, and sync it."""
@@ -273,22 +325,22 @@ class _Transfer:
             raise _Broken(f"the connection broke after {_size(self.part)} bytes")
 
     def _announced(self, response: Response, offset: int) -> int | None:
-        """Length of the whole file in bytes; None when the server streams it in chunks."""
+        """Length of the whole file in bytes; None if the server streams it in chunks."""
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity" and not self.source.name.endswith((".gz", ".tgz")):
-            raise self._by_hand(f"{_shown(self.url)}: sent as {encoding}, which was not requested")
+            raise self._failed(f"sent as {encoding}, which was not requested")
         total = _content_range(response)[1] if offset else _number(response.headers.get("Content-Length"))
         expected = self.source.size
         if total is not None and expected is not None and total != expected:
             self._discard()
-            raise self._by_hand(f"{_shown(self.url)}: the server has {total} bytes, expected {expected}")
+            raise self._failed(f"the server has {total} bytes, expected {expected}")
         if (
             total is None
             and expected is None
             and not self.source.digests
             and not getattr(response.raw, "chunked", False)
         ):
-            raise self._by_hand(f"{_shown(self.url)}: no length and no checksum, so truncation could not be detected")
+            raise self._failed("no length and no checksum, so truncation could not be detected")
         return expected if total is None else total
 
     def _refuse_too_large(self, total: int | None, offset: int) -> None:
@@ -303,10 +355,10 @@ class _Transfer:
         from urllib3.exceptions import HTTPError
 
         of_total = "" if total is None else f" of {megabytes(total)}"
-        say(f"{'resuming' if done else 'downloading'} {_shown(self.url)}: {megabytes(done)}{of_total} here", self.quiet)
+        say(f"{'resuming' if done else 'downloading'} {self.shown}: {megabytes(done)}{of_total} here", self.quiet)
         with byte_bar(self.target.name, total, self.quiet, done) as shown:
             try:
-                for block in response.raw.stream(_BLOCK, decode_content=False):
+                for block in response.raw.stream(_RECEIVED, decode_content=False):
                     to.write(block)
                     to.flush()  # received bytes survive a kill
                     done += len(block)
@@ -359,11 +411,6 @@ def _status(response: Response) -> str:
     return f"the server returned {response.status_code} {response.reason or ''}".rstrip()
 
 
-def _shown(url: str) -> str:
-    """``url`` without a user's name and password."""
-    return re.sub(r"//[^/?#]*@", "//", url)
-
-
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error of requests and the errors it wraps, the first cause last."""
     while error is not None:
@@ -376,29 +423,29 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 # --- verifying ---------------------------------------------------------------------------------------------------
 
 
-def _verified(source: Source, target: Path, quiet: bool) -> Path:
+def _verified(source: RemoteFile, target: Path, quiet: bool) -> Path:
     """``target`` if it is the file that ``source`` describes; digests are cached for its size and time."""
     seen = read_json_object(_memory(target))
     found = seen.get("digests") if seen.get("file") == _stamp(target) else None
     known = found if isinstance(found, dict) and found.keys() >= source.digests.keys() else None
     try:
         checked = _checked(source, target, quiet, known)
-    except _Wrong as e:
+    except _Mismatch as e:
         raise InputError(f"{target}: {e}; delete it and run the same command, which downloads {source.url}") from None
     if known is None:
         _remember(source, target, checked, quiet)
     return target
 
 
-def _checked(source: Source, file: Path, quiet: bool, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """The digests of ``file`` (``known``, or computed) if they and its size are as expected, else :class:`_Wrong`."""
+def _checked(source: RemoteFile, file: Path, quiet: bool, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """The digests of ``file`` (``known``, or computed). Raises :class:`_Mismatch` for others, or another size."""
     size = file.stat().st_size
     if source.size is not None and size != source.size:
-        raise _Wrong(f"{size} bytes, expected {source.size}")
+        raise _Mismatch(f"{size} bytes, expected {source.size}")
     found = known or _digests(file, {"sha256", *source.digests}, quiet)
     for kind, expected in source.digests.items():
         if found[kind] != expected:
-            raise _Wrong(f"{kind} {found[kind]}, expected {expected}")
+            raise _Mismatch(f"{kind} {found[kind]}, expected {expected}")
     return found
 
 
@@ -406,14 +453,14 @@ def _digests(file: Path, kinds: set[str], quiet: bool) -> dict[str, str]:
     """Kind -> hex digest of ``file``, which is read once."""
     sums = {kind: hashlib.new(kind, usedforsecurity=False) for kind in sorted(kinds)}
     with open(file, "rb") as f, byte_bar(f"checking {file.name}", _size(file), quiet) as shown:
-        while block := f.read(8 * _BLOCK):
+        while block := f.read(_BLOCK):
             for one in sums.values():
                 one.update(block)
             shown(f.tell())
     return {kind: one.hexdigest() for kind, one in sums.items()}
 
 
-def _remember(source: Source, target: Path, digests: Mapping[str, str], quiet: bool) -> None:
+def _remember(source: RemoteFile, target: Path, digests: Mapping[str, str], quiet: bool) -> None:
     """Record the digests of ``target`` beside it, and log them when there was nothing to compare them with."""
     if not source.digests:
         say(f"{target}: not verified, because no checksum is known; sha256 {digests['sha256']}", quiet)
@@ -434,3 +481,260 @@ def _stamp(file: Path) -> list[int]:
 def _size(path: Path) -> int:
     """Bytes of a file, 0 if there is none."""
     return path.stat().st_size if path.exists() else 0
+
+
+class _FileSystem(Protocol):
+    """What is used of fsspec's file systems."""
+
+    def open(self, path: str, mode: str, **settings: object) -> AbstractContextManager[IO[bytes]]:
+        """A stream of an object's bytes."""
+
+    def info(self, path: str) -> dict[str, object]:
+        """``type`` (file or directory) and ``size``."""
+
+    def ls(self, path: str, detail: bool) -> list[dict[str, object]]:
+        """What is in a folder."""
+
+    def cat_file(self, path: str) -> bytes:
+        """The bytes of an object."""
+
+    def pipe_file(self, path: str, value: bytes) -> None:
+        """Write an object."""
+
+    def rm_file(self, path: str) -> None:
+        """Remove an object."""
+
+
+def patience() -> float:
+    """Seconds without a byte after which a transfer is given up. Raises :class:`UsageError` for no number."""
+    given = os.environ.get(PATIENCE_VARIABLE)
+    try:
+        seconds = float(given) if given else PATIENCE
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise UsageError(f"{PATIENCE_VARIABLE}={given}: expected a number of seconds greater than 0")
+    return seconds
+
+
+Moved = Callable[[int], None]
+"""Called with a number of bytes whenever some have moved."""
+
+
+def watched(what: str, job: Callable[[Moved], T], moved: Moved | None = None) -> T:
+    """Run ``job`` in a thread and return its result; it calls its argument for the bytes that it moves.
+
+    Raises :class:`EnvironmentProblem`, beginning with ``what``, when nothing moves for :func:`patience` seconds and for
+    every error of a library; :class:`FileNotFoundError` and :class:`DupmaeError` are raised as they are, as is a full
+    disk. A thread that is given up ends with its next byte, or with the process.
+    """
+    said: queue.SimpleQueue[int | tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    given_up = threading.Event()
+
+    def report(count: int) -> None:
+        if given_up.is_set():
+            raise TimeoutError
+        said.put(count)
+
+    def run() -> None:
+        try:
+            said.put((job(report), None))
+        except BaseException as e:  # whatever it is, the caller must learn it
+            said.put((None, e))
+
+    threading.Thread(target=run, daemon=True).start()
+    seconds = patience()
+    try:
+        while isinstance(message := said.get(timeout=seconds), int):
+            if moved:
+                moved(message)
+    except queue.Empty:
+        raise EnvironmentProblem(
+            f"{what}: no byte for {seconds:g} s ({PATIENCE_VARIABLE}); check the network and run the same command again"
+        ) from None
+    finally:
+        given_up.set()
+    result, error = message
+    if error is not None:
+        raise _translated(what, error)
+    return cast(T, result)
+
+
+def _translated(what: str, error: BaseException) -> BaseException:
+    local = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if local or isinstance(error, FileNotFoundError | DupmaeError) or not isinstance(error, Exception):
+        return error
+    reason = without_credentials(one_line(error, 300)) or type(error).__name__
+    if isinstance(error, PermissionError) or "credentials" in reason.lower():
+        reason += "; check the credentials in the environment, or in the files of the store's own tools"
+    return EnvironmentProblem(f"{what}: {reason}")
+
+
+class Remote:
+    """A file or folder behind a URL. ``str()`` is the URL for messages."""
+
+    def __init__(self, url: str) -> None:
+        """Raises :class:`UsageError` for a URL with credentials and for an unknown scheme, :class:`EnvironmentProblem`
+        for a scheme whose package is not installed. Nothing is requested yet."""
+        self.url = url.rstrip("/")
+        self.parts = _parsed(url)
+        self._fs, self._path = _opened(self)
+
+    def __str__(self) -> str:
+        return without_credentials(self.url)
+
+    def __truediv__(self, name: str) -> Remote:
+        return Remote(f"{self.url}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the path; the host if there is no path."""
+        return PurePosixPath(self.parts.path).name or self.parts.netloc.rpartition("@")[2]
+
+    def is_file(self) -> bool:
+        """True: only folders are listed, by :meth:`files`."""
+        return True
+
+    def size(self) -> int | None:
+        """Bytes; None if there is no such object, or the server does not tell."""
+        try:
+            size = watched(str(self), lambda _: self._fs.info(self._path)).get("size")
+        except FileNotFoundError:
+            return None
+        return size if isinstance(size, int) else None
+
+    def files(self) -> list[Remote] | None:
+        """The files of a folder, not of folders in it; None for a file. Raises :class:`InputError` if there is
+        neither."""
+        try:
+            if watched(str(self), lambda _: self._fs.info(self._path)).get("type") != "directory":
+                return None
+            found = watched(str(self), lambda _: self._fs.ls(self._path, detail=True))
+        except FileNotFoundError:
+            raise InputError(f"{self}: no such file or folder") from None
+        return [self / PurePosixPath(str(row["name"])).name for row in found if row["type"] == "file"]
+
+    def read(self) -> bytes | None:
+        """The bytes of a small object; None if there is none."""
+        try:
+            return watched(str(self), lambda _: self._fs.cat_file(self._path))
+        except FileNotFoundError:
+            return None
+
+    def write(self, contents: bytes) -> None:
+        """Write a small object; it is there whole, or not at all, in stores of objects."""
+        watched(str(self), lambda _: self._fs.pipe_file(self._path, contents))
+
+    def write_json(self, value: Mapping[str, Any]) -> None:
+        """:meth:`write` of a JSON object."""
+        self.write(json.dumps(value, ensure_ascii=False).encode())
+
+    def remove(self) -> None:
+        """Remove an object; one that is missing is no error."""
+        try:
+            watched(str(self), lambda _: self._fs.rm_file(self._path))
+        except FileNotFoundError:
+            return
+
+    def open(self) -> RemoteStream:
+        """The bytes, streamed. Raises :class:`InputError` for an object that is missing."""
+        try:
+            stream = watched(str(self), lambda _: self._fs.open(self._path, "rb", block_size=_BLOCK).__enter__())
+        except FileNotFoundError:
+            raise InputError(f"{self}: no such file or folder") from None
+        return RemoteStream(stream, str(self))
+
+    def send(self, source: Path, moved: Moved | None = None) -> str:
+        """Write the file ``source`` as this object and return the sha256 of what was sent."""
+        size = source.stat().st_size
+
+        def run(report: Moved) -> str:
+            sha256 = hashlib.sha256()
+            block_size = max(_BLOCK, size // _MOST_PIECES)
+            with open(source, "rb") as f, self._fs.open(self._path, "wb", block_size=block_size) as to:
+                while block := f.read(_BLOCK):
+                    sha256.update(block)
+                    to.write(block)
+                    report(len(block))
+            return sha256.hexdigest()
+
+        return watched(str(self), run, moved)
+
+    def fetch(self, target: Path, moved: Moved | None = None) -> str:
+        """Write this object to ``target``, after the bytes that are there already; returns the sha256 of all.
+
+        Raises :class:`FileNotFoundError` for an object that is missing.
+        """
+
+        def run(report: Moved) -> str:
+            sha256 = hashlib.sha256()
+            with self._fs.open(self._path, "rb", block_size=_BLOCK, cache_type="none") as f, open(target, "a+b") as to:
+                if not f.seekable():
+                    to.truncate(0)
+                to.seek(0)
+                while block := to.read(_BLOCK):
+                    sha256.update(block)
+                    report(len(block))
+                if to.tell():
+                    f.seek(to.tell())
+                while block := f.read(_BLOCK):
+                    sha256.update(block)
+                    to.write(block)
+                    report(len(block))
+            return sha256.hexdigest()
+
+        return watched(str(self), run, moved)
+
+
+class RemoteStream(io.RawIOBase):
+    """A stream each of whose reads is :func:`watched`."""
+
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self._stream, self._name = stream, name
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to ``size`` bytes; none at the end."""
+        return watched(self._name, lambda _: self._stream.read(size))
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+        super().close()
+
+
+def json_object(raw: bytes | None) -> dict[str, Any]:
+    """The JSON object in a remote file; empty if there is none."""
+    try:
+        found = json.loads(raw or b"")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _parsed(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        secret = has_credentials(parts)
+    except ValueError as e:
+        raise UsageError(f"{without_credentials(url)}: not a URL: {e}") from None
+    if secret:
+        raise UsageError(
+            f"{parts.scheme}: a URL must not contain credentials, which other users of this machine can see; set them "
+            "in the environment, or write them into the files of the store's own tools"
+        )
+    return parts
+
+
+def _opened(remote: Remote) -> tuple[_FileSystem, str]:
+    scheme = remote.parts.scheme
+    need_packages(f"{scheme}://", _PACKAGES.get(scheme, ("fsspec",)), "s3")
+    from fsspec.core import url_to_fs  # takes 0.1 s to import
+
+    # Listings are remembered otherwise, and what another process writes is not seen.
+    settings = {"use_listings_cache": False} | ({"auto_mkdir": True} if scheme in ("file", "local") else {})
+    try:
+        return cast("tuple[_FileSystem, str]", url_to_fs(remote.url, **settings))
+    except ImportError as e:
+        raise EnvironmentProblem(f"{remote}: {one_line(e)}") from None
+    except ValueError as e:
+        raise UsageError(f"{remote}: {one_line(e)}") from None
