@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import rehearse
 from support.fake_models import write_models, write_training
 from support.fakes import put_licensed, stand_in, write_standins
 
@@ -66,17 +67,12 @@ def run(mirror, tmp_path, monkeypatch, capsys):
     """Runs cases; returns the exit status and the JSON report by case."""
     monkeypatch.setenv("DUPMAE_IR_CACHE", str(tmp_path / "cache"))
 
-    def call(*names: str, more: tuple[str, ...] = ()) -> tuple[int, dict[str, dict]]:
+    def call(*names: str, scale: str = "") -> tuple[int, dict[str, dict]]:
         url, folder = mirror
-        options = [
-            *more,
-            "--output",
-            str(tmp_path / "runs"),
-            "--catalogue",
-            str(folder / "catalogue.toml"),
-            "--threads",
-            "1",
-        ]
+        options = ["--output", str(tmp_path / "runs"), "--catalogue", str(folder / "catalogue.toml"), "--threads", "1"]
+        if scale:
+            status = rehearse.main([*names, *options, "--mirror", url, "--quiet", "--scale", scale, "--json"])
+            return status, {c["case"]["id"]: c for c in json.loads(capsys.readouterr().out)["cases"]}
         status = main(["run", *names, *options, "--mirror", url, "--quiet"])
         capsys.readouterr()
         assert main(["report", *names, *options, "--format", "json"]) == 0
@@ -162,7 +158,7 @@ def test_the_rehearsal_of_the_day(run, in_this_process, tmp_path):
     day = list(SYSTEMS)[datetime.now(UTC).toordinal() % len(SYSTEMS)]
     chosen = os.environ.get("REHEARSAL") or day
     name = SYSTEMS.get(chosen, chosen)
-    status, report = run(name, more=("--scale", "tiny"))
+    status, report = run(name, scale="tiny")
     assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]
     assert status == 0
     trained = list((tmp_path / "runs/scale-tiny/training").glob("finetune-*/stage*/training.json"))
@@ -186,6 +182,6 @@ def test_every_system_is_rehearsed_on_some_day():
 @pytest.mark.parametrize("name", REHEARSED)
 def test_rehearsals(run, name):
     """Every step as a command of its own, as a user runs them."""
-    status, report = run(name, more=("--scale", "tiny"))
+    status, report = run(name, scale="tiny")
     assert report[name]["verdicts"][0]["reason"].startswith(COMPLETED), report[name]
     assert status == 0

@@ -11,16 +11,10 @@ import pytest
 from audit_recipes import Recipes, audit_numbers, audit_recipes, stated_recipes
 from audit_recipes import main as audit_main
 from recipe_plan import unstated
+from rehearse import REHEARSALS, judged_documents, sample_documents, sample_training, shrink_step
 
 from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions.config import PRESETS
-from dupmae_ir.eval.regressions.scale import (
-    REHEARSALS,
-    judged_documents,
-    sample_documents,
-    sample_training,
-    shrink_step,
-)
 from dupmae_ir.eval.regressions.workspace import Workspace
 from dupmae_ir.finetune.stages import plan
 from dupmae_ir.io.collections import read_collection

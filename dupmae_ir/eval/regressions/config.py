@@ -52,13 +52,6 @@ class CaseOptions(OutputOptions):
         group="cases",
         choices=PRESETS,
     )
-    scale: str | None = option(
-        None,
-        "rehearse the recipes with little data, few updates and small models, in a separate folder; the values mean "
-        "nothing",
-        group="cases",
-        choices=("tiny", "small"),
-    )
     threads: int | None = option(
         None,
         "CPU threads; 0 = one per available processor (default: 1 for tiers tiny and small, whose values are exact, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,13 +29,13 @@ from dupmae_ir.io.publishing import atomic_write, sha256_file
 from dupmae_ir.io.topics import read_topics
 
 
-def run(options: RunCasesOptions) -> dict[str, Any]:
+def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspace) -> dict[str, Any]:
     """Run the selected cases and return the results; with ``dry_run``, their commands.
 
     Prints each case on standard error when it is done. Raises :class:`UsageError` while another process runs
-    regressions in the same folder.
+    regressions in the same folder. ``workspace``: makes the workspaces, for a rehearsal.
     """
-    selection = CaseSelection(options)
+    selection = CaseSelection(options, workspace)
     _check_required(options, selection)
     if options.dry_run:
         return {"cases": [_dry(selection.row(case, None)) for case in selection.cases]}
@@ -117,8 +117,9 @@ def accept_cases(options: AcceptOptions) -> dict[str, Any]:
 class CaseSelection:
     """The selected cases, with the options under which they run."""
 
-    def __init__(self, options: CaseOptions) -> None:
+    def __init__(self, options: CaseOptions, workspace: Callable[..., Workspace] = Workspace) -> None:
         self.options = options
+        self._make_workspace = workspace
         self._workspaces: dict[str, Workspace] = {}  #: by tier
         self.folder = cases.find_folder(options.recipes)
         self.regressions: dict[str, Regression] = cases.load(self.folder)
@@ -135,11 +136,10 @@ class CaseSelection:
     def _workspace(self, case: Case) -> Workspace:
         o = self.options
         threads = o.threads if o.threads is not None else 0 if case.tier == "full" else 1
-        return Workspace(
+        return self._make_workspace(
             recipes=self.folder,
-            folder=Path(o.output, *[name for name in (o.scale and f"scale-{o.scale}", o.preset) if name]),
+            folder=Path(o.output, o.preset or ""),
             preset=o.preset,
-            scale=o.scale,
             data=_path(o.collections),
             cache=_path(o.cache),
             mirror=o.mirror,

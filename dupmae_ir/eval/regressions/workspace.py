@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +19,17 @@ from dupmae_ir.eval.regressions import tiny
 from dupmae_ir.eval.regressions.cases import MODELS, RECIPES, read_json
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.models import DOWNLOADS, Model, dependencies, read_models
-from dupmae_ir.eval.regressions.scale import (
-    REHEARSALS,
-    Rehearsal,
-    judged_documents,
-    sample_documents,
-    sample_training,
-    shrink_model,
-    shrink_step,
-)
 from dupmae_ir.finetune.stages import Step, plan, recipe_inputs, run_stages
 from dupmae_ir.io.archives import unpack
 from dupmae_ir.io.publishing import write_json
-from dupmae_ir.io.transfer import RemoteFile, cache_folder, download
+from dupmae_ir.io.transfer import RemoteFile, download
+from dupmae_ir.io.transfer import cache_folder as default_cache
 from dupmae_ir.registry import lookup
 
 SIDECAR = "made-by.json"
 """Suffix of the file beside a folder that records what the folder was made from."""
 TINY = "tiny"
 LOCAL = "folder:"
-TRAINING = {"msmarco-train-judgements": "msmarco-passage", "msmarco-doc-train-judgements": "msmarco-doc"}
-"""Files of training judgements -> the collections they refer to, by the beginning of their names."""
 _BEIR = "beir-"
 
 
@@ -72,7 +62,6 @@ class Workspace:
     catalogue: Path | None = None
     given: Mapping[str, Path] = field(default_factory=dict)  #: model -> folder given with --model
     preset: str | None = None  #: of the recipes; None = each recipe's own
-    scale: str | None = None  #: name of a rehearsal; None = full size
     threads: int = 1
     fresh: bool = False  #: do not reuse earlier work
     quiet: bool = False
@@ -80,15 +69,15 @@ class Workspace:
     @cached_property
     def models(self) -> dict[str, Model]:
         """The models of models.toml by name."""
-        return read_models(self._models_toml, self.recipes)
+        return read_models(self.toml, self.recipes)
 
     @cached_property
-    def _models_toml(self) -> dict[str, Any]:
+    def toml(self) -> dict[str, Any]:
         return read_toml(self.recipes / MODELS)
 
     @cached_property
-    def _cache(self) -> Path:
-        root = self.cache or cache_folder()
+    def cache_folder(self) -> Path:
+        root = self.cache or default_cache()
         return root / "stand-ins" if self.catalogue else root
 
     @cached_property
@@ -96,15 +85,14 @@ class Workspace:
         """The models that the training of each trained model reads, by model name."""
         return {m.name: _models_in(self._planned(m)) for m in self.models.values() if m.recipe}
 
-    @cached_property
-    def scaled(self) -> Rehearsal | None:
-        """The sizes of a rehearsal; None at full size."""
-        return REHEARSALS[self.scale] if self.scale else None
-
     def steps(self, model: Model) -> list[Step]:
         """The commands that train ``model``, with the paths they use here."""
         steps, _ = plan(*self.training(model, fetch=False), last=model.step)
-        return [shrink_step(step, self.scaled) for step in steps] if self.scaled else steps
+        return [self.adjusted(step) for step in steps]
+
+    def adjusted(self, step: Step) -> Step:
+        """The step as this workspace runs it: as the recipe has it."""
+        return step
 
     def _planned(self, model: Model) -> list[Step]:
         steps, _ = plan(self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step)
@@ -127,7 +115,7 @@ class Workspace:
             return local
         if name.startswith(LOCAL):
             return Path("COLLECTIONS") / name.removeprefix(LOCAL)
-        return self._cache / "collections" / name
+        return self.cache_folder / "collections" / name
 
     def planned_collection(self, name: str) -> CollectionFiles:
         """The collection's files at :meth:`collection_folder`; nothing is downloaded or checked."""
@@ -169,31 +157,14 @@ class Workspace:
                 "with `collections`"
             )
         found = collections.get(name, cache=self.cache, mirror=self.mirror, catalogue=self.catalogue, quiet=self.quiet)
-        corpus = self._sampled_corpus(name, found.corpus) if self.scaled else found.corpus
         return replace(
             planned,
-            corpus=corpus,
-            documents=planned.documents if corpus == found.corpus else None,  # a sample's size is not in the catalogue
+            corpus=found.corpus,
             queries=found.queries,
             qrels=found.qrels,
             answers=found.answers,
-            stand_in=found.manifest.stand_in or self.catalogue is not None or self.scale is not None,
+            stand_in=found.manifest.stand_in or self.catalogue is not None,
         )
-
-    def _sampled_corpus(self, name: str, corpus: Path) -> Path:
-        """The documents that a rehearsal keeps: those judged in a test or in training, and a sample of the others."""
-        assert self.scaled is not None
-        total = collections.find(name, self.catalogue).documents or 0
-        if total <= self.scaled.documents:
-            return corpus
-        target = self.folder / "collections" / f"{name}{Path(corpus.name.removesuffix('.gz')).suffix}"
-        if not target.exists():
-            judgements = [*corpus.parent.glob("qrels/*.tsv")]
-            judgements += [self._file(key, "", True) for key, of in TRAINING.items() if name.startswith(of)]
-            needed = {docid for path in judgements for docid in judged_documents(path)}
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sample_documents(corpus, target, self.scaled.documents, total, needed)
-        return target
 
     def _local(self, name: str) -> Path | None:
         """The collection's folder below ``data``, if there is one."""
@@ -201,15 +172,6 @@ class Workspace:
             return None
         home = self.data / name.removeprefix(LOCAL).removeprefix(_BEIR)
         return home if (home / "corpus.jsonl").is_file() else None
-
-    def _sampled_training(self, name: str, path: Path, fetch: bool) -> Path:
-        """The training queries that a rehearsal keeps."""
-        assert self.scaled is not None
-        target = self.folder / "files" / f"{name}{'.json' if '.json' in path.name else '.tsv'}"
-        if fetch and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sample_training(path, target, self.scaled.queries)
-        return target
 
     # Models
 
@@ -222,7 +184,7 @@ class Workspace:
             return None
         if model.recipe:
             return self._training_folder(model) / model.step
-        home = self.folder if model.tiny or self.scaled else self._cache
+        home = self.folder if model.tiny else self.cache_folder
         return home / "models" / name
 
     def model(self, name: str) -> Path | None:
@@ -238,18 +200,16 @@ class Workspace:
         if model.tiny:
             tiny.write_model(folder)
         elif model.files:
-            self._download_model(model, folder)
+            self.download_model(model)
         else:
             self._train(model)
 
-    def _download_model(self, model: Model, folder: Path) -> None:
-        home = self._cache / "models" / model.name
+    def download_model(self, model: Model) -> None:
+        """Download the files of a released checkpoint."""
+        home = self.cache_folder / "models" / model.name
         for name in model.files:
             source = RemoteFile(f"{model.url}/{name}", sha256=None if self.catalogue else model.sha256.get(name))
             download(source, home / name, mirror=self.mirror, quiet=self.quiet)
-        if self.scaled and not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            shrink_model(home, folder, self.scaled.layers)
 
     def _training_folder(self, model: Model) -> Path:
         settings = {**model.set, **self._preset(model)}
@@ -277,8 +237,7 @@ class Workspace:
         output.parent.mkdir(parents=True, exist_ok=True)
         if not output.exists():
             write_json(sidecar, key)
-        adjust = partial(shrink_step, rehearsal=self.scaled) if self.scaled else None
-        run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=adjust)
+        run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self.adjusted)
 
     def _resolved(self, value: object, fetch: bool) -> object:
         """``value`` with references replaced by paths: ``model:``, ``collection:``, ``file:`` and ``tiny:``."""
@@ -294,21 +253,20 @@ class Workspace:
             return str(folder / rest)
         name, _, part = rest.partition("/")
         if kind == "file":
-            return str(self._file(name, part, fetch))
+            return str(self.file(name, part, fetch))
         files = self.collection(name) if fetch else self.planned_collection(name)
         return str({"corpus": files.corpus, "queries": files.queries}.get(part, files.corpus.parent / part))
 
-    def _file(self, name: str, part: str, fetch: bool) -> Path:
+    def file(self, name: str, part: str, fetch: bool) -> Path:
         """The download ``[files.NAME]``, or the file ``part`` in it if it is an archive."""
-        entry = lookup("file", name, self._models_toml.get(DOWNLOADS, {}))
+        entry = lookup("file", name, self.toml.get(DOWNLOADS, {}))
         # Synthetic stand-ins have other checksums; everything made with them is marked.
         digests = {} if self.catalogue else {k: entry.get(k) for k in ("md5", "sha256")}
         source = RemoteFile(entry["url"], **digests)
-        home = self._cache / "files" / name
+        home = self.cache_folder / "files" / name
         target = home / source.name
         if not part:
-            path = download(source, target, mirror=self.mirror, quiet=self.quiet) if fetch else target
-            return self._sampled_training(name, path, fetch) if self.scaled and "queries" in entry else path
+            return download(source, target, mirror=self.mirror, quiet=self.quiet) if fetch else target
         content = home / "content"
         if fetch and not content.is_dir():
             unpack(download(source, target, mirror=self.mirror, quiet=self.quiet), content, quiet=self.quiet)

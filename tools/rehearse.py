@@ -1,6 +1,10 @@
-"""Rehearsals: the recipes with less data, fewer updates and a smaller model, and every other setting as it is.
+"""Rehearse the recipes: less data, fewer updates and a smaller model, and every other setting as it is.
 
-A rehearsal shows that a recipe runs from download to evaluation before weeks are spent on it. Its values mean nothing.
+    python tools/rehearse.py dupmae.msmarco-passage/stage3-dev --scale tiny
+
+A rehearsal shows that a recipe runs from download to evaluation before weeks are spent on it. Its values mean nothing;
+they are compared with nothing. Options are those of ``dupmae-ir eval.regressions run``; everything is written into
+``OUTPUT/scale-SCALE``.
 """
 
 from __future__ import annotations
@@ -9,11 +13,21 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dupmae_ir import collections
+from dupmae_ir.command import help_text
+from dupmae_ir.config import option, parse, with_flags
+from dupmae_ir.console import Parser, guarded
+from dupmae_ir.eval.regressions.config import RunCasesOptions
+from dupmae_ir.eval.regressions.models import DOWNLOADS, Model
+from dupmae_ir.eval.regressions.run import run
+from dupmae_ir.eval.regressions.workspace import LOCAL, TINY, CollectionFiles, Workspace
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
 from dupmae_ir.finetune.stages import Step
@@ -21,6 +35,9 @@ from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.pretrain.augment.config import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig
+
+TRAINING = {"msmarco-train-judgements": "msmarco-passage", "msmarco-doc-train-judgements": "msmarco-doc"}
+"""Files of training judgements -> the collections they refer to, by the beginning of their names."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,72 @@ REHEARSALS = {
 
 _LAYER = re.compile(r"(?:^|\.)(?:encoder\.layer|layers|block|h)\.(\d+)\.")
 _LAYER_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearseOptions(RunCasesOptions):
+    """Rehearse cases with little data, few updates and small models.
+
+    Examples:
+        python tools/rehearse.py dupmae.msmarco-passage/stage3-dev --scale tiny
+    """
+
+    scale: str = option(
+        "tiny", "tiny: minutes on a CPU; small: an hour on a GPU", group="run", choices=tuple(REHEARSALS)
+    )
+
+
+@dataclass(frozen=True)
+class RehearsalWorkspace(Workspace):
+    """A workspace whose collections, training queries, models and trainings are small."""
+
+    rehearsal: Rehearsal = REHEARSALS["tiny"]
+
+    def adjusted(self, step: Step) -> Step:
+        """The step with fewer updates of smaller batches, or shorter generated texts."""
+        return shrink_step(step, self.rehearsal)
+
+    def collection(self, name: str) -> CollectionFiles:
+        """The collection's files; of a large one, the documents judged in a test or in training and a sample."""
+        files = super().collection(name)
+        if name == TINY or name.startswith(LOCAL):
+            return files
+        files = replace(files, stand_in=True)
+        total = collections.find(name, self.catalogue).documents or 0
+        if total <= self.rehearsal.documents:
+            return files
+        target = self.folder / "collections" / f"{name}{Path(files.corpus.name.removesuffix('.gz')).suffix}"
+        if not target.exists():
+            judgements = [*files.corpus.parent.glob("qrels/*.tsv")]
+            judgements += [self.file(key, "", True) for key, of in TRAINING.items() if name.startswith(of)]
+            needed = {docid for path in judgements for docid in judged_documents(path)}
+            target.parent.mkdir(parents=True, exist_ok=True)
+            sample_documents(files.corpus, target, self.rehearsal.documents, total, needed)
+        return replace(files, corpus=target, documents=None)
+
+    def model_folder(self, name: str) -> Path | None:
+        """The model's folder; of a downloaded one, that of its first layers."""
+        folder = super().model_folder(name)
+        return self.folder / "models" / name if self.models[name].files and name not in self.given else folder
+
+    def download_model(self, model: Model) -> None:
+        """Download the model and keep its first layers."""
+        super().download_model(model)
+        folder = self.folder / "models" / model.name
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            shrink_model(self.cache_folder / "models" / model.name, folder, self.rehearsal.layers)
+
+    def file(self, name: str, part: str, fetch: bool) -> Path:
+        """The download; of training queries, the ones that the rehearsal keeps."""
+        path = super().file(name, part, fetch)
+        if part or "queries" not in self.toml.get(DOWNLOADS, {}).get(name, {}):
+            return path
+        target = self.folder / "files" / f"{name}{'.json' if '.json' in path.name else '.tsv'}"
+        if fetch and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            sample_training(path, target, self.rehearsal.queries)
+        return target
 
 
 def shrink_step(step: Step, rehearsal: Rehearsal) -> Step:
@@ -139,3 +222,22 @@ def judged_documents(path: Path) -> set[str]:
 def _uniform(text: str) -> float:
     """A number from 0 to 1 that depends on ``text`` only."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Rehearse the cases and print the results; returns the exit status."""
+
+    def job() -> int:
+        parser = Parser("rehearse", *help_text(RehearseOptions))
+        parser.prog = "tools/rehearse.py"
+        options = parse(parser, RehearseOptions, argv)
+        options = replace(options, output=str(Path(options.output, f"scale-{options.scale}")))
+        result = run(options, partial(RehearsalWorkspace, rehearsal=REHEARSALS[options.scale]))
+        print(json.dumps(result) if options.json else result["summary"])
+        return int(result["exit_status"])
+
+    return guarded(job, "tools/rehearse.py", translate=lambda message: with_flags(message, RehearseOptions))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
