@@ -18,9 +18,8 @@ from pages import ROOT, regenerate
 
 sys.path.insert(0, str(ROOT))
 from dupmae_ir.config import read_toml
-from dupmae_ir.eval.regressions.cases import MODELS, Case, Mean, Regression, load
+from dupmae_ir.eval.regressions.cases import MODELS, Case, Mean, Regression, load, read_models
 from dupmae_ir.eval.regressions.execute import Result, load_result
-from dupmae_ir.eval.regressions.models import read_models
 from dupmae_ir.eval.regressions.report import NOT_HERE, SIDE_HEADS, CaseRow, MeanRow, means, status_word
 from dupmae_ir.eval.regressions.verdict import PAPER, SIDES, CaseVerdict, judge
 

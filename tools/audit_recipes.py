@@ -26,9 +26,17 @@ from recipe_plan import PlannedStep, SettingComparison, in_words, plan_training,
 from dupmae_ir import collections
 from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions import cases
-from dupmae_ir.eval.regressions.cases import HYPERPARAMETERS, MODELS, RECIPES, Case, Mean
+from dupmae_ir.eval.regressions.cases import (
+    HYPERPARAMETERS,
+    MODELS,
+    RECIPES,
+    Case,
+    Mean,
+    Model,
+    dependencies,
+    read_models,
+)
 from dupmae_ir.eval.regressions.config import PRESETS
-from dupmae_ir.eval.regressions.models import Model, dependencies, read_models
 from dupmae_ir.eval.regressions.workspace import Workspace
 
 FOLDER = Path(__file__).resolve().parents[1] / "eval"

@@ -14,7 +14,7 @@ from typing import Any
 from dupmae_ir import collections
 from dupmae_ir.config import Config, applies, read_toml
 from dupmae_ir.encode.passages import PassagesConfig
-from dupmae_ir.eval.regressions.models import DOWNLOADS, Model
+from dupmae_ir.eval.regressions.cases import DOWNLOADS, Model
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.convert import ConvertConfig
 from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig

@@ -24,8 +24,8 @@ from dupmae_ir import collections
 from dupmae_ir.command import help_text
 from dupmae_ir.config import option, parse, with_flags
 from dupmae_ir.console import Parser, guarded
+from dupmae_ir.eval.regressions.cases import DOWNLOADS, Model
 from dupmae_ir.eval.regressions.config import RunCasesOptions
-from dupmae_ir.eval.regressions.models import DOWNLOADS, Model
 from dupmae_ir.eval.regressions.run import run
 from dupmae_ir.eval.regressions.workspace import LOCAL, TINY, CollectionFiles, Workspace
 from dupmae_ir.finetune.config import FinetuneConfig
@@ -232,9 +232,9 @@ def main(argv: list[str] | None = None) -> int:
         parser.prog = "tools/rehearse.py"
         options = parse(parser, RehearseOptions, argv)
         options = replace(options, output=str(Path(options.output, f"scale-{options.scale}")))
-        result = run(options, partial(RehearsalWorkspace, rehearsal=REHEARSALS[options.scale]))
-        print(json.dumps(result) if options.json else result["summary"])
-        return int(result["exit_status"])
+        judged = run(options, partial(RehearsalWorkspace, rehearsal=REHEARSALS[options.scale]))
+        print(judged.json() if options.json else judged.summary)
+        return judged.exit_status
 
     return guarded(job, "tools/rehearse.py", translate=lambda message: with_flags(message, RehearseOptions))
 

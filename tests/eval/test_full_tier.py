@@ -21,8 +21,7 @@ from support.fakes import put_licensed, stand_in, write_standins
 from dupmae_ir.collections import find
 from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions.__main__ import main
-from dupmae_ir.eval.regressions.cases import load
-from dupmae_ir.eval.regressions.models import read_models
+from dupmae_ir.eval.regressions.cases import load, read_models
 from dupmae_ir.finetune import stages
 
 RECIPES = Path(__file__).resolve().parents[2] / "eval"

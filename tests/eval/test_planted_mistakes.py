@@ -15,7 +15,7 @@ from dupmae_ir.encode.__main__ import main as encode_main
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.__main__ import main
 from dupmae_ir.eval.regressions.execute import Result
-from dupmae_ir.eval.regressions.report import FAILED, PAPER_FAILED, CaseRow, as_dict, as_junit, as_markdown, means
+from dupmae_ir.eval.regressions.report import FAILED, PAPER_FAILED, CaseRow, JudgedCases, as_junit, as_markdown, means
 from dupmae_ir.eval.regressions.verdict import ACCEPTED, PAPER, CaseVerdict, Status, compare_means, judge
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.saving import save_model
@@ -249,15 +249,15 @@ def beir_rows(change: float = 0.0) -> tuple[cases.Regression, list[CaseRow]]:
 def test_means_and_forums_are_judged():
     regression, rows = beir_rows()
     found = means(regression, rows)
-    assert as_dict(rows, found)["passed"], [m.verdicts for m in found]
+    assert JudgedCases(rows, found).exit_status == 0, [m.verdicts for m in found]
     wrong = replace(regression, means=tuple(replace(m, paper={"nDCG@10": "0.900"}) for m in regression.means))
     found = means(wrong, rows)
-    result = as_dict(rows, found)
+    result = json.loads(JudgedCases(rows, found).json())
     assert not result["passed"]
     assert {m["status"] for m in result["means"]} == {"FAIL"}
-    suite = ElementTree.fromstring(as_junit(rows, found).split("\n", 1)[1])
+    suite = ElementTree.fromstring(as_junit(JudgedCases(rows, found)).split("\n", 1)[1])
     assert int(suite.get("failures")) == len(found)
-    assert "| FAIL |" in as_markdown(rows, found)
+    assert "| FAIL |" in as_markdown(JudgedCases(rows, found))
     _, rows = beir_rows(-0.03)
     assert [r.case.name for r in rows if not r.passes] == ["cqadupstack-tex"]
     missing = means(regression, [r for r in rows if r.case.name != "scifact"])

@@ -4,14 +4,12 @@ A regression is a TOML file in the folder ``eval``: one system on one collection
 cases run the toolkit's own commands. Each measured value is compared with the paper and with the last accepted value.
 
 ===============  ==================================================================
-``cases``        the TOML files, checked and parsed
-``models``       the models that cases use: embedded, downloaded or trained
+``cases``        the TOML files, checked and parsed, and the models that cases use
 ``workspace``    where collections, models, indexes and runs are; downloads and trains
 ``commands``     the commands of a case
-``execute``      runs a case and measures it
-``checks``       checks of indexes and runs
+``execute``      runs a case, checks its index and run, and measures it
 ``verdict``      compares values with the paper and the accepted values
-``report``       results as text, Markdown, JSON and JUnit; ``html_report`` as a page
-``accept``       writes accepted values into the TOML files
+``report``       results as text, Markdown, JSON, JUnit and HTML
+``run``          the work of the commands; writes accepted values into the TOML files
 ===============  ==================================================================
 """

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dupmae_ir.command import Command, dispatch
-from dupmae_ir.eval.regressions.config import AcceptOptions, ListOptions, ReportOptions, RunCasesOptions
+from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunCasesOptions
+
+if TYPE_CHECKING:
+    from dupmae_ir.eval.regressions.report import JudgedCases
+    from dupmae_ir.eval.regressions.run import CasesReport
 
 
-def _show_run(config: RunCasesOptions, result: dict[str, Any]) -> str:
-    if config.dry_run:
-        lines: list[str] = []
-        for case in result["cases"]:
-            lines.append(f"# {case['id']}: {case['title']}")
-            lines += case["commands"]
-        return "\n".join(lines)
-    return result["summary"]
+def _show_run(config: RunCasesOptions, judged: JudgedCases) -> str:
+    if not config.dry_run:
+        return judged.summary
+    return "\n".join(line for row in judged.rows for line in (f"# {row.id}: {row.case.title}", *row.commands()))
 
 
-def _run_status(config: RunCasesOptions, result: dict[str, Any]) -> int:
-    return 0 if config.dry_run else int(result["exit_status"])
+def _cases_json(_: CaseOptions, judged: JudgedCases) -> str:
+    from dupmae_ir.eval.regressions.report import case_dict
+
+    cases = [{**case_dict(row.case), "commands": row.commands()} for row in judged.rows]
+    return json.dumps({"cases": cases}, ensure_ascii=False)
 
 
-def _summarize_accepted(_: AcceptOptions, result: dict[str, Any]) -> str:
-    names = result["accepted"]
-    return f"accepted {len(names)} case{'s' if len(names) != 1 else ''}: {', '.join(names)}"
+def _show_list(_: ListOptions, judged: JudgedCases) -> str:
+    from dupmae_ir.eval.regressions.report import as_list
+
+    return as_list(judged.rows)
+
+
+def _report_json(config: ReportOptions, report: CasesReport) -> str:
+    return json.dumps({"file": report.file, "summary": report.summary}) if config.file else report.text
 
 
 run = Command(
@@ -33,27 +42,31 @@ run = Command(
     RunCasesOptions,
     "dupmae_ir.eval.regressions.run:run",
     show=_show_run,
-    status=_run_status,
+    as_json=lambda config, judged: _cases_json(config, judged) if config.dry_run else judged.json(),
+    status=lambda config, judged: 0 if config.dry_run else judged.exit_status,
     resumes=True,
 )
 list_cases = Command(
     "eval.regressions list",
     ListOptions,
     "dupmae_ir.eval.regressions.run:list_cases",
-    show=lambda _, result: result["table"],
+    show=_show_list,
+    as_json=_cases_json,
 )
 report = Command(
     "eval.regressions report",
     ReportOptions,
     "dupmae_ir.eval.regressions.run:report_cases",
-    summarize=lambda config, result: f"{config.file}: {result['summary']}" if config.file else "",
-    show=lambda _, result: result.get("text", ""),
+    summarize=lambda config, report: f"{config.file}: {report.summary}" if config.file else "",
+    show=lambda config, report: "" if config.file else report.text,
+    as_json=_report_json,
 )
 accept = Command(
     "eval.regressions accept",
     AcceptOptions,
     "dupmae_ir.eval.regressions.run:accept_cases",
-    summarize=_summarize_accepted,
+    summarize=lambda _, names: f"accepted {len(names)} case{'s' if len(names) != 1 else ''}: {', '.join(names)}",
+    as_json=lambda _, names: json.dumps({"accepted": names}),
 )
 VERBS = {
     "run": ("run cases and compare their values with the expected ones", run),

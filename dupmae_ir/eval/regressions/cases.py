@@ -1,4 +1,15 @@
-"""Reads ``eval/*.toml`` into :class:`Case` objects and checks every key."""
+"""Reads ``eval/*.toml`` into :class:`Case` objects and ``models.toml`` into :class:`Model` objects; checks every key.
+
+A model is part of the package, downloaded, or trained by a recipe. Each entry of ``models.toml`` has exactly one of
+these keys:
+
+* ``embedded = true``: the default model of the package;
+* ``tiny = true``: the synthetic model of :mod:`dupmae_ir.eval.regressions.tiny`;
+* ``files = [...]`` with ``url``: a released checkpoint, downloaded file by file;
+* ``recipe`` with ``step`` and optionally ``set``: trained by ``recipes/RECIPE.toml`` up to that step. Inputs of a
+  recipe may be ``model:NAME``, ``file:NAME/PATH`` (a download listed in ``[files.NAME]``), ``collection:NAME/corpus``
+  or ``tiny:FILE``.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +36,9 @@ SEARCH_MODES = ("bm25", "dense", "impact", "hybrid")
 MODELS = "models.toml"
 HYPERPARAMETERS = "hyperparameters.toml"
 RECIPES = "recipes"
+DOWNLOADS = "files"
+_MODEL_KEYS = {"title", "note", "embedded", "tiny", "url", "files", "sha256", "recipe", "step", "set", "query_prefix"}
+_MODEL_KINDS = ("embedded", "tiny", "files", "recipe")
 ACCEPTED = "accepted"
 SHARED = (
     "model",
@@ -179,7 +193,7 @@ def read_regression(path: Path, models: Mapping[str, Any]) -> Regression:
     return Regression(path.stem, path, data["title"], tier, cases, means, _accepted(path, data, names))
 
 
-def _accepted(path: Path, data: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _accepted(path: Path, data: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
     """The accepted blocks by case, with references to environments resolved."""
     accepted = data.get("accepted", {})
     if unknown := sorted(accepted.keys() - set(names)):
@@ -288,3 +302,71 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a JSON object")
     return content
+
+
+@dataclass(frozen=True)
+class Model:
+    """One entry of models.toml."""
+
+    name: str
+    title: str
+    note: str = ""
+    embedded: bool = False
+    tiny: bool = False
+    url: str = ""  #: of the folder that contains ``files``
+    files: tuple[str, ...] = ()
+    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, where one is published
+    recipe: str = ""
+    step: str = ""
+    set: Mapping[str, Any] = field(default_factory=dict)  #: overrides of the recipe's inputs
+
+    @property
+    def fixed(self) -> bool:
+        """True if the weights are the same bytes on every machine, False if they are trained or generated."""
+        return self.embedded or bool(self.files)
+
+    @property
+    def origin(self) -> str:
+        """A description for reports."""
+        if self.embedded:
+            return "the embedded default model"
+        if self.tiny:
+            return "synthetic, for tests"
+        if self.files:
+            return "released checkpoint"
+        changes = ", ".join(f"{k} = {v}" for k, v in self.set.items())
+        return f"trained here by recipes/{self.recipe}.toml up to {self.step}{f' ({changes})' if changes else ''}"
+
+
+def read_models(data: Mapping[str, Any], folder: Path) -> dict[str, Model]:
+    """Parse the content of ``folder``'s models.toml; the result maps names to models.
+
+    Raises :class:`InputError` naming the entry.
+    """
+    models = {}
+    for name, table in data.items():
+        if name == DOWNLOADS:
+            continue
+        where = f"{folder / MODELS}: {name}"
+        if unknown := sorted(table.keys() - _MODEL_KEYS):
+            raise InputError(f"{where}: no key named {unknown[0]!r}")
+        kinds = [k for k in _MODEL_KINDS if table.get(k)]
+        if len(kinds) != 1:
+            raise InputError(f"{where}: exactly one of {', '.join(_MODEL_KINDS)} is required")
+        if "recipe" in kinds and not (folder / RECIPES / f"{table['recipe']}.toml").is_file():
+            raise InputError(f"{where}: there is no {RECIPES}/{table['recipe']}.toml")
+        settings = {**table, "files": tuple(table.get("files", ()))}
+        models[name] = Model(name=name, title=settings.pop("title", name), **settings)
+    return models
+
+
+def dependencies(name: str, models: Mapping[str, Model], references: Mapping[str, Sequence[str]]) -> list[str]:
+    """The models to prepare for ``name``, in order: those its training reads, then ``name`` itself.
+
+    ``references`` maps trained models to the models that their steps read.
+    """
+    lookup("model", name, models)
+    before: list[str] = []
+    for reference in references.get(name, ()):
+        before += [n for n in dependencies(reference, models, references) if n not in before]
+    return [*before, name]

@@ -12,8 +12,7 @@ from typing import Any
 
 from dupmae_ir.config import flags, from_mapping
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.eval.regressions.cases import ACCURACY, Case
-from dupmae_ir.eval.regressions.models import dependencies
+from dupmae_ir.eval.regressions.cases import ACCURACY, Case, dependencies
 from dupmae_ir.eval.regressions.workspace import TINY, CollectionFiles, Workspace
 from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.search.config import SearchConfig

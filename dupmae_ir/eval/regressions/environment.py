@@ -26,7 +26,7 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def fingerprint(threads: int) -> dict[str, Any]:
+def fingerprint(threads: int) -> Mapping[str, Any]:
     """Everything that can change the last digits: versions, processor, threads. Equal fingerprints, equal bits."""
     libraries = {k: v for k, v in versions().items() if k not in ("java", "dupmae_ir")}
     return {

@@ -1,4 +1,4 @@
-"""Results as text: terminal lines, Markdown, JSON and JUnit."""
+"""Results: terminal lines, Markdown, JSON, JUnit, and one HTML page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from dupmae_ir import tables
@@ -25,11 +25,21 @@ from dupmae_ir.eval.regressions.verdict import (
     compare_printed,
     overall,
 )
+from dupmae_ir.eval.reports.page import render
 
 NOT_HERE = "not run here"
 SIDE_HEADS = ("against the paper", "against accepted")
 FAILED, PAPER_FAILED = 1, 3
 """Exit statuses: an accepted value, a check or a requirement failed; only comparisons with papers failed."""
+COLOURS = {Status.OK: "c2", Status.OKISH: "c2", Status.BETTER: "c0", Status.STALE: "c4", Status.FAIL: "c1"}
+LEGEND = (
+    "OK: equal to the accepted value, or to the digits printed in the paper",
+    "OKISH: within the tolerance: two training seeds, or the 95 % bootstrap interval over queries",
+    "BETTER: higher by more than that; does not pass until accepted",
+    "FAIL: lower by more than that, other inputs than the accepted ones, or an index or a run that fails its checks",
+    "STALE: the result on disk is of other code, settings or libraries",
+    "SKIP: not run here, or not available here, with the reason",
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,63 @@ class MeanRow(JudgedRow):
         return next((v for v in self.verdicts if v.measure in ("", measure) and v.against in ("", against)), None)
 
 
+@dataclass(frozen=True)
+class JudgedCases:
+    """The selected cases and the means over collections, with their verdicts."""
+
+    rows: Sequence[CaseRow]
+    means: Sequence[MeanRow] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """0 if everything passes, :data:`PAPER_FAILED` if only comparisons with papers fail, else :data:`FAILED`."""
+        failures = [v for row in (*self.rows, *self.means) for v in row.failures]
+        if not failures:
+            return 0
+        return PAPER_FAILED if all(v.against == PAPER for v in failures) else FAILED
+
+    @property
+    def summary(self) -> str:
+        """``12 cases: 9 OK, 3 SKIP; 2 means: 2 OK``."""
+        parts = [_counted("case", [r.status for r in self.rows])]
+        if self.means:
+            parts.append(_counted("mean", [m.status for m in self.means]))
+        return "; ".join(parts)
+
+    def json(self) -> str:
+        """Everything: ``summary``, ``passed``, ``cases``, ``means``."""
+        cases = [
+            {
+                "case": case_dict(r.case),
+                "result": asdict(r.result) if r.result else None,
+                "accepted": r.accepted,
+                "commands": r.commands(),
+                **_judgement(r),
+            }
+            for r in self.rows
+        ]
+        averages = [
+            {
+                "regression": m.regression,
+                **{k: v for k, v in asdict(m.mean).items() if k in ("name", "group", "paper")},
+                "values": m.values,
+                "missing": m.missing,
+                "id": m.id,
+                **_judgement(m),
+            }
+            for m in self.means
+        ]
+        counts = {f"against_{side}": words for side, words in side_counts(self.rows).items()}
+        status = {"passed": self.exit_status == 0, "exit_status": self.exit_status}
+        everything = {"summary": self.summary, **counts, **status, "cases": cases, "means": averages}
+        return json.dumps(everything, indent=2, ensure_ascii=False)
+
+
+def _judgement(row: JudgedRow) -> Mapping[str, object]:
+    sides = {f"against_{side}": overall(row.verdicts, side) for side in SIDES}
+    return {"status": row.status, "passes": row.passes, **sides, "verdicts": [asdict(v) for v in row.verdicts]}
+
+
 def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
     """The printed means beside those of the measured values, judged; None if a collection of the group is missing."""
     rows = list(rows)
@@ -192,14 +259,6 @@ def _verdict_lines(verdicts: Iterable[CaseVerdict]) -> list[str]:
     return lines
 
 
-def summarize(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> str:
-    """``12 cases: 9 OK, 3 SKIP; 2 means: 2 OK``."""
-    parts = [_counted("case", [r.status for r in rows])]
-    if mean_rows:
-        parts.append(_counted("mean", [m.status for m in mean_rows]))
-    return "; ".join(parts)
-
-
 def _counted(noun: str, statuses: Sequence[Status]) -> str:
     counts = Counter(statuses)
     listed = ", ".join(f"{counts[s]} {s}" for s in reversed(Status) if counts[s])
@@ -232,7 +291,7 @@ def as_list(rows: Sequence[CaseRow]) -> str:
     return table(body, ["case", "tier", "collection", "test", "mode", "paper", "measured"])
 
 
-def as_markdown(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = (), title: str = "Regressions") -> str:
+def as_markdown(judged: JudgedCases) -> str:
     """A Markdown table with one row per measure: the three values, a status for each comparison, and the reasons."""
     head = ["case", "measure", "paper", "accepted", "measured", *SIDE_HEADS, "reason"]
     cells = [
@@ -245,11 +304,11 @@ def as_markdown(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = (), titl
             *(status_word(row.verdict(measure, side)) for side in SIDES),
             row.reasons(measure),
         ]
-        for row in rows
+        for row in judged.rows
         for measure in row.case.all_measures
     ]
-    parts = [f"# {title}", summarize(rows, mean_rows), tables.markdown(head, cells, 2)]
-    return "\n\n".join([*parts, _mean_table(mean_rows)] if mean_rows else parts)
+    parts = ["# Regressions", judged.summary, tables.markdown(head, cells, 2)]
+    return "\n\n".join([*parts, _mean_table(judged.means)] if judged.means else parts)
 
 
 def _mean_table(mean_rows: Sequence[MeanRow]) -> str:
@@ -268,65 +327,14 @@ def _mean_table(mean_rows: Sequence[MeanRow]) -> str:
     return tables.markdown(["mean", "measure", "paper", "measured", *SIDE_HEADS, "reason"], cells, 2)
 
 
-def as_dict(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> dict[str, Any]:
-    """Everything as JSON-able values: ``summary``, ``passed``, ``cases``, ``means``."""
-    cases = [
-        {
-            "case": case_dict(r.case),
-            "status": r.status,
-            "passes": r.passes,
-            **{f"against_{side}": overall(r.verdicts, side) for side in SIDES},
-            "verdicts": [asdict(v) for v in r.verdicts],
-            "result": asdict(r.result) if r.result else None,
-            "accepted": dict(r.accepted),
-            "commands": r.commands(),
-        }
-        for r in rows
-    ]
-    averages = [
-        {
-            "regression": m.regression,
-            "name": m.mean.name,
-            "group": m.mean.group,
-            "paper": dict(m.mean.paper),
-            "values": dict(m.values),
-            "missing": list(m.missing),
-            "id": m.id,
-            "status": m.status,
-            "passes": m.passes,
-            **{f"against_{side}": overall(m.verdicts, side) for side in SIDES},
-            "verdicts": [asdict(v) for v in m.verdicts],
-        }
-        for m in mean_rows
-    ]
-    status = exit_status(rows, mean_rows)
-    counts = {f"against_{side}": words for side, words in side_counts(rows).items()}
-    head = {"summary": summarize(rows, mean_rows), **counts, "passed": status == 0, "exit_status": status}
-    return {**head, "cases": cases, "means": averages}
-
-
-def exit_status(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> int:
-    """0 if everything passes, :data:`PAPER_FAILED` if only comparisons with papers fail, else :data:`FAILED`."""
-    every: list[CaseRow | MeanRow] = [*rows, *mean_rows]
-    failures = [v for row in every for v in row.failures]
-    if not failures:
-        return 0
-    return PAPER_FAILED if all(v.against == PAPER for v in failures) else FAILED
-
-
-def as_json(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> str:
-    """:func:`as_dict` as indented JSON."""
-    return json.dumps(as_dict(rows, mean_rows), indent=2, ensure_ascii=False)
-
-
-def case_dict(case: Case) -> dict[str, Any]:
+def case_dict(case: Case) -> Mapping[str, Any]:
     """The case's fields, its id and the digest of its configuration."""
     return {**asdict(case), "id": case.id, "configuration": case.configuration}
 
 
-def as_junit(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> str:
+def as_junit(judged: JudgedCases) -> str:
     """JUnit XML, one test per case and per mean. Whatever does not pass is a failure, BETTER and STALE too."""
-    every: list[CaseRow | MeanRow] = [*rows, *mean_rows]
+    every: list[CaseRow | MeanRow] = [*judged.rows, *judged.means]
     suite = ElementTree.Element(
         "testsuite",
         name="dupmae_ir regressions",
@@ -334,7 +342,7 @@ def as_junit(rows: Sequence[CaseRow], mean_rows: Sequence[MeanRow] = ()) -> str:
         failures=str(sum(not row.passes for row in every)),
         errors="0",
         skipped=str(sum(row.passes and row.status == Status.SKIP for row in every)),
-        time=f"{sum(row.result.seconds for row in rows if row.result):.2f}",
+        time=f"{sum(row.result.seconds for row in judged.rows if row.result):.2f}",
     )
     for row in every:
         regression, _, name = row.id.partition("/")
@@ -379,3 +387,63 @@ def _first(values: Mapping[str, str]) -> str:
     """The first measure with its value, and the number of further ones."""
     shown = [f"{m} {v}" for m, v in values.items()]
     return shown[0] + (f" +{len(shown) - 1}" if shown[1:] else "") if shown else ""
+
+
+class MovedQueries(NamedTuple):
+    """The queries of a case whose values differ most from the accepted ones."""
+
+    rows: list[list[str]]  #: id, text if the topics are at hand, difference
+    command: str  #: shows them side by side; empty for a case that is not hybrid
+
+
+@dataclass(frozen=True)
+class RegressionRows:
+    """The cases of one regression."""
+
+    title: str
+    rows: Sequence[CaseRow]
+
+    @property
+    def name(self) -> str:
+        """The regression's name."""
+        return self.rows[0].case.regression
+
+    @property
+    def printed(self) -> int:
+        """How many numbers of papers it has."""
+        return sum(len(row.case.paper) for row in self.rows)
+
+    @property
+    def measured(self) -> bool:
+        """Whether any case has a result or an accepted value."""
+        return any(row.result or row.accepted for row in self.rows)
+
+    @property
+    def statuses(self) -> dict[Status, int]:
+        """Cases by status, most urgent first."""
+        counts = Counter(row.status for row in self.rows)
+        return {status: counts[status] for status in Status if counts[status]}
+
+    @property
+    def sources(self) -> list[str]:
+        """Where the numbers are printed."""
+        return list(dict.fromkeys(row.case.source for row in self.rows if row.case.source))
+
+
+def as_html(judged: JudgedCases, groups: Sequence[RegressionRows], moved: Mapping[str, MovedQueries]) -> str:
+    """The page. ``moved``: case id -> the queries that changed most."""
+    counts = side_counts(judged.rows).values()
+    sides = ", ".join(f"{head}: {words}" for head, words in zip(SIDE_HEADS, counts, strict=True))
+    return render(
+        "regressions.html",
+        title="Regressions of dupmae_ir",
+        summary=f"{judged.summary}; {sides}",
+        legend=LEGEND,
+        groups=groups,
+        means=judged.means,
+        moved=moved,
+        heads=list(SIDE_HEADS),
+        colours=COLOURS,
+        not_here=NOT_HERE,
+        environment_line=environment_line,
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -13,23 +16,37 @@ from dupmae_ir.config import with_flags
 from dupmae_ir.console import say
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.eval.regressions import cases, report
-from dupmae_ir.eval.regressions.accept import accept
-from dupmae_ir.eval.regressions.cases import Case, Regression
+from dupmae_ir.eval.regressions import cases
+from dupmae_ir.eval.regressions.cases import ACCEPTED, Case, Regression
 from dupmae_ir.eval.regressions.commands import command_lines, index_path, result_path, run_path
 from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunCasesOptions
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
 from dupmae_ir.eval.regressions.execute import Result, changed_names, execute, load_result
-from dupmae_ir.eval.regressions.html import MovedQueries, RegressionRows, as_html
-from dupmae_ir.eval.regressions.report import CaseRow, MeanRow, as_dict, mean_lines, means, row_lines, summarize
+from dupmae_ir.eval.regressions.report import (
+    CaseRow,
+    JudgedCases,
+    MeanRow,
+    MovedQueries,
+    RegressionRows,
+    as_html,
+    as_junit,
+    as_markdown,
+    mean_lines,
+    means,
+    row_lines,
+)
 from dupmae_ir.eval.regressions.verdict import SHOWN, CaseVerdict, Status, changed_queries, judge
 from dupmae_ir.eval.regressions.workspace import Workspace
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write, sha256_file
 from dupmae_ir.io.topics import read_topics
 
+MARK = "# Accepted: written by `dupmae-ir eval.regressions accept`; measured values, not to be edited."
+DIGITS = 6
+"""Digits stored of a value per query; means are stored in full."""
 
-def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspace) -> dict[str, Any]:
+
+def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspace) -> JudgedCases:
     """Run the selected cases and return the results; with ``dry_run``, their commands.
 
     Prints each case on standard error when it is done. Raises :class:`UsageError` while another process runs
@@ -38,7 +55,7 @@ def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspac
     selection = CaseSelection(options, workspace)
     _check_required(options, selection)
     if options.dry_run:
-        return {"cases": [_dry(selection.row(case, None)) for case in selection.cases]}
+        return JudgedCases([selection.row(case, None) for case in selection.cases])
     rows = []
     for row in selection.run():
         required = row.passes and (options.fail_on_skip or _is_required(row.case.id, options.require))
@@ -53,8 +70,8 @@ def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspac
     if all(row.status is Status.SKIP for row in rows):
         say(f"warning: nothing was compared, because every case was skipped ({len(rows)}); --fail-on-skip fails then")
     if options.junit:
-        _write(options.junit, report.as_junit(rows, mean_rows))
-    return as_dict(rows, mean_rows)
+        _write(options.junit, as_junit(JudgedCases(rows, mean_rows)))
+    return JudgedCases(rows, mean_rows)
 
 
 def _is_required(name: str, patterns: Iterable[str]) -> bool:
@@ -84,34 +101,39 @@ def _not_skipped(verdicts: Iterable[CaseVerdict]) -> list[CaseVerdict]:
     ]
 
 
-def _dry(row: CaseRow) -> dict[str, Any]:
-    case = row.case
-    return {"id": case.id, "title": case.title, "commands": row.commands()}
-
-
-def list_cases(options: ListOptions) -> dict[str, Any]:
-    """The selected cases, as JSON-able values and as a table."""
+def list_cases(options: ListOptions) -> JudgedCases:
+    """The selected cases, without results."""
     selection = CaseSelection(options)
-    rows = [selection.row(case, None) for case in selection.cases]
-    return {"cases": [report.case_dict(case) for case in selection.cases], "table": report.as_list(rows)}
+    return JudgedCases([selection.row(case, None) for case in selection.cases])
 
 
-def report_cases(options: ReportOptions) -> dict[str, Any]:
-    """The results on disk: as JSON-able values with ``json``, else rendered as text or written to ``file``."""
+@dataclass(frozen=True)
+class CasesReport:
+    """The results on disk as text, which is also written to ``file`` if one is named."""
+
+    text: str
+    summary: str
+    file: str | None
+
+
+def report_cases(options: ReportOptions) -> CasesReport:
+    """Report the results on disk."""
     selection = CaseSelection(options)
     rows = list(selection.load_rows())
-    if options.json and not options.file:
-        return as_dict(rows, selection.means(rows))
-    text = _rendered("json" if options.json else options.format, selection, rows)
-    if not options.file:
-        return {"text": text}
-    _write(options.file, text)
-    return {"file": options.file, "summary": summarize(rows, selection.means(rows))}
+    judged = JudgedCases(rows, selection.means(rows))
+    format = "json" if options.json else options.format
+    if format == "html":
+        text = as_html(judged, selection.by_regression(rows), selection.moved(rows))
+    else:
+        text = {"markdown": as_markdown, "json": JudgedCases.json, "junit": as_junit}[format](judged)
+    if options.file:
+        _write(options.file, text)
+    return CasesReport(text, judged.summary, options.file)
 
 
-def accept_cases(options: AcceptOptions) -> dict[str, Any]:
+def accept_cases(options: AcceptOptions) -> list[str]:
     """Accept the results on disk and return the ids of the cases."""
-    return {"accepted": [case.id for case in CaseSelection(options).accept()]}
+    return [case.id for case in CaseSelection(options).accept()]
 
 
 class CaseSelection:
@@ -236,8 +258,8 @@ class CaseSelection:
             accept(self.regressions[name], results)
         return [case for results in by_regression.values() for case, _ in results]
 
-    def _accepted(self, case: Case) -> dict[str, Any]:
-        return dict(self.regressions[case.regression].accepted.get(case.name, {}))
+    def _accepted(self, case: Case) -> Mapping[str, Any]:
+        return self.regressions[case.regression].accepted.get(case.name, {})
 
     def _changed_run(self, case: Case, result: Result) -> str:
         """A reason if the run file is not the one that was measured; empty if it is."""
@@ -257,15 +279,6 @@ class CaseSelection:
         return f"measured {result.date} with other {' and '.join(changed)}; run it again" if changed else ""
 
 
-def _rendered(name: str, selection: CaseSelection, rows: list[CaseRow]) -> str:
-    mean_rows = selection.means(rows)
-    if name == "html":
-        return as_html(selection.by_regression(rows), mean_rows, selection.moved(rows))
-    if name == "junit":
-        return report.as_junit(rows, mean_rows)
-    return (report.as_json if name == "json" else report.as_markdown)(rows, mean_rows)
-
-
 def _write(path: str, text: str) -> None:
     with atomic_write(path) as f:
         f.write(text + "\n")
@@ -283,3 +296,70 @@ def _given_models(values: tuple[str, ...]) -> dict[str, Path]:
             raise UsageError(f"`model` {value}: must be NAME=FOLDER")
         folders[name] = Path(folder)
     return folders
+
+
+def accepted_block(case: Case, result: Result) -> Mapping[str, Any]:
+    """The accepted block of a result. Raises :class:`UsageError` for a result that cannot be accepted."""
+    if result.skipped or result.problems or result.stand_in or not result.values:
+        reason = result.skipped or "; ".join(result.problems) or "it was measured on a synthetic stand-in collection"
+        intended = (
+            f"; if this change is intended, remove [accepted.{case.name}] and run the case again"
+            if "accepted was" in reason
+            else ""
+        )
+        raise UsageError(f"{case.id}: cannot be accepted: {reason}{intended}")
+    index = {k: v for k, v in result.index.items() if v is not None and k not in ("shard", "encoder", "digest")}
+    return {
+        "date": date.fromisoformat(result.date[:10]).isoformat(),
+        "configuration": case.configuration,
+        "weights": result.key["weights"],
+        "collection": result.key["collection"],
+        **result.inputs,
+        "values": dict(result.values),
+        "index": index,
+        "environment": dict(result.environment),
+    }
+
+
+def accept(regression: Regression, results: Iterable[tuple[Case, Result]]) -> None:
+    """Replace the accepted part of the regression's file; the text above it is not changed."""
+    blocks = dict(regression.accepted)
+    queries = {name: dict(values) for name, values in regression.accepted_queries.items()}
+    for case, result in results:
+        blocks[case.name] = accepted_block(case, result)
+        queries[case.name] = {
+            m: {q: round(v, DIGITS) for q, v in sorted(values.items())} for m, values in result.per_query.items()
+        }
+    above = regression.path.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
+    order = [c.name for c in regression.cases if c.name in blocks]
+    environments = {_short(blocks[name]["environment"]): blocks[name]["environment"] for name in order}
+    tables = [_table(f"environment.{short}", values) for short, values in environments.items()]
+    for name in order:
+        values = {**blocks[name], "environment": _short(blocks[name]["environment"])}
+        tables.append(_table(f"accepted.{_key(name)}", values))
+    folder = regression.path.parent / ACCEPTED
+    with atomic_write(folder / f"{regression.name}.json") as f:
+        json.dump({name: queries[name] for name in order}, f, separators=(",", ":"), ensure_ascii=False)
+        f.write("\n")
+    with atomic_write(regression.path) as f:
+        f.write(f"{above}\n\n{MARK}\n" + "\n".join(tables))
+
+
+def _short(environment: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(environment, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _table(name: str, values: Mapping[str, Any]) -> str:
+    rows = [f"{_key(k)} = {_toml(v)}" for k, v in values.items() if v is not None]
+    return "\n".join([f"[{name}]", *rows, ""])
+
+
+def _toml(value: object) -> str:
+    """A string, a number or a table of these as TOML. Python's repr of a float is exact, and valid TOML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + "}"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _key(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)

@@ -16,9 +16,8 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.console import say
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.eval.regressions import tiny
-from dupmae_ir.eval.regressions.cases import MODELS, RECIPES, read_json
+from dupmae_ir.eval.regressions.cases import DOWNLOADS, MODELS, RECIPES, Model, dependencies, read_json, read_models
 from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
-from dupmae_ir.eval.regressions.models import DOWNLOADS, Model, dependencies, read_models
 from dupmae_ir.finetune.stages import Step, plan, recipe_inputs, run_stages
 from dupmae_ir.io.archives import unpack
 from dupmae_ir.io.publishing import write_json
@@ -72,7 +71,7 @@ class Workspace:
         return read_models(self.toml, self.recipes)
 
     @cached_property
-    def toml(self) -> dict[str, Any]:
+    def toml(self) -> Mapping[str, Any]:
         return read_toml(self.recipes / MODELS)
 
     @cached_property
@@ -101,7 +100,7 @@ class Workspace:
     def _recipe(self, model: Model) -> Path:
         return self.recipes / RECIPES / f"{model.recipe}.toml"
 
-    def _preset(self, model: Model) -> dict[str, Any]:
+    def _preset(self, model: Model) -> Mapping[str, str]:
         """The preset as an input of the model's recipe, if one is chosen and the recipe has presets."""
         return {"preset": self.preset} if self.preset and read_toml(self._recipe(model)).get("presets") else {}
 
