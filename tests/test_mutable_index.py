@@ -85,7 +85,7 @@ def by_batch_search(index: Path, mode: str) -> Lists:
 def by_passages(index: Path, mode: str) -> Lists:
     """What the frameworks for generation ask; it also reads the stored text of every hit."""
     search = PassageSearch(index, mode)
-    return {topic.qid: pairs(search.find(topic.text, HITS)) for topic in TOPICS}
+    return {topic.qid: pairs(search.search(topic.text, HITS)) for topic in TOPICS}
 
 
 def by_http(index: Path, mode: str) -> Lists:
@@ -125,22 +125,22 @@ def by_a_server(index: Path, mode: str) -> Lists:
 
 
 def by_langchain(index: Path, mode: str) -> Lists:
-    retriever = framework("langchain").DupmaeRetriever(index=index, k=HITS, mode=mode)
+    retriever = framework("langchain").LangChainRetriever(index=index, k=HITS, mode=mode)
     return {t.qid: [(d.id, d.metadata["score"]) for d in retriever.invoke(t.text)] for t in TOPICS}
 
 
 def by_llama_index(index: Path, mode: str) -> Lists:
-    retriever = framework("llama_index").DupmaeRetriever(index, HITS, mode=mode)
+    retriever = framework("llama_index").LlamaIndexRetriever(index, HITS, mode=mode)
     return {t.qid: [(n.node.node_id, n.score) for n in retriever.retrieve(t.text)] for t in TOPICS}
 
 
 def by_haystack(index: Path, mode: str) -> Lists:
-    retriever = framework("haystack").DupmaeRetriever(index, top_k=HITS, mode=mode)
+    retriever = framework("haystack").HaystackRetriever(index, top_k=HITS, mode=mode)
     return {t.qid: [(d.id, d.score) for d in retriever.run(t.text)["documents"]] for t in TOPICS}
 
 
 def by_pyterrier(index: Path, mode: str) -> Lists:
-    retriever = framework("pyterrier").DupmaeRetriever(index, mode=mode, num_results=HITS)
+    retriever = framework("pyterrier").PyTerrierRetriever(index, mode=mode, num_results=HITS)
     import pandas as pd
 
     lists: Lists = {topic.qid: [] for topic in TOPICS}

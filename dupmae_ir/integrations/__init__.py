@@ -1,10 +1,10 @@
 """Thin classes for other people's frameworks. Each module needs its framework and nothing else:
 
 =================  ==========================================================================
-``langchain``      ``DupmaeRetriever``, a LangChain retriever
-``llama_index``    ``DupmaeRetriever``, a LlamaIndex retriever
-``haystack``       ``DupmaeRetriever``, a Haystack component
-``pyterrier``      ``DupmaeRetriever``, a PyTerrier transformer for pipelines and experiments
+``langchain``      ``LangChainRetriever``, a LangChain retriever
+``llama_index``    ``LlamaIndexRetriever``, a LlamaIndex retriever
+``haystack``       ``HaystackRetriever``, a Haystack component
+``pyterrier``      ``PyTerrierRetriever``, a PyTerrier transformer for pipelines and experiments
 ``mteb``           ``DupmaeSearch`` (retrieval by both parts) and ``DupmaeEncoder`` ([CLS] vectors)
 ``measures``       runs and judgements of ir_measures and ranx, in both directions
 =================  ==========================================================================

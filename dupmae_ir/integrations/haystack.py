@@ -1,10 +1,10 @@
 """A Haystack component.
 
     from haystack import Pipeline
-    from dupmae_ir.integrations.haystack import DupmaeRetriever
+    from dupmae_ir.integrations.haystack import HaystackRetriever
 
     pipeline = Pipeline()
-    pipeline.add_component("retriever", DupmaeRetriever("my-index", top_k=5))
+    pipeline.add_component("retriever", HaystackRetriever("my-index", top_k=5))
     pipeline.run({"retriever": {"query": "how do I rotate the logs?"}})
 
 The component is saved with the pipeline: its parameters are the index folder and plain values. Loading needs
@@ -26,7 +26,7 @@ COMPARISONS = ("==", "!=", ">", ">=", "<", "<=", "in", "not in")
 
 
 @component
-class DupmaeRetriever:
+class HaystackRetriever:
     """Retrieves documents of an index folder by dense, impact or hybrid search.
 
     Args:
@@ -60,19 +60,17 @@ class DupmaeRetriever:
         self.warm_up()
         assert self._search
         chosen = self.filters if filters is None else filters
-        passages = self._search.find(
+        passages = self._search.search(
             query, self.top_k if top_k is None else top_k, condition(chosen) if chosen else None
         )
-        return {
-            "documents": [Document(id=p.docid, content=p.text, meta=p.described(), score=p.score) for p in passages]
-        }
+        return {"documents": [Document(id=p.docid, content=p.text, meta=p.to_dict(), score=p.score) for p in passages]}
 
     def to_dict(self) -> dict[str, Any]:
         """The component as Haystack saves it."""
         return default_to_dict(self, index=self.index, top_k=self.top_k, mode=self.mode, filters=self.filters)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> DupmaeRetriever:
+    def from_dict(cls, data: dict[str, Any]) -> HaystackRetriever:
         """The component from what :meth:`to_dict` returned."""
         return default_from_dict(cls, data)
 

@@ -1,8 +1,8 @@
 """A LangChain retriever.
 
-    from dupmae_ir.integrations.langchain import DupmaeRetriever
+    from dupmae_ir.integrations.langchain import LangChainRetriever
 
-    retriever = DupmaeRetriever(index="my-index", k=5)
+    retriever = LangChainRetriever(index="my-index", k=5)
     documents = retriever.invoke("how do I rotate the logs?")
 
 A document's ``page_content`` is the text, its ``metadata`` has docid, score, title and what the index stores.
@@ -21,7 +21,7 @@ from dupmae_ir.integrations.passages import PassageSearch
 from dupmae_ir.search.config import QUERY_HITS
 
 
-class DupmaeRetriever(BaseRetriever):
+class LangChainRetriever(BaseRetriever):
     """Retrieves documents of an index folder by dense, impact or hybrid search.
 
     Attributes:
@@ -54,5 +54,5 @@ class DupmaeRetriever(BaseRetriever):
         k: int | None = None,
         filter: str | None = None,
     ) -> list[Document]:
-        passages = self._search.find(query, self.k if k is None else k, self.filter if filter is None else filter)
-        return [Document(id=p.docid, page_content=p.text, metadata=p.described()) for p in passages]
+        passages = self._search.search(query, self.k if k is None else k, self.filter if filter is None else filter)
+        return [Document(id=p.docid, page_content=p.text, metadata=p.to_dict()) for p in passages]

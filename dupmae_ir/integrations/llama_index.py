@@ -1,8 +1,8 @@
 """A LlamaIndex retriever.
 
-from dupmae_ir.integrations.llama_index import DupmaeRetriever
+from dupmae_ir.integrations.llama_index import LlamaIndexRetriever
 
-nodes = DupmaeRetriever("my-index", similarity_top_k=5).retrieve("how do I rotate the logs?")
+nodes = LlamaIndexRetriever("my-index", similarity_top_k=5).retrieve("how do I rotate the logs?")
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dupmae_ir.search.config import QUERY_HITS
 from dupmae_ir.search.searcher import Searcher
 
 
-class DupmaeRetriever(BaseRetriever):
+class LlamaIndexRetriever(BaseRetriever):
     """Retrieves nodes of an index folder by dense, impact or hybrid search.
 
     Args:
@@ -46,8 +46,8 @@ class DupmaeRetriever(BaseRetriever):
         super().__init__(**kwargs)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        passages = self._search.find(query_bundle.query_str, self.similarity_top_k, self._filter)
+        passages = self._search.search(query_bundle.query_str, self.similarity_top_k, self._filter)
         return [
-            NodeWithScore(node=TextNode(id_=p.docid, text=p.text, metadata=p.described()), score=p.score)
+            NodeWithScore(node=TextNode(id_=p.docid, text=p.text, metadata=p.to_dict()), score=p.score)
             for p in passages
         ]

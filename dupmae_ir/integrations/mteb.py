@@ -33,7 +33,7 @@ Results = dict[str, dict[str, float]]
 """Query id -> document id -> score."""
 
 
-class Rows(Protocol):
+class MtebDataset(Protocol):
     """A data set of MTEB: rows with ``id``, ``text`` and, for documents, ``title``."""
 
     def __iter__(self) -> Any: ...
@@ -69,7 +69,7 @@ class DupmaeSearch:
         self.folder = Path(folder or self._temporary.name)  # type: ignore[union-attr]
         self._searcher: Searcher | None = None
 
-    def index(self, corpus: Rows, **_: Any) -> None:
+    def index(self, corpus: MtebDataset, **_: Any) -> None:
         """Encode a task's corpus into an index."""
         path = self.folder / "corpus.jsonl"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ class DupmaeSearch:
         self._searcher = Searcher.open(index, self.model, device=self.device)
 
     def search(
-        self, queries: Rows, *, top_k: int, top_ranked: Mapping[str, Iterable[str]] | None = None, **_: Any
+        self, queries: MtebDataset, *, top_k: int, top_ranked: Mapping[str, Iterable[str]] | None = None, **_: Any
     ) -> Results:
         """The best ``top_k`` documents of each query; with ``top_ranked``, of those documents."""
         assert self._searcher, "MTEB calls index before search"

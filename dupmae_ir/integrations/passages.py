@@ -17,7 +17,7 @@ Texts = Mapping[str, Document] | Callable[[str], Document]
 
 
 @dataclass(frozen=True)
-class Passage:
+class PassageHit:
     """A hit with its text. ``metadata`` is what the index stores about the document."""
 
     docid: str
@@ -26,9 +26,9 @@ class Passage:
     title: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Metadata with ``docid``, ``score`` and, if there is one, ``title``, for frameworks with one dictionary."""
-        own: dict[str, Any] = {"docid": self.docid, "score": self.score}
+        own: dict[str, object] = {"docid": self.docid, "score": self.score}
         return dict(self.metadata) | own | ({"title": self.title} if self.title else {})
 
 
@@ -52,16 +52,16 @@ class PassageSearch:
                 f"{self.searcher.index.path} stores no texts (it was made without `store_texts`); give `texts`"
             )
 
-    def find(self, query: str, hits: int = QUERY_HITS, condition: str | None = None) -> list[Passage]:
-        """The best ``hits`` passages for ``query`` among those that satisfy ``condition`` (as ``--filter``)."""
+    def search(self, query: str, hits: int = QUERY_HITS, condition: str | None = None) -> list[PassageHit]:
+        """The best ``hits`` passages for ``query`` among those that satisfy ``condition`` (see Searcher)."""
         if not query.strip():
             return []
         return [self._passage(hit) for hit in self.searcher.search(query, hits, self.mode, filter=condition or None)]
 
-    def _passage(self, hit: Hit) -> Passage:
+    def _passage(self, hit: Hit) -> PassageHit:
         if self.texts is not None:
-            found = self.texts[hit.docid] if isinstance(self.texts, Mapping) else self.texts(hit.docid)
-            return Passage(hit.docid, hit.score, found.text, found.title)
+            document = self.texts[hit.docid] if isinstance(self.texts, Mapping) else self.texts(hit.docid)
+            return PassageHit(hit.docid, hit.score, document.text, document.title)
         stored = self.searcher.document(hit.docid)
         assert stored is not None, "the constructor checked that the index stores texts"
-        return Passage(hit.docid, hit.score, stored.text, stored.title, stored.metadata)
+        return PassageHit(hit.docid, hit.score, stored.text, stored.title, stored.metadata)

@@ -94,7 +94,7 @@ def _with_our_encoders(module: ModuleType) -> Iterator[None]:
     _register(module.query_encoder_class_map, _query_encoder)
 
 
-def _register(classes: dict[str, Any], encoder: Callable[..., Any]) -> None:
+def _register(classes: dict[str, object], encoder: Callable[..., object]) -> None:
     """Put our prefixes first: Pyserini takes the first key that is a part of the encoder's name."""
     others = dict(classes)
     classes.clear()

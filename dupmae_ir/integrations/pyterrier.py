@@ -1,10 +1,10 @@
 """A PyTerrier transformer.
 
     import pyterrier as pt
-    from dupmae_ir.integrations.pyterrier import DupmaeRetriever
+    from dupmae_ir.integrations.pyterrier import PyTerrierRetriever
 
-    hybrid = DupmaeRetriever("my-index", num_results=1000)
-    dense = DupmaeRetriever("my-index", mode="dense")
+    hybrid = PyTerrierRetriever("my-index", num_results=1000)
+    dense = PyTerrierRetriever("my-index", mode="dense")
     pt.Experiment([dense % 10, hybrid], topics, qrels, ["ndcg_cut_10"], names=["dense", "hybrid"])
 
 PyTerrier and Pyserini each start a JVM with their own classpath, which one process cannot have: import this module, and
@@ -24,7 +24,7 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Query
 
 
-class DupmaeRetriever(pt.Transformer):
+class PyTerrierRetriever(pt.Transformer):
     """Retrieves by dense, impact or hybrid search: topics (``qid``, ``query``) to results.
 
     Results have ``docno``, ``score`` and ``rank`` (from 0), and the columns of the topics. Scores fall from rank to

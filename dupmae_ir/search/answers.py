@@ -24,7 +24,7 @@ from dupmae_ir.search.query.selection import read_ids, with_ids
 from dupmae_ir.search.query.words import QueryWords
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.search.view.explain import DescribedHit, Explanation, describe
-from dupmae_ir.search.view.results import Bm25Summary, QueryAnswer, Restriction, Searched, ShownHit
+from dupmae_ir.search.view.results import Bm25Summary, QueryAnswer, Searched, SearchedDocuments, ShownHit
 from dupmae_ir.types import Document, Hit, Query
 
 
@@ -142,7 +142,7 @@ def open_search(config: SearchConfig) -> TopicSearch:
     return Bm25Search(config) if config.bm25 else IndexSearch(config)
 
 
-def _restriction(config: SearchConfig, documents: int, unknown: Sequence[str]) -> Restriction | None:
+def _restriction(config: SearchConfig, documents: int, unknown: Sequence[str]) -> SearchedDocuments | None:
     """``--within`` and ``--filter`` for the summary. Raises :class:`UsageError` if no id is one of the index."""
     if not config.within and config.filter is None:
         return None
@@ -150,7 +150,7 @@ def _restriction(config: SearchConfig, documents: int, unknown: Sequence[str]) -
         raise UsageError(
             f"{config.within}: the index has none of these {len(unknown):,} documents; the first id is {unknown[0]!r}"
         )
-    return Restriction(documents, config.within, config.filter, unknown)
+    return SearchedDocuments(documents, config.within, config.filter, unknown)
 
 
 def answer_query(config: SearchConfig, search: TopicSearch, text: str, explained: str | None = None) -> QueryAnswer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, ThreadOptions, option
@@ -20,6 +21,10 @@ MOST_TERMS = 1024
 RUN_HITS = 1000
 QUERY_HITS = 10
 _LARGEST = sys.float_info.max
+sum_option = partial(option, group="scores", only_with="!dense and !impact and !bm25 and !fusion")
+run_option = partial(option, group="with --topics", only_with="topics")
+server_option = partial(option, group="server", only_with="server")
+encoder_option = partial(option, group="query encoder", only_with="!bm25")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,36 +34,18 @@ class SearchSettings(ThreadOptions):
     batch_size: int = option(
         256, "queries searched together; no effect on scores, bit for bit", group="compute", at_least=1
     )
-    query_terms: int = option(
+    query_terms: int = encoder_option(
         MOST_TERMS,
         f"strongest OT weights kept per query; Lucene takes at most {MOST_TERMS}",
-        group="query encoder",
         at_least=1,
         at_most=MOST_TERMS,
-        only_with="!bm25",
     )
-    dense_weight: float = option(
-        1.0,
-        "hybrid: weight of the dense score",
-        group="scores",
-        above=0,
-        at_most=_LARGEST,
-        only_with="!dense and !impact and !bm25 and !fusion",
-    )
-    impact_weight: float = option(
-        1.0,
-        "hybrid: weight of the impact score",
-        group="scores",
-        above=0,
-        at_most=_LARGEST,
-        only_with="!dense and !impact and !bm25 and !fusion",
-    )
-    bm25_index: str | None = option(
+    dense_weight: float = sum_option(1.0, "hybrid: weight of the dense score", above=0, at_most=_LARGEST)
+    impact_weight: float = sum_option(1.0, "hybrid: weight of the impact score", above=0, at_most=_LARGEST)
+    bm25_index: str | None = sum_option(
         None,
         "hybrid: Lucene index of the same collection (made by 'dupmae-ir index bm25'), whose BM25 scores join the sum",
-        group="scores",
         metavar="FOLDER",
-        only_with="!dense and !impact and !bm25 and !fusion",
     )
     bm25_weight: float = option(
         1.0, "hybrid: weight of the BM25 score", group="scores", above=0, at_most=_LARGEST, only_with="bm25_index"
@@ -88,7 +75,7 @@ class SearchSettings(ThreadOptions):
         "are never certified",
         group="dense index",
         choices=DENSE_INDEXES,
-        only_with="!impact and !bm25 and !backend",
+        only_with="!impact and !bm25 and !server",
     )
     nprobe: int = option(
         0,
@@ -110,33 +97,25 @@ class SearchSettings(ThreadOptions):
         "auto: postings if the index has them and the extra speed is installed, otherwise lucene",
         choices=IMPACT_SEARCHES,
         group="compute",
-        only_with="!bm25 and !dense and !backend",
+        only_with="!bm25 and !dense and !server",
     )
 
     server: str | None = option(
         None,
-        "URL of an engine that 'dupmae-ir servers load' filled, which proposes the candidates, such as "
+        "URL of a server that 'dupmae-ir servers load' filled, which proposes the candidates, such as "
         "postgresql://host/database; hits and scores are the same as without it",
-        group="engine",
+        group="server",
         metavar="URL",
         only_with="!bm25 and !bm25_index",
     )
-    collection: str | None = option(
-        None,
-        "name of the collection in the engine (default: from the name of the index folder)",
-        group="engine",
-        metavar="NAME",
-        only_with="server",
+    collection: str | None = server_option(
+        None, "name of the copy on the server (default: from the name of the index folder)", metavar="NAME"
     )
-    approximate: bool = option(
+    approximate: bool = server_option(
         False,
-        "use the approximate indexes of the engine: faster on large collections, may miss documents, never certified",
-        group="engine",
-        only_with="server",
+        "use the approximate indexes of the server: faster on large collections, may miss documents, never certified",
     )
-    timeout: float = option(
-        60.0, "seconds to wait for an answer of the engine", group="engine", above=0, only_with="server"
-    )
+    timeout: float = server_option(60.0, "seconds to wait for an answer of the server", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -236,32 +215,13 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         group="mode (at most one)",
     )
 
-    output: str | None = option(None, "run file to write", group="with --topics", metavar="FILE", only_with="topics")
-    format: str = option(
-        "trec", "format of the run file", choices=("trec", "msmarco"), group="with --topics", only_with="topics"
-    )
-    tag: str | None = option(
-        None,
-        "last column of a TREC run (default: dupmae-ir-MODE)",
-        group="with --topics",
-        metavar="WORD",
-        only_with="topics",
-    )
-    qrels: str | None = option(
-        None,
-        "search only the topics that this file has judgements for",
-        group="with --topics",
-        metavar="FILE",
-        only_with="topics",
-    )
-    remove_query: bool = option(
-        False, "remove the document with the topic's own id (sets of BEIR)", group="with --topics", only_with="topics"
-    )
-    max_passage: bool = option(
-        False,
-        "ids are DOCUMENT#PASSAGE (encode.passages): rank documents by their best passage",
-        group="with --topics",
-        only_with="topics",
+    output: str | None = run_option(None, "run file to write", metavar="FILE")
+    format: str = run_option("trec", "format of the run file", choices=("trec", "msmarco"))
+    tag: str | None = run_option(None, "last column of a TREC run (default: dupmae-ir-MODE)", metavar="WORD")
+    qrels: str | None = run_option(None, "search only the topics that this file has judgements for", metavar="FILE")
+    remove_query: bool = run_option(False, "remove the document with the topic's own id (sets of BEIR)")
+    max_passage: bool = run_option(
+        False, "ids are DOCUMENT#PASSAGE (encode.passages): rank documents by their best passage"
     )
     passage_hits: int | None = option(
         None,
@@ -310,19 +270,13 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         None, "documents taken from each list (default: --hits)", group="fusion", at_least=1, only_with="fusion"
     )
 
-    model: str | None = option(
+    model: str | None = encoder_option(
         None,
         "model folder (default: the one recorded in the index; a model with other weights is rejected)",
-        group="query encoder",
         metavar="FOLDER",
-        only_with="!bm25",
     )
-    query_length: int | None = option(
-        None,
-        "word pieces per query, including [CLS] and [SEP] (default: as recorded in the index)",
-        group="query encoder",
-        above=0,
-        only_with="!bm25",
+    query_length: int | None = encoder_option(
+        None, "word pieces per query, including [CLS] and [SEP] (default: as recorded in the index)", above=0
     )
     dtype: str | None = option(
         None,

@@ -18,7 +18,7 @@ def test_a_pipeline_returns_the_hits_and_can_be_saved(framework, searcher, index
         from haystack import Pipeline
 
         pipeline = Pipeline()
-        pipeline.add_component("retriever", module.DupmaeRetriever(index, top_k=3))
+        pipeline.add_component("retriever", module.HaystackRetriever(index, top_k=3))
         again = Pipeline.loads(pipeline.dumps(), allowed_modules=["dupmae_ir.integrations.haystack"])
         found = again.run({"retriever": {"query": "rotate log files"}})["retriever"]["documents"]
     hits = searcher.search("rotate log files", 3)
@@ -28,7 +28,7 @@ def test_a_pipeline_returns_the_hits_and_can_be_saved(framework, searcher, index
 
 
 def test_filters_restrict_the_search(framework, index):
-    retriever = framework("haystack").DupmaeRetriever(index)
+    retriever = framework("haystack").HaystackRetriever(index)
     late = {"field": "meta.number", "operator": ">", "value": 1}
     named = {"field": "meta.number", "operator": "in", "value": [0, 3]}
     found = retriever.run("log files", filters={"operator": "AND", "conditions": [late, named]})["documents"]
@@ -50,6 +50,6 @@ def test_conditions_in_the_language_of_the_command(framework, filters, expected)
 def test_misuse_is_reported(framework, index):
     module = framework("haystack")
     with pytest.raises(UsageError, match="top_k"):
-        module.DupmaeRetriever(index, top_k=0)
+        module.HaystackRetriever(index, top_k=0)
     with pytest.raises(UsageError, match="operator 'near'"):
         module.condition({"field": "a", "operator": "near", "value": 1})

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("langchain_core", reason="langchain-core is not installed")
     standard = pytest.importorskip("langchain_tests.integration_tests", reason="langchain-tests is not installed")
-    from dupmae_ir.integrations.langchain import DupmaeRetriever
+    from dupmae_ir.integrations.langchain import LangChainRetriever
 
 
 class TestStandard(standard.RetrieversIntegrationTests):
@@ -24,8 +24,8 @@ class TestStandard(standard.RetrieversIntegrationTests):
         self.searcher = searcher
 
     @property
-    def retriever_constructor(self) -> type[DupmaeRetriever]:
-        return DupmaeRetriever
+    def retriever_constructor(self) -> type[LangChainRetriever]:
+        return LangChainRetriever
 
     @property
     def retriever_constructor_params(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class TestStandard(standard.RetrieversIntegrationTests):
 
 
 def test_documents_have_texts_scores_and_metadata(searcher, index):
-    found = DupmaeRetriever(index=str(index), k=2).invoke("rotate log files")
+    found = LangChainRetriever(index=str(index), k=2).invoke("rotate log files")
     assert [d.id for d in found] == [hit.docid for hit in searcher.search("rotate log files", 2)]
     assert found[0].page_content == "rotate the log files every night and compress them"
     assert found[0].metadata["title"] == "Rotating logs"
@@ -45,7 +45,7 @@ def test_documents_have_texts_scores_and_metadata(searcher, index):
 
 
 def test_modes_filters_and_blank_queries(searcher):
-    retriever = DupmaeRetriever(index=searcher, mode="impact", k=4)
+    retriever = LangChainRetriever(index=searcher, mode="impact", k=4)
     assert [d.id for d in retriever.invoke("log files")] == [h.docid for h in searcher.search("log files", 4, "impact")]
     assert {d.id for d in retriever.invoke("log files", filter="number >= 3")} == {"files"}
     assert retriever.invoke("  ") == []

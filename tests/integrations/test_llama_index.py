@@ -11,7 +11,7 @@ pytestmark = pytest.mark.jvm
 
 
 def test_nodes_are_the_hits_with_their_texts(framework, searcher):
-    retriever = framework("llama_index").DupmaeRetriever(searcher, similarity_top_k=3)
+    retriever = framework("llama_index").LlamaIndexRetriever(searcher, similarity_top_k=3)
     nodes = retriever.retrieve("rotate log files")
     hits = searcher.search("rotate log files", 3)
     assert [(n.node.node_id, n.score) for n in nodes] == [(h.docid, h.score) for h in hits]
@@ -23,7 +23,7 @@ def test_texts_may_come_from_elsewhere(framework, searcher, monkeypatch):
     module = framework("llama_index")
     own = {docid: Document(docid, f"text of {docid}") for docid in ("logs", "mail", "time", "files")}
     monkeypatch.setitem(searcher.index.__dict__, "texts", None)
-    nodes = module.DupmaeRetriever(searcher, 1, texts=own).retrieve("rotate log files")
+    nodes = module.LlamaIndexRetriever(searcher, 1, texts=own).retrieve("rotate log files")
     assert nodes[0].node.get_content() == "text of logs"
     with pytest.raises(UsageError, match="stores no texts"):
-        module.DupmaeRetriever(searcher)
+        module.LlamaIndexRetriever(searcher)

@@ -27,7 +27,7 @@ def pyterrier(framework):
 
 def test_results_are_the_run(pyterrier, searcher):
     module, topics, _ = pyterrier
-    found = module.DupmaeRetriever(searcher, num_results=3, text=True)(topics)
+    found = module.PyTerrierRetriever(searcher, num_results=3, text=True)(topics)
     run = searcher.search([Query(*t) for t in TOPICS], 3)
     assert [(r.qid, r.docno, r.score) for r in found.itertuples()] == [
         (qid, h.docid, h.score) for qid, hits in run.items() for h in hits
@@ -41,8 +41,8 @@ def test_operators_and_an_experiment(pyterrier, searcher):
     module, topics, qrels = pyterrier
     import pyterrier as pt
 
-    hybrid = module.DupmaeRetriever(searcher)
-    dense = module.DupmaeRetriever(searcher, mode="dense")
+    hybrid = module.PyTerrierRetriever(searcher)
+    dense = module.PyTerrierRetriever(searcher, mode="dense")
     assert len((hybrid % 1)(topics)) == 3
     assert set((dense + hybrid)(topics)["docno"]) <= {"logs", "mail", "time", "files"}
     assert len((hybrid >> pt.apply.doc_score(lambda row: -row["rank"]))(topics)) == len(hybrid(topics))
@@ -59,6 +59,6 @@ def test_operators_and_an_experiment(pyterrier, searcher):
 
 def test_no_topics_give_no_results(pyterrier, searcher):
     module, topics, _ = pyterrier
-    found = module.DupmaeRetriever(searcher)(topics.head(0))
+    found = module.PyTerrierRetriever(searcher)(topics.head(0))
     assert len(found) == 0
     assert {"qid", "docno", "score", "rank"} <= set(found.columns)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.search.exact.certified_topk import Candidates
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.format.forward import Forward
 
 
 class ImpactQuery(NamedTuple):
@@ -36,13 +39,6 @@ class Postings(Protocol):
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """The ``k`` best (allowed) rows of each query and their integer scores, best first; only rows with a common
         term."""
-
-
-class Forward(Protocol):
-    """The impacts of each row."""
-
-    def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
-        """Exact integer inner products of (m,) rows with one query: (m,) int64."""
 
 
 class ImpactIndex:

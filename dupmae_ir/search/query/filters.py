@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import COMPARISONS, Condition, Joined, Node, Not, Test
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import MetadataScalar, MetadataValue
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.format.texts import Column
 
 LONGEST = 100_000
 """Most characters of a condition."""
@@ -47,18 +50,6 @@ _TOKENS = re.compile(
 )
 WORDS = frozenset(("and", "or", "not", "in", "contains", "is", "missing", "true", "false"))
 _VALUE = 'a value ("text", a number, true or false)'
-
-
-class Column(Protocol):
-    """One metadata column of an index: its distinct values, None for rows without one, and each row's place in them."""
-
-    @property
-    def values(self) -> Sequence[MetadataValue | None]:
-        """The distinct values."""
-
-    @property
-    def codes(self) -> np.ndarray:
-        """(n,) places in ``values``."""
 
 
 class Store(Protocol):
@@ -99,7 +90,7 @@ class Filter:
         """Parse ``text``. Raises :class:`UsageError`, with the place, for anything that is no condition."""
         if len(text) > LONGEST:
             raise UsageError(f"`filter`: {len(text):,} characters; a condition has at most {LONGEST:,}")
-        parser = _Parser(text)
+        parser = _ConditionParser(text)
         return cls(text, parser.names, parser.whole())
 
     def check(self, stores: Sequence[Store]) -> None:
@@ -127,7 +118,7 @@ class Filter:
         return self.tree.evaluate(rows)
 
 
-class _Parser:
+class _ConditionParser:
     """Recursive descent over the tokens of a condition."""
 
     def __init__(self, text: str) -> None:

@@ -11,7 +11,7 @@ from dupmae_ir.console import emphasised, megabytes, table, unmarked
 
 if TYPE_CHECKING:
     from dupmae_ir.search.query.words import Snippet, WordShare
-    from dupmae_ir.search.view.results import QueryAnswer, Restriction, RunSummary, Searched, ShownHit
+    from dupmae_ir.search.view.results import QueryAnswer, RunSummary, Searched, SearchedDocuments, ShownHit
 
 
 def run_summary(run: RunSummary) -> str:
@@ -60,7 +60,7 @@ def _mode(searched: Searched) -> str:
     return f"{searched.mode} + {bm25.weight:g} x BM25 of {bm25.index}" if bm25 else searched.mode
 
 
-def _restriction(within: Restriction) -> str:
+def _restriction(within: SearchedDocuments) -> str:
     """The documents that were searched, and the ids that the index does not contain."""
     by = ", ".join(name for name in (within.file, within.filter) if name is not None)
     text = f"{within.documents:,} documents searched ({by})"

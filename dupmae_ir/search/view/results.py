@@ -21,7 +21,7 @@ Json = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Restriction:
+class SearchedDocuments:
     """The documents that were searched: by the ids in a ``file``, or by a condition, the ``filter``, or both."""
 
     documents: int
@@ -56,7 +56,7 @@ class Searched:
     dense_index: DenseSummary | None = None
     bm25: Bm25Summary | None = None
     server: ServerSummary | None = None
-    within: Restriction | None = None
+    within: SearchedDocuments | None = None
     not_sealed: str | None = None  #: why exact lists are not called certified
     unread_bytes: int | None = None  #: of files whose digests were not compared
 
