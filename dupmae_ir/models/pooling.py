@@ -115,12 +115,6 @@ def _product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def ot_max_plain(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Reference implementation of :func:`ot_max` with all (B, L, V) logits, for tests."""
-    logits = torch.nn.functional.linear(hidden, weight, bias)
-    return logits.masked_fill(~mask.bool().unsqueeze(-1), -torch.inf).amax(1)
-
-
 def ot_sum(hidden: Tensor, mask: Tensor, head: tuple[Tensor, Tensor | None], activation: str) -> Tensor:
     """Sum over the pooled tokens of the activation of each vocabulary logit, as in the first SPLADE; differentiable.
 

@@ -36,7 +36,7 @@ from safetensors.numpy import save_file
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.analyzer import parts, stem, stems, stems_and_parts, word_spans, words
+from dupmae_ir.models.analyzer import parts, stem, stems, stems_and_parts, word_spans
 from dupmae_ir.models.checkpoints.model_config import WITH_PARTS, LexicalSettings
 from dupmae_ir.types import CollectionStatistics
 
@@ -104,26 +104,24 @@ class Lexicon:
 
     def names(self, text: str) -> dict[int, str]:
         """Dimension -> the words of ``text`` that it stands for, as they are written, joined by ``/``."""
-        found: dict[int, dict[str, None]] = {}
-        with_parts = self.settings.analyzer == WITH_PARTS
-        for word in (w for whole in words(text) for w in (whole, *(parts(whole) if with_parts else ()))):
-            if stemmed := stem(word):
-                found.setdefault(self.dimension(stemmed), {})[word.lower()] = None
-        return {dimension: "/".join(spellings) for dimension, spellings in found.items()}
+        spellings: dict[int, dict[str, None]] = {}
+        for dimension, start, end in self.spans(text):
+            spellings.setdefault(dimension, {})[text[start:end].lower()] = None
+        return {dimension: "/".join(several) for dimension, several in spellings.items()}
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """(dimension, start, end) of each stem of a text, in order; parts of a word follow it."""
         with_parts = self.settings.analyzer == WITH_PARTS
-        found = []
+        spans: list[tuple[int, int, int]] = []
         for whole, start, end in word_spans(text):
-            places = [(whole, start, end)]
+            positions = [(whole, start, end)]
             at = 0
             for part in parts(whole) if with_parts else ():
                 at = whole.find(part, at)
-                places.append((part, start + at, start + at + len(part)))
+                positions.append((part, start + at, start + at + len(part)))
                 at += len(part)
-            found += [(self.dimension(stemmed), a, b) for word, a, b in places if (stemmed := stem(word))]
-        return found
+            spans += [(self.dimension(stemmed), a, b) for word, a, b in positions if (stemmed := stem(word))]
+        return spans
 
     def document(self, title: str, text: str, pieces: Iterable[int]) -> TermWeights:
         """The weights of a document: its title, its text, and the word pieces of both as the encoder reads them."""

@@ -198,18 +198,29 @@ class PackedRetriever:
         return words.gather(1, places.clamp_min(0)).masked_fill_(places < 0, -1), weights
 
 
-class _PackedLayer:
+class _AfterAttention:
+    """The part of a BERT layer that follows its attention."""
+
+    def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
+        self.products, output = products, layer.attention.output
+        self.out: Linear = factory(output.dense.weight, output.dense.bias)
+        self.up: Linear = factory(layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True)
+        self.down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
+        self.norm, self.last_norm = output.LayerNorm, layer.output.LayerNorm
+
+    def after(self, context: Tensor, x: Tensor) -> Tensor:
+        """The layer's output (T, d) from that of its attention and its input ``x``."""
+        x = self.norm(self.out(context).to(x.dtype).add_(x))
+        return self.last_norm(self.down(self.up(x.to(self.products))).to(x.dtype).add_(x))
+
+
+class _PackedLayer(_AfterAttention):
     """One BERT layer with the three attention projections in one."""
 
     def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
-        a, factory = layer.attention, _rounded(factory, products)
-        self.products = products
-        parts = (a.self.query, a.self.key, a.self.value)
-        self.qkv: Linear = factory(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]))
-        self.out: Linear = factory(a.output.dense.weight, a.output.dense.bias)
-        self.up: Linear = factory(layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True)
-        self.down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
-        self.norm, self.last_norm = a.output.LayerNorm, layer.output.LayerNorm
+        super().__init__(layer, factory := _rounded(factory, products), products)
+        a = layer.attention.self
+        self.qkv = _fused((a.query, a.key, a.value), factory)
 
     def __call__(self, x: Tensor, groups: Sequence[tuple[int, int, int]], heads: int) -> Tensor:
         """(T, d) -> (T, d); each group is (first token, texts, tokens each)."""
@@ -219,23 +230,16 @@ class _PackedLayer:
         for start, n, length in groups:
             part = slice(start, start + n * length)
             context[part] = attention(qkv[part].view(n, length, 3, heads, width // heads)).reshape(n * length, width)
-        x = self.norm(self.out(context).to(x.dtype).add_(x))
-        return self.last_norm(self.down(self.up(x.to(self.products))).to(x.dtype).add_(x))
+        return self.after(context, x)
 
 
-class _FirstRows:
+class _FirstRows(_AfterAttention):
     """A BERT layer whose output is needed only for the first token of each text."""
 
     def __init__(self, layer: BertLayer, factory: LinearFactory, products: torch.dtype) -> None:
-        a, factory = layer.attention, _rounded(factory, products)
-        self.products = products
-        self.query: Linear = factory(a.self.query.weight, a.self.query.bias)
-        parts = (a.self.key, a.self.value)
-        self.key_value: Linear = factory(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts]))
-        self.out: Linear = factory(a.output.dense.weight, a.output.dense.bias)
-        self.up: Linear = factory(layer.intermediate.dense.weight, layer.intermediate.dense.bias, gelu=True)
-        self.down: Linear = factory(layer.output.dense.weight, layer.output.dense.bias)
-        self.norm, self.last_norm = a.output.LayerNorm, layer.output.LayerNorm
+        super().__init__(layer, factory := _rounded(factory, products), products)
+        a = layer.attention.self
+        self.query, self.key_value = _fused((a.query,), factory), _fused((a.key, a.value), factory)
 
     def __call__(self, x: Tensor, starts: Tensor, groups: Sequence[tuple[int, int, int]], heads: int) -> Tensor:
         """(T, d) states, (B,) first tokens -> (B, d); groups as in :class:`_PackedLayer`, texts in the same order."""
@@ -248,8 +252,12 @@ class _FirstRows:
             k, v = keys_values[start : start + n * length].view(n, length, 2, heads, width // heads).unbind(2)
             context[done : done + n] = _attention(q, k, v).reshape(n, width)
             done += n
-        first = self.norm(self.out(context).to(x.dtype).add_(first))
-        return self.last_norm(self.down(self.up(first.to(self.products))).to(x.dtype).add_(first))[: len(starts)]
+        return self.after(context, first)[: len(starts)]
+
+
+def _fused(layers: Sequence[torch.nn.Linear], factory: LinearFactory) -> Linear:
+    """One product for several layers of the same input."""
+    return factory(torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers]))
 
 
 def _rounded(factory: LinearFactory, dtype: torch.dtype) -> LinearFactory:
