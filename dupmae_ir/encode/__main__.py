@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dupmae_ir.command import Command, load
-from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig, EncodeResult
 from dupmae_ir.io.sources import left_out
 
 
-def summarize(config: EncodeConfig, result: dict[str, Any]) -> str:
+def summarize(config: EncodeConfig, result: EncodeResult) -> str:
     """Counts, scale and rate in one sentence."""
     if config.estimate:
         return ""
@@ -30,12 +31,12 @@ def summarize(config: EncodeConfig, result: dict[str, Any]) -> str:
     return text + left_out(result.get("sources"))
 
 
-def show(config: EncodeConfig, result: dict[str, Any]) -> str:
+def show(config: EncodeConfig, result: Mapping[str, Any]) -> str:
     """The estimate; an index has nothing to show."""
     return load("dupmae_ir.encode.estimate:Estimate")(**result).as_text() if config.estimate else ""
 
 
-main = Command("encode", EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, show=show, resumes=True)
+main = Command("encode", EncodeConfig, "dupmae_ir.encode.run:run_command", summarize=summarize, show=show, resumes=True)
 
 if __name__ == "__main__":
     main.exit()

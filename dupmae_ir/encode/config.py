@@ -4,14 +4,43 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 from dupmae_ir.config import ComputeOptions, OutputOptions, TitleOptions, option
 from dupmae_ir.errors import UsageError
+from dupmae_ir.io.collections import FileReport
 from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.io.transfer import is_url
 
 PARTS = ("cls,ot", "cls", "ot")
 BACKENDS = ("local", "ray")
+
+
+class IndexSummary(TypedDict):
+    """What a command that made an index reports of it."""
+
+    index: str
+    status: str
+    documents: int
+    empty_documents: int
+    parts: list[str]
+    dim: int | None
+    scale: float | None
+    scale_source: str | None
+    postings: int | None
+    clipped: int | None
+    digest: str
+    sources: NotRequired[FileReport]
+
+
+class EncodeResult(IndexSummary):
+    """The index, and what this run did."""
+
+    encoded_now: int
+    resumed: int
+    seconds: float
+    documents_per_second: float | None
+    by_worker_now: NotRequired[dict[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.encode.config import IndexSummary
+
+
+class MergeResult(IndexSummary):
+    """The index, and the folders that it was joined from."""
+
+    shards: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +35,7 @@ class MergeConfig(OutputOptions):
     overwrite: bool = option(False, "replace an older index", group="output")
 
 
-def summarize(config: MergeConfig, result: dict[str, Any]) -> str:
+def summarize(config: MergeConfig, result: MergeResult) -> str:
     """How many documents and shards there are."""
     return f"{config.index}: {result['documents']:,} documents from {len(result['shards'])} shards"
 

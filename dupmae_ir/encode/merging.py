@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import scipy.sparse as sp
 
@@ -17,7 +17,7 @@ from dupmae_ir import __version__
 from dupmae_ir.config import differences, to_dict
 from dupmae_ir.console import progress
 from dupmae_ir.encode.jobs import MergeJob, shards_digest, summary
-from dupmae_ir.encode.merge import MergeConfig
+from dupmae_ir.encode.merge import MergeConfig, MergeResult
 from dupmae_ir.encode.window_files import EncodedWindow, build_index, split_digests
 from dupmae_ir.encode.windows import window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
@@ -27,7 +27,7 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.io.transfer import is_url
 
 
-def run(config: MergeConfig) -> dict[str, Any]:
+def run(config: MergeConfig) -> MergeResult:
     """Merge and return the summary. Raises :class:`IndexMismatch` for shards that do not belong together."""
     output = Output(config.index, overwrite=config.overwrite, quiet=config.quiet)
     target = output.folder
@@ -44,7 +44,7 @@ def run(config: MergeConfig) -> dict[str, Any]:
         if not (result := job.finished()):
             meta = _merge(config, shards, job.begin() / "index")
             result = job.publish(job.work / "index", summary(meta))
-    return output.publish({**result, **names})
+    return cast("MergeResult", output.publish({**result, **names}))
 
 
 def in_order(shards: Sequence[Index]) -> list[Index]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, option
@@ -19,6 +19,13 @@ from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.lines import json_lines
 from dupmae_ir.io.passages import word_passages
 from dupmae_ir.io.publishing import combined_digest
+
+
+class PassagesResult(TypedDict):
+    """How many documents were cut, and into how many passages."""
+
+    documents: int
+    passages: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +46,7 @@ class PassagesConfig(OutputOptions):
     titles: bool = option(True, "the document's title with every passage", group="passages")
 
 
-def run(config: PassagesConfig) -> dict[str, Any]:
+def run(config: PassagesConfig) -> PassagesResult:
     """Write the passages and return how many documents and passages there are."""
     if config.stride > config.words:
         raise UsageError(f"`stride` {config.stride} must not exceed `words` {config.words}, or words are lost")
@@ -57,9 +64,10 @@ def run(config: PassagesConfig) -> dict[str, Any]:
         quiet=config.quiet,
     ) as job:
         if result := job.finished():
-            return result
+            return cast("PassagesResult", result)
         made = job.begin() / Path(config.output).name
-        return job.publish(made, _write(config, collection, made), inputs=collection.digests())
+        published = job.publish(made, _write(config, collection, made), inputs=collection.digests())
+        return cast("PassagesResult", published)
 
 
 def _write(config: PassagesConfig, collection: LinesCollection, path: Path) -> dict[str, int]:
@@ -74,7 +82,7 @@ def _write(config: PassagesConfig, collection: LinesCollection, path: Path) -> d
     return {"documents": documents, "passages": passages}
 
 
-def summarize(config: PassagesConfig, result: dict[str, Any]) -> str:
+def summarize(config: PassagesConfig, result: PassagesResult) -> str:
     """How many passages and documents there are."""
     return f"{config.output}: {result['passages']:,} passages of {result['documents']:,} documents"
 

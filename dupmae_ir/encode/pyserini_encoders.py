@@ -14,7 +14,7 @@ integers; divide them by the square of the index's scale to add them to dense sc
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,7 @@ class DupmaeQueryEncoder(_Vectors):
         return self._view.encode_batch(queries, **kwargs)
 
 
-def _loaded(model: str | Path | None, device: str, settings: dict[str, Any]) -> Encoder:
+def _loaded(model: str | Path | None, device: str, settings: Mapping[str, Any]) -> Encoder:
     return load_encoder(None if model is None else str(model), device=device, **settings)
 
 

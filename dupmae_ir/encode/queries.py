@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, option
+
+
+class QueriesResult(TypedDict):
+    """Number of queries, and the names of the files."""
+
+    queries: int
+    files: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +42,7 @@ class QueriesConfig(OutputOptions):
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", group="compute", metavar="NAME")
 
 
-def summarize(config: QueriesConfig, result: dict[str, Any]) -> str:
+def summarize(config: QueriesConfig, result: QueriesResult) -> str:
     """How many queries there are, and the files."""
     return f"{result['queries']} queries in {', '.join(f'{config.output}/{name}' for name in result['files'])}"
 

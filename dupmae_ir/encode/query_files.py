@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import jsonlines
 import pandas
 
 from dupmae_ir.console import one_line
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
-from dupmae_ir.encode.queries import QueriesConfig
+from dupmae_ir.encode.queries import QueriesConfig, QueriesResult
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.changes.generations import generation_of
 from dupmae_ir.index.changes.object_store import local_index
@@ -33,18 +33,18 @@ from dupmae_ir.types import Query
 BATCH = 256
 
 
-def run(config: QueriesConfig) -> dict[str, Any]:
+def run(config: QueriesConfig) -> QueriesResult:
     """Encode ``config.topics``, write the files, and return their names and the number of queries."""
     topics = read_topics(config.topics)
     inputs = {"topics": topics_digest(topics), "index": generation_of(read_meta(local_index(config.index))).digest}
     with Job(config.output, "encode.queries", {"cap": config.cap}, inputs, resumable=False, quiet=config.quiet) as job:
         if result := job.finished():
-            return result
+            return cast("QueriesResult", result)
         encoder = DupmaeQueryEncoder.for_index(config.index, config.model, cap=config.cap, device=config.device)
         made = job.begin() / "queries"
         written = write_queries(encoder, topics, made)
         files = [Path(file).name for file in written["files"]]
-        return job.publish(made, {"queries": len(topics), "files": files})
+        return cast("QueriesResult", job.publish(made, {"queries": len(topics), "files": files}))
 
 
 def topics_digest(topics: Sequence[Query]) -> str:
@@ -57,7 +57,7 @@ def topics_digest(topics: Sequence[Query]) -> str:
     return sha256.hexdigest()
 
 
-def write_queries(encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: str | Path) -> dict[str, Any]:
+def write_queries(encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: str | Path) -> QueriesResult:
     """Write the files for the parts that the encoder has; each appears whole or not at all.
 
     Returns the number of ``queries`` and the paths of the ``files``.

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tqdm import tqdm
 
@@ -27,7 +27,7 @@ from dupmae_ir import __version__
 from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
-from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.config import EncodeConfig, EncodeResult
 from dupmae_ir.encode.estimate import estimate
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
 from dupmae_ir.encode.jobs import EncodeJob, summary
@@ -52,16 +52,20 @@ from dupmae_ir.types import SEPARATORS, Encoder
 
 
 @with_torch_threads
-def run(config: EncodeConfig) -> dict[str, Any]:
+def run_command(config: EncodeConfig) -> EncodeResult | dict[str, object]:
+    """:func:`run`; with ``config.estimate``, the fields of an :class:`~dupmae_ir.encode.estimate.Estimate` instead."""
+    config.shard_of()
+    return dataclasses.asdict(estimate(config)) if config.estimate else run(config)
+
+
+@with_torch_threads
+def run(config: EncodeConfig) -> EncodeResult:
     """Encode ``config.corpus`` into ``config.index`` and return the summary.
 
-    With ``config.estimate``, an :class:`~dupmae_ir.encode.estimate.Estimate` as a dict instead; nothing is written.
     Raises :class:`DupmaeError` subclasses. An existing index stays as it was until the new one is complete, and
     finished windows stay for the next run.
     """
     config.shard_of()
-    if config.estimate:
-        return dataclasses.asdict(estimate(config))
     output = Output(config.index, overwrite=config.overwrite, quiet=config.quiet)
     collection = config.collection()
     check_target(output.folder)
@@ -75,7 +79,7 @@ def run(config: EncodeConfig) -> dict[str, Any]:
             remove_shared(output.remote)
         except DupmaeError as e:
             say(f"note: {e}; the index is complete, but {output.remote / SHARED} was not removed", config.quiet)
-    return published
+    return cast("EncodeResult", published)
 
 
 class _Run:

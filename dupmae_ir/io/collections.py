@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeGuard, cast
+from typing import IO, Any, TypedDict, TypeGuard, cast
 from unicodedata import category
 
 from dupmae_ir.errors import InputError
@@ -78,6 +78,15 @@ class Input:
     documents: int
 
 
+class FileReport(TypedDict):
+    """What became of the files of a collection that may leave some out."""
+
+    files: int  #: that were read
+    skipped: dict[str, int]  #: by ending: those that are no documents
+    unreadable: dict[str, str]  #: name -> reason
+    unreadable_files: int
+
+
 class DocumentSource(ABC):
     """A collection. Iterate once; then ``inputs``, ``digests`` and ``report`` are complete."""
 
@@ -93,7 +102,7 @@ class DocumentSource(ABC):
         return {}
 
     @property
-    def report(self) -> dict[str, object] | None:
+    def report(self) -> FileReport | None:
         """What became of the files, if some may be left out."""
         return None
 

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dupmae_ir.config import Config, option
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import (
     STDIN,
     DocumentSource,
+    FileReport,
     LinesCollection,
     RecordReader,
     has_ending,
@@ -128,7 +128,7 @@ class CorpusOptions(Config):
         return self.collection().read_digests()
 
 
-def left_out(sources: dict[str, Any] | None, most: int = 20) -> str:
+def left_out(sources: FileReport | None, most: int = 20) -> str:
     """How many files the documents are from, and which could not be read; empty for other collections."""
     if not sources:
         return ""

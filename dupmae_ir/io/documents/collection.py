@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.io.collections import DocumentSource, Input
+from dupmae_ir.io.collections import DocumentSource, FileReport, Input
 from dupmae_ir.io.documents.extracted import Extracted, Unreadable
 from dupmae_ir.io.documents.files import FoundFile, ending_of, extract, find_files, kind_of, need_extra, read_file
 from dupmae_ir.io.passages import structured_passages
@@ -62,7 +62,7 @@ class DocumentCollection(DocumentSource):
         }
 
     @property
-    def report(self) -> dict[str, object] | None:
+    def report(self) -> FileReport | None:
         return {
             "files": self.read,
             "skipped": dict(sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))),
