@@ -1,7 +1,7 @@
 """Test collections by name: download, verification, conversion to BEIR's layout, and means over groups."""
 
 from dupmae_ir.collections.benchmark_groups import GROUPS, expand, mean_over
-from dupmae_ir.collections.catalogue import Cache, Catalogue, Test, TestCollection, find, load, names
+from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, Test, TestCollection, find, load, names
 from dupmae_ir.collections.download import licence_message
 from dupmae_ir.collections.prepare import find_prepared, get, state
 from dupmae_ir.collections.prepared import Manifest, PreparedCollection, find_problems, qrels_digest, topics_digest
@@ -9,7 +9,7 @@ from dupmae_ir.errors import Licensed, WrongCollection
 
 __all__ = [
     "Cache",
-    "Catalogue",
+    "CollectionCatalogue",
     "GROUPS",
     "Licensed",
     "Manifest",

@@ -76,7 +76,7 @@ class TestCollection:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class CollectionCatalogue:
     """All collections by name; ``overlay``: the file merged into the built-in catalogue, if any."""
 
     collections: Mapping[str, TestCollection]
@@ -100,7 +100,7 @@ class Cache:
     root: Path
 
     @classmethod
-    def of(cls, catalogue: Catalogue, cache: str | Path | None = None) -> Cache:
+    def of(cls, catalogue: CollectionCatalogue, cache: str | Path | None = None) -> Cache:
         """The folders of ``catalogue`` in ``cache`` (default: $DUPMAE_IR_CACHE, else ~/.cache/dupmae_ir)."""
         root = Path(cache).expanduser().absolute() if cache else cache_folder()
         return cls(root / "stand-ins" / catalogue.sha256[:12] if catalogue.stand_in else root)
@@ -125,7 +125,7 @@ class Cache:
         return self.root / "licensed" / collection.name
 
 
-def load(path: str | Path | None = None) -> Catalogue:
+def load(path: str | Path | None = None) -> CollectionCatalogue:
     """The built-in catalogue, merged with the overlay ``path`` (default: $DUPMAE_IR_CATALOGUE).
 
     Raises :class:`InputError` for an overlay that is not valid or has an unknown collection.
@@ -155,7 +155,7 @@ def names() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _load(overlay: Path | None, modified: int = 0) -> Catalogue:  # noqa: ARG001 (distinguishes versions of the file)
+def _load(overlay: Path | None, modified: int = 0) -> CollectionCatalogue:  # noqa: ARG001 (distinguishes versions of the file)
     text = resources.files("dupmae_ir.collections").joinpath("catalogue.toml").read_bytes()
     where, tables = "catalogue.toml", _parse(text, "catalogue.toml")
     if overlay is not None:
@@ -174,7 +174,7 @@ def _load(overlay: Path | None, modified: int = 0) -> Catalogue:  # noqa: ARG001
         name: _collection(name, _merged(shared[table["like"]], table) if "like" in table else table, addresses, where)
         for name, table in tables.items()
     }
-    return Catalogue(collections, overlay, hashlib.sha256(text).hexdigest())
+    return CollectionCatalogue(collections, overlay, hashlib.sha256(text).hexdigest())
 
 
 def _parse(text: bytes, where: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dupmae_ir.collections.catalogue import Cache, Catalogue, TestCollection
+from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, TestCollection
 from dupmae_ir.collections.prepared import find_in_cache
 from dupmae_ir.errors import InputError, Licensed
 from dupmae_ir.io.archives import unpack
@@ -19,7 +19,7 @@ class SourceFiles:
     """The files of a collection by reference, "ROLE" or "ROLE:MEMBER"; downloaded and unpacked on first use."""
 
     collection: TestCollection
-    catalogue: Catalogue
+    catalogue: CollectionCatalogue
     cache: Cache
     mirror: str | None
     quiet: bool
@@ -70,7 +70,7 @@ class SourceFiles:
         raise Licensed(f"{folder / name}: no such file; the folder must have BEIR's layout")
 
 
-def discard_download(collection: TestCollection, catalogue: Catalogue, cache: Cache) -> None:
+def discard_download(collection: TestCollection, catalogue: CollectionCatalogue, cache: Cache) -> None:
     """Remove the download of the corpus, unless another collection still has to be prepared from it."""
     url = _corpus_url(collection)
     waiting = (

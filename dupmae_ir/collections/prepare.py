@@ -11,7 +11,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from dupmae_ir.collections.catalogue import LOCAL, Cache, Catalogue, TestCollection, find, load
+from dupmae_ir.collections.catalogue import LOCAL, Cache, CollectionCatalogue, TestCollection, find, load
 from dupmae_ir.collections.convert import convert
 from dupmae_ir.collections.download import UNPACKED, SourceFiles, discard_download
 from dupmae_ir.collections.prepared import (
@@ -96,7 +96,9 @@ def state(collection: TestCollection, cache: Cache) -> str:
     return "part" if any(path.exists() for path in paths) else "missing"
 
 
-def _open_local(collection: TestCollection, catalogue: Catalogue, cache: Cache, quiet: bool) -> PreparedCollection:
+def _open_local(
+    collection: TestCollection, catalogue: CollectionCatalogue, cache: Cache, quiet: bool
+) -> PreparedCollection:
     """A folder of the user's. Nothing is written into it; its manifest is stored in the cache."""
     folder = Path(collection.name.removeprefix(LOCAL)).expanduser().absolute()
     candidates = [folder / f"corpus{suffix}" for suffix in (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir import __version__
-from dupmae_ir.collections.catalogue import Cache, Catalogue, TestCollection
+from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, TestCollection
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import LinesCollection
@@ -202,7 +202,11 @@ def find_problems(collection: TestCollection, cache: Cache, quiet: bool = False)
 
 
 def manifest_of(
-    collection: TestCollection, catalogue: Catalogue, facts: Facts, corpus: str, states: Mapping[str, list[int]]
+    collection: TestCollection,
+    catalogue: CollectionCatalogue,
+    facts: Facts,
+    corpus: str,
+    states: Mapping[str, list[int]],
 ) -> Manifest:
     """The manifest of a collection with these facts; ``corpus`` is the name of its corpus file."""
     return Manifest(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dupmae_ir.collections.benchmark_groups import GROUPS, expand
-from dupmae_ir.collections.catalogue import LOCAL, Cache, Catalogue, TestCollection, find, load
+from dupmae_ir.collections.catalogue import LOCAL, Cache, CollectionCatalogue, TestCollection, find, load
 from dupmae_ir.collections.config import (
     CacheOptions,
     CheckCollectionsConfig,
@@ -193,7 +193,7 @@ def _expanded(names: tuple[str, ...], catalogue: str | None) -> list[tuple[str, 
     return list(only_in_group.items())
 
 
-def _open(config: CacheOptions) -> tuple[Catalogue, Cache]:
+def _open(config: CacheOptions) -> tuple[CollectionCatalogue, Cache]:
     catalogue = load(config.catalogue)
     return catalogue, Cache.of(catalogue, config.cache)
 

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -16,7 +17,7 @@ from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.trainer import FrozenTeacher
 from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.model_config import LexicalSettings, ModelConfig, read_config
+from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.experts import join_experts, with_experts
 from dupmae_ir.models.heads.calibration import distilled_projection, load_with_calibrated_head, sample_passages
 from dupmae_ir.models.heads.lexical import Lexicon
@@ -52,7 +53,12 @@ def load_base(
         for side in without:
             side.projection = copy.deepcopy(projection)
     model = _with_encoders(model, config.encoder)
-    _set_head_scale(model, config, form)
+    # Both have one learned factor of the head's weights for the form lexical+mlm, and none for the others.
+    encoders = [model] if isinstance(model, Retriever) else [model.query, model.document]
+    stored = encoders[-1].head_scale
+    start = torch.nn.Parameter(torch.tensor(config.head_scale)) if stored is None else stored
+    for encoder in encoders:
+        encoder.head_scale = start if form == "lexical+mlm" else None
     set_dropout(model, config.dropout)
     return model.train().requires_grad_(True), tokenizer
 
@@ -69,15 +75,6 @@ def ot_form(config: FinetuneConfig, base: Path) -> str:
     if form == "lexical+mlm" != own and config.similarity == "cls":
         raise UsageError("`similarity` cls trains no head; `ot` lexical+mlm needs one")
     return form
-
-
-def _set_head_scale(model: Retriever | UntiedRetriever, config: FinetuneConfig, form: str) -> None:
-    """Give both sides one learned factor for the form ``lexical+mlm``, and none for the others."""
-    sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
-    stored = sides[-1].head_scale
-    start = torch.nn.Parameter(torch.tensor(config.head_scale)) if stored is None else stored
-    for side in sides:
-        side.head_scale = start if form == "lexical+mlm" else None
 
 
 def _new_projection(
@@ -119,7 +116,7 @@ def _with_encoders(model: Retriever | UntiedRetriever, encoder: str) -> Retrieve
 def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedTokenizerBase) -> ModelConfig:
     """What the trained folder records about the model: the base's settings with those of this stage."""
     own, form = read_config(base), ot_form(config, base)
-    settings = {
+    settings: dict[str, Any] = {
         "method": "cot-mote" if config.encoder == "mote" else "dupmae",
         "activation": config.activation,
         "top_k": config.top_k or len(tokenizer),
@@ -127,8 +124,13 @@ def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedToken
         "document_length": config.document_length,
         "impact_scale": None,
         "ot": "mlm" if form == "mlm" else "lexical",
-        "lexical": None if form == "mlm" else _lexical(own, config.head_scale if form == "lexical+mlm" else 0.0),
+        "lexical": None,
     }
+    if form != "mlm":
+        assert own.lexical is not None
+        # The base's factor of the head's weights, or the one at the start; 0 for no head.
+        scale = (own.lexical.head_scale or config.head_scale) if form == "lexical+mlm" else 0.0
+        settings["lexical"] = replace(own.lexical, head_scale=scale)
     if config.title_separator:
         settings["title_separator"] = SEPARATORS[config.title_separator]
     return ModelConfig(**{**own.__dict__, **settings})
@@ -153,12 +155,6 @@ def lexical_batches(
         return None
     lexicon = Lexicon.load(base / LEXICON, stored.lexical, width)
     return LexicalBatches(lexicon, tokenizer.all_special_ids, stored.has_head)
-
-
-def _lexical(own: ModelConfig, scale: float) -> LexicalSettings:
-    """The base's constants, with its own factor of the head's weights or ``scale``; 0 for no head."""
-    assert own.lexical is not None
-    return replace(own.lexical, head_scale=scale and (own.lexical.head_scale or scale))
 
 
 def load_teacher(config: FinetuneConfig, retriever: Retriever | UntiedRetriever) -> FrozenTeacher | None:

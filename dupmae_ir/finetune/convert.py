@@ -95,12 +95,10 @@ class ConvertConfig(OutputOptions):
         super().__post_init__()
         if missing := next((n for n in REQUIRED.get(self.format, ()) if not getattr(self, n)), None):
             raise UsageError(f"`format` {self.format} requires `{missing}`")
-        if self.format == "msmarco-triples":
-            self._check_triples()
         if not self.output.endswith((".jsonl", ".jsonl.gz")):
             raise UsageError(f"`output` {self.output}: name a file that ends in .jsonl or .jsonl.gz")
-
-    def _check_triples(self) -> None:
+        if self.format != "msmarco-triples":
+            return
         if bool(self.queries) != bool(self.collection):
             raise UsageError("triples of ids require `queries` and `collection`, triples of texts neither")
         if self.scores and not self.collection:

@@ -209,6 +209,10 @@ class ExampleCollator:
         documents = [e.positive for e in examples] + [d for e in examples for d in e.negatives]
         queries = self.tokens([e.query for e in examples], self.query_length)
         passages = self.tokens([d.joined(self.separator) for d in documents], self.document_length)
+        groups, first = [], len(examples)
+        for i, e in enumerate(examples):
+            groups.append([i, *range(first, first + len(e.negatives))])
+            first += len(e.negatives)
         # Keys of 63 bits, so that -1 is none.
         batch = {
             "query_ids": queries["input_ids"],
@@ -218,21 +222,13 @@ class ExampleCollator:
             "query_keys": torch.tensor([text_key(Document("", e.query)) >> 1 for e in examples]),
             "document_keys": torch.tensor([text_key(d) >> 1 for d in documents]),
             "answers": _padded([sorted(k >> 1 for k in e.answers) for e in examples], ABSENT),
-            "group": self._groups(examples),
+            "group": _padded(groups, ABSENT),
         }
         if examples[0].scores:
             batch["teacher_scores"] = _padded([list(e.scores) for e in examples], 0.0)
         if self.lexical is not None:
             batch |= self.lexical([e.query for e in examples], unpadded(queries), documents, unpadded(passages))
         return batch
-
-    @staticmethod
-    def _groups(examples: Sequence[Example]) -> Tensor:
-        groups, first = [], len(examples)
-        for i, e in enumerate(examples):
-            groups.append([i, *range(first, first + len(e.negatives))])
-            first += len(e.negatives)
-        return _padded(groups, ABSENT)
 
     def tokens(self, texts: list[str], length: int) -> BatchEncoding:
         """Padded ids and mask of texts truncated to ``length`` word pieces."""

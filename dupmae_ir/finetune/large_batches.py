@@ -60,15 +60,10 @@ def cached_step(
         with contextlib.nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync():
             with state.restored(), precision():
                 parts_again = model(ids, mask, side)
-            _propagate(parts_again, [None if g is None else g[rows] for g in gradients[side]])
+            pairs = zip(parts_again, gradients[side], strict=True)
+            products = [(v * g[rows].to(v.dtype)).sum() for v, g in pairs if v is not None and g is not None]
+            torch.stack(products).sum().backward()
     return loss.detach()
-
-
-def _propagate(parts: Parts, gradients: Sequence[Tensor | None]) -> None:
-    """Backward pass from the parts of a chunk, given the gradient with respect to them."""
-    pairs = zip(parts, gradients, strict=True)
-    products = [(v * g.to(v.dtype)).sum() for v, g in pairs if v is not None and g is not None]
-    torch.stack(products).sum().backward()
 
 
 def chunks_of(batch: dict[str, Tensor], size: int) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -89,7 +89,11 @@ class CheckedTrainer(Trainer):
         if checkpoint is not None:
             say(f"resuming from {checkpoint}", self.quiet or not self.is_world_process_zero())
             self.args.eval_on_start = False  # was done before the first update
-            self._evaluated_at = _last_evaluation(self.work, int(checkpoint.name.rpartition("-")[2]))
+            # The last evaluation in the log up to the checkpoint is not repeated.
+            step = int(checkpoint.name.rpartition("-")[2])
+            rows = [row for row in read_log(Path(self.work) / LOG) if row["step"] <= step]
+            evaluated = [int(row["step"]) for row in rows if any(name.startswith("eval_") for name in row)]
+            self._evaluated_at = max(evaluated, default=-1)
         with training_attention(self.args.device, self.args.bf16):
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
@@ -143,10 +147,3 @@ class CheckedTrainer(Trainer):
         folder = Path(resume_from_checkpoint)
         load_model(self.bare, str(folder / WEIGHTS))
         self.restore_counters(json.loads((folder / COUNTERS).read_text(encoding="utf-8")))
-
-
-def _last_evaluation(work: str, step: int) -> int:
-    """The step of the last evaluation in the log up to ``step``, which a resumed run does not repeat; -1 without."""
-    rows = read_log(Path(work) / LOG)
-    logged = [int(row["step"]) for row in rows if any(name.startswith("eval_") for name in row)]
-    return max((at for at in logged if at <= step), default=-1)
