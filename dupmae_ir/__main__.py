@@ -35,6 +35,7 @@ COMMANDS = {
     },
     "train": {
         "pretrain": "pre-train a checkpoint on text",
+        "pretrain.tokenizer": "train a tokenizer on a corpus, for pre-training from scratch",
         "pretrain.augment": "generate queries or continuations for the texts of a corpus",
         "finetune": "fine-tune a checkpoint on query-passage pairs",
         "finetune.convert": "convert published training data (MS MARCO, DPR, BEIR, Tevatron, ...)",

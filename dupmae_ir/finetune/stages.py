@@ -37,6 +37,7 @@ STATE = "steps.json"
 COMMANDS = {
     "pretrain": ("dupmae_ir.pretrain.config", "PretrainConfig", ""),
     "encode.passages": ("dupmae_ir.encode.passages", "PassagesConfig", ".jsonl"),
+    "pretrain.tokenizer": ("dupmae_ir.pretrain.tokenizer", "TokenizerConfig", ""),
     "pretrain.augment": ("dupmae_ir.pretrain.augment.config", "AugmentConfig", ".jsonl"),
     "finetune.convert": ("dupmae_ir.finetune.convert", "ConvertConfig", ".jsonl"),
     "finetune": ("dupmae_ir.finetune.config", "FinetuneConfig", ""),

@@ -71,6 +71,13 @@ class PretrainConfig(Recipe, TrainerOptions):
     tokenizer: str | None = option(
         None, "folder of the tokenizer", group="input", metavar="FOLDER", only_with="from_config"
     )
+    init_embeddings: str | None = option(
+        None,
+        "initialise the word embeddings and the output bias of a new model from the corpus's counts",
+        group="input",
+        choices=("corpus",),
+        only_with="from_config",
+    )
     add_head: bool = option(
         False, "add a masked-LM head, calibrated on the corpus, to a base model without one", group="input"
     )
@@ -111,6 +118,12 @@ class PretrainConfig(Recipe, TrainerOptions):
     )
     anchor_weight: float = option(
         10.0, "weight of the distance, 1 - cosine; 0 = off", group="anchor", at_least=0, only_with="anchor"
+    )
+    length_pool: int = option(
+        1,
+        "batches that are drawn together and divided by length, which saves padding; 1 = texts of any length",
+        group="training",
+        above=0,
     )
     held_out: int = option(
         256, "texts excluded from training, whose losses are reported; 0 = none", group="training", at_least=0

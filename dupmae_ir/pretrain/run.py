@@ -28,6 +28,7 @@ from dupmae_ir.pretrain.base import load_anchor, load_base, load_continued_exper
 from dupmae_ir.pretrain.collate import COLLATORS, Draw, usable
 from dupmae_ir.pretrain.config import PretrainConfig, PretrainResult
 from dupmae_ir.pretrain.corpus import digest, read_texts
+from dupmae_ir.pretrain.initial_embeddings import initialise_embeddings
 from dupmae_ir.pretrain.objectives import DECODERS, KEPT, build_objective, load_decoders, save_decoders, save_encoder
 from dupmae_ir.pretrain.recipes import Recipe, choices
 from dupmae_ir.pretrain.tokens import Corpus, Cutting, Vocabulary, load_corpus
@@ -72,7 +73,8 @@ def _settings(config: PretrainConfig, processes: int) -> dict[str, object]:
     """The settings that decide the weights; those of the anchor and of dropout only if they are given."""
     settings = deciding_settings(config, processes, PATHS) | choices(config.recipe)
     unused = [] if config.anchored else ["anchor", "anchor_weight"]
-    unused += ["dropout"] if config.dropout is None else []
+    unset = {"dropout": None, "length_pool": 1, "init_embeddings": None}
+    unused += [name for name, value in unset.items() if getattr(config, name) == value]
     return {name: value for name, value in settings.items() if name not in unused}
 
 
@@ -168,6 +170,8 @@ def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest
     corpora = [
         load_corpus(source, tokenizer, cutting, config.cache, quiet, source_digest(source)) for source in config.corpus
     ]
+    if config.init_embeddings:
+        initialise_embeddings(retriever.lm, corpora, config.seed)
     rows = usable_rows(corpora, config.corpus, config.method, recipe)
     held_out, rows = hold_out(corpora, rows, config.held_out, config.seed)
     with_keywords = {"mkp", "npr"} & set(recipe.tasks or ())
@@ -268,8 +272,12 @@ def _trainer(
     )
     set_seed(config.seed)
     weights = config.weights or [float(len(rows)) for rows in prepared.rows]
-    count = steps * accumulate * PartialState().num_processes
-    batches = MixedBatches(prepared.rows, weights, config.seed, batch_size, count)
+    processes = PartialState().num_processes
+    lengths = [np.diff(corpus.texts.offsets) for corpus in prepared.corpora] if config.length_pool > 1 else []
+    count = steps * accumulate * processes
+    batches = MixedBatches(
+        prepared.rows, weights, config.seed, batch_size, count, lengths, config.length_pool, processes
+    )
     collator = COLLATORS[config.method](
         prepared.corpora,
         prepared.vocabulary,
@@ -297,7 +305,8 @@ def _save(config: PretrainConfig, recipe: Recipe, prepared: PretrainingSetup, wo
 
 
 def _held_out_losses(log: Sequence[Mapping[str, float]], which: int) -> dict[str, float] | None:
+    """Losses by task, and the gaps of the decoders, of an evaluation."""
     rows = [row for row in log if "eval_loss" in row]
     if not rows:
         return None
-    return {k.removeprefix("eval_"): v for k, v in rows[which].items() if k.startswith("eval_loss")}
+    return {k.removeprefix("eval_"): v for k, v in rows[which].items() if k.startswith(("eval_loss", "eval_gap"))}

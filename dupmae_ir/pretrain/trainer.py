@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from dupmae_ir.pretrain.collate import Batch, Collator, Draw
 from dupmae_ir.training.trainer import CheckedTrainer, Sums
 
 T = TypeVar("T")
+ENCODER_TERMS = ("mlm", "anchor")
+"""Prefixes of the losses that do not read a text's vector."""
 _BLOCK = 1 << 14  #: corpora chosen at a time
 
 
@@ -31,12 +34,26 @@ class MixedBatches:
         seed: seed of the run.
         size: draws of a batch.
         count: number of batches.
+        lengths: length of each text of each corpus, in tokens; needed for ``pool`` above 1 only.
+        pool: batches that are drawn together and divided by length, so that the texts of a batch need little padding.
+        processes: consecutive batches that are trained on at the same time; of about the same length too.
     """
 
     drop_last = True
 
-    def __init__(self, rows: Sequence[np.ndarray], weights: Sequence[float], seed: int, size: int, count: int) -> None:
+    def __init__(
+        self,
+        rows: Sequence[np.ndarray],
+        weights: Sequence[float],
+        seed: int,
+        size: int,
+        count: int,
+        lengths: Sequence[np.ndarray] = (),
+        pool: int = 1,
+        processes: int = 1,
+    ) -> None:
         self.rows, self.seed, self.batch_size, self.count = rows, seed, size, count
+        self.lengths, self.pool, self.processes = lengths, pool, processes
         self.shares = np.array(weights, np.float64) / sum(weights)
 
     def __len__(self) -> int:
@@ -44,8 +61,19 @@ class MixedBatches:
 
     def __iter__(self) -> Iterator[list[Draw]]:
         draws = self.draws()
-        for _ in range(self.count):
-            yield [next(draws) for _ in range(self.batch_size)]
+        if self.pool == 1:
+            yield from ([next(draws) for _ in range(self.batch_size)] for _ in range(self.count))
+        else:
+            batches = (batch for number in range(self.count) for batch in self._pool(draws, number))
+            yield from islice(batches, self.count)
+
+    def _pool(self, draws: Iterator[Draw], number: int) -> Iterator[list[Draw]]:
+        """``pool`` batches per process: texts sorted by length, batches in random order."""
+        together = self.batch_size * self.processes
+        drawn = sorted(islice(draws, self.pool * together), key=lambda d: self.lengths[d.corpus][d.row])
+        for group in np.random.default_rng([self.seed, 1 << 20, number]).permutation(self.pool).tolist():
+            for first in range(group * together, (group + 1) * together, self.batch_size):
+                yield drawn[first : first + self.batch_size]
 
     def draws(self) -> Iterator[Draw]:
         """The texts in the order of training, without an end."""
@@ -121,24 +149,42 @@ class PretrainTrainer(CheckedTrainer):
         return (loss, terms) if return_outputs else loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Mean loss of each task on the held-out draws, logged as ``eval_*``; {} if called again at a step."""
+        """Mean loss of each task on the held-out draws, logged as ``eval_*``; {} if called again at a step.
+
+        For each decoder and the bag of words also ``eval_shuffled_*``, the loss with the vectors of other texts, and
+        ``eval_gap_*``, the difference in nats: how much the decoder learns from the vector. With a gap of 0 it ignores
+        the vector, and pre-training does not improve it.
+        """
         if self.evaluated():
             return {}
         size = self.args.per_device_train_batch_size
         batches = [self.held_out[i : i + size] for i in range(0, len(self.held_out), size)]
+        if len(batches) > 1 and len(batches[-1]) == 1:
+            batches[-2:] = [batches[-2] + batches[-1]]  # a text alone has no other to exchange its vector with
         own = batches[self.args.process_index :: self.args.world_size]
-        sums = Sums()
+        sums, gaps = Sums(), Sums()
         self.model.eval()
         with torch.inference_mode():
             for draws in own:
                 batch = self._prepare_inputs(self.data_collator(draws))
                 with self.compute_loss_context_manager():
                     loss, terms = self.model(batch)
+                    gaps.add(self._gaps(batch, terms))
                 sums.add({"eval_loss": loss, **{f"eval_loss_{k}": v for k, v in terms.items()}})
         self.model.train()
-        means = self.means(sums)
+        means = self.means(sums) | self.means(gaps)
         self.log(means)
         return means
+
+    def _gaps(self, batch: Batch, terms: Terms) -> Terms:
+        """Losses of the decoders with the vectors shuffled among the texts, and their differences from ``terms``."""
+        read = [name for name in terms if not name.startswith(ENCODER_TERMS)]
+        if not read:
+            return {}
+        with cast(Bottleneck, self.bare).shuffled():
+            _, shuffled = self.model(batch)
+        losses = {f"eval_shuffled_{name}": shuffled[name] for name in read}
+        return losses | {f"eval_gap_{name}": shuffled[name] - terms[name] for name in read}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log ``logs`` with the tokens since the last entry and their rate."""

@@ -207,6 +207,16 @@ MAKING = [
         "--seed 42 (requested 5)",
     ),
     Making(
+        "pretrain.tokenizer",
+        lambda i, o: [
+            *("pretrain.tokenizer", "--corpus", i / "corpus.jsonl", "--output", o / "made", "--size", 70),
+            *("--layers", 1, "--width", 64, "--positions", 32),
+        ],
+        "made",
+        ("--layers", 2),
+        "--layers 1 (requested 2)",
+    ),
+    Making(
         "pretrain.augment",
         lambda i, o: [
             *("pretrain.augment", "--task", "continuation", "--model", i / "gpt2", "--corpus", i / "corpus.jsonl"),

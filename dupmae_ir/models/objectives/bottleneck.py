@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,7 @@ class Bottleneck(nn.Module):
     """
 
     anchor: Anchor | None = None  #: what [CLS] is held to, if anything
+    _shuffles = False
 
     def __init__(self, lm: PreTrainedModel) -> None:
         super().__init__()
@@ -35,6 +37,26 @@ class Bottleneck(nn.Module):
     def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Last hidden states: (B, L) ids and attention mask -> (B, L, d)."""
         return encoder_of(self.lm)(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    def passed(self, vectors: Tensor) -> Tensor:
+        """The (B, ...) vectors of the texts that a decoder reads; inside :meth:`shuffled`, each those of another text.
+
+        Every objective calls this for the vectors of its bottleneck.
+        """
+        return vectors.roll(len(vectors) // 2, 0) if self._shuffles else vectors
+
+    @contextmanager
+    def shuffled(self) -> Iterator[None]:
+        """A context in which the decoders read the vectors of other texts of the batch.
+
+        Text i has the vector of text i - B // 2, so that neither neighbours nor, from four texts on, the two spans of
+        CoT-MAE's pair exchange theirs.
+        """
+        self._shuffles = True
+        try:
+            yield
+        finally:
+            self._shuffles = False
 
     def embed(self, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
         """Word embeddings (or the given vectors) + position + type, then LayerNorm and dropout: (B, L, d)."""

@@ -68,7 +68,7 @@ class CoTMAE(LeftToRight):
         """
         hidden = self.encode(batch["input_ids"], batch["attention_mask"])
         terms: Terms = {"mlm": self.predict(hidden, batch["labels"])}
-        cls = hidden[:, :1]
+        cls = self.passed(hidden[:, :1])
         if len(self.c_head):
             terms["mask_decoder"] = self.decode(
                 self.c_head,

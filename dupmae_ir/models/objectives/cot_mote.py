@@ -86,9 +86,9 @@ class CoTMoTE(LeftToRight):
         }
         context = batch["dec_head_input_ids"], batch["dec_head_attention_mask"]
         if self.decode_from in ("den", "both"):
-            terms["causal_den"] = self.left_to_right(passage[:, :1], *context)
+            terms["causal_den"] = self.left_to_right(self.passed(passage[:, :1]), *context)
         if self.decode_from in ("spr", "both"):
-            terms["causal_spr"] = self.left_to_right(self.spr_as_hidden(self.spr(passage, mask)), *context)
+            terms["causal_spr"] = self.left_to_right(self.passed(self.spr_as_hidden(self.spr(passage, mask))), *context)
         read = Masked(passage, batch["input_ids"], mask, batch["labels"])
         asked = Masked(query, batch["query_input_ids"], batch["query_attention_mask"], batch["query_labels"])
         return self.anchored(torch.stack(list(terms.values())).sum(), terms, read, asked)

@@ -29,7 +29,8 @@ class DupMAE(RetroMAE):
         query_stream: see :class:`RetroMAE`.
         decoding: see :class:`RetroMAE`.
         layers: layers of the [CLS] decoder.
-        decoder_weight: weight of the [CLS] decoder's loss; 0 leaves only OT decoding (Table 4).
+        decoder_weight: weight of the [CLS] decoder's loss; with 0 it is not computed, which leaves only OT decoding
+            (Table 4).
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class DupMAE(RetroMAE):
         if head not in ("mlm", "tied", "linear"):
             raise ValueError(f"head {head!r} is not known; use mlm, tied or linear")
         self.bow_weight, self.decoder_weight, self.head = bow_weight, decoder_weight, head
+        if decoder_weight == 0:
+            self.c_head.requires_grad_(False)  # it is not computed
         width, vocabulary = shape_of(self.lm.config).width, self.lm.config.vocab_size
         self.ot_projection = nn.Linear(width, vocabulary, bias=False) if head == "linear" else None
 
@@ -59,15 +62,23 @@ class DupMAE(RetroMAE):
         hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
         terms = self.terms(hidden, batch)
         terms["bow"] = self.bag_of_words(hidden, batch)
-        loss = terms["mlm"] + self.decoder_weight * terms["decoder"] + self.bow_weight * terms["bow"]
+        loss = terms["mlm"] + self.bow_weight * terms["bow"]
+        if "decoder" in terms:
+            loss = loss + self.decoder_weight * terms["decoder"]
         texts = Masked(hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"])
         return self.anchored(loss, terms, texts)
+
+    def terms(self, hidden: Tensor, batch: dict[str, Tensor]) -> Terms:
+        """Losses of encoder and decoder; of the encoder alone where the decoder's has no weight."""
+        if self.decoder_weight:
+            return super().terms(hidden, batch)
+        return {"mlm": self.predict(hidden, batch["encoder_labels"])}
 
     def bag_of_words(self, hidden: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Mean over the texts of -sum_v w_v log softmax(mu_X)_v (Eq. 6-8)."""
         pooling_mask = batch.get("pooling_mask", batch["attention_mask"]).bool().clone()
         pooling_mask[:, 0] = False
-        logs = torch.log_softmax(self._pooled(hidden, pooling_mask), dim=1)
+        logs = torch.log_softmax(self.passed(self._pooled(hidden, pooling_mask)), dim=1)
         if "bow_weight" in batch:
             return -(batch["bow_weight"] * logs).sum(1).mean()
         return -(batch["bow_weights"] * logs.gather(1, batch["bow_ids"])).sum(1).mean()

@@ -88,7 +88,8 @@ class MASTER(Bottleneck):
         for task in self.tasks:
             prefix, mask = _INPUTS[task]
             ids, labels, cls = batch[f"{prefix}_input_ids"], batch[f"{prefix}_labels"], read_for[task][:, :1]
-            terms[task] = self.decode(getattr(self, self.decoder_of[task]), cls, ids, batch[mask], labels)
+            layers = getattr(self, self.decoder_of[task])
+            terms[task] = self.decode(layers, self.passed(cls), ids, batch[mask], labels)
         texts = Masked(passage, batch["input_ids"], batch["attention_mask"], batch["labels"])
         return self.anchored(torch.stack(list(terms.values())).sum(), terms, texts)
 

@@ -55,7 +55,7 @@ class RetroMAE(Bottleneck):
 
     def terms(self, hidden: Tensor, batch: dict[str, Tensor]) -> Terms:
         """Losses of encoder and decoder from the (B, L, d) hidden states of the masked text."""
-        cls = hidden[:, :1]
+        cls = self.passed(hidden[:, :1])
         decode = self._enhanced if self.decoding == "enhanced" else self._basic
         return {"mlm": self.predict(hidden, batch["encoder_labels"]), "decoder": decode(cls, batch)}
 

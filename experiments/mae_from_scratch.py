@@ -1,0 +1,297 @@
+"""Masked auto-encoding from scratch: the registered experiment of docs/mae-from-scratch.md, as resumable steps.
+
+    python experiments/mae_from_scratch.py --data DATA --output runs/mae-from-scratch [--jobs 2] [--only stage0 stage1]
+
+Each step is one command: a vocabulary, masked LM from scratch (stage 0), a branch of pre-training (stage 1), a
+fine-tuning (stage 2), or the read-outs of a model. A finished step is skipped. A killed step continues from its last
+checkpoint when the same command is run again, and `--jobs N` runs N steps that do not depend on each other at a time.
+`--list` prints the steps and their states. The results are JSON records in OUTPUT/records; experiments/mae_tables.py
+turns them into tables and the decision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dupmae_ir.config import flags, from_mapping, read_toml
+from dupmae_ir.console import guarded, say
+from dupmae_ir.errors import DupmaeError, InputError
+from dupmae_ir.finetune.config import FinetuneConfig
+from dupmae_ir.pretrain.config import PretrainConfig
+from dupmae_ir.pretrain.tokenizer import TokenizerConfig
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = HERE / "mae_from_scratch.toml"
+SMOKE = "smoke"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command. ``done`` is the file that exists once it has finished; ``after`` names the steps that it needs.
+
+    ``words`` is called when these have finished, because the settings of a step may depend on their results.
+    """
+
+    name: str
+    done: Path
+    words: Callable[[], list[str]]
+    after: tuple[str, ...] = ()
+
+
+class Plan:
+    """The steps of the experiment, in the order in which they are started.
+
+    Args:
+        settings: the contents of mae_from_scratch.toml.
+        data: folder with pretrain/, pairs/ and the test collections.
+        output: folder of all results.
+        threads: threads of a step.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], data: Path, output: Path, threads: int = 1) -> None:
+        self.settings, self.data, self.output, self.threads = settings, data, output, threads
+        self.home, self.records = output / "runs", output / "records"
+
+    def steps(self) -> list[Step]:
+        """All steps. A second seed of stage 0 and its branches come last."""
+        methods, seeds = self.settings["methods"], self.settings["stage0"]["seeds"]
+        steps = [self._data(), self._tokenizer()]
+        for seed in seeds:
+            here = [name for name, m in methods.items() if seed in m["seeds"]]
+            steps.append(self._stage0(seed))
+            steps += self._tuning() if seed == seeds[0] else []
+            steps += [self._stage1(name, seed) for name in here if name != "none"]
+            steps += [self._readout(name, seed) for name in here]
+            for size, amounts in self.settings["sizes"].items():
+                for name, again in itertools.product(here, amounts["seeds"]):
+                    steps += [self._stage2(name, seed, size, again), self._readout(name, seed, size, again)]
+        return steps
+
+    # ---- Names of models
+
+    def model(self, method: str, seed: int, size: str = "", again: int = 0) -> Path:
+        """The folder of a pre-trained model, or of the one fine-tuned on ``size`` pairs with the seed ``again``."""
+        return self.home / self.model_name(method, seed, size, again)
+
+    @staticmethod
+    def model_name(method: str, seed: int, size: str = "", again: int = 0) -> str:
+        """The step that makes a model."""
+        if size:
+            return f"stage2.{method}.{size}.seed{seed}.{again}"
+        return f"stage0.seed{seed}" if method == "none" else f"stage1.{method}.seed{seed}"
+
+    # ---- Steps
+
+    def _data(self) -> Step:
+        script = [sys.executable, str(HERE / "mae_data.py"), str(self.data), str(self.output / "data")]
+        settings = {name: self.settings[name] for name in ("left_out", "dev", "collections")}
+        return Step("data", self.output / "data" / "data.json", lambda: [*script, json.dumps(settings)])
+
+    def _tokenizer(self) -> Step:
+        folder = self.output / "tokenizer"
+        config = {**self.settings["tokenizer"], "corpus": self._text(general=False), "output": str(folder)}
+        return self._command("tokenizer", folder / "made.json", "pretrain.tokenizer", TokenizerConfig, lambda: config)
+
+    def _stage0(self, seed: int) -> Step:
+        name, tokenizer = self.model_name("none", seed), self.output / "tokenizer"
+        own = {k: v for k, v in self.settings["stage0"].items() if k not in ("processes", "seeds")}
+        start = {"from_config": str(tokenizer / "config.json"), "tokenizer": str(tokenizer)}
+        config = self._pretraining(name, seed, general=True) | own | start
+        return self._trained(name, config, ("tokenizer",), self.settings["stage0"]["processes"])
+
+    def _stage1(self, method: str, seed: int) -> Step:
+        name, start = self.model_name(method, seed), self.model_name("none", seed)
+        own = {k: v for k, v in self.settings["methods"][method].items() if k not in ("title", "seeds")}
+        config = self._pretraining(name, seed, general=False) | self.settings["stage1"] | own
+        return self._trained(name, config | {"model": str(self.home / start)}, (start,))
+
+    def _pretraining(self, name: str, seed: int, general: bool) -> dict[str, Any]:
+        places = {"corpus": self._text(general), "output": str(self.home / name), "cache": str(self.output / "cache")}
+        fixed = {"seed": seed, "threads": self.threads, "report_to": ["none"], "quiet": True}
+        return self.settings["pretrain"] | places | fixed
+
+    def _trained(self, name: str, config: dict[str, Any], after: tuple[str, ...], processes: int = 1) -> Step:
+        done = self.home / name / "training.json"
+        return self._command(name, done, "pretrain", PretrainConfig, lambda: config, after, processes)
+
+    def _stage2(self, method: str, seed: int, size: str, again: int) -> Step:
+        name, start = self.model_name(method, seed, size, again), self.model_name(method, seed)
+        amounts = {k: v for k, v in self.settings["sizes"][size].items() if k != "seeds"}
+        after = (start, "data", *(step.name for step in self._tuning()))
+
+        def config() -> dict[str, Any]:
+            return self._finetuning(name, start, again) | amounts | self.chosen()
+
+        return self._command(name, self.home / name / "training.json", "finetune", FinetuneConfig, config, after)
+
+    def _tuning(self) -> list[Step]:
+        """Fine-tunings of the checkpoint of stage 0 with each pair of a learning rate and a temperature."""
+        tune, start = self.settings["tune"], self.model_name("none", self.settings["stage0"]["seeds"][0])
+        steps = []
+        for rate, temperature in itertools.product(tune["learning_rate"], tune["temperature"]):
+            name, values = f"tune.{rate:g}.{temperature:g}", {"learning_rate": rate, "temperature": temperature}
+            own = values | {"limit": tune["limit"], "steps": tune["steps"]}
+            config = self._finetuning(name, start, tune["seed"]) | own
+            done = self.home / name / "training.json"
+            steps.append(self._command(name, done, "finetune", FinetuneConfig, lambda c=config: c, (start, "data")))
+            extra = ["--sets", "dev", "--settings", json.dumps(values)]
+            steps.append(self._reading(f"readout.{name}", self.home / name, name, extra))
+        return steps
+
+    def _finetuning(self, name: str, start: str, seed: int) -> dict[str, Any]:
+        pairs = [str(self.output / "data" / "pairs.jsonl")]
+        places = {"model": str(self.home / start), "pairs": pairs, "output": str(self.home / name)}
+        fixed = {"seed": seed, "threads": self.threads, "report_to": ["none"], "quiet": True}
+        return self.settings["finetune"] | places | fixed
+
+    def chosen(self) -> dict[str, float]:
+        """The learning rate and temperature whose [CLS] has the best nDCG@10 on the dev pairs."""
+        records = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(self.records.glob("readout.tune.*.json"))]
+        if not records:
+            raise InputError(f"{self.records}: no records of tuning; run the steps tune first")
+        best = max(records, key=lambda r: r["sets"]["dev"]["scores"]["cls"]["nDCG@10"])
+        return dict(best["settings"])
+
+    def _readout(self, method: str, seed: int, size: str = "", again: int = 0) -> Step:
+        model = self.model_name(method, seed, size, again)
+        values = {"method": method, "seed": seed, "size": int(size or 0), "again": again}
+        extra = ["--sets", "dev", *self.settings["collections"], "--settings", json.dumps(values)]
+        return self._reading(f"readout.{model}", self.home / model, model, extra if size else [*extra, "--probe"])
+
+    def _reading(self, name: str, model: Path, after: str, extra: list[str]) -> Step:
+        record, readouts = self.records / f"{name}.json", self.settings["readouts"]
+        words = [sys.executable, str(HERE / "mae_readouts.py"), "--model", str(model), "--record", str(record)]
+        words += ["--data", str(self.data), "--prepared", str(self.output / "data"), "--threads", str(self.threads)]
+        words += ["--probe-texts", str(readouts["probe_texts"]), "--probe-tests", str(readouts["probe_tests"])]
+        words += ["--measures", *readouts["measures"], *extra]
+        return Step(name, record, lambda: words, (after, "data"))
+
+    def _command(
+        self,
+        name: str,
+        done: Path,
+        verb: str,
+        kind: type,
+        config: Callable[[], Mapping[str, Any]],
+        after: tuple[str, ...] = (),
+        processes: int = 1,
+    ) -> Step:
+        """A step that runs a command of the package, in several processes through torchrun if ``processes`` > 1."""
+        runner = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+
+        def words() -> list[str]:
+            module = [*(runner if processes > 1 else []), f"dupmae_ir.{verb}"]
+            return [sys.executable, "-m", *module, *flags(from_mapping(kind, config(), name))]
+
+        return Step(name, done, words, after)
+
+    def _text(self, general: bool) -> list[str]:
+        """The corpora of stage 0 (``general``), or those of the searched domains, with the test collections' texts."""
+        named = [self.data / "pretrain" / f"{name}.txt.gz" for name in self.settings["in_domain"]]
+        named += [self.data / name for name in self.settings["collections"]]
+        if general:
+            named += [self.data / "pretrain" / f"{name}.txt.gz" for name in self.settings["general"]]
+        return [str(path) for path in named]
+
+
+def read_settings(smoke: bool = False) -> dict[str, Any]:
+    """The registered settings, or the small amounts for the tests."""
+    settings = read_toml(SETTINGS)
+    small = settings.pop(SMOKE)
+    return _merged(settings, small) if smoke else settings
+
+
+def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` with the values of ``changes``, table by table."""
+    both = {k: _merged(v, changes[k]) if isinstance(v, dict) and k in changes else v for k, v in settings.items()}
+    return both | {k: v for k, v in changes.items() if not isinstance(v, dict)}
+
+
+def selected(steps: list[Step], only: list[str]) -> list[Step]:
+    """The steps whose names start with one of ``only``; all without."""
+    if unknown := [word for word in only if not any(s.name.startswith(word) for s in steps)]:
+        raise InputError(f"--only {unknown[0]}: no such step; --list prints their names")
+    return [s for s in steps if not only or s.name.startswith(tuple(only))]
+
+
+def execute(step: Step, logs: Path) -> None:
+    """Run a step as a process of its own, its output appended to ``logs/STEP.log``."""
+    logs.mkdir(parents=True, exist_ok=True)
+    with open(logs / f"{step.name}.log", "a", encoding="utf-8") as log:
+        status = subprocess.run(step.words(), stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    if status or not step.done.is_file():
+        raise DupmaeError(f"{step.name} failed with status {status}; see {logs / step.name}.log")
+
+
+def run_all(steps: list[Step], wanted: list[Step], jobs: int, logs: Path, quiet: bool = False) -> list[str]:
+    """Run the steps that are not finished, ``jobs`` at a time, each after those that it needs. Returns what failed.
+
+    A step is left out where one that it needs is neither finished nor among ``wanted``.
+    """
+    done = {s.name for s in steps if s.done.is_file()}
+    waiting, failed = [s for s in wanted if s.name not in done], list[str]()
+    running: dict[Future[None], Step] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        while waiting or running:
+            ready = [s for s in waiting if done.issuperset(s.after)][: jobs - len(running)]
+            for step in ready:
+                say(f"{step.name}: started", quiet)
+                running[pool.submit(execute, step, logs)] = step
+                waiting.remove(step)
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                step = running.pop(future)
+                if error := future.exception():
+                    failed.append(f"{step.name}: {error}")
+                    say(failed[-1])
+                else:
+                    done.add(step.name)
+                    say(f"{step.name}: done", quiet)
+    return failed + [f"{s.name}: not run, needs {', '.join(set(s.after) - done)}" for s in waiting]
+
+
+def _states(steps: list[Step]) -> Iterator[str]:
+    for step in steps:
+        yield f"{'done   ' if step.done.is_file() else 'to do  '} {step.name}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the flags and run. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with pretrain/, pairs/ and the collections")
+    parser.add_argument("--output", type=Path, required=True, help="models, checkpoints, logs and records")
+    parser.add_argument("--only", nargs="*", default=[], metavar="PREFIX", help="steps whose names start like this")
+    parser.add_argument("--jobs", type=int, default=1, help="steps at a time")
+    parser.add_argument("--threads", type=int, default=1, help="threads of a step")
+    parser.add_argument("--smoke", action="store_true", help="the same steps on a handful of texts")
+    parser.add_argument("--list", action="store_true", help="print the steps and run nothing")
+    parser.add_argument("--quiet", action="store_true")
+    args = parser.parse_args(argv)
+    return guarded(lambda: run(args), "mae_from_scratch.py", "; run the same command to resume")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run or list the steps. Returns 1 if a step failed."""
+    plan = Plan(read_settings(args.smoke), args.data.absolute(), args.output.absolute(), args.threads)
+    steps = plan.steps()
+    wanted = selected(steps, args.only)
+    if args.list:
+        print("\n".join(_states(wanted)))
+        return 0
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    return 1 if run_all(steps, wanted, args.jobs, plan.output / "logs", args.quiet) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Tables and decision of mae_from_scratch.py, from its records: ``python experiments/mae_tables.py RECORDS``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mae_from_scratch import read_settings
+
+from dupmae_ir.console import guarded
+from dupmae_ir.errors import InputError
+from dupmae_ir.eval.significance import Interval, bootstrap_intervals, holm, t_test
+
+Record = dict[str, Any]
+Key = tuple[str, int]
+"""A method and a number of pairs; 0 pairs for a pre-trained model."""
+CONTROL = "mlm"
+OTHERS = ("none", "mlm-time", CONTROL)
+"""Rows that are not auto-encoders."""
+CHOSEN = "nDCG@10"
+PARTS = {"cls": "[CLS]", "ot": "OT", "sum": "sum"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method against masked LM, over the queries of all sets."""
+
+    method: str
+    size: int
+    mean: float  #: difference in nDCG@10 of [CLS]
+    interval: Interval
+    p: float | None  #: of the paired t-test, with Holm's correction over methods and sizes
+
+
+def read_records(folder: Path, seed: int = 0) -> dict[Key, list[Record]]:
+    """The read-outs of the branches of one seed of stage 0. Raises :class:`InputError` if there are none."""
+    found: dict[Key, list[Record]] = {}
+    for path in sorted(folder.glob("readout.stage*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        settings = record["settings"]
+        if settings["seed"] == seed:
+            found.setdefault((settings["method"], settings["size"]), []).append(record)
+    if not found:
+        raise InputError(f"{folder}: no read-outs; run experiments/mae_from_scratch.py first")
+    return found
+
+
+def per_query(records: Sequence[Record], part: str, measure: str, sets: Iterable[str]) -> np.ndarray:
+    """(queries of all sets,) float64: means over the fine-tuning seeds."""
+    return np.concatenate([np.mean([r["sets"][s]["per_query"][part][measure] for r in records], 0) for s in sets])
+
+
+def compare(records: Mapping[Key, list[Record]], methods: Sequence[str], sizes: Sequence[int]) -> list[Comparison]:
+    """Each method with each size against masked LM with that size, for those with records of the same seeds."""
+    differences: dict[Key, np.ndarray] = {}
+    for key in ((m, s) for m in methods for s in sizes):
+        ours, theirs = shared(records.get(key, []), records.get((CONTROL, key[1]), []))
+        if ours:
+            sets = list(ours[0]["sets"])
+            differences[key] = per_query(ours, "cls", CHOSEN, sets) - per_query(theirs, "cls", CHOSEN, sets)
+    tests = holm([t_test(d) for d in differences.values()])
+    compared = []
+    for ((method, size), d), p in zip(differences.items(), tests, strict=True):
+        (interval,) = bootstrap_intervals(d[:, None])
+        if interval is None:
+            raise InputError("one query has no interval; use larger collections")
+        compared.append(Comparison(method, size, float(d.mean()), interval, p))
+    return compared
+
+
+def shared(ours: list[Record], theirs: list[Record]) -> tuple[list[Record], list[Record]]:
+    """The records of both with the fine-tuning seeds that both have."""
+    seeds = {r["settings"]["again"] for r in ours} & {r["settings"]["again"] for r in theirs}
+    first, second = ([r for r in side if r["settings"]["again"] in seeds] for side in (ours, theirs))
+    return first, second
+
+
+def gap(record: Record) -> float | None:
+    """Nats that the held-out loss of the [CLS] decoder rises by if the vectors are shuffled; None without a decoder."""
+    last = record["held_out"][-1]
+    gaps = [value for name, value in last.items() if name.startswith("eval_gap_") and name != "eval_gap_bow"]
+    return float(max(gaps)) if gaps else None
+
+
+def decide(compared: Sequence[Comparison], gaps: Mapping[str, float | None], rule: Mapping[str, Any]) -> str:
+    """``shown``, ``refuted at this scale`` or ``undecided``, with the reason, by the registered rule."""
+    shown = [
+        c
+        for c in compared
+        if c.size in rule["sizes"] and c.mean >= rule["margin"] and c.p is not None and c.p < rule["level"]
+    ]
+    if shown:
+        best = max(shown, key=lambda c: c.mean)
+        return f"shown: {best.method} with {best.size:,} pairs is {best.mean:+.3f} above masked LM, p = {best.p:.2g}"
+    decoders = {method: nats for method, nats in gaps.items() if nats is not None}
+    tested = {(c.method, c.size): c for c in compared}
+    needed = [(method, size) for method in decoders for size in rule["sizes"]]
+    all_read = all(nats > rule["gap"] for nats in decoders.values())
+    if needed and all_read and all(k in tested and tested[k].interval.high < rule["margin"] for k in needed):
+        return f"refuted at this scale: the intervals of {', '.join(decoders)} lie below {rule['margin']:+}"
+    return "undecided: stage 1 is repeated once with twice the tokens"
+
+
+# ---- Tables
+
+
+def pretraining_table(records: Mapping[Key, list[Record]], titles: Mapping[str, str]) -> str:
+    """Tokens, held-out losses, gaps, probe and zero-shot [CLS] of the pre-trained models."""
+    rows = {m: records[m, 0][0] for m in titles if (m, 0) in records}
+    if not rows:
+        return ""
+    sets = list(next(iter(rows.values()))["sets"])
+    lines = [["", "tokens", "MLM loss", "decoder loss", "gap", "bag gap", "words found", *sets]]
+    for method, record in rows.items():
+        last = record["held_out"][-1]
+        decoder = next((v for k, v in last.items() if k in _decoders(last)), None)
+        lines.append(
+            [
+                titles[method],
+                f"{record['tokens'] / 1e6:.1f} M",
+                f"{last['eval_loss_mlm']:.3f}",
+                _number(decoder),
+                _number(gap(record)),
+                _number(last.get("eval_gap_bow")),
+                f"{record['probe']['words']:.3f}",
+                *(f"{record['sets'][s]['scores']['cls'][CHOSEN]:.4f}" for s in sets),
+            ]
+        )
+    return _table(lines)
+
+
+def _decoders(last: Mapping[str, float]) -> list[str]:
+    """The names of the held-out losses of [CLS] decoders."""
+    gaps = [k for k in last if k.startswith("eval_gap_") and k != "eval_gap_bow"]
+    return [k.replace("gap", "loss") for k in gaps]
+
+
+def scores_table(records: Mapping[Key, list[Record]], titles: Mapping[str, str], size: int, measure: str) -> str:
+    """Means over the seeds of each part on each set, after fine-tuning on ``size`` pairs."""
+    rows = {m: records[m, size] for m in titles if (m, size) in records}
+    if not rows:
+        return ""
+    sets = list(next(iter(rows.values()))[0]["sets"])
+    lines = [[measure, "", "seeds", *sets]]
+    for method, found in rows.items():
+        for part, name in PARTS.items():
+            means = [np.mean([r["sets"][s]["scores"][part][measure] for r in found]) for s in sets]
+            lines.append([titles[method], name, str(len(found)), *(f"{x:.4f}" for x in means)])
+    return _table(lines)
+
+
+def comparison_table(compared: Sequence[Comparison], titles: Mapping[str, str]) -> str:
+    """Differences from masked LM with intervals and corrected p values."""
+    lines = [["[CLS], nDCG@10, all queries", "pairs", "difference", "95 % interval", "p (Holm)"]]
+    for c in compared:
+        p = "-" if c.p is None else f"{c.p:.3g}"
+        span = f"{c.interval.low:+.4f} to {c.interval.high:+.4f}"
+        lines.append([titles[c.method], f"{c.size:,}", f"{c.mean:+.4f}", span, p])
+    return _table(lines) if compared else ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first line is the head."""
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([rows[0], "|:--" + "|--:" * (len(lines[0]) - 1) + "|", *rows[1:]])
+
+
+def report(folder: Path, seed: int = 0) -> str:
+    """All tables and the decision, as Markdown."""
+    settings, records = read_settings(), read_records(folder, seed)
+    titles = {name: m["title"] for name, m in settings["methods"].items()}
+    sizes = [int(size) for size in settings["sizes"]]
+    methods = [m for m in titles if m not in OTHERS]
+    compared = compare(records, methods, sizes)
+    gaps = {m: gap(records[m, 0][0]) for m in methods if (m, 0) in records}
+    parts = [pretraining_table(records, titles), comparison_table(compared, titles)]
+    parts += [scores_table(records, titles, s, m) for m in settings["readouts"]["measures"] for s in sizes]
+    return "\n\n".join([*filter(None, parts), f"Decision: {decide(compared, gaps, settings['decision'])}."])
+
+
+def main(argv: list[str]) -> int:
+    """Print the report. Returns the exit status."""
+    if len(argv) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    return guarded(lambda: print(report(Path(argv[0]))), "mae_tables.py")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
