@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,7 +40,7 @@ def run(config: TokenizerConfig) -> dict[str, Any]:
             return result
         work = job.begin()
         texts = _Texts(config)
-        tokenizer = train(iter(texts), config.size, config.cased, config.min_frequency, quiet=config.quiet)
+        tokenizer = train(texts, config.size, config.cased, config.min_frequency, quiet=config.quiet)
         pieces = tokenizer.get_vocab_size()
         if pieces < config.size:
             raise InputError(f"`size` {config.size}: the corpus gives only {pieces} word pieces; use {pieces}")
@@ -61,6 +62,7 @@ class _Texts:
     documents: int = 0
 
     def __iter__(self) -> Iterator[list[str]]:
+        self.documents = 0
         passages = self._passages()
         while batch := list(islice(passages, BATCH)):
             yield batch
@@ -74,28 +76,31 @@ class _Texts:
 
 
 def train(
-    batches: Iterator[list[str]], size: int, cased: bool = False, min_frequency: int = 2, quiet: bool = True
+    batches: Iterable[list[str]], size: int, cased: bool = False, min_frequency: int = 2, quiet: bool = True
 ) -> Tokenizer:
     """A WordPiece tokenizer with BERT's normalisation, splitting and special tokens.
 
     Args:
-        batches: the texts.
+        batches: the texts, which are read twice.
         size: word pieces, special tokens included; fewer if the texts do not give as many.
         cased: keep upper case and accents.
         min_frequency: occurrences of a pair of pieces that is merged.
         quiet: show no progress.
     """
     tokenizer = _untrained({}, cased)
+    # Rare characters would take the place of words; they become [UNK].
+    letters = _letters(batches, tokenizer.normalizer, min(1000, size // 2))
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=min_frequency,
-        special_tokens=list(SPECIAL.values()),
-        # Rare characters would take the place of words; they become [UNK].
-        limit_alphabet=min(1000, size // 2),
+        # The trainer numbers letters inside words in the order of a hash table, and decides ties by these numbers.
+        # Named here, they are in order, so that the same corpus gives the same vocabulary.
+        special_tokens=[*SPECIAL.values(), *(f"##{letter}" for letter in letters)],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
         show_progress=not quiet,
     )
     tokenizer.train_from_iterator(batches, trainer)
-    # The trainer numbers letters in the order of a hash table, which differs between runs.
     pieces = sorted(set(tokenizer.get_vocab()) - set(SPECIAL.values()))
     tokenizer = _untrained({piece: i for i, piece in enumerate([*SPECIAL.values(), *pieces])}, cased)
     tokenizer.add_special_tokens(list(SPECIAL.values()))
@@ -106,6 +111,16 @@ def train(
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
     )
     return tokenizer
+
+
+def _letters(batches: Iterable[list[str]], normalizer: normalizers.Normalizer, limit: int) -> list[str]:
+    """The most frequent characters of the texts, in the order of their code points."""
+    counts: Counter[str] = Counter()
+    for batch in batches:
+        for text in batch:
+            counts.update(normalizer.normalize_str(text))
+    letters = [c for c in sorted(counts, key=lambda c: (-counts[c], c)) if not c.isspace()]
+    return sorted(letters[:limit])
 
 
 def _untrained(vocabulary: dict[str, int], cased: bool) -> Tokenizer:

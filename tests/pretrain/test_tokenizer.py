@@ -54,7 +54,7 @@ def test_a_cased_tokenizer_keeps_case_and_accents(text, tmp_path):
 
 
 def test_a_corpus_with_too_few_words_is_refused(text, tmp_path):
-    with pytest.raises(InputError, match="use --size"):
+    with pytest.raises(InputError, match="`size` 5000"):
         made(text, tmp_path / "a", size=5000)
     assert not (tmp_path / "a").exists()
 
