@@ -126,9 +126,9 @@ class DupmaeEncoder:
         """(n, dim) float32 for MTEB's batches of texts; queries and documents have lengths of their own."""
         texts = [str(text) for batch in inputs for text in batch["text"]]
         queries = prompt_type is not None and PromptType(prompt_type) is PromptType.query
-        found = self.encoder.encode_queries(texts) if queries else self.encoder.encode_documents(texts)
-        assert found.cls is not None
-        return found.cls
+        encoded = self.encoder.encode_queries(texts) if queries else self.encoder.encode_documents(texts)
+        assert encoded.cls is not None
+        return encoded.cls
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
         """(n, m) inner products."""

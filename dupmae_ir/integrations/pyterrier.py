@@ -52,11 +52,11 @@ class PyTerrierRetriever(pt.Transformer):
         queries = [Query(str(qid), str(query)) for qid, query in zip(topics["qid"], topics["query"], strict=True)]
         run = self.searcher.search(queries, self.num_results, self.mode)
         rows = [(query.qid, hit.docid, hit.score, rank) for query in queries for rank, hit in enumerate(run[query.qid])]
-        found = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
-        found = found.astype({"qid": object, "docno": object, "score": float, "rank": int})
+        results = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
+        results = results.astype({"qid": object, "docno": object, "score": float, "rank": int})
         if self._texts is not None:
-            documents = [self.searcher.document(docno) for docno in found["docno"]]
-            found["title"] = [document.title if document else "" for document in documents]
-            found["text"] = [document.text if document else "" for document in documents]
+            documents = [self.searcher.document(docno) for docno in results["docno"]]
+            results["title"] = [document.title if document else "" for document in documents]
+            results["text"] = [document.text if document else "" for document in documents]
         kept = topics.drop(columns=[c for c in ("docno", "score", "rank", "title", "text") if c in topics.columns])
-        return kept.assign(qid=kept["qid"].astype(str)).merge(found, on="qid", how="inner")
+        return kept.assign(qid=kept["qid"].astype(str)).merge(results, on="qid", how="inner")

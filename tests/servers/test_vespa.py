@@ -132,7 +132,7 @@ def test_what_is_not_deployed_is_named(living: Living, url: str, standin: StandI
     with served(empty) as port:
         with pytest.raises(UsageError, match="no document type dupmae_ir_collections"):
             load(living, f"vespa://127.0.0.1:{port}", "mine")
-        with pytest.raises(IndexMismatch, match="the engine has no collection 'mine'"):
+        with pytest.raises(IndexMismatch, match="the server has no collection 'mine'"):
             Searcher.open(living.index, server=f"vespa://127.0.0.1:{port}", collection="mine")
 
 

@@ -52,10 +52,10 @@ class Bm25Index:
     def scores(self, text: str, rows: np.ndarray) -> np.ndarray:
         """Scores of (m,) rows of the folder: (m,) float64, 0 for a document without a word of the query."""
         docids = self.folder.docids
-        found = {
+        matches = {
             int(self._rows[row]): score for row, score in self.bm25.scores(text, [docids[row] for row in rows.tolist()])
         }
-        return np.array([found.get(row, 0.0) for row in rows.tolist()])
+        return np.array([matches.get(row, 0.0) for row in rows.tolist()])
 
 
 class Bm25Part:
@@ -66,40 +66,42 @@ class Bm25Part:
         self.allowed = allowed
         self.texts = texts
         self.threads = threads
-        self._found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._everything: set[int] = set()  #: queries for which all matches were found
+        self._lists: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._everything: set[int] = set()  #: queries for which the list has all matches
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best rows of each query; a row outside the list of all matches scores 0."""
-        wanted = [q for q in queries if q not in self._everything and (q not in self._found or depth > self._length(q))]
+        missing = [
+            q for q in queries if q not in self._everything and (q not in self._lists or depth > self._length(q))
+        ]
         least = max(depth, KEPT)
-        lists = self.index.top([self.texts[q] for q in wanted], least, self.threads, self.allowed) if wanted else []
-        for query, found in zip(wanted, lists, strict=True):
-            self._found[query] = found
-            if len(found[0]) < least:
+        lists = self.index.top([self.texts[q] for q in missing], least, self.threads, self.allowed) if missing else []
+        for query, matches in zip(missing, lists, strict=True):
+            self._lists[query] = matches
+            if len(matches[0]) < least:
                 self._everything.add(query)
         return [self._candidates(query, depth) for query in queries]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Lucene's scores of (m,) rows: (m,) float64."""
-        if query not in self._found:
+        if query not in self._lists:
             return self.index.scores(self.texts[query], rows)
-        known, values = self._found[query]
+        known, values = self._lists[query]
         order = np.argsort(known)
         known, values = known[order], values[order]
-        places = np.minimum(np.searchsorted(known, rows), max(0, len(known) - 1))
-        listed = known[places] == rows if len(known) else np.zeros(len(rows), bool)
+        positions = np.minimum(np.searchsorted(known, rows), max(0, len(known) - 1))
+        listed = known[positions] == rows if len(known) else np.zeros(len(rows), bool)
         out = np.zeros(len(rows))
-        out[listed] = values[places[listed]]
+        out[listed] = values[positions[listed]]
         if query not in self._everything and not listed.all():
             out[~listed] = self.index.scores(self.texts[query], rows[~listed])
         return out
 
     def _length(self, query: int) -> int:
-        return len(self._found[query][0])
+        return len(self._lists[query][0])
 
     def _candidates(self, query: int, depth: int) -> Candidates:
-        rows, scores = self._found[query]
+        rows, scores = self._lists[query]
         if len(rows) <= depth and query in self._everything:
             return Candidates(rows, 0.0, True)
         return Candidates(rows[:depth], float(scores[min(depth, len(rows)) - 1]) * _ROUNDING, False)

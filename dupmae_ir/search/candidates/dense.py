@@ -113,10 +113,10 @@ class DensePart:
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """faiss's ``depth`` best rows of each query; the bound allows for float32 rounding."""
-        wanted = min(depth, self.documents)
+        count = min(depth, self.documents)
         with faiss_threads(self.threads):
-            scores, rows = self._flat(self.vectors[list(queries)], wanted)
-        complete = wanted == self.documents
+            scores, rows = self._flat(self.vectors[list(queries)], count)
+        complete = count == self.documents
         return [
             Candidates(
                 rows[i].astype(np.int64), -np.inf if complete else float(scores[i, -1]) + self.noise(query), complete
@@ -124,16 +124,16 @@ class DensePart:
             for i, query in enumerate(queries)
         ]
 
-    def _flat(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-        """(q, wanted) float32 scores and rows, best first, of (q, d) queries."""
+    def _flat(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(q, count) float32 scores and rows, best first, of (q, d) queries."""
         if self.allowed is None:
             with as_product(len(queries)):
-                scores, rows = self.dense.flat.search(queries, wanted)
+                scores, rows = self.dense.flat.search(queries, count)
         elif self.copies(len(queries)):
             vectors = self.dense.vectors
-            scores, rows = best_products(queries, ((b, vectors[b]) for b in self.allowed.blocks(_BLOCK)), wanted)
+            scores, rows = best_products(queries, ((b, vectors[b]) for b in self.allowed.blocks(_BLOCK)), count)
         else:
-            scores, rows = self.dense.flat.search(queries, wanted, params=selected(self.allowed))
+            scores, rows = self.dense.flat.search(queries, count, params=selected(self.allowed))
         return scores, rows
 
     def copies(self, queries: int) -> bool:
@@ -196,9 +196,9 @@ def selected(allowed: RowSet) -> Any:
 
 
 def best_products(
-    queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], wanted: int
+    queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ``wanted`` best rows of each of (q, d) queries: (q, wanted) float32 scores and int64 rows, best first.
+    """The ``count`` best rows of each of (q, d) queries: (q, count) float32 scores and int64 rows, best first.
 
     ``blocks``: rows (m,) and their (m, d) float32 vectors.
     """
@@ -207,30 +207,30 @@ def best_products(
     scores, rows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
     for numbers, vectors in blocks:
         with as_product(len(queries)):
-            s, r = faiss.knn(queries, vectors, min(wanted, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)
-        scores, rows = _best(np.hstack([scores, s]), np.hstack([rows, numbers[r]]), wanted)
+            s, r = faiss.knn(queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)
+        scores, rows = _best(np.hstack([scores, s]), np.hstack([rows, numbers[r]]), count)
     order = np.argsort(-scores, axis=1, kind="stable")
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
-def _best(scores: np.ndarray, rows: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ``wanted`` greatest of each row of ``scores`` with their ``rows``, in any order."""
-    if scores.shape[1] <= wanted:
+def _best(scores: np.ndarray, rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ``count`` greatest of each row of ``scores`` with their ``rows``, in any order."""
+    if scores.shape[1] <= count:
         return scores, rows
-    kept = np.argpartition(-scores, wanted - 1, axis=1)[:, :wanted]
-    return np.take_along_axis(scores, kept, 1), np.take_along_axis(rows, kept, 1)
+    best = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+    return np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
 
 
 def multiplied(queries: np.ndarray, stored: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
     """(q, m) float32 products of (q, d) float32 queries and m rows, a slice or their numbers, of (n, d) ``stored``."""
     some = stored[rows] if isinstance(rows, slice) else rows
-    found = np.empty((len(queries), len(some)), np.float32)
+    scores = np.empty((len(queries), len(some)), np.float32)
     for start in range(0, len(some), _MULTIPLIED):
         block = some[start : start + _MULTIPLIED]
         numbers = block if isinstance(rows, slice) else stored[block]
         # For few queries, rows as the long side is half again as fast as the other way round.
-        found[:, start : start + len(block)] = (numbers.astype(np.float32, copy=False) @ queries.T).T
-    return found
+        scores[:, start : start + len(block)] = (numbers.astype(np.float32, copy=False) @ queries.T).T
+    return scores
 
 
 def inner_products(query: np.ndarray, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -101,8 +101,8 @@ class ImpactPart:
         nonempty = [query for query in queries if len(self.impact_queries[query].ids)]
         terms = [self._terms(query) for query in nonempty]
         lists = self.index.postings.top(terms, depth, self.threads, allowed=self.allowed) if nonempty else []
-        found = dict(zip(nonempty, lists, strict=True))
-        return [self._candidates(*found[query], depth) if query in found else _NOTHING for query in queries]
+        listed = dict(zip(nonempty, lists, strict=True))
+        return [self._candidates(*listed[query], depth) if query in listed else _NOTHING for query in queries]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""

@@ -103,13 +103,13 @@ class QuantisedPart(DensePart):
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best codes of each query; the bound includes the quantisation error."""
-        wanted = min(depth, self.documents)
-        missing = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < wanted]
+        count = min(depth, self.documents)
+        missing = [query for query in queries if query not in self._seen or len(self._seen[query][0]) < count]
         if missing:
             with faiss_threads(self.threads):
-                scores, rows = self._scan(self.vectors[missing], min(LOOKAHEAD * wanted, self.documents))
+                scores, rows = self._scan(self.vectors[missing], min(LOOKAHEAD * count, self.documents))
             self._seen.update({query: (rows[i], scores[i]) for i, query in enumerate(missing)})
-        return [self._first(query, wanted) for query in queries]
+        return [self._first(query, count) for query in queries]
 
     def products(self, queries: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
         """As :meth:`DensePart.products`, by the codes of the rows."""
@@ -123,23 +123,23 @@ class QuantisedPart(DensePart):
 
         chosen = codes[rows]
         chosen.flags.writeable = False  # as the mapped codes: one compiled signature
-        found = np.empty((len(queries), len(chosen)), np.float32)
-        kernels.code_products(chosen, weights, constants, found)
-        return found
+        scores = np.empty((len(queries), len(chosen)), np.float32)
+        kernels.code_products(chosen, weights, constants, scores)
+        return scores
 
     def error(self, query: int) -> float:
         """As :meth:`DensePart.error`, with the quantisation error."""
         # The noise once for the sum, once for decoding in another order than when the error was measured.
         return self.length(query) * self.dense.error + 2 * self.noise(query)
 
-    def _scan(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-        """(q, wanted) scores of codes and rows, best first: by faiss's scan, or by a product of decoded blocks."""
+    def _scan(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(q, count) scores of codes and rows, best first: by faiss's scan, or by a product of decoded blocks."""
         if self.copies(len(queries)) or len(queries) >= MANY:
-            return best_products(queries, self._decoded(), wanted)
+            return best_products(queries, self._decoded(), count)
         if self.allowed is None:
-            scores, rows = self.dense.index.search(queries, wanted)
+            scores, rows = self.dense.index.search(queries, count)
         else:
-            scores, rows = self.dense.index.search(queries, wanted, params=selected(self.allowed))
+            scores, rows = self.dense.index.search(queries, count, params=selected(self.allowed))
         return scores, rows
 
     def _decoded(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -152,11 +152,11 @@ class QuantisedPart(DensePart):
             block = codes[start : start + _BLOCK]
             yield np.arange(start, start + len(block)), index.sa_decode(block)
 
-    def _first(self, query: int, wanted: int) -> Candidates:
+    def _first(self, query: int, count: int) -> Candidates:
         rows, scores = self._seen[query]
-        if wanted == self.documents:
-            return Candidates(rows[:wanted], -np.inf, True)
-        return Candidates(rows[:wanted], float(scores[wanted - 1]) + self.error(query), False)
+        if count == self.documents:
+            return Candidates(rows[:count], -np.inf, True)
+        return Candidates(rows[:count], float(scores[count - 1]) + self.error(query), False)
 
 
 class ApproximateIndex(DenseIndex):
@@ -194,36 +194,36 @@ class ApproximatePart(DensePart):
             return super().top(queries, depth)
         search = self._lists if self.dense.kind == "ivf-sq8" else self._graph
         with faiss_threads(self.threads):
-            found = search(list(queries), depth)
-        return [self._everything() if rows is None else Candidates(rows, np.inf, False) for rows in found]
+            lists = search(list(queries), depth)
+        return [self._everything() if rows is None else Candidates(rows, np.inf, False) for rows in lists]
 
     def _graph(self, queries: list[int], depth: int) -> list[np.ndarray | None]:
         """All ``effort`` candidates of the graph search are used. Duplicates of a document can disconnect the graph;
         the search then returns too few rows: None. A restricted search visits more, in proportion."""
         import faiss
 
-        wanted = min(max(depth, self.dense.effort), self.documents)
-        visited = -(-wanted * len(self.dense.vectors) // self.documents)
+        count = min(max(depth, self.dense.effort), self.documents)
+        visited = -(-count * len(self.dense.vectors) // self.documents)
         parameters = faiss.SearchParametersHNSW(efSearch=visited, **self._selected)  # type: ignore[attr-defined]  # not in faiss's stub
-        _, rows = self.dense.index.search(self.vectors[queries], wanted, params=parameters)
-        least = wanted if self.allowed is None else min(depth, wanted)
+        _, rows = self.dense.index.search(self.vectors[queries], count, params=parameters)
+        least = count if self.allowed is None else min(depth, count)
         return [r[r >= 0].astype(np.int64) if (r >= 0).sum() >= least else None for r in rows]
 
     def _lists(self, queries: list[int], depth: int) -> list[np.ndarray | None]:
         """If the probed lists contain fewer documents than requested, ``nprobe`` doubles until they suffice."""
         import faiss
 
-        wanted = min(depth, self.documents)
+        count = min(depth, self.documents)
         nprobe = min(self.dense.effort, self.dense.index.nlist)
-        found: dict[int, np.ndarray] = {}
-        while left := [query for query in queries if query not in found]:
+        lists: dict[int, np.ndarray] = {}
+        while left := [query for query in queries if query not in lists]:
             parameters = faiss.SearchParametersIVF(nprobe=nprobe, **self._selected)  # type: ignore[call-arg]  # nor is this
-            _, rows = self.dense.index.search(self.vectors[left], wanted, params=parameters)
-            found.update({query: r.astype(np.int64) for query, r in zip(left, rows, strict=True) if (r >= 0).all()})
+            _, rows = self.dense.index.search(self.vectors[left], count, params=parameters)
+            lists.update({query: r.astype(np.int64) for query, r in zip(left, rows, strict=True) if (r >= 0).all()})
             if nprobe == self.dense.index.nlist:
                 break
             nprobe = min(2 * nprobe, self.dense.index.nlist)
-        return [found.get(query) for query in queries]
+        return [lists.get(query) for query in queries]
 
     @property
     def _selected(self) -> dict[str, Any]:

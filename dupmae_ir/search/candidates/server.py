@@ -1,14 +1,14 @@
-"""Candidates from an engine (:mod:`dupmae_ir.servers`), with bounds, as parts of a certified search.
+"""Candidates from a server (:mod:`dupmae_ir.servers`), with bounds, as parts of a certified search.
 
-An engine ranks by its own float32 arithmetic. Its lists only propose candidates: scores are computed from the index, in
-float64 and integers, as in any other search, so hits and scores are the same as without an engine. A list is
-certified if the engine's last score plus the largest error of its arithmetic is below the k-th exact score:
+A server ranks by its own float32 arithmetic. Its lists only propose candidates: scores are computed from the index, in
+float64 and integers, as in any other search, so hits and scores are the same as without a server. A list is
+certified if the server's last score plus the largest error of its arithmetic is below the k-th exact score:
 
     dense    (d + c) u |q| max |v|     for inner products of d float32 terms in any order (Higham, section 3.1)
     impact   0 below 2**24, where sums of integers are exact in float32; (t + c) u score above
 
-with ``u = 2**-24`` and ``c`` the engine's own :attr:`~dupmae_ir.servers.protocol.Backend.rounding`. Every score in a
-list must agree with the exact one within that error. Otherwise the engine holds other vectors, or rounds them, and the
+with ``u = 2**-24`` and ``c`` the server's own :attr:`~dupmae_ir.servers.protocol.Backend.rounding`. Every score in a
+list must agree with the exact one within that error. Otherwise the server holds other vectors, or rounds them, and the
 search ends with an error. After each list the load record must still be that of the index.
 """
 
@@ -82,20 +82,20 @@ class ServerIndex:
 
     @property
     def sums(self) -> bool:
-        """Whether hybrid lists are those of the engine's own sum."""
+        """Whether hybrid lists are those of the server's own sum."""
         return self.backend.sums and not self.approximate
 
     def first_depth(self, parts: int, hits: int) -> int:
         """The length of the first lists: a list by the sum needs only the hits and some room for ties.
 
-        Raises :class:`UsageError` for more hits than the engine lists.
+        Raises :class:`UsageError` for more hits than the server lists.
         """
         if 0 < self.backend.deepest < hits:
             raise UsageError(f"{self.backend.engine} lists at most {self.backend.deepest:,} rows, not {hits:,}")
         return hits + 10 if parts == 1 else first_depth(hits)
 
     def limited(self, max_depth: int) -> int:
-        """The longest list: the shorter one of what is asked for and what the engine returns; 0 for no limit."""
+        """The longest list: the shorter one of what is asked for and what the server returns; 0 for no limit."""
         limits = [limit for limit in (max_depth, self.backend.deepest) if limit]
         return min(limits, default=0)
 
@@ -111,7 +111,7 @@ class ServerIndex:
         allowed: RowSet | None,
         condition: Node | None,
     ) -> list[Part]:
-        """The parts of a search whose candidates come from the engine.
+        """The parts of a search whose candidates come from the server.
 
         ``dense``, ``impact``: the parts of the index, which score exactly. ``weights``: of the two in a sum.
         """
@@ -123,30 +123,30 @@ class ServerIndex:
         queries = _queries(_of_segments(dense), _of_segments(impact), dense_weight, impact_weight / unit)
 
         def score(query: int, rows: np.ndarray) -> np.ndarray:
-            # In the order of a search without an engine, so that scores are equal to the last bit.
+            # In the order of a search without a server, so that scores are equal to the last bit.
             total = np.zeros(len(rows)) if dense is None else dense_weight * dense.scores(query, rows)
             return total if impact is None else total + impact_weight * impact.scores(query, rows)
 
         if not both or self.sums:
-            side, weight = ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
-            return [ServerPart(self, side, queries, documents, allowed, where, weight, score)]
+            name, weight = ("hybrid", 1.0) if both else ("impact", 1.0 / unit) if dense is None else ("dense", 1.0)
+            return [ServerPart(self, name, queries, documents, allowed, where, weight, score)]
         assert dense is not None
         assert impact is not None
-        sides = (
+        parts = (
             ("dense", dense_weight, Weighted(dense, dense_weight)),
             ("impact", impact_weight / unit, Weighted(impact, impact_weight)),
         )
         return [
-            ServerPart(self, side, queries, documents, allowed, where, weight, part.scores)
-            for side, weight, part in sides
+            ServerPart(self, name, queries, documents, allowed, where, weight, part.scores)
+            for name, weight, part in parts
         ]
 
-    def top(self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None) -> list[Found]:
-        """The engine's lists. Raises :class:`IndexMismatch` if the collection was changed meanwhile: a load marks it
+    def top(self, part: str, queries: Sequence[EngineQuery], depth: int, where: Where | None) -> list[Found]:
+        """The server's lists. Raises :class:`IndexMismatch` if the collection was changed meanwhile: a load marks it
         as incomplete before its first change, and as another state after the last."""
-        found = self.backend.top(side, queries, depth, where, self.approximate)
+        lists = self.backend.top(part, queries, depth, where, self.approximate)
         self._current()
-        return found
+        return lists
 
     def rows(self, docids: Sequence[str]) -> np.ndarray:
         """The rows of documents. Raises :class:`BackendFailed` for one that the index lacks."""
@@ -167,7 +167,7 @@ class ServerIndex:
         record = self.backend.read_record()
         load = f"load {self.index.path} into it with dupmae-ir servers load"
         if record is None:
-            raise IndexMismatch(f"the engine has no collection {self.name!r}; {load}")
+            raise IndexMismatch(f"the server has no collection {self.name!r}; {load}")
         check_spec(record.spec, spec_of(self.index), str(self.index.path), self.name)
         if record.state != COMPLETE:
             raise IndexMismatch(f"collection {self.name} is not complete: a load is running or was interrupted; {load}")
@@ -179,7 +179,7 @@ class ServerIndex:
         return record
 
     def _where(self, allowed: RowSet | None, condition: Node | None) -> Where | None:
-        """The restriction to ``allowed`` in the engine's terms, checked by the number of rows that it selects."""
+        """The restriction to ``allowed`` in the server's terms, checked by the number of rows that it selects."""
         if allowed is None or len(allowed) == self.index.documents:
             return None
         if allowed not in self._wheres:
@@ -187,16 +187,16 @@ class ServerIndex:
         return self._wheres[allowed]
 
     def _checked(self, allowed: RowSet, condition: Node | None) -> Where:
-        """The condition where the engine knows it and selects as many rows; otherwise the ids of the documents."""
+        """The condition where the server knows it and selects as many rows; otherwise the ids of the documents."""
         if condition is not None:
             with suppress(Untranslatable):
                 where = Where(condition)
                 if self.backend.count(where) == len(allowed):
                     return where
         where = self._ids(allowed)
-        if (found := self.backend.count(where)) != len(allowed):
+        if (rows := self.backend.count(where)) != len(allowed):
             raise BackendFailed(
-                f"collection {self.name}: {found:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
+                f"collection {self.name}: {rows:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
             )
         return where
 
@@ -207,13 +207,13 @@ class ServerIndex:
 
 @dataclass(frozen=True)
 class ServerPart:
-    """The lists of one side of the engine; a :class:`~dupmae_ir.search.exact.certified_topk.Part`.
+    """The server's lists by one part of the score, or by the sum of both.
 
-    ``score``: exact scores from the index. ``weight``: what the engine's scores are multiplied by in these.
+    ``score``: exact scores from the index. ``weight``: what the server's scores are multiplied by in these.
     """
 
     server: ServerIndex
-    side: str
+    part: str
     queries: Sequence[EngineQuery]
     documents: int
     allowed: RowSet | None
@@ -222,59 +222,59 @@ class ServerPart:
     score: Exact
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
-        """The engine's ``depth`` best rows of each query, with a bound on all others."""
-        wanted = min(depth, self.documents)
+        """The server's ``depth`` best rows of each query, with a bound on all others."""
+        count = min(depth, self.documents)
         if not self.documents:
             return [Candidates(np.zeros(0, np.int64), -np.inf, True)] * len(queries)
-        asked = [query for query in queries if self.side != "impact" or len(self.queries[query].ids)]
-        lists = self.server.top(self.side, [self.queries[q] for q in asked], wanted, self.where) if asked else []
-        found = dict(zip(asked, lists, strict=True))
+        asked = [query for query in queries if self.part != "impact" or len(self.queries[query].ids)]
+        lists = self.server.top(self.part, [self.queries[q] for q in asked], count, self.where) if asked else []
+        answers = dict(zip(asked, lists, strict=True))
         nothing = Candidates(np.zeros(0, np.int64), 0.0, True)
-        return [self._candidates(query, found[query], wanted) if query in found else nothing for query in queries]
+        return [self._candidates(query, answers[query], count) if query in answers else nothing for query in queries]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
         return self.score(query, rows)
 
-    def _candidates(self, query: int, found: Found, wanted: int) -> Candidates:
-        rows = self.server.rows(found.docids)
+    def _candidates(self, query: int, answer: Found, count: int) -> Candidates:
+        rows = self.server.rows(answer.docids)
         if self.allowed is not None and not self.allowed.mask[rows].all():
             raise BackendFailed(f"collection {self.server.name}: a document that the filter excludes; {AGAIN}")
         if self.server.approximate:
             return Candidates(rows, np.inf, False)
-        if len(rows) < wanted and self.side != "impact":
+        if len(rows) < count and self.part != "impact":
             raise BackendFailed(
-                f"collection {self.server.name}: {self.server.backend.engine} returned {len(rows):,} of {wanted:,} "
+                f"collection {self.server.name}: {self.server.backend.engine} returned {len(rows):,} of {count:,} "
                 f"rows; {AGAIN}"
             )
-        self._check(query, rows, found)
+        self._check(query, rows, answer)
         if len(rows) == self.documents:
             return Candidates(rows, -np.inf, True)
-        if len(rows) < wanted:
+        if len(rows) < count:
             return Candidates(rows, 0.0, True)  # other rows have no term in common with the query
-        last = float(found.scores.min())
+        last = float(answer.scores.min())
         return Candidates(rows, self.weight * (last + float(self._error(query, np.array([last]))[0])), False)
 
-    def _check(self, query: int, rows: np.ndarray, found: Found) -> None:
+    def _check(self, query: int, rows: np.ndarray, answer: Found) -> None:
         exact = self.score(query, rows) / self.weight
-        wrong = np.flatnonzero(np.abs(exact - found.scores) > self._error(query, np.maximum(exact, found.scores)))
+        wrong = np.flatnonzero(np.abs(exact - answer.scores) > self._error(query, np.maximum(exact, answer.scores)))
         if len(wrong):
-            place = int(wrong[0])
+            position = int(wrong[0])
             raise BackendFailed(
-                f"collection {self.server.name}: the {self.side} score of {found.docids[place]!r} is "
-                f"{found.scores[place]:.9g} in {self.server.backend.engine} and {exact[place]:.9g} in "
-                f"{self.server.index.path}; the engine holds or computes other vectors: {AGAIN}"
+                f"collection {self.server.name}: the {self.part} score of {answer.docids[position]!r} is "
+                f"{answer.scores[position]:.9g} in {self.server.backend.engine} and {exact[position]:.9g} in "
+                f"{self.server.index.path}; the server holds or computes other vectors: {AGAIN}"
             )
 
     def _error(self, query: int, scores: np.ndarray) -> np.ndarray:
-        """Upper bound on the error of the engine's scores, with room for what follows in float64."""
+        """Upper bound on the error of the server's scores, with room for what follows in float64."""
         q, more = self.queries[query], self.server.backend.rounding
         length = float(np.linalg.norm(q.cls.astype(np.float64))) * self.server.record.longest
         dense = (len(q.cls) + more) * _UNIT * length
         slack = 2.0**-48 * np.abs(scores)
-        if self.side == "dense":
+        if self.part == "dense":
             return dense + slack
-        if self.side == "impact":
+        if self.part == "impact":
             return _impact_error(scores, len(q.ids), more) + slack
         # The impact part of a sum is at most the sum less the least dense score.
         sums = np.maximum(0.0, scores + q.dense_weight * length) / q.impact_weight

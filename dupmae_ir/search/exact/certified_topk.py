@@ -66,7 +66,7 @@ class Weighted:
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The part's candidates, with weighted bounds."""
-        return [found._replace(bound=self.weight * found.bound) for found in self.part.top(queries, depth)]
+        return [c._replace(bound=self.weight * c.bound) for c in self.part.top(queries, depth)]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """The part's exact scores, weighted."""
@@ -125,9 +125,11 @@ def exact_top(
         everything = depth >= documents or (depth * SCAN >= documents and not max_depth and not first)
         lists = None if everything and not first else _deepen(parts, pending, min(depth, documents), complete)
         last = everything or depth == max_depth
-        for place, query in enumerate(pending):
-            found = [_everything(documents, chosen)] * len(parts) if lists is None else [part[place] for part in lists]
-            outcome = _judge(parts, query, found, ranks, documents, k, skip[query], floor)
+        for position, query in enumerate(pending):
+            candidates = (
+                [_everything(documents, chosen)] * len(parts) if lists is None else [part[position] for part in lists]
+            )
+            outcome = _judge(parts, query, candidates, ranks, documents, k, skip[query], floor)
             # Without a bound no depth certifies the list, so the first round is final.
             if outcome.exact or last or outcome.bound == np.inf:
                 done[query] = outcome
@@ -153,7 +155,7 @@ def _deepen(
     for p, part in enumerate(parts):
         deepened = [query for query in pending if (p, query) not in complete]
         fresh = dict(zip(deepened, part.top(deepened, depth), strict=True)) if deepened else {}
-        complete.update({(p, query): found for query, found in fresh.items() if found.complete})
+        complete.update({(p, query): candidates for query, candidates in fresh.items() if candidates.complete})
         lists.append([fresh[query] if query in fresh else complete[p, query] for query in pending])
     return lists
 
@@ -165,16 +167,16 @@ def _everything(documents: int, allowed: RowSet | None) -> Candidates:
 def _judge(
     parts: Sequence[Part],
     query: int,
-    found: list[Candidates],
+    candidates: list[Candidates],
     ranks: np.ndarray,
     documents: int,
     k: int,
     excluded: int | None,
     floor: float,
 ) -> Outcome:
-    rows = found[0].rows if len(found) == 1 else np.unique(np.concatenate([f.rows for f in found]))
+    rows = candidates[0].rows if len(candidates) == 1 else np.unique(np.concatenate([f.rows for f in candidates]))
     # If the union contains every document, nothing is unseen.
-    bound = -np.inf if len(rows) >= documents else float(sum(f.bound for f in found))
+    bound = -np.inf if len(rows) >= documents else float(sum(f.bound for f in candidates))
     seen = len(rows)
     if excluded is not None:
         rows = rows[rows != excluded]
@@ -187,4 +189,4 @@ def _judge(
     # There are no hits below the floor, so a list that contains all hits is certified as well.
     kth = float(scores[best[-1]]) if len(best) == k else -np.inf
     exact = bound <= floor or kth > bound
-    return Outcome(rows[best], scores[best], exact, tuple(len(f.rows) for f in found), seen, bound)
+    return Outcome(rows[best], scores[best], exact, tuple(len(f.rows) for f in candidates), seen, bound)

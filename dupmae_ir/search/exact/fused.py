@@ -30,11 +30,11 @@ def run(config: FusionConfig) -> dict[str, Any]:
     qids = list(dict.fromkeys(qid for r in runs for qid in r))
     lists = {qid: [list(r.get(qid, [])) for r in runs] for qid in qids}
     if config.method == "rrf":
-        fused = {qid: rrf(found, config.rrf_k)[: config.hits] for qid, found in lists.items()}
+        fused = {qid: rrf(own, config.rrf_k)[: config.hits] for qid, own in lists.items()}
     else:
         fused = {qid: fuse(config, first, second, config.hits) for qid, (first, second) in lists.items()}
     write_run(config.output, fused, config.tag, config.format)
-    incomplete = sum(not all(found) for found in lists.values())
+    incomplete = sum(not all(own) for own in lists.values())
     return {"queries": len(qids), "queries_missing_in_a_run": incomplete, "output": config.output}
 
 

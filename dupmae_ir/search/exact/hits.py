@@ -42,13 +42,13 @@ class RankedHits(Sequence[Hit]):
         return map(partial(tuple.__new__, Hit), zip(self.docids, self.scores.tolist(), strict=True))
 
     @overload
-    def __getitem__(self, place: int) -> Hit: ...
+    def __getitem__(self, position: int) -> Hit: ...
     @overload
-    def __getitem__(self, place: slice) -> RankedHits: ...
-    def __getitem__(self, place: int | slice) -> Hit | RankedHits:
-        if isinstance(place, slice):
-            return RankedHits(self.rows[place], self.scores[place], self._names)
-        return Hit(self._names[int(self.rows[place])], float(self.scores[place]))
+    def __getitem__(self, position: slice) -> RankedHits: ...
+    def __getitem__(self, position: int | slice) -> Hit | RankedHits:
+        if isinstance(position, slice):
+            return RankedHits(self.rows[position], self.scores[position], self._names)
+        return Hit(self._names[int(self.rows[position])], float(self.scores[position]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RankedHits | list | tuple) and list(self) == list(other)
@@ -64,12 +64,12 @@ def best_positions(scores: np.ndarray, ranks: np.ndarray, k: int) -> np.ndarray:
 
     ``ranks`` (m,) breaks ties, lowest first, including ties at the k-th place.
     """
-    kept = np.arange(len(scores))
+    positions = np.arange(len(scores))
     if k < len(scores):
         kth = np.partition(scores, len(scores) - k)[len(scores) - k]
-        kept = np.flatnonzero(scores >= kth)
-    order = np.lexsort((ranks[kept], -scores[kept]))
-    return kept[order[:k]]
+        positions = np.flatnonzero(scores >= kth)
+    order = np.lexsort((ranks[positions], -scores[positions]))
+    return positions[order[:k]]
 
 
 def without(hits: Sequence[Hit], docid: str, k: int) -> list[Hit]:

@@ -51,13 +51,13 @@ def scanned_top(
     """
     unit = weights[1] / impact.unit
     slacks = np.array([_slack(dense, impact, q, weights, unit) for q in range(len(dense.vectors))])
-    wanted = min(k + any(e is not None for e in excluded), dense.documents)
+    count = min(k + any(e is not None for e in excluded), dense.documents)
     products = partial(dense.products, np.ascontiguousarray(np.float32(weights[0]) * dense.vectors))
     with blas_threads(threads):
-        kept = postings.best_sums(impact.terms(), products, unit, slacks, wanted, threads, dense.allowed)
+        best = postings.best_sums(impact.terms(), products, unit, slacks, count, threads, dense.allowed)
     return [
-        None if found is None else _rescored(dense, impact, query, found, weights, ranks, k, excluded[query])
-        for query, found in enumerate(kept)
+        None if sums is None else _rescored(dense, impact, query, sums, weights, ranks, k, excluded[query])
+        for query, sums in enumerate(best)
     ]
 
 
@@ -65,14 +65,14 @@ def _rescored(
     dense: DensePart,
     impact: ImpactPart,
     query: int,
-    kept: tuple[np.ndarray, np.ndarray],
+    candidates: tuple[np.ndarray, np.ndarray],
     weights: tuple[float, float],
     ranks: np.ndarray,
     k: int,
     excluded: int | None,
 ) -> Outcome:
     """The exact top ``k`` of the kept rows of one query, with their integer impact sums."""
-    rows, sums = kept
+    rows, sums = candidates
     if excluded is not None:
         rows, sums = rows[rows != excluded], sums[rows != excluded]
     # The same operations in the same order as certified_topk, so that scores are bit-identical.
@@ -95,15 +95,15 @@ def summed_top(
 ) -> list[Outcome]:
     """The ``k`` best documents of each query by impacts alone. The sums of the postings are exact and ties are already
     in docid order, so nothing is rescored."""
-    wanted = k + any(e is not None for e in excluded)
+    count = k + any(e is not None for e in excluded)
     documents = len(ranks) if impact.allowed is None else len(impact.allowed)
-    lists = postings.top(impact.terms(), wanted, threads, True, impact.allowed)
+    lists = postings.top(impact.terms(), count, threads, True, impact.allowed)
     outcomes = []
     for (rows, sums), skip in zip(lists, excluded, strict=True):
-        kept = rows != skip if skip is not None else slice(None)
-        best, scores = rows[kept][:k], sums[kept][:k] / impact.unit
+        others = rows != skip if skip is not None else slice(None)
+        best, scores = rows[others][:k], sums[others][:k] / impact.unit
         # Unseen documents may tie with the last hit; they follow it in docid order.
-        bound = float(scores[-1]) if len(rows) == wanted < documents else 0.0
+        bound = float(scores[-1]) if len(rows) == count < documents else 0.0
         outcomes.append(Outcome(best, scores, True, (len(rows),), len(rows), bound))
     return outcomes
 

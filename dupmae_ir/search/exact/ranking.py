@@ -87,8 +87,8 @@ class Request:
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the index that are searched: ``cls``, ``ot``."""
-        wanted = MODES["hybrid" if self.fusion else self.mode]
-        return tuple(part for part in wanted if part in self.available)
+        parts = MODES["hybrid" if self.fusion else self.mode]
+        return tuple(part for part in parts if part in self.available)
 
 
 class Ranker:

@@ -160,13 +160,13 @@ class QueryEncodings:
             return []
         rows: Iterable[tuple[np.ndarray, np.ndarray]] | None
         if isinstance(self.encoder, LazyEncoder) and self.encoder.is_quick(texts):
-            found, row = self.encoder.encode_query(texts[0], self.cap)
+            vectors, row = self.encoder.encode_query(texts[0], self.cap)
             rows = None if row is None else [row]
         else:
             with torch_threads(self.threads):
                 encoded = self.encoder.encode_queries(texts, self.cap)
-            found, rows = encoded.cls, None if encoded.ot is None else _rows(encoded.ot)
-        cls = np.zeros((len(texts), 0), np.float32) if found is None else found
+            vectors, rows = encoded.cls, None if encoded.ot is None else _rows(encoded.ot)
+        cls = np.zeros((len(texts), 0), np.float32) if vectors is None else vectors
         if len(bad := np.flatnonzero(~np.isfinite(cls).all(axis=1))):
             raise DupmaeError(
                 f"{self.encoder.name} returns values that are not finite for {texts[bad[0]]!r}; try `dtype` float32"
@@ -181,8 +181,8 @@ class QueryEncodings:
 def quantise(ids: np.ndarray, weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT) -> ImpactQuery:
     """OT weights of a query -> impacts, as for documents: ``rint(w * scale)``, at most ``highest``, zeros dropped."""
     impacts, _ = rounded(weights, scale, highest)
-    kept = impacts > 0
-    return ImpactQuery(ids[kept].astype(np.int64), impacts[kept].astype(np.int64))
+    nonzero = impacts > 0
+    return ImpactQuery(ids[nonzero].astype(np.int64), impacts[nonzero].astype(np.int64))
 
 
 def _rows(ot: sp.csr_matrix) -> Iterator[tuple[np.ndarray, np.ndarray]]:

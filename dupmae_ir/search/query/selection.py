@@ -72,13 +72,13 @@ def with_ids(
     docids: Sequence[str], within: Iterable[str], live: np.ndarray | None = None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """(n,) bool, True for (``live``) rows whose id is ``within``; and the ids that no such row has, in order."""
-    wanted = dict.fromkeys(within)
-    mask = np.fromiter((docid in wanted for docid in docids), np.bool_, len(docids))
+    ids = dict.fromkeys(within)
+    mask = np.fromiter((docid in ids for docid in docids), np.bool_, len(docids))
     if live is not None:
         mask &= live
-    if int(mask.sum()) < len(wanted):
+    if int(mask.sum()) < len(ids):
         known = {docids[row] for row in np.flatnonzero(mask).tolist()}
-        return mask, tuple(docid for docid in wanted if docid not in known)
+        return mask, tuple(docid for docid in ids if docid not in known)
     return mask, ()
 
 

@@ -91,7 +91,7 @@ class QueryWords:
         self._words = _words_by_term(self.spans(query), query)
 
     def spans(self, text: str) -> list[TermSpan]:
-        """The index terms of a text with their places; stems of words for an encoder that does not tell."""
+        """The index terms of a text with their positions; stems of words for an encoder that does not tell."""
         if isinstance(self.encoder, SpanEncoder):
             return [TermSpan(*span) for span in self.encoder.term_spans(text)]
         return [TermSpan(s, start, end) for word, start, end in word_spans(text) if (s := stem(word))]
@@ -106,8 +106,8 @@ class QueryWords:
             key = self._named(term.term, in_text)
             shares[key] += term.share
             matching.setdefault(key, {}).update(dict.fromkeys(in_text.get(term.term, ())))
-        found = [WordShare(key[0], share, key[1], tuple(matching[key])) for key, share in shares.items()]
-        return sorted(found, key=lambda word: (-word.share, word.word))
+        words = [WordShare(key[0], share, key[1], tuple(matching[key])) for key, share in shares.items()]
+        return sorted(words, key=lambda word: (-word.share, word.word))
 
     def _named(self, term: str, in_text: Mapping[str, Sequence[str]]) -> tuple[str, bool]:
         if own := self._words.get(term):
@@ -132,14 +132,14 @@ class QueryWords:
     def shaded(self, terms: Sequence[TermShare], text: str) -> tuple[Mark, ...]:
         """The matching words of a text in order, without overlaps; a word has the shares of all its terms."""
         weights = {term.term: term.share for term in terms}
-        found: list[tuple[int, int, set[str]]] = []
+        words: list[tuple[int, int, set[str]]] = []
         for start, end, term in sorted(self.marks(weights, text)):
-            if found and start < found[-1][1]:
-                begun, ended, matching = found[-1]
-                found[-1] = begun, max(end, ended), matching | {term}
+            if words and start < words[-1][1]:
+                begun, ended, matching = words[-1]
+                words[-1] = begun, max(end, ended), matching | {term}
             else:
-                found.append((start, end, {term}))
-        return tuple(Mark(start, end, sum(map(weights.__getitem__, matching))) for start, end, matching in found)
+                words.append((start, end, {term}))
+        return tuple(Mark(start, end, sum(map(weights.__getitem__, matching))) for start, end, matching in words)
 
     def snippet(self, weights: Mapping[str, float], text: str, longest: int = SNIPPET) -> Snippet:
         """The passage of at most about ``longest`` characters whose different terms have the largest shares."""
@@ -151,12 +151,12 @@ class QueryWords:
 
 def _words_by_term(spans: Iterable[TermSpan], text: str) -> dict[str, list[str]]:
     """Index term -> the different words of the text that it is from, in order."""
-    found: dict[str, dict[str, None]] = {}
+    words: dict[str, dict[str, None]] = {}
     for span in spans:
         start, end = _whole_word(text, span)
         if word := text[start:end].lower():
-            found.setdefault(span.term, {})[word] = None
-    return {term: list(words) for term, words in found.items()}
+            words.setdefault(span.term, {})[word] = None
+    return {term: list(own) for term, own in words.items()}
 
 
 def _whole_word(text: str, span: TermSpan) -> tuple[int, int]:
@@ -174,7 +174,7 @@ def _whole_word(text: str, span: TermSpan) -> tuple[int, int]:
 def _best_window(marks: Sequence[tuple[int, int, str]], weights: Mapping[str, float], width: int) -> tuple[int, int]:
     """The first window of ``width`` characters with the largest sum of shares, each term counted once."""
     inside: Counter[str] = Counter()
-    total, left, best, found = 0.0, 0, -1.0, (marks[0][0], marks[0][1])
+    total, left, best, window = 0.0, 0, -1.0, (marks[0][0], marks[0][1])
     for start, end, term in marks:
         if not inside[term]:
             total += weights[term]
@@ -186,8 +186,8 @@ def _best_window(marks: Sequence[tuple[int, int, str]], weights: Mapping[str, fl
                 total -= weights[gone]
             left += 1
         if total > best + 1e-9:
-            best, found = total, (marks[left][0], end)
-    return found
+            best, window = total, (marks[left][0], end)
+    return window
 
 
 def _rounded(text: str, start: int, end: int, longest: int) -> tuple[int, int]:
@@ -212,15 +212,15 @@ def _rounded(text: str, start: int, end: int, longest: int) -> tuple[int, int]:
 
 def _on_one_line(text: str, start: int, end: int, marks: Sequence[tuple[int, int]]) -> Snippet:
     """The part with white space collapsed, and the marks moved accordingly."""
-    pieces, places, length = list[str](), dict[int, int](), 0
+    pieces, positions, length = list[str](), dict[int, int](), 0
     for m in re.finditer(r"\s+|\S", text[start:end]):
         blank = m.group().isspace()
         if blank and (not pieces or m.end() == end - start):
             continue
-        places[start + m.start()] = length
+        positions[start + m.start()] = length
         pieces.append(" " if blank else m.group())
         length += 1
-    moved = [(places[a], places[b - 1] + 1) for a, b in marks if a in places and b - 1 in places]
+    moved = [(positions[a], positions[b - 1] + 1) for a, b in marks if a in positions and b - 1 in positions]
     return Snippet(
         "".join(pieces), tuple(_merged(moved)), start, end, bool(text[:start].strip()), bool(text[end:].strip())
     )
@@ -228,10 +228,10 @@ def _on_one_line(text: str, start: int, end: int, marks: Sequence[tuple[int, int
 
 def _merged(marks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Marks without overlaps."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for start, end in sorted(marks):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
