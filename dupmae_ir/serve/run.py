@@ -18,7 +18,7 @@ from dupmae_ir.serve.api import create_app
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.http_server import make_server
 from dupmae_ir.serve.index_changes import writing_routes
-from dupmae_ir.serve.page.routes import page_routes
+from dupmae_ir.serve.page import page_routes
 from dupmae_ir.serve.pyserini_routes import pyserini_routes
 from dupmae_ir.serve.service import Service
 

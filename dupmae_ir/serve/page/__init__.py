@@ -1,1 +1,303 @@
-"""The page: made whole on the server, so that it works without JavaScript, and every state is a link."""
+"""The page: rendered on the server, so that it works without JavaScript, and every state of it is a link.
+
+Templates are in ``templates/``, style and script in ``assets/``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.ext import Extension
+from markupsafe import Markup
+
+from dupmae_ir.errors import UnknownName
+from dupmae_ir.search.config import MODES
+from dupmae_ir.search.query.words import Mark, WordShare
+from dupmae_ir.search.view.hit_view import DescribedHit
+from dupmae_ir.serve.api import check_texts, index_info
+from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown, Unavailable, WrongFilter
+from dupmae_ir.serve import batch_handler as answering
+from dupmae_ir.serve.batching import Busy
+from dupmae_ir.serve.catalogue import Generation
+from dupmae_ir.serve.errors import Wrong
+from dupmae_ir.serve.limits import COOKIE, cookie_value, is_local_path, same
+from dupmae_ir.serve.schemas import Certificate, IndexInfo, SearchHit, WeightedTerm
+from dupmae_ir.serve.service import Service
+
+TYPES = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+HIT_CHOICES = (5, 10, 20, 50)
+MAX_TERMS = 200
+"""Matched terms of a hit."""
+PASSAGE = 400
+"""Characters of a hit's passage."""
+MIN_SHARE = 0.005
+"""Words with a smaller share of the score would be shown with 0.00."""
+SHADES = 5
+"""Shades of marked words."""
+SIGNED_IN_SECONDS = 30 * 24 * 3600
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
+_LINE_BREAKS = re.compile(r"(?<=[>}])\s*\n\s*|\s*\n\s*(?=[<{])")
+
+
+class ModeTexts(NamedTuple):
+    """What the page says about a mode."""
+
+    title: str
+    short: str
+    formal: str
+    about: str
+
+
+MODE_TEXTS = {
+    "dense": ModeTexts(
+        "By meaning",
+        "meaning",
+        "[CLS]",
+        "Similarity of the query's and the document's [CLS] vectors: finds the same meaning in other words.",
+    ),
+    "impact": ModeTexts(
+        "By words",
+        "words",
+        "OT",
+        "Weighted words that the model gives to query and document (OT), expansions included.",
+    ),
+    "hybrid": ModeTexts("By both", "both", "hybrid", "The sum of both scores."),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of the page, which its address contains.
+
+    ``q``: the query. ``index``, ``compare``: names of indexes, empty for the default and for none. ``mode``: of the
+    list in the middle. ``hits``: per list. ``filter``: a condition on metadata, empty for none.
+    """
+
+    q: str = ""
+    index: str = ""
+    compare: str = ""
+    mode: str = ""
+    hits: int = 10
+    filter: str = ""
+
+    @classmethod
+    def read(cls, parameters: Mapping[str, str], max_hits: int) -> State:
+        """The state of an address; values that mean nothing are the defaults."""
+        hits = parameters.get("hits", "")
+        number = int(hits) if hits.isascii() and hits.isdigit() and len(hits) < 6 else cls.hits
+        mode = parameters.get("mode", "")
+        return cls(
+            q=parameters.get("q", ""),
+            index=parameters.get("index", ""),
+            compare=parameters.get("compare", ""),
+            mode=mode if mode in MODES else "",
+            hits=min(max(number, 1), max_hits),
+            filter=parameters.get("filter", "").strip(),
+        )
+
+    @property
+    def hit_choices(self) -> list[int]:
+        """Numbers of hits that the form offers."""
+        return sorted({*HIT_CHOICES, self.hits})
+
+    def link(self, **changes: str | int) -> str:
+        """The address of this state with some values changed."""
+        changed = dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+        given = {f.name: value for f in dataclasses.fields(changed) if (value := getattr(changed, f.name)) != f.default}
+        return "/?" + urlencode(given) if given else "/"
+
+
+@dataclass(frozen=True)
+class RankedList:
+    """One list of hits. ``ranks``: docid -> rank in the other lists, by their mode. ``described``: each hit of the list
+    in the middle with its words."""
+
+    mode: str
+    hits: Sequence[SearchHit]
+    certificate: Certificate
+    described: Sequence[DescribedHit]
+    ranks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of a query in one index: the list in the middle with explanations, and the lists next to it."""
+
+    main: RankedList
+    sides: Sequence[RankedList]
+    terms: Sequence[WeightedTerm]
+    index: IndexInfo
+    milliseconds: float
+
+    @property
+    def modes(self) -> list[str]:
+        """The modes of all lists."""
+        return [ranked.mode for ranked in (self.main, *self.sides)]
+
+    @property
+    def max_weight(self) -> float:
+        """The largest weight of a term of the query."""
+        return max(term.weight for term in self.terms)
+
+
+class Piece(NamedTuple):
+    """A part of a text; with a ``shade`` of 1 or more, a word that matched, with its ``share`` of the score."""
+
+    text: str
+    shade: int = 0
+    share: float = 0.0
+
+
+def pieces(text: str, marks: Sequence[Mark], max_share: float, start: int = 0, end: int | None = None) -> list[Piece]:
+    """``text[start:end]`` in pieces, the marked words shaded by their share of ``max_share``."""
+    end, parts = len(text) if end is None else end, []
+    for mark in marks:
+        if start <= mark.start and mark.end <= end:
+            shade = max(1, min(SHADES, round(SHADES * mark.share / max_share)))
+            parts += [Piece(text[start : mark.start]), Piece(text[mark.start : mark.end], shade, mark.share)]
+            start = mark.end
+    return [*parts, Piece(text[start:end])]
+
+
+def expansions(words: Sequence[WordShare]) -> list[WordShare]:
+    """Words that matched without being in the text."""
+    return [word for word in words if not word.text_words and word.share >= MIN_SHARE]
+
+
+class _JoinLines(Extension):
+    """Line breaks in templates are for their readers; next to inline elements they would be blanks on the page."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        del name, filename
+        return _LINE_BREAKS.sub("", source)
+
+
+def _visible(value: object) -> object:
+    """Text without control characters; other values unchanged."""
+    return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("dupmae_ir.serve.page"),
+    autoescape=True,
+    auto_reload=False,
+    undefined=StrictUndefined,
+    extensions=[_JoinLines],
+    finalize=_visible,
+)
+TEMPLATES.globals |= {
+    "modes": MODE_TEXTS,
+    "mode_labels": {mode: texts.title.lower() for mode, texts in MODE_TEXTS.items()},
+    "pieces": pieces,
+    "expansions": expansions,
+}
+
+
+def page_routes(service: Service) -> APIRouter:
+    """The page, its files, and the form for the token."""
+    router = APIRouter(include_in_schema=False)
+    folder = files("dupmae_ir.serve.page") / "assets"
+    contents = {name: (folder / name).read_bytes() for name in TYPES}
+    addresses = {name: f"/assets/{name}?v={hashlib.sha256(body).hexdigest()[:12]}" for name, body in contents.items()}
+
+    def html(template: str, status: int = 200, **values: object) -> HTMLResponse:
+        return HTMLResponse(TEMPLATES.get_template(template).render(assets=addresses, **values), status)
+
+    @router.get("/")
+    async def page(request: Request) -> HTMLResponse:
+        state = State.read(request.query_params, service.config.most_hits)
+        indexes = [index_info(service.catalogue.get(name)) for name in service.catalogue.names]
+
+        def message(status: int, title: str, text: str) -> HTMLResponse:
+            return html("message.html", status, state=state, indexes=indexes, title=title, text=text)
+
+        try:
+            if not state.q.strip():
+                return html("welcome.html", state=state, indexes=indexes)
+            check_texts(service.config, [state.q], ["q"])
+            first = await _results(service, state, state.index or None, sides=not state.compare)
+            if not state.compare:
+                return html("results.html", state=state, indexes=indexes, results=first)
+            second = await _results(service, state, state.compare, sides=False)
+            a, b = ({hit.docid for hit in results.main.hits} for results in (first, second))
+            counts = {"common": len(a & b), "most": max(len(a), len(b))}
+            return html("comparison.html", state=state, indexes=indexes, a=first, b=second, **counts)
+        except (UnknownName, Unavailable) as e:
+            return message(404, "Not found", str(e))
+        except Wrong as e:
+            return message(422, "This query is too long", e.message)
+        except WrongFilter as e:
+            return message(422, "This filter cannot be used", str(e))
+        except Busy as e:
+            return message(429, "The server is busy", f"Try again in {e.retry_after} s.")
+        except TimeoutError:
+            return message(504, "No answer in time", "Try again, or ask for fewer hits.")
+
+    @router.get("/assets/{name}")
+    async def asset(name: str) -> Response:
+        if name not in contents:
+            return Response(status_code=404)
+        headers = {"cache-control": "public, max-age=31536000, immutable"}
+        return Response(contents[name], media_type=TYPES[name], headers=headers)
+
+    @router.get("/login")
+    async def ask(next: str = "/") -> HTMLResponse:
+        return html("login.html", target=next if is_local_path(next) else "/", wrong=False)
+
+    @router.post("/login")
+    async def sign_in(request: Request) -> Response:
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
+        token, target = form.get("token", [""])[0], form.get("next", ["/"])[0]
+        target = target if is_local_path(target) else "/"
+        if service.token is not None and not same(token.strip(), service.token):
+            await asyncio.sleep(0.5)  # slows guessing down
+            return html("login.html", 401, target=target, wrong=True)
+        reply = RedirectResponse(target, 303)
+        if service.token is not None:
+            value, secure = cookie_value(service.token), request.url.scheme == "https"
+            reply.set_cookie(COOKIE, value, SIGNED_IN_SECONDS, httponly=True, samesite="strict", secure=secure)
+        return reply
+
+    return router
+
+
+async def _results(service: Service, state: State, name: str | None, sides: bool) -> Results:
+    """The lists of one index: all in one batch, so the query is encoded once."""
+    generation = service.catalogue.get(name)
+    mode = state.mode or generation.searcher.mode
+    others = [m for m in ("dense", "hybrid", "impact") if m != mode and m in generation.modes] if sides else []
+    started = time.perf_counter()
+
+    def search(mode: str, shown: Shown) -> Search:
+        return Search(Ranking(name, mode, state.hits, None, state.filter or None), [state.q], shown)
+
+    def weights(generation: Generation) -> list[WeightedTerm]:
+        (encoding,) = answering.encoded(generation, [state.q], documents=False, vectors=False)
+        return encoding.terms or []
+
+    work = [search(mode, Shown(True, MAX_TERMS, PASSAGE)), *(search(other, Shown(True)) for other in others)]
+    *lists, terms = await asyncio.gather(
+        *(service.ask(search) for search in work), service.ask(Call(name, weights, [state.q]))
+    )
+    seconds = time.perf_counter() - started
+    ranks = {found.mode: {hit.docid: hit.rank for hit in found.results[0].hits} for found in lists}
+    main = _ranked_list(lists[0], {other: ranks[other] for other in others})
+    side_lists = [_ranked_list(found, {"main": ranks[mode]}) for found in lists[1:]]
+    return Results(main, side_lists, terms, index_info(lists[0].generation), 1000 * seconds)
+
+
+def _ranked_list(found: Found, ranks: Mapping[str, Mapping[str, int]]) -> RankedList:
+    (result,) = found.results
+    return RankedList(found.mode, result.hits, result.certificate, found.described[0], ranks)
