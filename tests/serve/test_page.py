@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote_plus
 
 import pytest
@@ -16,11 +15,10 @@ from support.serving import Client, serving, write_index
 
 from dupmae_ir.search.query.words import Mark
 from dupmae_ir.serve.limits import POLICY, cookie_value, is_local_path
-from dupmae_ir.serve.page.elements import VOID, el
-from dupmae_ir.serve.page.state import State
-from dupmae_ir.serve.page.views import marked
+from dupmae_ir.serve.page import TEMPLATES, State
 
 pytestmark = pytest.mark.jvm
+VOID = ("input", "link", "meta")
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)> \x00\x1b[31m \u202e & &amp;"
 
 
@@ -149,7 +147,7 @@ def test_nothing_comes_from_elsewhere(client: Client) -> None:
         assert (reply.status, "immutable" in reply.headers["cache-control"]) == (200, True)
         assert not re.search(r"https?://(?!www\.w3\.org/)", reply.text)
     assert client.get("/assets/..%2f__init__.py").status == 404
-    assert client.get("/assets/views.py").status == 404
+    assert client.get("/assets/base.html").status == 404
 
 
 def test_everything_has_a_name(client: Client) -> None:
@@ -226,6 +224,7 @@ def test_signing_in(folders: dict[str, Path]) -> None:
 
 
 def test_words_are_shaded_by_their_shares() -> None:
+    marked = TEMPLATES.get_template("parts.html").module.marked  # type: ignore[attr-defined]
     text = "Rotating the LOGS of a <spool>"
     marks = (Mark(0, 8, 2.0), Mark(13, 17, 1.0), Mark(23, 30, 0.1))
     assert marked(text, marks, 2.0) == (
@@ -254,10 +253,14 @@ def test_words_and_passages_are_those_of_describe(client: Client) -> None:
         assert re.findall("<span>([^<]*)</span></li>", shown) == [f"{w.share:.2f}" for w in words[:8]]
 
 
-def test_elements_escape() -> None:
-    assert el("a", ["<", el("b", "&")], href='"x"', hidden=True, class_="c", id=None) == (
-        '<a href="&quot;x&quot;" hidden class="c">&lt;<b>&amp;</b></a>'
+def test_templates_escape() -> None:
+    """Text and attributes; control characters become visible."""
+    template = TEMPLATES.from_string('<a href="{{ text }}">{{ text }}</a>')
+    assert template.render(text='"<&>\x00\x1b\ud800') == (
+        '<a href="&#34;&lt;&amp;&gt;\ufffd\ufffd\ufffd">&#34;&lt;&amp;&gt;\ufffd\ufffd\ufffd</a>'
     )
-    assert el("br") == "<br>"
-    bad: Any = el("p", "\x00\x1b\ud800")
-    assert bad.encode() == "<p>\ufffd\ufffd\ufffd</p>".encode()
+
+
+def test_line_breaks_of_templates_are_not_on_the_page() -> None:
+    template = TEMPLATES.from_string("<p>\n  {{ 'a' }}\n  <b>\n  d\n  </b>\n</p>\n")
+    assert template.render() == "<p>a<b>d</b></p>"

@@ -26,9 +26,9 @@ from dupmae_ir.errors import UnknownName
 from dupmae_ir.search.config import MODES
 from dupmae_ir.search.query.words import Mark, WordShare
 from dupmae_ir.search.view.hit_view import DescribedHit
+from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.api import check_texts, index_info
 from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown, Unavailable, WrongFilter
-from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.batching import Busy
 from dupmae_ir.serve.catalogue import Generation
 from dupmae_ir.serve.errors import Wrong
