@@ -219,31 +219,8 @@ def page_routes(service: Service) -> APIRouter:
     async def page(request: Request) -> HTMLResponse:
         state = State.read(request.query_params, service.config.most_hits)
         indexes = [index_info(service.catalogue.get(name)) for name in service.catalogue.names]
-
-        def message(status: int, title: str, text: str) -> HTMLResponse:
-            return html("message.html", status, state=state, indexes=indexes, title=title, text=text)
-
-        try:
-            if not state.q.strip():
-                return html("welcome.html", state=state, indexes=indexes)
-            check_texts(service.config, [state.q], ["q"])
-            first = await _results(service, state, state.index or None, sides=not state.compare)
-            if not state.compare:
-                return html("results.html", state=state, indexes=indexes, results=first)
-            second = await _results(service, state, state.compare, sides=False)
-            a, b = ({hit.docid for hit in results.main.hits} for results in (first, second))
-            counts = {"common": len(a & b), "most": max(len(a), len(b))}
-            return html("comparison.html", state=state, indexes=indexes, a=first, b=second, **counts)
-        except (UnknownName, Unavailable) as e:
-            return message(404, "Not found", str(e))
-        except Wrong as e:
-            return message(422, "This query is too long", e.message)
-        except WrongFilter as e:
-            return message(422, "This filter cannot be used", str(e))
-        except Busy as e:
-            return message(429, "The server is busy", f"Try again in {e.retry_after} s.")
-        except TimeoutError:
-            return message(504, "No answer in time", "Try again, or ask for fewer hits.")
+        status, template, values = await _content(service, state)
+        return html(template, status, state=state, indexes=indexes, **values)
 
     @router.get("/assets/{name}")
     async def asset(name: str) -> Response:
@@ -271,6 +248,32 @@ def page_routes(service: Service) -> APIRouter:
         return reply
 
     return router
+
+
+async def _content(service: Service, state: State) -> tuple[int, str, dict[str, object]]:
+    """Status of the page, its template, and the template's values."""
+    try:
+        if not state.q.strip():
+            return 200, "welcome.html", {}
+        check_texts(service.config, [state.q], ["q"])
+        first = await _results(service, state, state.index or None, sides=not state.compare)
+        if not state.compare:
+            return 200, "results.html", {"results": first}
+        second = await _results(service, state, state.compare, sides=False)
+        a, b = ({hit.docid for hit in results.main.hits} for results in (first, second))
+        values = {"a": first, "b": second, "common": len(a & b), "most": max(len(a), len(b))}
+        return 200, "comparison.html", values
+    except (UnknownName, Unavailable) as e:
+        status, title, text = 404, "Not found", str(e)
+    except Wrong as e:
+        status, title, text = 422, "This query is too long", e.message
+    except WrongFilter as e:
+        status, title, text = 422, "This filter cannot be used", str(e)
+    except Busy as e:
+        status, title, text = 429, "The server is busy", f"Try again in {e.retry_after} s."
+    except TimeoutError:
+        status, title, text = 504, "No answer in time", "Try again, or ask for fewer hits."
+    return status, "message.html", {"title": title, "text": text}
 
 
 async def _results(service: Service, state: State, name: str | None, sides: bool) -> Results:
