@@ -25,7 +25,7 @@ from markupsafe import Markup
 from dupmae_ir.errors import UnknownName
 from dupmae_ir.search.config import MODES
 from dupmae_ir.search.query.words import Mark, WordShare
-from dupmae_ir.search.view.hit_view import DescribedHit
+from dupmae_ir.search.view.explain import DescribedHit
 from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.api import check_texts, index_info
 from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown, Unavailable, WrongFilter
