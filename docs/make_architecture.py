@@ -16,6 +16,8 @@ from pages import ROOT, regenerate
 sys.path.insert(0, str(ROOT / "tools"))
 from measure_code import Metrics, project, rooms
 
+from dupmae_ir import tables
+
 PAGE = Path(__file__).with_name("architecture.md")
 DRAWING = Path(__file__).with_name("pictures") / "architecture" / "packages.svg"
 
@@ -162,10 +164,8 @@ def metrics_table(m: Metrics) -> str:
         f"{m.readme_words:,}",
     )
     columns = {"dupmae_ir": ours, **ANCHORS}
-    lines = ["| | " + " | ".join(columns) + " |", "|:--|" + "--:|" * len(columns)]
-    for place, row in enumerate(ROWS):
-        lines.append(f"| {row} | " + " | ".join(values[place] or "-" for values in columns.values()) + " |")
-    return "\n".join(lines)
+    rows = ([row, *(values[n] or "-" for values in columns.values())] for n, row in enumerate(ROWS))
+    return tables.markdown(["", *columns], rows)
 
 
 if __name__ == "__main__":

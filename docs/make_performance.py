@@ -15,6 +15,8 @@ from pages import ROOT, write_or_check
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from harness import PICTURES, RESULTS, Claim, figure
 
+from dupmae_ir.tables import markdown
+
 PAGES = tuple(ROOT / name for name in ("docs/performance.md", "docs/serving.md", "benchmarks/archive.md"))
 
 Record = dict[str, Any]
@@ -63,13 +65,13 @@ def engines(found: Sequence[Record]) -> str:
         for size, f in sorted(measured.items(), key=lambda pair: int(pair[0].split()[0].replace(",", "")))
     ]
     header = ["documents", "Lucene, k=1000", "postings, k=1000", "Lucene, k=10", "postings, k=10"]
-    return _table(header, rows).replace(":--", "--:", 1)
+    return markdown(header, rows).replace(":--", "--:", 1)
 
 
 def servers(found: Sequence[Record]) -> str:
     """Markdown: requests a second and latencies of every server."""
     kept = next(record["details"]["table"] for record in found if record["name"] == "serve")
-    return _table(kept["header"], kept["rows"])
+    return markdown(kept["header"], kept["rows"])
 
 
 def _rounded(number: float) -> str:
@@ -109,13 +111,13 @@ def _rates(details: dict[str, Any]) -> str:
     for key, value in details.items():
         if key.endswith("_per_second") and isinstance(value, dict) and _numbers(value.values()):
             unit = key.removesuffix("_per_second").replace("_", " ")
-            tables.append(_table(["", f"{unit}/s"], [[n, f"{v:,.1f}"] for n, v in value.items()]))
+            tables.append(markdown(["", f"{unit}/s"], [[n, f"{v:,.1f}"] for n, v in value.items()]))
         if key == "table":
-            tables.append(_table(value["header"], value["rows"]))
+            tables.append(markdown(value["header"], value["rows"]))
         if key == "growth":
             names = list(value[0])
             rows = [[f"{row[n]:,.0f}" for n in names] for row in value]
-            tables.append(_table([n.replace("_", " ") for n in names], rows))
+            tables.append(markdown([n.replace("_", " ") for n in names], rows))
         if key.endswith("_exponent"):
             what = key.removesuffix("_exponent")
             tables.append(f"{what[0].upper()}{what[1:]} grows as size to the power of {value:.2f}.")
@@ -124,11 +126,6 @@ def _rates(details: dict[str, Any]) -> str:
 
 def _numbers(values: Iterable[Any]) -> bool:
     return all(isinstance(v, int | float) for v in values)
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, [":--"] + ["--:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import json
 
 from pages import ROOT, write_or_check
 
+from dupmae_ir.tables import markdown
+
 RECORD = ROOT / "benchmarks" / "results" / "servers" / "parity.json"
 PAGE = ROOT / "docs" / "servers.md"
 
@@ -33,7 +35,7 @@ def parity() -> str:
         f"k = 10, ms: local, 1 client, {clients} clients",
         f"k = {hits}, ms: local, 1 client, {clients} clients",
     ]
-    lines = ["| " + " | ".join(header) + " |", "|:--|:--|" + "--:|" * (len(header) - 2)]
+    rows = []
     for row in record["rows"]:
         times = [
             ", ".join(milliseconds(row, f"p50_{k}{which}") for which in ("_local", "", "_many")) for k in (10, hits)
@@ -48,8 +50,8 @@ def parity() -> str:
             f"{row['bytes'] / 1e6:.0f} MB" if row["bytes"] else "not reported",
             *times,
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown(header, rows, 2)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from embedded import scores
 from records import Record, read_records
 from tables import choice, cost_table, difference_table, pooled_table, score_table, score_tables
 
+from dupmae_ir import tables
+
 RECORDS = ROOT / "experiments" / "records"
 COMPETITORS = ("bm25", "minilm", "fused-rrf", "fused-min-max")
 MODES = ("dense", "impact", "hybrid")
@@ -46,11 +48,11 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     """Markdown, the best value of each column in bold."""
     values = [[float(cell.rstrip("*")) for cell in row[2:]] for row in rows]
     best = [max(column) for column in zip(*values, strict=True)]
-    lines = ["| " + " | ".join(header) + " |", "|:--|:--|" + "--:|" * len(best)]
-    for row, found in zip(rows, values, strict=True):
-        cells = [f"**{c}**" if v == b else c for c, v, b in zip(row[2:], found, best, strict=True)]
-        lines.append("| " + " | ".join([*row[:2], *cells]) + " |")
-    return "\n".join(lines)
+    marked = [
+        [*row[:2], *(f"**{c}**" if v == b else c for c, v, b in zip(row[2:], found, best, strict=True))]
+        for row, found in zip(rows, values, strict=True)
+    ]
+    return tables.markdown(header, marked, 2)
 
 
 if __name__ == "__main__":

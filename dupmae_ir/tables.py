@@ -31,9 +31,9 @@ def render(header: Sequence[str], rows: Iterable[Sequence[str]], format: str, le
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
     """A Markdown table; the first ``left`` columns are left-aligned, the others right-aligned."""
-    rule = [*[":--"] * left, *["--:"] * (len(header) - left)]
-    lines = [[_cell(cell) for cell in header], rule, *([_cell(cell) for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    rule = "|".join([":--"] * left + ["--:"] * (len(header) - left))
+    head, *lines = ("| " + " | ".join(map(_cell, row)) + " |" for row in (header, *rows))
+    return "\n".join([head, f"|{rule}|", *lines])
 
 
 def _cell(cell: object) -> str:

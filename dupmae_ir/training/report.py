@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from dupmae_ir import __version__
+from dupmae_ir import __version__, tables
 from dupmae_ir.console import one_line, say
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem, UsageError
 from dupmae_ir.io.jobs import Job
@@ -67,13 +67,13 @@ def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use
         f"{what} Made by `dupmae-ir {job.command}` {__version__}; the record is in the same folder.",
         f"## Use\n\n{use}",
         "## Data\n\nWhat it was made from, with the first digits of each SHA-256. Its licences apply.",
-        _rows(["input", "name", "digest"], data),
+        tables.markdown(["input", "name", "digest"], data, 3),
         f"## Curves\n\n![Losses by update]({log_folder}/losses.png)",
         f"`{log_folder}/log.jsonl` has the values.",
         "## Scores and counts",
-        _rows(["", "value"], scores),
+        tables.markdown(["", "value"], scores, 2),
         "## Settings",
-        _rows(["setting", "value"], settings),
+        tables.markdown(["setting", "value"], settings, 2),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -93,13 +93,7 @@ def _value(value: object) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(_value, value))
     text = value if isinstance(value, str) else json.dumps(value)
-    return " ".join(text.replace("|", "\\|").split())
-
-
-def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [head, [":--"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return " ".join(text.split())
 
 
 def plot_log(rows: Iterable[Mapping[str, float]], path: str | Path, title: str) -> None:

@@ -59,7 +59,7 @@ def test_a_single_run_has_no_best():
 def test_markdown_and_latex(report):
     assert as_markdown(report).splitlines()[:4] == [
         "| run | MRR@10 | R@10 | NumRet |",
-        "| :-- | --: | --: | --: |",
+        "|:--|--:|--:|--:|",
         "| good_1 | **0.5000** | 0.6667 | 4 |",
         "| poor | 0.3333 | 0.6667 | 4 |",
     ]
