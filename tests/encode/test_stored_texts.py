@@ -72,7 +72,7 @@ def test_shards_with_and_without_texts_are_not_merged(annotated, tmp_path, encod
     assert encode(annotated, tmp_path / "K.0", "--window", 100, "--shard", "0/2", "--no-store-texts")[0] == 0
     assert encode(annotated, tmp_path / "K.1", "--window", 100, "--shard", "1/2")[0] == 0
     assert merge([str(tmp_path / "K.0"), str(tmp_path / "K.1"), "--index", str(tmp_path / "K")]) == 2
-    assert "made with other settings (--store-texts" in capsys.readouterr().err
+    assert "made with other settings (`store_texts`" in capsys.readouterr().err
 
 
 def test_changed_metadata_is_a_changed_input(annotated, tmp_path, encode, monkeypatch):
