@@ -28,9 +28,9 @@ from dupmae_ir.encode.estimate import estimate
 PAGE, NUMBERS, MACHINES = (ROOT / "docs" / name for name in ("scale.md", "scale.json", "machines.toml"))
 COLLECTIONS = {"MS MARCO v1": 8_841_823, "MS MARCO v2": 138_364_198, "a billion": 1_000_000_000}
 GIGABYTE = 1e9
-SHARD = 1024  #: documents, as --window
+WINDOW = 1024  #: documents, as --window
 RUNS = 20
-VARIATION = 0.1  #: standard deviation of a shard's time, relative to its mean
+VARIATION = 0.1  #: standard deviation of a window's time, relative to its mean
 SLOW, SLOWNESS = 0.05, 3.0  #: share of the workers that are slow for the whole run, and how much
 FAILURES, RESTART = 1 / 100, 120.0  #: kills of a worker an hour, and the seconds until its successor works
 
@@ -147,25 +147,25 @@ def times(measured: Measured) -> str:
     return "\n".join(lines)
 
 
-def shared_queue(workers: int, shards: int, seconds: float, seed: int) -> float:
-    """Seconds until the last shard is done, where every worker takes the next one when it is free (--devices, Ray)."""
+def shared_queue(workers: int, windows: int, seconds: float, seed: int) -> float:
+    """Seconds until the last window is done, where every worker takes the next one when it is free (--devices, Ray)."""
     rng = random.Random(seed)
     pace = [SLOWNESS if rng.random() < SLOW else 1.0 for _ in range(workers)]
     free = [(0.0, worker) for worker in range(workers)]
-    for _ in range(shards):
+    for _ in range(windows):
         now, worker = heapq.heappop(free)
-        heapq.heappush(free, (now + _shard(rng, seconds * pace[worker]), worker))
+        heapq.heappush(free, (now + _window(rng, seconds * pace[worker]), worker))
     return max(now for now, _ in free)
 
 
-def fixed_shares(workers: int, shards: int, seconds: float, seed: int) -> float:
+def fixed_shares(workers: int, windows: int, seconds: float, seed: int) -> float:
     """The same where every worker has its own share from the start (--shard i/n)."""
     rng = random.Random(seed)
     pace = [SLOWNESS if rng.random() < SLOW else 1.0 for _ in range(workers)]
-    return max(sum(_shard(rng, seconds * p) for _ in range(w, shards, workers)) for w, p in enumerate(pace))
+    return max(sum(_window(rng, seconds * p) for _ in range(w, windows, workers)) for w, p in enumerate(pace))
 
 
-def _shard(rng: random.Random, seconds: float) -> float:
+def _window(rng: random.Random, seconds: float) -> float:
     taken = max(0.1 * seconds, rng.gauss(seconds, VARIATION * seconds))
     killed = rng.random() < taken / 3600 * FAILURES
     return taken + (rng.random() * taken + RESTART if killed else 0.0)
@@ -173,14 +173,14 @@ def _shard(rng: random.Random, seconds: float) -> float:
 
 def stragglers(measured: Measured) -> str:
     """Time of a run relative to that of perfect workers, by number of workers."""
-    shards = COLLECTIONS["MS MARCO v1"] // SHARD + 1
+    windows = COLLECTIONS["MS MARCO v1"] // WINDOW + 1
     gpu = next(machine for machine in read_machines() if machine.name.startswith("1 x A100"))
-    seconds = SHARD / plan(measured, 1, gpu).documents_per_second
-    lines = [row("workers", "perfect", "next shard to whoever is free", "fixed shares"), "|--:|--:|--:|--:|"]
+    seconds = WINDOW / plan(measured, 1, gpu).documents_per_second
+    lines = [row("workers", "perfect", "next window to whoever is free", "fixed shares"), "|--:|--:|--:|--:|"]
     for workers in (1, 8, 32, 128):
-        perfect = seconds * shards / workers
-        shared = [shared_queue(workers, shards, seconds, seed) / perfect for seed in range(RUNS)]
-        fixed = [fixed_shares(workers, shards, seconds, seed) / perfect for seed in range(RUNS)]
+        perfect = seconds * windows / workers
+        shared = [shared_queue(workers, windows, seconds, seed) / perfect for seed in range(RUNS)]
+        fixed = [fixed_shares(workers, windows, seconds, seed) / perfect for seed in range(RUNS)]
         cells = (f"x {statistics.median(found):.2f} (worst x {max(found):.2f})" for found in (shared, fixed))
         lines.append(row(workers, hours(perfect / 3600), *cells))
     return "\n".join(lines)

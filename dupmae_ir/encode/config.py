@@ -116,7 +116,7 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     )
     shard: str | None = option(
         None,
-        "encode only part i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge",
+        "encode only share i of n (0/4, 1/4, ...); join with python -m dupmae_ir.encode.merge",
         group="input",
         metavar="I/N",
     )
@@ -149,7 +149,7 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     sample: int = option(512, "documents that --estimate encodes", group="planning", at_least=2, only_with="estimate")
     share_work: bool = option(
         False,
-        "with a URL as --index: keep finished shards there until the index is complete, so that another machine can "
+        "with a URL as --index: keep finished windows there until the index is complete, so that another machine can "
         "continue",
         group="output",
     )
