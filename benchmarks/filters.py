@@ -24,7 +24,7 @@ from dupmae_ir.console import table
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.candidates.dense import DenseIndex
 
 SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 1.0)

@@ -37,7 +37,7 @@ import hybrid
 
 from dupmae_ir.index.format.dense_kinds import build_kind
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings, folder_of
+from dupmae_ir.index.postings.format import export_postings, folder_of
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Hit, Query
 

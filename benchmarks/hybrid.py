@@ -34,7 +34,7 @@ import scipy.sparse as sp
 
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings, folder_of
+from dupmae_ir.index.postings.format import export_postings, folder_of
 from dupmae_ir.search.exact.hits import best_positions
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import EncoderSettings, Query, Representation

@@ -30,7 +30,7 @@ from harness import Claim, arguments, curves, fitted_exponent, in_turns, middle,
 from dupmae_ir import pyserini
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings, folder_of
+from dupmae_ir.index.postings.format import export_postings, folder_of
 
 VOCABULARY, TOPICS, TOPIC_TERMS = 28_000, 2_000, 300
 BATCH = 5_000

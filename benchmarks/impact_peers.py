@@ -42,7 +42,7 @@ from impact_engine import Collection, opened
 from sparse_peers import Engine, Weights, engines, rounded_to, size_of
 
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings, folder_of
+from dupmae_ir.index.postings.format import export_postings, folder_of
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.query.encoder import QueryEncodings, load_query_encoder
 

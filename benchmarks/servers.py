@@ -35,7 +35,7 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.eval.regressions.environment import processor
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, LoadConfig

@@ -60,7 +60,7 @@ def make(folder: Path, first: int, count: int) -> None:
     """An index of ``count`` made-up documents with ids from ``first`` on, with postings."""
     from dupmae_ir.index.changes.builder import IndexBuilder
     from dupmae_ir.index.index import Index
-    from dupmae_ir.index.postings.postings import export_postings
+    from dupmae_ir.index.postings.format import export_postings
 
     if (folder / "meta.json").is_file():
         return
@@ -77,7 +77,7 @@ def make(folder: Path, first: int, count: int) -> None:
             vectors = rng.standard_normal((some, DIM)).astype(np.float32)
             builder.add_impacts(ids, vectors, matrix.astype(np.uint8))
         builder.finish({})
-    export_postings(Index.open(folder))
+    export_postings(Index.open(folder).only_segment)
 
 
 def measure(paths: list[Path]) -> dict[str, object]:

@@ -15,7 +15,6 @@ import pytest
 from dupmae_ir import Searcher, pyserini
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
-from dupmae_ir.index.format.segments import open_index
 from dupmae_ir.index.index import Index
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,7 +73,7 @@ def test_the_index_has_postings_and_can_be_changed(tmp_path, corpus, capsys):
     assert main(["encode", "--corpus", str(corpus), "--index", str(folder), "--quiet"]) == 0
     assert sorted(path.name for path in (folder / "ot").iterdir()) == ["part.json"]
     index = Index.open(folder)
-    assert (index.has_ot, index.has_lucene, index.meta["versions"]["java"]) == (True, False, None)
+    assert (index.has_ot, index.only_segment.has_lucene, index.meta["versions"]["java"]) == (True, False, None)
     assert main(["index", "verify", str(folder)]) == 0
     more = tmp_path / "more.jsonl"
     more.write_text('{"_id": "dogs", "text": "Dogs run after logs."}\n')
@@ -86,7 +85,7 @@ def test_the_index_has_postings_and_can_be_changed(tmp_path, corpus, capsys):
     assert main(["index", "verify", str(folder)]) == 0
     with pytest.raises(IndexMismatch, match="was made without Pyserini and has no Lucene part"):
         _ = Index.open(folder).searcher
-    damaged = next((folder / "postings").glob("impacts.npy"))
+    damaged = next((folder / "segments").glob("*/postings/impacts.npy"))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     capsys.readouterr()
     assert main(["index", "verify", str(folder)]) == 1
@@ -102,10 +101,10 @@ def test_an_index_of_the_full_package_asks_for_postings(tmp_path, corpus, monkey
     with pytest.raises(
         EnvironmentProblem, match=r"is a Lucene index, which needs Pyserini: pip install .* index postings"
     ):
-        _ = Index.open(folder).searcher
+        _ = Index.open(folder).only_segment.searcher
     assert main(["encode", "--corpus", str(corpus), "--index", str(tmp_path / "lite"), "--quiet"]) == 0
     assert Searcher.open(tmp_path / "lite").search("sorted queue", 3) == full
-    assert open_index(tmp_path / "lite").meta["digest"] == Index.open(folder).meta["digest"]
+    assert Index.open(tmp_path / "lite").meta["digest"] == Index.open(folder).meta["digest"]
 
 
 HIDE = f"import sys\nfor name in {TREE}:\n    sys.modules[name] = None\n"

@@ -20,8 +20,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from dupmae_ir import __version__
-from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.run import vocabulary_record
@@ -32,7 +30,7 @@ from dupmae_ir.errors import CheckpointError, IndexMismatch, UsageError
 from dupmae_ir.index.changes.changes import ChangeJob, build_optional
 from dupmae_ir.index.config import AddConfig, ChangeOptions, SyncConfig, UpdateConfig
 from dupmae_ir.index.format.manifest import Meta
-from dupmae_ir.index.format.segments import AnyIndex, folders_of, live_rows
+from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.io.sources import READING, left_out
 from dupmae_ir.models import load_encoder
@@ -112,9 +110,9 @@ class _Change:
                 if not plan.encoded and not plan.gone:
                     result = job.unchanged(index, now)
                 else:
-                    made, clipped = self._segment(job, index, collection, plan) if plan.encoded else (None, 0)
+                    new, clipped = self._segment(job, index, collection, plan) if plan.encoded else (None, 0)
                     now |= {"clipped_now": clipped, "resumed": self.resumed}
-                    result = job.commit(index, np.array(plan.gone, np.int64), made, now)
+                    result = job.commit(index, np.array(plan.gone, np.int64), new, now)
             _sweep_windows(job)
             return {**result, "seconds": round(time.monotonic() - self.started, 2)}
 
@@ -127,11 +125,11 @@ class _Change:
         changes = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
         return dataclasses.replace(config, **changes).collection()
 
-    def _planned(self, index: AnyIndex, collection: DocumentSource, plan: _Plan) -> _Plan:
+    def _planned(self, index: Index, collection: DocumentSource, plan: _Plan) -> _Plan:
         """Compare the collection with the index."""
-        live = live_rows(index)
+        live = index.live
         rows = {docid: row for row, docid in enumerate(index.docids) if live[row]}
-        known = _digests(index)
+        known = index.digests
         if known is None and self.command != "index add":
             say(f"note: {self.config.index} has no digests of its documents: all are encoded again", self.config.quiet)
         left = live.copy()
@@ -177,33 +175,33 @@ class _Change:
                 "would be deleted; name the right collection, or pass --replace-all"
             )
 
-    def _segment(self, job: ChangeJob, index: AnyIndex, collection: DocumentSource, plan: _Plan) -> tuple[Path, int]:
+    def _segment(self, job: ChangeJob, index: Index, collection: DocumentSource, plan: _Plan) -> tuple[Path, int]:
         """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""
-        work, first = job.begin(), folders_of(index)[0]
+        work = job.begin()
         encoder = _encoder(index, self.config)
         paths = self._encode(work, index, encoder, plan)
-        made = job.fresh("segment")
+        new = job.fresh("segment")
         with progress("index", "documents", total=plan.encoded, quiet=self.config.quiet) as bar:
             meta = build_index(
                 map(EncodedWindow.read, paths),
-                made,
+                new,
                 dim=index.dim,
                 terms=index.terms if index.has_ot else None,
                 scale=index.scale,
-                describe=lambda: self._describe(index, encoder, collection),
+                describe=lambda: self._describe(collection),
                 on_documents=bar.update,
-                texts=first.has_texts,
+                texts=index.segments[0].has_part("texts"),
             )
-        build_optional(first, made)
+        build_optional(index, new)
         if meta["clipped"]:
             say(
                 f"note: {meta['clipped']:,} of {meta['postings']:,} weights are above the highest that the scale of "
                 f"{self.config.index} can store ({index.scale:g}, fixed when it was made) and were clipped at 255",
                 self.config.quiet,
             )
-        return made, meta["clipped"]
+        return new, meta["clipped"]
 
-    def _encode(self, work: Path, index: AnyIndex, encoder: Encoder, plan: _Plan) -> list[Path]:
+    def _encode(self, work: Path, index: Index, encoder: Encoder, plan: _Plan) -> list[Path]:
         """The files of the encoded windows, in order."""
         paths = []
         separator = index.meta["encoder"]["title_separator"]
@@ -218,32 +216,17 @@ class _Change:
                         bar.initial += len(window)
                 else:
                     representation = represent(encoder, window, separator)
-                    texts = folders_of(index)[0].has_texts
+                    texts = index.segments[0].has_part("texts")
                     encoded = EncodedWindow.of(window, representation, index.scale, texts=texts)
                     write_window(path, encoded.to_bytes(digest))
                 paths.append(path)
                 bar.update(len(window))
         return paths
 
-    def _describe(self, index: AnyIndex, encoder: Encoder, collection: DocumentSource) -> dict[str, Any]:
-        return {
-            "made_by": f"dupmae-ir {self.command}",
-            "version": __version__,
-            "encoder": index.meta["encoder"],
-            "scale_source": "that of the index",
-            "inputs": [dataclasses.asdict(source) for source in collection.inputs],
-            "settings": index.meta.get("settings") or {},
-            "work": None,
-            "running": getattr(encoder, "running", {}),
-            "shard": None,
-            "config": to_dict(self.config),
-        }
-
-
-def _digests(index: AnyIndex) -> np.ndarray | None:
-    """(rows, 16) uint8; None where a segment does not have them."""
-    found = [folder.digests for folder in folders_of(index)]
-    return None if any(digests is None for digests in found) else np.concatenate([d for d in found if d is not None])
+    def _describe(self, collection: DocumentSource) -> dict[str, Any]:
+        """What the manifest records of a segment."""
+        inputs = [dataclasses.asdict(source) for source in collection.inputs]
+        return {"made_by": f"dupmae-ir {self.command}", "inputs": inputs}
 
 
 def _sweep_windows(job: ChangeJob) -> None:
@@ -251,8 +234,8 @@ def _sweep_windows(job: ChangeJob) -> None:
     paths = window_paths(job.work)
     if paths:
         index = job.current()
-        digests, live = _digests(index), live_rows(index)
-        there = set() if digests is None else {digests[row].tobytes() for row in np.flatnonzero(live)}
+        digests = index.digests
+        there = set() if digests is None else {digests[row].tobytes() for row in np.flatnonzero(index.live)}
         for path in paths:
             with suppress(IndexMismatch):
                 if not set(EncodedWindow.read(path).digests or ()) <= there:
@@ -264,7 +247,7 @@ def _sweep_windows(job: ChangeJob) -> None:
         job.discard()
 
 
-def _work_settings(index: AnyIndex, name: str) -> dict[str, Any]:
+def _work_settings(index: Index, name: str) -> dict[str, Any]:
     """What decides the bytes of a saved window."""
     recorded = index.meta.get("encoder")
     if not recorded:
@@ -273,7 +256,7 @@ def _work_settings(index: AnyIndex, name: str) -> dict[str, Any]:
     return {"model": shared.pop("digest"), **shared, "scale": index.scale, "parts": ",".join(index.meta["parts"])}
 
 
-def _encoder(index: AnyIndex, config: ChangeOptions) -> Encoder:
+def _encoder(index: Index, config: ChangeOptions) -> Encoder:
     """The encoder that the index records, or ``config.model``. Raises :class:`IndexMismatch` for another one."""
     recorded, parts = index.meta["encoder"], tuple(index.meta["parts"])
     name = recorded["name"] if config.model is None else config.model

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.changes.generations import KEY
 from dupmae_ir.index.format.manifest import META, Meta, check_target, read_meta
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import combined_digest
@@ -55,9 +54,9 @@ class EncodeJob(IndexJob):
         Raises :class:`IndexMismatch` for an index that was changed since it was encoded.
         """
         meta = self.meta()
-        if generation := meta.get(KEY):
+        if meta["generation"]:
             raise IndexMismatch(
-                f"{self.target} was changed since it was encoded, by {generation['made_by']}; bring it up to date with "
+                f"{self.target} was changed since it was encoded, by {meta['changed_by']}; bring it up to date with "
                 f"dupmae-ir index sync, or pass `overwrite`"
             )
         return {

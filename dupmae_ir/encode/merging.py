@@ -23,6 +23,7 @@ from dupmae_ir.encode.windows import window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import Meta, check_target
+from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.transfer import is_url
 
@@ -73,17 +74,17 @@ def interleaved(shards: Sequence[Index], window: int) -> Iterator[EncodedWindow]
         shard, start = shards[turn], at[turn]
         end = min(start + window_size(number, window), len(shard.docids))
         at[turn] = end
-        impacts = _rows(shard, start, end) if shard.has_ot else None
-        cls = shard.vectors[start:end] if shard.dim is not None else None
+        impacts = _rows(shard.only_segment, start, end) if shard.has_ot else None
+        cls = shard.only_segment.vectors[start:end] if shard.dim is not None else None
         clipped, dropped = (0, 0) if start else (shard.meta["clipped"], shard.meta["dropped"])
         documents = shard.texts.get_all(range(start, end)) if shard.texts else None
         digests = split_digests(shard.digests[start:end]) if shard.digests is not None else None
-        yield EncodedWindow(shard.docids[start:end], cls, impacts, clipped, dropped, documents, digests)
+        yield EncodedWindow(list(shard.docids[start:end]), cls, impacts, clipped, dropped, documents, digests)
     if at != [len(s.docids) for s in shards]:
         raise IndexMismatch(f"{shards[0].path} and the other shards have other numbers of documents than they recorded")
 
 
-def _rows(shard: Index, start: int, end: int) -> sp.csr_matrix:
+def _rows(shard: Segment, start: int, end: int) -> sp.csr_matrix:
     """The impacts of the documents from ``start`` to ``end``."""
     forward = shard.forward
     low, high = int(forward.indptr[start]), int(forward.indptr[end])
@@ -96,7 +97,7 @@ def _rows(shard: Index, start: int, end: int) -> sp.csr_matrix:
 
 def _merge(config: MergeConfig, shards: list[Index], folder: Path) -> Meta:
     for shard in shards:
-        shard.verify()  # every byte is about to be copied, and sealed as part of the new index
+        shard.verify()  # every byte is about to be copied, and recorded as part of the new index
     total = sum(len(s.docids) for s in shards)
     with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
         return build_index(
@@ -108,7 +109,7 @@ def _merge(config: MergeConfig, shards: list[Index], folder: Path) -> Meta:
             describe=lambda: _describe(config, shards),
             on_documents=bar.update,
             texts=shards[0].has_texts,
-            postings=all(shard.has_part("postings") for shard in shards),
+            postings=all(shard.only_segment.has_part("postings") for shard in shards),
         )
 
 
@@ -140,10 +141,11 @@ def _expanded(patterns: Sequence[str]) -> list[str]:
 
 
 def _opened(path: str) -> Index:
-    folder = Index.open(path)
-    if not folder.meta.get("shard"):
+    shard = Index.open(path)
+    if not shard.meta.get("shard"):
         raise IndexMismatch(f"{path} is a whole index, not a shard; only folders made with `shard` can be merged")
-    return folder
+    shard.only_segment  # noqa: B018 (raises for an index that is not in one piece)
+    return shard
 
 
 def _check_alike(first: Index, shard: Index) -> None:

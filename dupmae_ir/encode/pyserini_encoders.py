@@ -26,8 +26,8 @@ from dupmae_ir.encode.representation_files import impact_dicts
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format.manifest import read_meta
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, quantise
-from dupmae_ir.index.format.segments import open_index
 from dupmae_ir.index.format.statistics import for_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, LexicalEncoder, Representation
 
@@ -214,7 +214,7 @@ class DupmaeQueryEncoder(_Vectors):
                 f"{loaded.digest[:12]}); name the model that made it"
             )
         if loaded.settings.ot == "lexical":
-            loaded = for_index(loaded, open_index(index))
+            loaded = for_index(loaded, Index.open(index))
         return cls(view=view, scale=meta["scale"], cap=cap, encoder=loaded)
 
     @cached_property

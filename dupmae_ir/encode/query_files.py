@@ -22,7 +22,6 @@ from dupmae_ir.console import one_line
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.queries import QueriesConfig, QueriesResult
 from dupmae_ir.errors import InputError
-from dupmae_ir.index.changes.generations import generation_of
 from dupmae_ir.index.changes.object_store import local_index
 from dupmae_ir.index.format.manifest import read_meta
 from dupmae_ir.io.jobs import Job
@@ -36,7 +35,7 @@ BATCH = 256
 def run(config: QueriesConfig) -> QueriesResult:
     """Encode ``config.topics``, write the files, and return their names and the number of queries."""
     topics = read_topics(config.topics)
-    inputs = {"topics": topics_digest(topics), "index": generation_of(read_meta(local_index(config.index))).digest}
+    inputs = {"topics": topics_digest(topics), "index": read_meta(local_index(config.index))["digest"]}
     with Job(config.output, "encode.queries", {"cap": config.cap}, inputs, resumable=False, quiet=config.quiet) as job:
         if result := job.finished():
             return cast("QueriesResult", result)

@@ -14,7 +14,7 @@ from dupmae_ir.errors import CheckpointError
 from dupmae_ir.finetune.mine import PARTS, MineConfig, SearchOptions
 from dupmae_ir.index.config import Bm25Config, PostingsConfig
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
-from dupmae_ir.index.postings.postings import folder_of
+from dupmae_ir.index.postings.format import folder_of
 from dupmae_ir.index.run import run_bm25, run_postings
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.names import model_folder

@@ -18,7 +18,6 @@ from dupmae_ir.index.config import (
     PostingsConfig,
     PullConfig,
     PushConfig,
-    SealConfig,
     ShowConfig,
     SyncConfig,
     UpdateConfig,
@@ -53,15 +52,8 @@ def summarize_postings(config: PostingsConfig, result: dict[str, Any]) -> str:
 
 def summarize_verified(config: VerifyConfig, result: dict[str, Any]) -> str:
     """What was compared."""
-    text = f"{config.index}: whole: {result['documents']:,} documents"
-    if result["sealed"]:
-        return f"{text}, {result['files']} files, {megabytes(result['bytes'])}"
-    return f"{text}; not sealed: dupmae-ir index seal {config.index}"
-
-
-def summarize_sealed(config: SealConfig, result: dict[str, Any]) -> str:
-    """How many files are recorded."""
-    return f"{config.index}: verified and sealed, {result['files']} files"
+    text = f"{config.index}: undamaged: {result['documents']:,} documents"
+    return f"{text}, {result['files']} files, {megabytes(result['bytes'])}"
 
 
 def summarize_change(config: ChangeOptions, result: dict[str, Any]) -> str:
@@ -109,17 +101,20 @@ def show(config: ShowConfig, meta: dict[str, Any]) -> str:
 def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
     encoder, versions = meta.get("encoder") or {}, meta.get("versions") or {}
     yield "documents", f"{meta['documents']:,} ({meta['empty_documents']:,} without impacts)"
-    if segments := meta.get("segments"):
-        yield "segments", f"{len(segments)} of {', '.join(f'{rows:,}' for rows in segments)} rows"
-        yield "deleted", f"{meta['deleted_documents']:,} documents, until index compact"
+    segments, deleted = meta["segments"], (meta["deleted"] or {}).get("rows", 0)
+    if len(segments) > 1 or deleted:
+        rows = [f"{segment['documents']:,}" for segment in segments]
+        yield "segments", f"{len(segments)} of {', '.join(rows)} rows"
+        yield "deleted", f"{deleted:,} documents, until index compact"
         yield "stock Pyserini", "reads the first segment only, deleted documents included, until index compact"
-    if generation := meta.get("generation"):
-        yield "generation", f"{generation['number']}, by {generation['made_by']}"
+    if generation := meta["generation"]:
+        yield "generation", f"{generation}, by {meta['changed_by']}"
     if meta["dim"] is not None:
         yield "vectors", f"{meta['dim']} wide, float32, inner product"
     if meta["scale"] is not None:
         yield "impacts", f"{meta['postings']:,}, scale {meta['scale']:g}, {meta['clipped']:,} clipped at 255"
-    if texts := [f["bytes"] for name, f in (meta.get("files") or {}).items() if name.startswith("texts/")]:
+    files = [item for segment in segments for item in segment["files"].items()]
+    if texts := [file["bytes"] for name, file in files if name.startswith("texts/")]:
         yield "texts", f"stored, {megabytes(sum(texts))}"
     if encoder:
         yield "encoder", f"{encoder.get('name')} ({str(encoder.get('digest'))[:12]})"
@@ -129,8 +124,7 @@ def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
         yield "input", f"{source['path']} ({source['documents']:,} documents)"
     yield "made", f"{meta.get('created')} by dupmae_ir {versions.get('dupmae_ir')}, Pyserini {versions.get('pyserini')}"
     yield "digest", f"{meta['digest'][:12]} ({'every byte checked' if verified else 'not read; --verify reads it'})"
-    files = meta.get("files")
-    yield "sealed", f"{len(files)} files recorded" if files else "no; record its files with: dupmae-ir index seal"
+    yield "files", f"{len(files)} recorded"
 
 
 RUN = "dupmae_ir.index.run"
@@ -139,7 +133,6 @@ dense = Command("index dense", DenseConfig, f"{RUN}:run_dense", summarize=summar
 postings = Command("index postings", PostingsConfig, f"{RUN}:run_postings", summarize=summarize_postings)
 show_command = Command("index show", ShowConfig, f"{RUN}:show", show=show)
 verify = Command("index verify", VerifyConfig, f"{RUN}:verify", summarize=summarize_verified)
-seal = Command("index seal", SealConfig, f"{RUN}:seal", summarize=summarize_sealed)
 CHANGES = "dupmae_ir.encode.changes"
 add = Command("index add", AddConfig, f"{CHANGES}:run_add", summarize=summarize_change, resumes=True)
 update = Command("index update", UpdateConfig, f"{CHANGES}:run_update", summarize=summarize_change, resumes=True)
@@ -154,7 +147,7 @@ pull = Command("index pull", PullConfig, f"{RUN}:run_pull", summarize=summarize_
 
 VERBS = {
     "bm25": ("a collection to a Lucene BM25 index with Anserini's defaults: the baseline", bm25),
-    "dense": ("a smaller dense index beside the flat one: sq8, ivf-sq8 or hnsw-sq8", dense),
+    "dense": ("a smaller dense index next to the flat one: sq8, ivf-sq8 or hnsw-sq8", dense),
     "postings": ("impacts by term, for fast search of whole topic sets without Java", postings),
     "add": ("add documents to an index", add),
     "update": ("add documents, or replace those that changed", update),
@@ -164,8 +157,7 @@ VERBS = {
     "push": ("copy an index folder to an object store", push),
     "pull": ("copy an index from an object store to a folder", pull),
     "verify": ("every byte of an index, and its parts against each other", verify),
-    "seal": ("record the files of an index of an earlier version", seal),
-    "show": ("what an index folder contains, and whether it is whole", show_command),
+    "show": ("what an index folder contains, and whether it is complete", show_command),
 }
 
 

@@ -79,19 +79,6 @@ class VerifyConfig(OutputOptions):
 
 
 @dataclass(frozen=True)
-class SealConfig(OutputOptions):
-    """Verify an index that an earlier version made, then record the sizes and digests of its files, as encode does now.
-    A sealed index is checked each time it is opened, and its lists are called certified. Does nothing to a sealed
-    index.
-
-    Examples:
-        python -m dupmae_ir.index seal indexes/mine
-    """
-
-    index: str = option(help="index folder of an earlier version", metavar="FOLDER", positional=True)
-
-
-@dataclass(frozen=True)
 class Parameters(ThreadOptions):
     """What shapes a dense index when it is built; 0 is automatic
     (:func:`dupmae_ir.index.format.dense_kinds.choose`)."""

@@ -1,215 +1,129 @@
-"""The index folder, opened.
+"""An index, opened: a manifest and the segments that it names, read as one.
 
-    I/cls/index, I/cls/docid          the [CLS] vectors, as stock FaissSearcher reads them
-    I/cls/KIND.{faiss,json}           smaller dense indexes, when built (see :mod:`dupmae_ir.index.format.dense_kinds`)
-    I/ot/                             impact postings, as stock LuceneImpactSearcher reads them
-    I/forward/{indptr,terms,impacts}.npy   the same impacts by document (see :mod:`dupmae_ir.index.format.forward`)
-    I/texts/                          when stored: titles, texts and metadata (see :mod:`dupmae_ir.index.format.texts`)
-    I/postings/                       the same impacts by term (:mod:`dupmae_ir.index.postings.postings`)
-    I/docid, I/terms.txt              document ids by row, index terms by vocabulary id, one a line
-    I/digests.bin                     16 bytes by row: what ``index update`` compares documents with
-    I/meta.json                       the manifest, written last (see :mod:`dupmae_ir.index.format.manifest`)
+    index = Index.open("I")              # a folder, or the URL of one
+    index = Index.open("A", "B", "C")    # index folders of one model and scale, as one
 
-    I/segments/                       after a change: further segments and deleted rows
-                                      (see :mod:`dupmae_ir.index.changes.generations`)
+    I/meta.json                     the manifest, written last (see :mod:`dupmae_ir.index.format.manifest`)
+    I/segments/0001-1a2b3c4d/       a segment (see :mod:`dupmae_ir.index.format.segment`); a fresh index has one
+    I/segments/deleted-000003.npy   (m,) int64: rows deleted as of generation 3, ascending
+    I/cls, I/ot                     links to the first segment's folders, for stock Pyserini
 
-    I/{cls,ot,forward,texts}/part.json      the index id (see :mod:`dupmae_ir.index.format.integrity`)
-
-Row r of every part is line r of ``docid`` and Lucene document number r. :mod:`dupmae_ir.index.changes.builder` writes
-it.
+Rows are numbered through the segments in their order. A document that is updated is deleted from its segment and added
+to a new one, so segments never change. Replacing ``meta.json`` is what makes a generation the current one; what it does
+not name belongs to no generation. An opened index stays what it was when it was opened: later changes add files and
+replace ``meta.json``, and the folder of a segment stays as long as somebody reads it
+(:mod:`dupmae_ir.index.format.readers`).
+:mod:`dupmae_ir.index.changes.changes` makes the next generation.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dupmae_ir import pyserini
-from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
-from dupmae_ir.index.changes.generations import generation_of
+from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.changes.object_store import local_index
-from dupmae_ir.index.changes.places import Place, place_of
-from dupmae_ir.index.format import integrity, manifest
-from dupmae_ir.index.format.faiss import mapped_vectors, read_index
-from dupmae_ir.index.format.forward import Forward
-from dupmae_ir.index.format.manifest import AGAIN, Meta
-from dupmae_ir.index.format.texts import TextStore
-from dupmae_ir.index.lucene.impacts import ImpactSearcher
-from dupmae_ir.index.postings.postings import PostingsSearcher, built
+from dupmae_ir.index.format.docids import MappedDocids
+from dupmae_ir.index.format.integrity import AGAIN, content_problem
+from dupmae_ir.index.format.joined import JoinedForward, JoinedTexts, locate
+from dupmae_ir.index.format.manifest import META, SUMS, DeletedRecord, Manifest, Meta, read_manifest
+from dupmae_ir.index.format.segment import Segment
 
-if TYPE_CHECKING:
-    import faiss
+_ATTEMPTS = 100
+"""How often a generation that is replaced while it is read is read again."""
+_SHARED = ("name", "digest", "document_length", "query_length", "top_k", "activation", "title_separator", "normalize")
 
 
 class Index:
-    """A finished index. Parts are loaded on first use; vectors and the forward index are memory-mapped.
+    """An index of n >= 1 segments; :meth:`open` opens it.
 
-    On the first use of a part its files are compared with their digests (see :mod:`dupmae_ir.index.format.integrity`);
-    every property raises :class:`IndexMismatch` for a damaged one.
+    ``segments`` in the order of their rows. ``starts`` (n + 1,): the first row of each, and the number of rows.
+    ``live`` (rows,) bool: the rows that are not deleted; arrays by row have deleted rows as well.
     """
 
-    def __init__(self, path: Path | Place, meta: Meta, inside: str = "") -> None:
-        """``inside``: the folder of a further segment, relative to ``path``."""
-        self._place, self._inside = path, inside
-        self.meta = meta
-        self._checks = integrity.FileChecks(self.path, meta["files"] if self.sealed else {})
-
-    @property
-    def path(self) -> Path:
-        """The folder; one that a compaction moved away is found again (see :mod:`dupmae_ir.index.changes.places`)."""
-        base = self._place.path if isinstance(self._place, Place) else self._place
-        return base / self._inside if self._inside else base
+    def __init__(
+        self, path: Path, manifest: Manifest, segments: Sequence[Segment], live: np.ndarray, mapped: bool = False
+    ) -> None:
+        """``mapped``: read ids from their files when they are needed, for more documents than memory has room for."""
+        self.path, self.manifest, self.segments, self.live = path, manifest, list(segments), live
+        self.starts = np.cumsum([0, *(segment.documents for segment in segments)], dtype=np.int64)
+        self._mapped = mapped
 
     @classmethod
-    def open(cls, path: str | Path) -> Index:
-        """Check that ``path`` is a whole index of one segment and open it.
+    def open(cls, *paths: str | Path) -> Index:
+        """Open the index at ``paths``, a folder or the URL of one, in its current generation; several ones as one.
 
-        Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for parts that are
-        missing, truncated or at odds with ``meta.json``, and for an index with further segments or deleted documents,
-        which :func:`dupmae_ir.index.format.segments.open_index` opens.
+        Raises :class:`InputError` for a path that is not a (finished) index, :class:`IndexMismatch` for a damaged one,
+        for several ones of different models, scales or parts, and for an id in two of them.
         """
-        place = place_of(local_index(path))
-        folder = cls(place, manifest.read_meta(place.path))
-        generation = generation_of(folder.meta)
-        if not generation.plain:
+        indexes = [_open(Path(local_index(path)), str(path)) for path in paths]
+        return indexes[0] if len(indexes) == 1 else _join(indexes, [str(path) for path in paths])
+
+    @property
+    def only_segment(self) -> Segment:
+        """The segment of an index in one piece. Raises :class:`IndexMismatch` for any other index."""
+        if len(self.segments) > 1 or self.documents < self.rows:
+            deleted = f"{self.rows - self.documents} deleted document(s)"
             raise IndexMismatch(
-                f"{path} has {1 + len(generation.segments)} segment(s) and "
-                f"{generation.deleted.rows if generation.deleted else 0} deleted document(s), and this needs an index "
-                f"in one piece; make it one with: dupmae-ir index compact {path}"
+                f"{self.path} has {len(self.segments)} segment(s) and {deleted}, and this needs an index in one piece; "
+                f"make it one with: dupmae-ir index compact {self.path}"
             )
-        folder.check_parts()
-        return folder
-
-    def check_parts(self) -> None:
-        """Compare ids and sizes of the required parts with ``meta.json``. Raises :class:`IndexMismatch`."""
-        if not self.sealed:
-            self.check_counts()
-            return
-        for part in self.required_parts:
-            if problem := self.part_problem(part):
-                raise IndexMismatch(f"{problem}; {AGAIN}")
-
-    def check_counts(self) -> None:
-        """Compare the counts of the required parts with ``meta.json``. Raises :class:`IndexMismatch`."""
-        manifest.check_docids(self.path, self.meta)
-        if self.dim is not None:
-            manifest.check_vectors(self.path, self.meta)
-        if self.has_ot:
-            if self.has_lucene:
-                manifest.check_lucene(self.path)
-            manifest.check_impacts(self.path, self.meta, self.forward)
+        return self.segments[0]
 
     @property
-    def sealed(self) -> bool:
-        """Whether the manifest records the files of the index and its own digest; older indexes have no records."""
-        return manifest.is_sealed(self.meta)
+    def meta(self) -> Meta:
+        """The contents of the manifest: how the index was made, and the counts of all segments."""
+        return self.manifest.meta
 
     @property
-    def required_parts(self) -> list[str]:
-        """The parts that opening checks: ids, and the folders of vectors and impacts."""
-        return ["ids", *(name for part in self.meta["parts"] for name in integrity.PARTS[part])]
+    def digest(self) -> str:
+        """The id of what the index contains: another one after every change."""
+        return self.manifest.digest
+
+    @property
+    def rows(self) -> int:
+        """Rows of all segments, deleted ones included."""
+        return int(self.starts[-1])
+
+    @property
+    def documents(self) -> int:
+        """Documents that are not deleted, empty ones included."""
+        return self.manifest.documents
 
     @property
     def unread(self) -> int:
         """Bytes of files whose digests are compared only by ``dupmae-ir index verify``; 0 for a small index."""
-        return self._checks.unread
+        return sum(segment.unread for segment in self.segments)
 
     @property
-    def certifies(self) -> str | None:
-        """Why lists of this index are not called certified; None where they are."""
-        return None if self.sealed else f"index not sealed; see dupmae-ir index seal {self.path}"
-
-    def part_problem(self, part: str) -> str | None:
-        """Why ``part`` is not the recorded one, by ids and sizes; None where it is, or nothing is recorded."""
-        return integrity.part_problem(self.path, self._checks.files, part, self.meta["digest"])
-
-    def check_part(self, part: str, fix: str = AGAIN, everything: bool = False) -> None:
-        """Raise :class:`IndexMismatch`, ending with ``fix``, unless ``part`` is the recorded one, byte by byte.
-
-        Files above the limit of :mod:`dupmae_ir.index.format.integrity` are read only with ``everything``.
-        """
-        if self.sealed and part not in self.required_parts:
-            self._adopt(manifest.read_meta(self.path))  # it may have been made since this index was opened
-        if self.sealed and not any(integrity.part_of(name) == part for name in self._checks.files):
-            raise IndexMismatch(f"{self.path / part}: meta.json does not list its files; {fix}")
-        if problem := self.part_problem(part):
-            raise IndexMismatch(f"{problem}; {fix}")
-        self._checks.folder = self.path
-        self._checks.require(part, fix, everything)
-
-    def record_part(self, part: str) -> None:
-        """Record the files of an optional part (``postings``, ``cls/KIND``) that was just made."""
-        if meta := manifest.record_part(self.path, part):
-            self._adopt(meta)
-
-    def _adopt(self, meta: Meta) -> None:
-        """Take over the records of optional parts from a newer manifest of the same index."""
-        if meta["digest"] == self.meta["digest"] and meta.get("files") != self.meta["files"]:
-            self.meta["files"] = meta["files"]
-            self.meta[manifest.SEAL] = meta[manifest.SEAL]
-            self._checks = integrity.FileChecks(self.path, meta["files"])
-
-    @property
-    def documents(self) -> int:
-        """How many documents (rows) the index has, empty ones included."""
-        return int(self.meta["documents"])
-
-    @property
-    def rows(self) -> int:
-        """How many rows the arrays of the index have: as many as it has documents."""
-        return self.documents
+    def parts(self) -> tuple[str, ...]:
+        """``cls`` and ``ot``, as far as the index has them."""
+        return self.manifest.parts
 
     @property
     def dim(self) -> int | None:
         """Width of the [CLS] vectors; None where the index has none."""
-        return self.meta["dim"] if "cls" in self.meta["parts"] else None
+        return self.segments[0].dim
 
     @property
     def has_ot(self) -> bool:
         """Whether the index has impacts."""
-        return "ot" in self.meta["parts"]
-
-    @property
-    def has_lucene(self) -> bool:
-        """Whether the impacts are in Lucene too; an index made without Pyserini has postings instead."""
-        return self.has_ot and self.meta.get("lucene", True)
+        return "ot" in self.parts
 
     @property
     def scale(self) -> float | None:
         """What OT weights were multiplied by before rounding (see :mod:`dupmae_ir.index.format.quantisation`)."""
-        return self.meta["scale"]
+        return self.manifest.scale
 
-    @cached_property
-    def docids(self) -> list[str]:
-        """The document id of each row."""
-        self.check_part("ids")
-        return manifest.read_lines(self.path / "docid")
-
-    @cached_property
-    def digests(self) -> np.ndarray | None:
-        """(n, 16) uint8: the digest of each document's id, title and text; None for an index of an earlier version."""
-        if not (self.path / integrity.DIGESTS).is_file():
-            return None
-        self.check_part("ids")
-        return np.fromfile(self.path / integrity.DIGESTS, np.uint8).reshape(-1, integrity.DIGEST_BYTES)
-
-    @cached_property
-    def docid_rank(self) -> np.ndarray:
-        """(n,) int64: the rank of each row's id among all ids in ascending order; breaks ties of scores."""
-        rank = np.empty(self.documents, np.int64)
-        rank[sorted(range(self.documents), key=self.docids.__getitem__)] = np.arange(self.documents)
-        return rank
-
-    @cached_property
+    @property
     def terms(self) -> list[str]:
         """The index term of each vocabulary id; empty where the index has no impacts."""
-        if not self.has_ot:
-            return []
-        self.check_part("ids")
-        return manifest.read_lines(self.path / "terms.txt")
+        return self.segments[0].terms
 
     @cached_property
     def term_ids(self) -> dict[str, int]:
@@ -217,98 +131,161 @@ class Index:
         return {term: i for i, term in enumerate(self.terms)}
 
     @cached_property
-    def faiss_index(self) -> faiss.IndexFlatIP:
-        """The faiss ``IndexFlatIP`` of the [CLS] vectors."""
-        return read_index(self._cls_file())
+    def docids(self) -> Sequence[str]:
+        """The document id of each row. An updated document has a deleted row and a live one."""
+        if self._mapped:
+            for segment in self.segments:
+                segment.check_part("ids")
+            return MappedDocids([segment.path / "docid" for segment in self.segments])
+        if len(self.segments) == 1:
+            return self.segments[0].docids
+        return [docid for segment in self.segments for docid in segment.docids]
 
     @cached_property
-    def vectors(self) -> np.ndarray:
-        """(n, dim) float32, the vectors of :attr:`faiss_index`, mapped from its file and read-only."""
-        return mapped_vectors(self._cls_file(), self.documents, int(self.meta["dim"]))
-
-    def _cls_file(self) -> Path:
-        self._need("cls", "[CLS] vectors", "--dense")
-        self.check_part("cls")
-        return self.path / "cls" / "index"
+    def docid_rank(self) -> np.ndarray:
+        """(rows,) int64: the rank of each row's id among all ids in ascending order; breaks ties of scores."""
+        if len(self.segments) == 1 and not self._mapped:
+            return self.segments[0].docid_rank
+        docids = self.docids
+        rank = np.empty(self.rows, np.int64)
+        if isinstance(docids, MappedDocids):
+            rank[docids.order()] = np.arange(self.rows)
+        else:
+            rank[sorted(range(self.rows), key=docids.__getitem__)] = np.arange(self.rows)
+        if self._mapped:  # a segment would read its ids as strings to rank them
+            for segment, start, live in self.slices():
+                segment.docid_rank = np.argsort(np.argsort(rank[start : start + len(live)]))
+        return rank
 
     @cached_property
-    def forward(self) -> Forward:
+    def digests(self) -> np.ndarray | None:
+        """(rows, 16) uint8: the digest of each document's id, title and text; None where a segment has none."""
+        digests = [segment.digests for segment in self.segments]
+        known = [some for some in digests if some is not None]
+        return np.concatenate(known) if len(known) == len(digests) else None
+
+    @cached_property
+    def forward(self) -> JoinedForward:
         """The impacts by document."""
-        self._need("ot", "impacts", "--impact")
-        self.check_part("forward")
-        return Forward.open(self.path / "forward", len(self.terms))
-
-    @cached_property
-    def texts(self) -> TextStore | None:
-        """Titles, texts and metadata by row; None where the index does not store them."""
-        if not self.has_texts:
-            return None
-        self.check_part("texts")
-        store = TextStore(self.path / "texts")
-        if len(store) != self.documents:
-            raise IndexMismatch(
-                f"{self.path / 'texts'} has {len(store)} documents, but meta.json records {self.documents}; {AGAIN}"
-            )
-        return store
+        return JoinedForward([segment.forward for segment in self.segments], self.starts, self.live)
 
     @property
     def has_texts(self) -> bool:
-        """Whether the index stores titles, texts and metadata."""
-        return self.has_part("texts")
-
-    def has_part(self, part: str) -> bool:
-        """Whether the manifest records files of ``part``: ``texts``, ``postings``, ``cls/KIND``."""
-        return self.sealed and any(integrity.part_of(name) == part for name in self._checks.files)
-
-    def postings_problem(self) -> str | None:
-        """Why the postings are not to be used instead of Lucene, by their records; None where they can be."""
-        if not self.sealed:
-            return f"{self.path} is not sealed"
-        self._adopt(manifest.read_meta(self.path))  # they may have been made since this index was opened
-        if not self.has_part("postings"):
-            return f"{self.path}/meta.json does not list its postings"
-        return built(self).get("postings", "").partition("unusable: ")[2].partition(";")[0] or None
+        """Whether all segments store titles, texts and metadata."""
+        return all(segment.has_part("texts") for segment in self.segments)
 
     @cached_property
-    def searcher(self) -> ImpactSearcher:
-        """The postings, opened in Lucene (starts the JVM)."""
-        self._need("ot", "impacts", "--impact")
-        if not self.has_lucene:
-            raise IndexMismatch(
-                f"{self.path} was made without Pyserini and has no Lucene part; use --impact-search postings, or "
-                "encode the collection again where Pyserini is installed"
-            )
-        if not pyserini.installed():
-            raise EnvironmentProblem(
-                f"{self.path / 'ot'} is a Lucene index, which needs Pyserini: pip install 'pyserini>=1.6,<3,!=2.4.0'; "
-                f"or search postings, which do not: dupmae-ir index postings --index {self.path}"
-            )
-        self.check_part("ot")
-        searcher = ImpactSearcher(self.path / "ot")
-        if searcher.documents != self.documents:
-            raise IndexMismatch(
-                f"{self.path / 'ot'} has {searcher.documents} documents, but meta.json records {self.documents}; "
-                f"{AGAIN}"
-            )
-        return searcher
+    def texts(self) -> JoinedTexts | None:
+        """Titles, texts and metadata by row; None where the index does not store them."""
+        if not self.has_texts:
+            return None
+        stores = [segment.texts for segment in self.segments if segment.texts is not None]
+        return JoinedTexts(self.path, stores, self.starts)
 
-    @cached_property
-    def postings(self) -> PostingsSearcher:
-        """The postings of ``dupmae-ir index postings``, for whole topic sets (needs numba, no JVM)."""
-        self._need("ot", "impacts", "--impact")
-        return PostingsSearcher(self, lambda: self.docid_rank)
+    def locate(self, row: int) -> tuple[int, int]:
+        """The segment of a row, and its row there."""
+        return locate(self.starts, row)
+
+    def slices(self) -> Iterator[tuple[Segment, int, np.ndarray]]:
+        """Each segment with its first row and its part of :attr:`live`."""
+        for segment, start, end in zip(self.segments, self.starts.tolist(), self.starts[1:].tolist(), strict=False):
+            yield segment, start, self.live[start:end]
 
     def verify(self) -> None:
         """Read every byte and compare with the recorded digests, without decoding (``index verify`` also decodes).
 
         Raises :class:`IndexMismatch` for the first damaged file.
         """
-        for part in dict.fromkeys(map(integrity.part_of, self._checks.files)):
-            self.check_part(part, everything=True)
-        if manifest.content_digest(self.path, self.dim) != self.meta["digest"]:
-            raise IndexMismatch(f"{self.path}: the files are not the ones that meta.json describes; {AGAIN}")
+        for segment in self.segments:
+            segment.verify()
 
-    def _need(self, part: str, what: str, flag: str) -> None:
-        if part not in self.meta["parts"]:
-            has = ", ".join(self.meta["parts"])
-            raise IndexMismatch(f"{self.path} has no {what}, which {flag} needs; it has only {has}")
+
+def _open(path: Path, name: str) -> Index:
+    for _ in range(_ATTEMPTS):
+        manifest = read_manifest(path)
+        try:
+            segments = [Segment(path, manifest, record) for record in manifest.segments]
+            live = np.ones(sum(segment.documents for segment in segments), bool)
+            if manifest.deleted:
+                live[read_deleted(path, manifest.deleted, len(live))] = False
+        except FileNotFoundError as e:
+            if read_manifest(path).generation == manifest.generation:
+                raise IndexMismatch(f"{e.filename} is missing; {AGAIN}") from None
+            continue
+        for segment in segments:
+            segment.check_parts()
+        return Index(path, manifest, segments, live)
+    raise IndexMismatch(f"{name}: changes too often to be opened; try again")
+
+
+def read_deleted(index: Path, record: DeletedRecord, rows: int) -> np.ndarray:
+    """(m,) int64: the deleted rows, ascending. ``rows``: how many the segments have.
+
+    Raises :class:`FileNotFoundError` for a file of an older generation that was removed, :class:`IndexMismatch` for a
+    damaged one.
+    """
+    path = index / record.path
+    path.stat()
+    if problem := content_problem(path, record.sha256):
+        raise IndexMismatch(f"{problem}; {AGAIN}")
+    deleted: np.ndarray = np.load(path, allow_pickle=False)
+    if len(deleted) != record.rows or (len(deleted) and not 0 <= deleted[0] <= deleted[-1] < rows):
+        raise IndexMismatch(f"{path}: {len(deleted)} rows of {rows}, not those that {META} describes; {AGAIN}")
+    return deleted
+
+
+def _join(indexes: Sequence[Index], paths: Sequence[str]) -> Index:
+    """Several indexes as one."""
+    first = indexes[0].manifest
+    for path, other in zip(paths[1:], indexes[1:], strict=True):
+        _check_alike(indexes[0], other, f"{paths[0]} and {path}")
+    facts: Meta = {name: sum(index.meta.get(name) or 0 for index in indexes) for name in ("documents", *SUMS)}
+    facts["digest"] = hashlib.sha256("".join(index.digest for index in indexes).encode()).hexdigest()
+    records = tuple(record for index in indexes for record in index.manifest.segments)
+    joined = Index(
+        indexes[0].path,
+        dataclasses.replace(
+            first,
+            documents=facts["documents"],
+            digest=facts["digest"],
+            generation=0,
+            segments=records,
+            deleted=None,
+            meta={**first.meta, **facts},
+        ),
+        [segment for index in indexes for segment in index.segments],
+        np.concatenate([index.live for index in indexes]),
+        mapped=True,
+    )
+    _check_distinct(joined, paths)
+    return joined
+
+
+def _check_alike(first: Index, other: Index, names: str) -> None:
+    """Raise :class:`IndexMismatch` for two indexes whose scores cannot be compared: another encoder, scale or parts."""
+    mine, theirs = (
+        {
+            "parts": index.meta["parts"],
+            "scale": index.scale,
+            "dim": index.dim,
+            **{name: (index.meta.get("encoder") or {}).get(name) for name in _SHARED},
+        }
+        for index in (first, other)
+    )
+    if differing := [name for name in mine if mine[name] != theirs[name]]:
+        values = ", ".join(f"{name} {mine[name]} and {theirs[name]}" for name in differing)
+        raise IndexMismatch(f"{names} cannot be searched as one: {values}; encode with one model and one scale")
+
+
+def _check_distinct(index: Index, paths: Sequence[str]) -> None:
+    order = np.argsort(index.docid_rank)
+    order = order[index.live[order]]
+    docids = index.docids
+    # Equal ids are neighbours in this order, and rows of different folders: look only where the folder changes.
+    owner = np.searchsorted(index.starts, order, side="right")
+    changes = np.flatnonzero(np.diff(owner))
+    for before, after in zip(order[changes].tolist(), order[changes + 1].tolist(), strict=True):
+        if docids[before] == docids[after]:
+            raise IndexMismatch(
+                f"the document id {docids[before]!r} is in two of {', '.join(paths)}; every document needs its own id"
+            )

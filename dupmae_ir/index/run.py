@@ -19,16 +19,14 @@ from dupmae_ir.index.config import (
     PostingsConfig,
     PullConfig,
     PushConfig,
-    SealConfig,
     ShowConfig,
     VerifyConfig,
 )
 from dupmae_ir.index.format import dense_kinds, manifest, verification
 from dupmae_ir.index.format.manifest import Meta
-from dupmae_ir.index.format.segments import folders_of, open_index
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
-from dupmae_ir.index.postings import postings
+from dupmae_ir.index.postings.format import PostingsJob, describe_postings
 from dupmae_ir.io.jobs import COMPLETE, Job
 from dupmae_ir.io.transfer import Remote, is_url
 from dupmae_ir.types import Document
@@ -80,23 +78,23 @@ def run_dense(config: DenseConfig) -> dict[str, Any]:
     :mod:`dupmae_ir.index.format.dense_kinds`)."""
     need_folder(config.index, "dupmae-ir index dense")
     results: list[dict[str, Any]] = []
-    for folder in folders_of(open_index(config.index)):
+    for segment in Index.open(config.index).segments:
         # The number of lists is that of the first segment; later ones are small and choose their own.
         given = config if not results else replace(config, nlist=0)
-        dense_kinds.choose(config.kind, folder.documents, given)  # misuse first, then a missing part
-        with dense_kinds.KindJob(folder, config.kind, given, overwrite=config.overwrite, quiet=config.quiet) as job:
+        dense_kinds.choose(config.kind, segment.documents, given)  # misuse first, then a missing part
+        with dense_kinds.KindJob(segment, config.kind, given, overwrite=config.overwrite, quiet=config.quiet) as job:
             results.append(job.finished() or job.build())
     return {"index": config.index, **_together(results)}
 
 
 def run_postings(config: PostingsConfig) -> dict[str, Any]:
-    """Write the postings of an index beside its other parts and return a summary; older ones stay until then."""
+    """Write the postings of an index next to its other parts and return a summary; older ones stay until then."""
     need_folder(config.index, "dupmae-ir index postings")
     results: list[dict[str, Any]] = []
-    for folder in folders_of(open_index(config.index)):
-        with postings.PostingsJob(folder, quiet=config.quiet) as job:
+    for segment in Index.open(config.index).segments:
+        with PostingsJob(segment, quiet=config.quiet) as job:
             if not (result := job.finished()):
-                with progress("postings", "documents", folder.documents, config.quiet) as bar:
+                with progress("postings", "documents", segment.documents, config.quiet) as bar:
                     result = job.build(bar.update)
             results.append(result)
     return {"index": config.index, **_together(results)}
@@ -109,41 +107,29 @@ def show(config: ShowConfig) -> Meta:
     """
     if config.verify:
         verify(VerifyConfig(index=config.index))
-    index = open_index(config.index)
-    if isinstance(index, Index):
-        return index.meta
-    deleted = index.rows - index.documents
-    return {**index.meta, "segments": [f.documents for f in index.folders], "deleted_documents": deleted}
+    return Index.open(config.index).meta
 
 
 def verify(config: VerifyConfig) -> dict[str, Any]:
     """Read every byte and compare the parts. Raises :class:`DamagedIndex` with every problem found."""
     if found := verification.problems(local_index(config.index)):
         raise DamagedIndex(found)
-    index = open_index(config.index)
-    files = [file for folder in folders_of(index) if folder.sealed for file in folder.meta["files"].values()]
+    index = Index.open(config.index)
+    files = [file for _, file in index.manifest.files()]
     return {
         "index": config.index,
-        "sealed": index.sealed,
         "documents": index.documents,
         "files": len(files),
-        "bytes": sum(file["bytes"] for file in files),
-        "digest": index.meta["digest"],
+        "bytes": sum(file.bytes for file in files),
+        "digest": index.digest,
     }
-
-
-def seal(config: SealConfig) -> dict[str, Any]:
-    """Add the records of files to an older index and return a summary."""
-    need_folder(config.index, "dupmae-ir index seal")
-    meta = verification.seal(config.index)
-    return {"index": config.index, "files": len(meta["files"]), "digest": meta["digest"]}
 
 
 def run_push(config: PushConfig) -> dict[str, Any]:
     """Copy an index folder to a URL and return the counts of :func:`~dupmae_ir.index.changes.object_store.push`."""
     to = _remote(config.to, "--to")
     need_folder(config.index, "dupmae-ir index push")
-    folder = open_index(config.index).path
+    folder = Index.open(config.index).path
     return {"index": config.index, **push(folder, to, overwrite=config.overwrite, quiet=config.quiet)}
 
 
@@ -157,9 +143,9 @@ def run_pull(config: PullConfig) -> dict[str, Any]:
         changed = pull(source, target, quiet=config.quiet)
     elif changed := not is_copy(source, target):
         raise UsageError(f"{config.index} already has another index; pass --overwrite to replace it")
-    index = open_index(target)
+    index = Index.open(target)
     status = "complete" if changed else COMPLETE
-    return {"index": config.index, "documents": index.documents, "digest": index.meta["digest"], "status": status}
+    return {"index": config.index, "documents": index.documents, "digest": index.digest, "status": status}
 
 
 def _remote(url: str, flag: str) -> Remote:
@@ -170,15 +156,15 @@ def _remote(url: str, flag: str) -> Remote:
 
 def show_extras(config: ShowConfig) -> dict[str, str]:
     """The smaller dense indexes and the postings of an index: their sizes, or why one is unusable."""
-    folders = folders_of(open_index(config.index))
-    built = [dense_kinds.built(folder) | postings.built(folder) for folder in folders]
+    segments = Index.open(config.index).segments
+    built = [dense_kinds.describe_kinds(segment) | describe_postings(segment) for segment in segments]
     shown = dict(built[0])
-    for found in built[1:]:
-        for name in {**shown, **found}:
-            if name not in found or name not in shown:
+    for other in built[1:]:
+        for name in {**shown, **other}:
+            if name not in other or name not in shown:
                 shown[name] = "unusable: not all segments have it; build it again"
-            elif found[name].startswith("unusable"):
-                shown[name] = found[name]
+            elif other[name].startswith("unusable"):
+                shown[name] = other[name]
     return shown
 
 

@@ -13,7 +13,6 @@ from dupmae_ir.config import subset
 from dupmae_ir.console import say
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.format.row_set import row_set
-from dupmae_ir.index.format.segments import folders_of
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.search.config import MODES, QUERY_HITS, SearchConfig, SearchSettings
@@ -57,8 +56,8 @@ class IndexSearch:
         self.within = _restriction(config, self.selection.documents, self.selection.unknown)
         self.parts = [part for part in MODES[self.mode] if part in searcher.index.meta["parts"]]
         if "ot" in self.parts and not config.server and searcher.impact_search[0] == "postings":
-            for folder in folders_of(searcher.index):
-                _ = folder.postings  # report damaged postings before queries are encoded
+            for segment in searcher.index.segments:
+                _ = segment.postings  # report damaged postings before queries are encoded
 
     def answers(self, topics: Sequence[Query], hits: int) -> Iterable[Answer]:
         """The answers in the order of the topics."""
@@ -89,7 +88,6 @@ class IndexSearch:
             bm25=Bm25Summary(bm25, config.bm25_weight, config.k1, config.b) if bm25 else None,
             server=server.summary() if server else None,
             within=self.within,
-            not_sealed=index.certifies,
             unread_bytes=index.unread or None,
         )
 

@@ -11,7 +11,7 @@ from dupmae_ir.device import pick_impact_search
 from dupmae_ir.errors import UnknownName
 from dupmae_ir.index.config import FLAT
 from dupmae_ir.index.format.row_set import RowSet, row_set
-from dupmae_ir.index.format.segments import AnyIndex, SegmentedIndex, folders_of, live_rows
+from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.search.candidates.bm25 import Bm25Index
@@ -25,11 +25,11 @@ from dupmae_ir.search.config import SearchSettings
 class OpenedIndex:
     """The parts of ``folder`` as :class:`SearchSettings` select them; of all segments, if it has several."""
 
-    def __init__(self, folder: AnyIndex) -> None:
+    def __init__(self, folder: Index) -> None:
         self.folder = folder
-        self._dense: dict[tuple[str, int, int], DenseIndex | SegmentedDense] = {}
+        self._dense: dict[tuple[str, int, int], SegmentedDense] = {}
         self._engines: dict[str, tuple[str, str]] = {}
-        self._impact: dict[str, ImpactIndex | SegmentedImpact] = {}
+        self._impact: dict[str, SegmentedImpact] = {}
         self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
         self._servers: dict[tuple[str, str | None, bool, float], ServerIndex] = {}
 
@@ -43,34 +43,28 @@ class OpenedIndex:
         """The impact scale; 1 for an index without impacts."""
         return self.folder.scale or 1.0
 
-    def dense(self, settings: SearchSettings) -> DenseIndex | SegmentedDense:
+    def dense(self, settings: SearchSettings) -> SegmentedDense:
         """The dense part. Raises :class:`IndexMismatch` if ``settings.dense_index`` is not built or out of date."""
         key = (settings.dense_index, settings.nprobe, settings.ef_search)
         if key not in self._dense:
-            if isinstance(self.folder, SegmentedIndex):
-                segments = [_dense(folder, *key) for folder in self.folder.folders]
-                self._dense[key] = SegmentedDense(self.folder, self._splits, segments)
-            else:
-                self._dense[key] = _dense(self.folder, *key)
+            segments = [_dense(segment, *key) for segment in self.folder.segments]
+            self._dense[key] = SegmentedDense(self.folder, self._splits, segments)
         return self._dense[key]
 
     def impact_search(self, settings: SearchSettings) -> tuple[str, str]:
         """How impacts are searched, ``lucene`` or ``postings``, and the reason for the choice."""
         if (wanted := settings.impact_search) not in self._engines:
-            folders = folders_of(self.folder)
-            choices = [pick_impact_search(wanted, folder.path, folder.postings_problem) for folder in folders]
+            segments = self.folder.segments
+            choices = [pick_impact_search(wanted, segment.path, segment.postings_problem) for segment in segments]
             self._engines[wanted] = next((choice for choice in choices if choice[0] == "lucene"), choices[0])
         return self._engines[wanted]
 
-    def impact(self, settings: SearchSettings) -> ImpactIndex | SegmentedImpact:
+    def impact(self, settings: SearchSettings) -> SegmentedImpact:
         """The impact part. The engine itself is opened when candidates are first needed."""
         how, _ = self.impact_search(settings)
         if how not in self._impact:
-            if isinstance(self.folder, SegmentedIndex):
-                segments = [_impact(folder, how) for folder in self.folder.folders]
-                self._impact[how] = SegmentedImpact(self.folder, self._splits, segments)
-            else:
-                self._impact[how] = _impact(self.folder, how)
+            segments = [_impact(segment, how) for segment in self.folder.segments]
+            self._impact[how] = SegmentedImpact(self.folder, self._splits, segments)
         return self._impact[how]
 
     def bm25(self, settings: SearchSettings) -> Bm25Index | None:
@@ -115,33 +109,32 @@ class OpenedIndex:
     @cached_property
     def live(self) -> RowSet | None:
         """The rows that are not deleted; None for all."""
-        return row_set(live_rows(self.folder), self.folder.rows)
+        return row_set(self.folder.live, self.folder.rows)
 
     @cached_property
     def _by_docid(self) -> np.ndarray:
         """(n,) rows in the order of their docids, without deleted ones."""
         order = np.argsort(self.folder.docid_rank)
-        return order[live_rows(self.folder)[order]]
+        return order[self.folder.live[order]]
 
     @cached_property
     def _splits(self) -> Splits:
-        assert isinstance(self.folder, SegmentedIndex)
         return Splits(self.folder)
 
 
-def _dense(folder: Index, kind: str, nprobe: int, ef_search: int) -> DenseIndex:
+def _dense(segment: Segment, kind: str, nprobe: int, ef_search: int) -> DenseIndex:
     """The dense part of a segment. One without documents has no other kind than the flat one."""
-    if kind == FLAT or not folder.documents:
-        return open_flat(folder)
+    if kind == FLAT or not segment.documents:
+        return open_flat(segment)
     from dupmae_ir.search.candidates.quantised_dense import (
         open_dense,  # imports faiss, which takes a twentieth of a second
     )
 
-    return open_dense(folder, kind, nprobe, ef_search)
+    return open_dense(segment, kind, nprobe, ef_search)
 
 
-def _impact(folder: Index, how: str) -> ImpactIndex:
+def _impact(segment: Segment, how: str) -> ImpactIndex:
     def open_postings() -> Postings:
-        return folder.postings if how == "postings" else folder.searcher
+        return segment.postings if how == "postings" else segment.searcher
 
-    return ImpactIndex(open_postings, folder.forward, folder.terms, folder.scale or 1.0, folder.documents)
+    return ImpactIndex(open_postings, segment.forward, segment.terms, segment.scale or 1.0, segment.documents)

@@ -30,9 +30,9 @@ from typing import Any, overload
 
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.format.segments import AnyIndex, open_indexes
 from dupmae_ir.index.format.statistics import for_index
 from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.index.index import Index
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex
@@ -53,7 +53,7 @@ from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
 class Searcher:
     """Searches an index folder with the encoder that built it. Use :meth:`open`."""
 
-    def __init__(self, index: AnyIndex | OpenedIndex, encoder: Encoder, settings: SearchSettings | None = None) -> None:
+    def __init__(self, index: Index | OpenedIndex, encoder: Encoder, settings: SearchSettings | None = None) -> None:
         self._opened = index if isinstance(index, OpenedIndex) else OpenedIndex(index)
         self.encoder = for_index(encoder, self._opened.folder)
         self.settings = settings or SearchSettings()
@@ -62,7 +62,7 @@ class Searcher:
     @classmethod
     def open(
         cls,
-        index: str | Path | Sequence[str | Path] | AnyIndex,
+        index: str | Path | Sequence[str | Path] | Index,
         encoder: Encoder | str | Path | None = None,
         *,
         device: str = "auto",
@@ -87,7 +87,7 @@ class Searcher:
         ``query_length``, and for a dense index that is missing or out of date.
         """
         chosen = dataclasses.replace(settings or SearchSettings(), **changes)
-        folder = index if isinstance(index, AnyIndex) else open_indexes(_paths(index))
+        folder = index if isinstance(index, Index) else Index.open(*_paths(index))
         given = frozenset(n for n, v in {"dtype": dtype, "query_length": query_length}.items() if v is not None)
         if encoder is None or isinstance(encoder, str | Path):
             encoder = load_query_encoder(folder, encoder, device, dtype, query_length)
@@ -102,7 +102,7 @@ class Searcher:
         return cls(opened, encoder, chosen)
 
     @property
-    def index(self) -> AnyIndex:
+    def index(self) -> Index:
         """The index folder, or the segments of an index that was changed."""
         return self._opened.folder
 

@@ -249,7 +249,6 @@ def index_info(generation: Generation) -> IndexInfo:
         impact_search=searcher.impact_search[0] if "impact" in generation.modes else None,
         texts=searcher.index.has_texts,
         metadata=list(searcher.index.texts.columns) if searcher.index.texts is not None else [],
-        sealed=searcher.index.certifies is None,
         opened=generation.opened,
     )
 

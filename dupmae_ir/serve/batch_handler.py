@@ -248,18 +248,12 @@ def query_result(
         for rank, (hit, why) in enumerate(zip(answer.hits, explanations, strict=True), start=1)
     ]
     assert answer.report
-    return QueryResult.model_construct(
-        query=answer.query.text, hits=hits, certificate=certificate(generation, answer.report)
-    )
+    return QueryResult.model_construct(query=answer.query.text, hits=hits, certificate=certificate(answer.report))
 
 
-def certificate(generation: Generation, report: ListReport) -> Certificate:
+def certificate(report: ListReport) -> Certificate:
     """The certificate of a list, with the reason where it is missing."""
-    why = generation.searcher.index.certifies
-    if why is not None:
-        why = "the index does not record the digests of its files; dupmae-ir index seal adds them"
-    elif not report.exact:
-        why = "the candidate lists are too short, or the dense index is approximate"
+    why = None if report.exact else "the candidate lists are too short, or the dense index is approximate"
     return Certificate.model_construct(
         exact=why is None,
         why_not=why,

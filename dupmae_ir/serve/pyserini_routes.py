@@ -142,8 +142,8 @@ def _add_version_1(router: APIRouter, service: Service) -> None:
     @router.get("/indexes/{index}/status", tags=tags, operation_id="pyserini_status")
     async def status(index: IndexPath) -> IndexStatus:
         """Whether the index is here, and its size in bytes."""
-        files = service.catalogue.get(index).searcher.index.meta.get("files") or {}
-        return IndexStatus(downloaded=True, size_bytes=str(sum(f["bytes"] for f in files.values())))
+        files = service.catalogue.get(index).searcher.index.manifest.files()
+        return IndexStatus(downloaded=True, size_bytes=str(sum(file.bytes for _, file in files)))
 
     @router.get("/indexes/{index}/settings", tags=tags, operation_id="pyserini_settings")
     async def settings(index: IndexPath) -> IndexSetting:

@@ -230,7 +230,6 @@ class IndexInfo(Source):
     impact_search: str | None = Field(description="how impacts are searched")
     texts: bool = Field(description="whether the index stores titles and texts")
     metadata: list[str] = Field(description="names that a filter can use")
-    sealed: bool = Field(description="whether lists can be certified: the index records its files' digests")
     opened: float = Field(description="seconds since the epoch")
 
 

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.format.segments import AnyIndex, digest_of, open_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowConfig
 from dupmae_ir.servers.protocol import COMPLETE, LOADING, Backend, BackendFailed, Record, Spec
 from dupmae_ir.servers.rows import batches, largest_norm, selected, spec_of
@@ -30,7 +30,7 @@ def run(config: LoadConfig) -> dict[str, object]:
     engine that fails; the same command continues then.
     """
     started = time.perf_counter()
-    index = open_index(config.index)
+    index = Index.open(config.index)
     name = config.collection or default_collection(config.index)
     with closing(connect(config.to, name, config.timeout)) as backend:
         backend.lock()
@@ -51,7 +51,7 @@ def run(config: LoadConfig) -> dict[str, object]:
 class _Load:
     """One load of an index into an open collection."""
 
-    def __init__(self, config: LoadConfig, index: AnyIndex, backend: Backend, name: str) -> None:
+    def __init__(self, config: LoadConfig, index: Index, backend: Backend, name: str) -> None:
         self.config, self.index, self.backend, self.name = config, index, backend, name
         self.spec = spec_of(index)
 
@@ -60,7 +60,7 @@ class _Load:
         before = self.backend.read_record()
         if before is not None:
             check_spec(before.spec, self.spec, self.config.index, self.name)
-        digest = digest_of(self.index)
+        digest = self.index.digest
         if before and self._is_current(before, digest):
             if self.config.approximate:
                 self.backend.finish(True)

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.format.segments import AnyIndex, SegmentedIndex, live_rows
+from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index
 from dupmae_ir.servers.protocol import Rows, Spec
 
 
-def spec_of(index: AnyIndex) -> Spec:
+def spec_of(index: Index) -> Spec:
     """What the rows of an index have in common."""
     encoder = index.meta.get("encoder") or {}
     return Spec(
@@ -26,14 +26,13 @@ def spec_of(index: AnyIndex) -> Spec:
     )
 
 
-def batches(index: AnyIndex, size: int, first: int = 0) -> Iterator[Rows]:
+def batches(index: Index, size: int, first: int = 0) -> Iterator[Rows]:
     """The live rows of all segments, at most ``size`` at a time, without the ``first`` ones."""
-    slices = index.slices() if isinstance(index, SegmentedIndex) else [(index, 0, live_rows(index))]
-    for folder, _, live in slices:
+    for segment, _, live in index.slices():
         rows = np.flatnonzero(live)
         rows, first = rows[first:], max(0, first - len(rows))
         for start in range(0, len(rows), size):
-            yield _read(folder, rows[start : start + size])
+            yield _read(segment, rows[start : start + size])
 
 
 def selected(rows: Rows, places: Sequence[int]) -> Rows:
@@ -55,14 +54,14 @@ def largest_norm(rows: Rows) -> float:
     return float(np.sqrt(np.vecdot(wide, wide).max(initial=0.0)))
 
 
-def _read(folder: Index, numbers: np.ndarray) -> Rows:
-    docids = [folder.docids[row] for row in numbers.tolist()]
+def _read(segment: Segment, numbers: np.ndarray) -> Rows:
+    docids = [segment.docids[row] for row in numbers.tolist()]
     for docid in docids:
         if "\0" in docid:
             raise IndexMismatch(f"the document id {docid!r} contains a NUL character, which engines refuse; rename it")
-    cls = np.ascontiguousarray(folder.vectors[numbers], np.float32) if folder.dim is not None else None
-    impacts = [folder.forward.row(row) for row in numbers.tolist()] if folder.has_ot else None
-    texts = folder.texts
+    cls = np.ascontiguousarray(segment.vectors[numbers], np.float32) if segment.dim is not None else None
+    impacts = [segment.forward.row(row) for row in numbers.tolist()] if segment.has_ot else None
+    texts = segment.texts
     documents = None if texts is None else texts.get_all(numbers.tolist())
     prints = [
         _fingerprint(

@@ -26,7 +26,7 @@ from dupmae_ir.errors import DupmaeError
 from dupmae_ir.index.__main__ import VERBS
 from dupmae_ir.index.config import KINDS
 from dupmae_ir.index.format import verification
-from dupmae_ir.index.format.segments import open_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Query
@@ -124,7 +124,7 @@ def _call(*words: Any) -> None:
 def answers(index: Path, name: str) -> list[Any]:
     """The lists of one configuration, with scores and certificates; or the stored texts."""
     if name == TEXTS:
-        opened = open_index(index)
+        opened = Index.open(index)
         assert opened.texts is not None
         return [(d.docid, d.title, d.text, d.metadata) for d in map(opened.texts.get, range(len(opened.texts)))]
     mode, settings = CONFIGURATIONS[name]
@@ -238,7 +238,7 @@ def judge(folder: Path, expected: dict[str, Any]) -> tuple[str, str, bool]:
     except Exception:
         return "traceback", f"verify: {traceback.format_exc()}", False
     try:
-        open_index(folder)
+        Index.open(folder)
     except DupmaeError as e:
         return "refused at open", str(e), verified
     except Exception:

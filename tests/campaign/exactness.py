@@ -23,7 +23,7 @@ from dupmae_ir.encode.run import encoder_record
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.dense_kinds import build_kind
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Hit, Query
@@ -116,8 +116,8 @@ class Collection:
         with IndexBuilder(folder, dim=DIM, terms=encoder.terms, scale=SCALE) as builder:
             builder.add_impacts(self.ids, self.cls, sp.csr_matrix(self.ot))
             builder.finish({"encoder": encoder_record(encoder, " ")})
-        export_postings(Index.open(folder))
-        build_kind(Index.open(folder), "sq8")
+        export_postings(Index.open(folder).only_segment)
+        build_kind(Index.open(folder).only_segment, "sq8")
         return folder
 
     def problem(self, text: str, mode: str, k: int, hits: Sequence[Hit], encoder: HashingEncoder) -> str:

@@ -12,7 +12,7 @@ from dupmae_ir.encode.changes import run_add
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.index.config import AddConfig
-from dupmae_ir.index.format.segments import open_index
+from dupmae_ir.index.index import Index
 
 pytestmark = pytest.mark.jvm
 
@@ -43,4 +43,4 @@ def test_what_was_encoded_is_not_encoded_again(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(changes, "_encoded", encoded_again)
     run_add(more)
-    assert open_index(index).documents == 16
+    assert Index.open(index).documents == 16

@@ -106,7 +106,7 @@ def test_stock_searchers_take_them(corpus, tmp_path, encode):
     one_by_one = {i: dense.search(t, k=700) for i, t in zip(ids, texts, strict=True)}
     vectors = HashingEncoder().encode_queries(texts).cls
     for row, qid in enumerate(ids):
-        scores = folder.vectors @ vectors[row]
+        scores = folder.only_segment.vectors @ vectors[row]
         got = {hit.docid: hit.score for hit in found[qid]}
         # Another order of the same sixteen products.
         np.testing.assert_allclose([got[d] for d in folder.docids], scores, rtol=1e-5, atol=1e-5)

@@ -125,6 +125,6 @@ def test_stock_commands_give_the_exact_scores(encoded, tmp_path):
         tmp_path / "dense.trec",
     )
     got = read(tmp_path / "dense.trec")
-    scores = folder.vectors @ encoder.dense.encode_batch(texts).T
+    scores = folder.only_segment.vectors @ encoder.dense.encode_batch(texts).T
     expected = {(q.qid, d): float(scores[r, c]) for c, q in enumerate(TOPICS) for r, d in enumerate(folder.docids)}
     assert got == pytest.approx(expected, rel=1e-5, abs=1e-5)  # printed with six decimals

@@ -20,7 +20,7 @@ from dupmae_ir.encode.run import run
 from dupmae_ir.encode.window_files import EncodedWindow
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import compare_postings
+from dupmae_ir.index.postings.format import compare_postings
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
@@ -35,7 +35,7 @@ def test_the_index_holds_what_the_encoder_said(corpus, tmp_path, encode):
     documents = list(read_collection(corpus))
     assert folder.docids == [d.docid for d in documents]
     expected = HashingEncoder().encode_documents([d.joined() for d in documents])
-    np.testing.assert_array_equal(folder.vectors, expected.cls)
+    np.testing.assert_array_equal(folder.only_segment.vectors, expected.cls)
     weights = expected.ot.toarray()
     scale = float(f"{255 / (1.1 * weights[:100].max()):.4g}")
     assert folder.scale == scale
@@ -69,7 +69,7 @@ def test_settings_reach_the_encoder_and_the_record(corpus, tmp_path, encode):
     made_by = record["encoder"]
     assert (made_by["top_k"], made_by["document_length"], made_by["activation"]) == (3, 10, "log1p")
     assert made_by["title_separator"] == " [SEP] "
-    assert max(np.diff(Index.open(tmp_path / "I").forward.indptr)) <= 3
+    assert max(np.diff(Index.open(tmp_path / "I").only_segment.forward.indptr)) <= 3
 
 
 def test_a_recipe_is_the_same_as_its_flags(corpus, tmp_path, encode):
@@ -229,7 +229,7 @@ def test_representation_files_are_pyserinis(corpus, tmp_path, encode):
             d = documents[line["id"]]
             assert line["contents"] == (f"{d.title}\n{d.text}" if d.title else d.text)
             if kind == "cls":
-                np.testing.assert_array_equal(np.array(line["vector"], np.float32), folder.vectors[row])
+                np.testing.assert_array_equal(np.array(line["vector"], np.float32), folder.only_segment.vectors[row])
             else:
                 terms, impacts = folder.forward.row(row)
                 assert line["vector"] == {folder.terms[t]: i for t, i in zip(terms, impacts.tolist(), strict=True)}
@@ -274,7 +274,7 @@ def test_documents_without_any_text(tmp_path, encode):
     folder = Index.open(tmp_path / "I")
     assert folder.docids == ["a", "b"]
     assert folder.meta["empty_documents"] == 2
-    assert np.isfinite(folder.vectors).all()
+    assert np.isfinite(folder.only_segment.vectors).all()
 
 
 def test_from_python(corpus, tmp_path):
@@ -337,7 +337,7 @@ def test_a_vector_that_is_not_finite_is_refused_with_its_window():
 def test_postings_are_written_unless_told_otherwise(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I", "--window", 100)[0] == 0
     folder = Index.open(tmp_path / "I")
-    assert folder.postings_problem() is None
+    assert folder.only_segment.postings_problem() is None
     assert compare_postings(folder) is None
     folder.verify()
     assert encode(corpus, tmp_path / "J", "--window", 100, "--no-postings")[0] == 0

@@ -18,16 +18,17 @@ from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.config import KINDS, Parameters
 from dupmae_ir.index.format import dense_kinds
 from dupmae_ir.index.format.dense_kinds import build_kind, choose, open_kind, search_effort
+from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
 
 DIM = 12
 
 
-def make(folder: Path, vectors: np.ndarray) -> Index:
+def make(folder: Path, vectors: np.ndarray) -> Segment:
     with IndexBuilder(folder, dim=vectors.shape[1], terms=None, scale=None) as builder:
         builder.add([f"d{i}" for i in range(len(vectors))], vectors, None)
         builder.finish({})
-    return Index.open(folder)
+    return Index.open(folder).only_segment
 
 
 def awkward(seed: int) -> np.ndarray:
@@ -43,7 +44,7 @@ def awkward(seed: int) -> np.ndarray:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Index:
+def folder(tmp_path: Path) -> Segment:
     return make(tmp_path / "I", np.random.default_rng(0).standard_normal((500, DIM)).astype(np.float32))
 
 
@@ -56,14 +57,14 @@ def test_sq8_is_the_file_faiss_writes_and_its_error_the_largest(tmp_path: Path, 
     whole = faiss.IndexScalarQuantizer(DIM, kind, metric)
     whole.train(vectors)
     whole.add(vectors)
-    assert (tmp_path / "I" / "cls" / "sq8.faiss").read_bytes() == faiss.serialize_index(whole).tobytes()
+    assert (folder.path / "cls" / "sq8.faiss").read_bytes() == faiss.serialize_index(whole).tobytes()
     lost = np.linalg.norm(vectors.astype(np.float64) - whole.sa_decode(whole.sa_encode(vectors)), axis=1)
     assert meta["error"] >= lost.max()
     assert meta["error"] == pytest.approx(lost.max(), rel=1e-9)
-    assert open_kind(folder, "sq8").meta == meta == json.loads((tmp_path / "I" / "cls" / "sq8.json").read_text())
+    assert open_kind(folder, "sq8").meta == meta == json.loads((folder.path / "cls" / "sq8.json").read_text())
 
 
-def test_blocks_do_not_show(folder: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_do_not_show(folder: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, in_blocks = io.BytesIO(), io.BytesIO()
     error = dense_kinds._write_sq8(folder.vectors, whole)
     monkeypatch.setattr(dense_kinds, "_BLOCK", 7)
@@ -72,7 +73,7 @@ def test_blocks_do_not_show(folder: Index, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_twice_and_the_flat_index_untouched(folder: Index, kind: str) -> None:
+def test_the_same_twice_and_the_flat_index_untouched(folder: Segment, kind: str) -> None:
     flat = (folder.path / "cls" / "index").read_bytes()
     written = []
     for _ in range(2):
@@ -81,7 +82,7 @@ def test_the_same_twice_and_the_flat_index_untouched(folder: Index, kind: str) -
     assert written[0] == written[1]
     assert meta["bytes"] == len(written[0][0])
     assert meta["repeatable"]
-    assert meta["digest"] == folder.meta["digest"]
+    assert meta["digest"] == folder.digest
     assert (meta["error"] is None) == (kind != "sq8")
     assert (folder.path / "cls" / "index").read_bytes() == flat
     assert {p.name for p in (folder.path / "cls").iterdir()} == {
@@ -96,18 +97,18 @@ def test_the_same_twice_and_the_flat_index_untouched(folder: Index, kind: str) -
     assert (opened.index.ntotal, opened.index.d, opened.kind) == (500, DIM, kind)
 
 
-def test_a_graph_of_several_threads_promises_nothing(folder: Index) -> None:
+def test_a_graph_of_several_threads_promises_nothing(folder: Segment) -> None:
     assert not build_kind(folder, "hnsw-sq8", Parameters(threads=2))["repeatable"]
     assert build_kind(folder, "sq8", Parameters(threads=2))["repeatable"]
 
 
-def test_a_build_leaves_the_number_of_threads_as_it_was(folder: Index) -> None:
+def test_a_build_leaves_the_number_of_threads_as_it_was(folder: Segment) -> None:
     before = faiss.omp_get_max_threads()
     build_kind(folder, "sq8", Parameters(threads=before + 1))
     assert faiss.omp_get_max_threads() == before
 
 
-def test_automatic_settings_and_their_reasons(folder: Index) -> None:
+def test_automatic_settings_and_their_reasons(folder: Segment) -> None:
     assert choose("sq8", 100_000, Parameters()) == {}
     assert choose("ivf-sq8", 1_000_000, Parameters())["nlist"].value == 4000
     for documents, most in ((1, 1), (38, 1), (500, 12)):
@@ -124,15 +125,15 @@ def test_automatic_settings_and_their_reasons(folder: Index) -> None:
     assert search_effort({"kind": "sq8"}) is None
 
 
-def refused(folder: Index, kind: str, match: str) -> None:
+def refused(folder: Segment, kind: str, match: str) -> None:
     with pytest.raises(IndexMismatch, match=match) as error:
         open_kind(folder, kind)
-    assert f"dupmae-ir index dense --index {folder.path} --kind {kind}" in str(error.value)
+    assert f"dupmae-ir index dense --index {folder.index} --kind {kind}" in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_missing_cut_short_or_garbage_is_refused(folder: Index, kind: str) -> None:
+def test_what_is_missing_cut_short_or_garbage_is_refused(folder: Segment, kind: str) -> None:
     refused(folder, kind, f"no \\(finished\\) {kind} index")
     build_kind(folder, kind)
     data, described = (folder.path / "cls" / f"{kind}.{end}" for end in ("faiss", "json"))
@@ -156,7 +157,7 @@ def test_what_is_missing_cut_short_or_garbage_is_refused(folder: Index, kind: st
     open_kind(folder, kind)
 
 
-def test_what_was_built_from_other_vectors_is_refused(folder: Index, tmp_path: Path) -> None:
+def test_what_was_built_from_other_vectors_is_refused(folder: Segment, tmp_path: Path) -> None:
     other = make(tmp_path / "J", np.asarray(folder.vectors)[::-1].copy())
     build_kind(other, "sq8")
     for name in ("sq8.faiss", "sq8.json"):
@@ -172,7 +173,7 @@ def test_what_was_built_from_other_vectors_is_refused(folder: Index, tmp_path: P
     refused(folder, "sq8", "is not the sq8 index")
 
 
-def test_a_build_that_fails_leaves_the_older_kind(folder: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_leaves_the_older_kind(folder: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     before = build_kind(folder, "sq8")
 
     def full(*_: Any) -> float:
@@ -185,8 +186,8 @@ def test_a_build_that_fails_leaves_the_older_kind(folder: Index, monkeypatch: py
     assert {p.name for p in (folder.path / "cls").iterdir()} == {"index", "docid", "part.json", "sq8.faiss", "sq8.json"}
 
 
-def test_a_kind_that_is_complete_is_not_built_again(folder: Index, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["dense", "--index", str(folder.path), "--kind", "ivf-sq8", "--nlist", "4"]
+def test_a_kind_that_is_complete_is_not_built_again(folder: Segment, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["dense", "--index", str(folder.index), "--kind", "ivf-sq8", "--nlist", "4"]
     assert main([*command, "--quiet"]) == 0
     data = folder.path / "cls" / "ivf-sq8.faiss"
     before = data.stat().st_ino
@@ -205,8 +206,8 @@ def test_a_kind_that_is_complete_is_not_built_again(folder: Index, capsys: pytes
     assert open_kind(folder, "ivf-sq8").meta["parameters"] == {"nlist": 4}
 
 
-def test_the_command(folder: Index, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["dense", "--index", str(folder.path)]
+def test_the_command(folder: Segment, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["dense", "--index", str(folder.index)]
     assert main([*where, "--kind", "ivf-sq8", "--json"]) == 0
     out, err = capsys.readouterr()
     description = open_kind(folder, "ivf-sq8").meta
@@ -218,9 +219,9 @@ def test_the_command(folder: Index, capsys: pytest.CaptureFixture[str]) -> None:
     assert open_kind(folder, "hnsw-sq8").meta["parameters"] == {"m": 8, "ef_construction": 20}
 
 
-def test_show_lists_them(folder: Index, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_lists_them(folder: Segment, capsys: pytest.CaptureFixture[str]) -> None:
     def shown() -> str:
-        assert main(["show", str(folder.path)]) == 0
+        assert main(["show", str(folder.index)]) == 0
         return capsys.readouterr().out
 
     assert "sq8" not in shown()
@@ -232,7 +233,7 @@ def test_show_lists_them(folder: Index, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is mapped")
 @pytest.mark.parametrize("kind", KINDS)
-def test_codes_stay_in_the_file(folder: Index, kind: str) -> None:
+def test_codes_stay_in_the_file(folder: Segment, kind: str) -> None:
     build_kind(folder, kind)
     opened = open_kind(folder, kind)
     assert str(folder.path / "cls" / f"{kind}.faiss") in Path("/proc/self/maps").read_text()
@@ -253,9 +254,11 @@ def test_codes_stay_in_the_file(folder: Index, kind: str) -> None:
         ([], "--kind"),
     ],
 )
-def test_misuse_is_one_line(folder: Index, capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:
+def test_misuse_is_one_line(
+    folder: Segment, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
     try:
-        status = main(["dense", "--index", str(folder.path), *flags])
+        status = main(["dense", "--index", str(folder.index), *flags])
     except SystemExit as e:  # argparse's own
         status = int(e.code or 0)
     assert status == 2

@@ -40,7 +40,7 @@ def test_show_lists_the_postings(tmp_path, capsys):
     assert "\n  postings" not in shown()
     assert main(["postings", "--index", where, "--quiet"]) == 0
     assert "\n  postings          0." in shown()
-    (tmp_path / "I" / "postings" / "meta.json").write_text("{}")
+    (samples.first_segment(tmp_path / "I") / "postings" / "meta.json").write_text("{}")
     assert "\n  postings          unusable: " in shown()
 
 
@@ -53,10 +53,11 @@ def test_postings_that_are_complete_are_not_written_again(tmp_path, capsys):
         return json.loads(capsys.readouterr().out)["status"]
 
     assert status() == "complete"
-    before = (tmp_path / "I" / "postings").stat().st_ino
+    postings = samples.first_segment(tmp_path / "I") / "postings"
+    before = postings.stat().st_ino
     assert status() == "already complete"
-    assert (tmp_path / "I" / "postings").stat().st_ino == before
-    (tmp_path / "I" / "postings" / "rows.npy").unlink()
+    assert postings.stat().st_ino == before
+    (postings / "rows.npy").unlink()
     assert status() == "complete", "damaged postings are written again"
     assert [p.name for p in (tmp_path / "I").iterdir() if p.name.startswith(".")] == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import types
 from pathlib import Path
 
 import numpy as np
@@ -17,29 +18,33 @@ from dupmae_ir.errors import EnvironmentProblem, IndexMismatch, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.forward import Forward
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings import postings as module
-from dupmae_ir.index.postings.postings import PostingsSearcher, export_postings, write_postings
+from dupmae_ir.index.postings import format as module
+from dupmae_ir.index.postings import searcher as searcher_module
+from dupmae_ir.index.postings.format import export_postings, write_postings
+from dupmae_ir.index.postings.searcher import PostingsSearcher
 
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small collections are searched without compiled loops, unless these are loaded; here they are tested."""
-    monkeypatch.setattr(module, "pays", lambda _: True)
+    monkeypatch.setattr(searcher_module, "pays", lambda _: True)
 
 
 class Made:
-    """As much of an index folder as postings need, of a (documents, V) matrix of impacts."""
+    """As much of a segment as postings need, of a (documents, V) matrix of impacts."""
 
     def __init__(self, path: Path, impacts: np.ndarray, ids: list[str] | None = None) -> None:
         matrix = sp.csr_matrix(impacts)
         matrix.sort_indices()
         kind = np.uint16 if impacts.shape[1] <= 1 << 16 else np.uint32
-        self.path, self.documents = path, impacts.shape[0]
+        self.path = self.index = path
+        self.documents = impacts.shape[0]
         self.terms = [f"t{i}" for i in range(impacts.shape[1])]
         self.forward = Forward(
             matrix.indptr.astype(np.int64), matrix.indices.astype(kind), matrix.data.astype(np.uint8), impacts.shape[1]
         )
-        self.meta = {"digest": f"digest of {path.name}", "postings": matrix.nnz}
+        self.digest = f"digest of {path.name}"
+        self.record = types.SimpleNamespace(postings=matrix.nnz)
         self.ids = ids or [str(row) for row in range(self.documents)]
         self.impacts = impacts.astype(np.int64)
 
@@ -99,7 +104,7 @@ def asked(rng: np.random.Generator, terms: int, count: int = 12) -> list[dict[st
 
 @pytest.mark.parametrize(("seed", "window", "loops"), grid(range(8), [1, 16, 37, 64, 300, 1 << 16], [True, False]))
 def test_top_k_is_the_brute_force_top_k(tmp_path, window, seed, loops, monkeypatch):
-    monkeypatch.setattr(module, "pays", lambda _: loops)
+    monkeypatch.setattr(searcher_module, "pays", lambda _: loops)
     rng = np.random.default_rng(seed)
     documents, terms = int(rng.integers(1, 300)), int(rng.integers(1, 40))
     highest = int(rng.choice([1, 3, 255]))
@@ -217,7 +222,7 @@ def test_the_files_are_the_transposed_forward_index(tmp_path):
             here = slice(starts[w] + pointers[w, t], starts[w] + pointers[w, t + 1])
             assert arrays["rows"][here].tolist() == np.flatnonzero(part[:, t]).tolist()
             assert arrays["impacts"][here].tolist() == part[part[:, t] > 0, t].tolist()
-    assert 0 < len(arrays["rows"]) < made.meta["postings"]
+    assert 0 < len(arrays["rows"]) < made.record.postings
     meta = json.loads((tmp_path / "postings" / "meta.json").read_text())
     assert meta == {
         "format": 1,
@@ -227,11 +232,11 @@ def test_the_files_are_the_transposed_forward_index(tmp_path):
         "window": 32,
         "sparse": len(arrays["rows"]),
         "dense": len(arrays["dense"]),
-        "digest": made.meta["digest"],
+        "digest": made.digest,
         "made_by": "dupmae-ir index postings",
         "version": __version__,
         "settings": {"window": 32},
-        "inputs": {"index": made.meta["digest"]},
+        "inputs": {"index": made.digest},
         "result": {},
     }
 
@@ -285,7 +290,7 @@ def test_postings_of_another_index_are_refused(tmp_path, key):
 def test_postings_do_not_outlive_their_index(tmp_path):
     made = Made(tmp_path, np.ones((4, 3), np.int64))
     made.searcher(16)
-    made.meta = made.meta | {"digest": "of new content"}
+    made.digest = "of new content"
     with pytest.raises(IndexMismatch, match=r"another index \(digest differ"):
         PostingsSearcher(made, lambda: made.ranks)
 
@@ -303,7 +308,7 @@ def test_without_numba_the_command_that_installs_it_is_named(tmp_path, monkeypat
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("both") / "index"
     samples.build(folder, count=300)
-    export_postings(Index.open(folder), 64)
+    export_postings(Index.open(folder).only_segment, 64)
     return folder
 
 
@@ -312,7 +317,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("by_docid", [False, True])
 @pytest.mark.parametrize("k", [1, 7, 100, 1000])
 def test_the_hits_are_lucenes(folder, k, by_docid, threads):
-    index = Index.open(folder)
+    index = samples.opened(folder)
     queries = [*samples.queries(40), {"|": 3}, {"unknown": 1}, {"|": 1, "unknown": 200}]
     ours = index.postings.top(queries, k, threads, by_docid)
     theirs = index.searcher.top(queries, k, threads, by_docid)
@@ -326,7 +331,7 @@ def test_an_index_without_impacts_has_no_postings(tmp_path):
     with IndexBuilder(tmp_path / "index", dim=2, terms=None, scale=None) as builder:
         builder.add(["a"], np.ones((1, 2), np.float32), None)
         builder.finish({})
-    index = Index.open(tmp_path / "index")
+    index = samples.opened(tmp_path / "index")
     with pytest.raises(IndexMismatch, match="has no impacts"):
         export_postings(index)
     with pytest.raises(IndexMismatch, match="has no impacts"):
@@ -337,4 +342,4 @@ def test_an_index_without_impacts_has_no_postings(tmp_path):
 def test_an_index_without_postings_says_how_to_make_them(tmp_path):
     samples.build(tmp_path / "index")
     with pytest.raises(IndexMismatch, match="has no postings; build them with: dupmae-ir index postings --index"):
-        _ = Index.open(tmp_path / "index").postings
+        _ = Index.open(tmp_path / "index").only_segment.postings

@@ -14,7 +14,6 @@ from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format import integrity, texts
 from dupmae_ir.index.format.texts import StoredDocument, TextStore, TextWriter, pack, unpack
-from dupmae_ir.index.index import Index
 
 
 def some_documents(count: int, seed: int = 0) -> list[StoredDocument]:
@@ -140,17 +139,17 @@ def build(folder, **options):
     return documents
 
 
-def test_an_index_with_texts_is_sealed_with_them(tmp_path):
+def test_an_index_with_texts_records_them(tmp_path):
     documents = build(tmp_path / "I", texts=True)
-    index = Index.open(tmp_path / "I")
+    index = samples.opened(tmp_path / "I")
     assert [index.texts.get(row) for row in range(index.documents)] == documents
-    recorded = {name for name in index.meta["files"] if name.startswith("texts/")}
-    assert recorded == {f"texts/{path.name}" for path in (tmp_path / "I" / "texts").iterdir()}
+    recorded = {name for name in index.record.files if name.startswith("texts/")}
+    assert recorded == {f"texts/{path.name}" for path in (index.path / "texts").iterdir()}
     assert {integrity.part_of(name) for name in recorded} == {"texts"}
     assert build(tmp_path / "J") is not None
-    bare = Index.open(tmp_path / "J")
+    bare = samples.opened(tmp_path / "J")
     assert bare.texts is None
-    assert bare.meta["digest"] == index.meta["digest"]  # texts are no part of what is searched
+    assert bare.digest == index.digest  # texts are no part of what is searched
 
 
 def test_texts_of_other_documents_are_refused(tmp_path):
@@ -170,8 +169,8 @@ def names_of_a_store():
 @pytest.mark.parametrize("how", ["flip", "cut", "remove"])
 def test_damage_is_refused_when_the_texts_are_used(tmp_path, name, how):
     build(tmp_path / "I", texts=True)
-    damage(tmp_path / "I" / "texts" / name, how)
-    index = Index.open(tmp_path / "I")  # the rest can be searched
+    damage(samples.first_segment(tmp_path / "I") / "texts" / name, how)
+    index = samples.opened(tmp_path / "I")  # the rest can be searched
     assert index.vectors.shape == (120, samples.DIM)
     with pytest.raises(IndexMismatch, match=r"texts.*; encode the collection again"):
         _ = index.texts
@@ -180,8 +179,8 @@ def test_damage_is_refused_when_the_texts_are_used(tmp_path, name, how):
 @pytest.mark.parametrize("how", ["flip", "cut", "remove"])
 def test_a_damaged_block_is_refused_when_it_is_read(tmp_path, how):
     documents = build(tmp_path / "I", texts=True)
-    damage(tmp_path / "I" / "texts" / "blocks.bin", how)
-    index = Index.open(tmp_path / "I")
+    damage(samples.first_segment(tmp_path / "I") / "texts" / "blocks.bin", how)
+    index = samples.opened(tmp_path / "I")
     if how == "flip":
         assert index.texts.get(0) == documents[0]  # another block
         assert "block" in index.texts.verify()

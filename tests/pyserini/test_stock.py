@@ -102,7 +102,7 @@ def test_the_stock_default_drops_terms_of_every_document(index, queries):
 def test_stock_faiss_searcher_returns_the_same_hits(index, queries):
     _, _, vectors = queries
     stock = pyserini.FaissSearcher(str(index.path / "cls"), None)
-    truth = index.vectors @ vectors.T
+    truth = index.only_segment.vectors @ vectors.T
     found = stock.batch_search(vectors, [str(i) for i in range(len(vectors))], k=20)
     for i in range(len(vectors)):
         best = np.argsort(-truth[:, i])[:20]
@@ -235,7 +235,7 @@ def test_the_stock_faiss_command(index, queries, topics):
         cwd=topics,
     )
     run = _run_file(topics / "run.trec")
-    truth = index.vectors @ queries[2].T
+    truth = index.only_segment.vectors @ queries[2].T
     for i in range(len(queries[0])):
         best = np.argsort(-truth[:, i])[:20]
         assert [docid for docid, _ in run[f"q{i}"]] == [index.docids[row] for row in best]

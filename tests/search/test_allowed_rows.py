@@ -15,8 +15,8 @@ from test_one_pass import Made, same
 from test_quantised_dense import clustered, flat, hnsw, ivf, sq8
 
 from dupmae_ir import pyserini
-from dupmae_ir.index.postings import postings as postings_module
-from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.index.postings import searcher as postings_module
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.candidates import dense as dense_module
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.exact.certified_topk import Weighted, exact_top
@@ -142,7 +142,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_index(path, [f"d{i}" for i in rng.permutation(700)], texts, scale=30.0)
     from dupmae_ir.index.index import Index
 
-    export_postings(Index.open(path), window=256)
+    export_postings(Index.open(path).only_segment, window=256)
     return path
 
 

@@ -15,7 +15,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.texts import StoredDocument, TextStore, TextWriter
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.query.filters import DEEPEST, Filter
 from dupmae_ir.search.searcher import Searcher
@@ -276,7 +276,7 @@ def folder(collection: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFa
     with IndexBuilder(path, dim=encoder.dim, terms=encoder.terms, scale=30.0, texts=True) as builder:
         builder.add([f"d{i}" for i in range(len(texts))], both.cls, both.ot, stored)
         builder.finish({"encoder": {"name": encoder.name, "digest": encoder.digest}})
-    export_postings(Index.open(path))
+    export_postings(Index.open(path).only_segment)
     return path
 
 

@@ -13,8 +13,9 @@ from support.search_fakes import sq8
 from support.seeds import grid
 
 from dupmae_ir.index.format.forward import Forward
-from dupmae_ir.index.postings import postings as postings_module
-from dupmae_ir.index.postings.postings import PostingsSearcher, folder_of, write_postings
+from dupmae_ir.index.postings import searcher as postings_module
+from dupmae_ir.index.postings.format import folder_of, write_postings
+from dupmae_ir.index.postings.searcher import PostingsSearcher
 from dupmae_ir.search.candidates import quantised_dense
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactQuery

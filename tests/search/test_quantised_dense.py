@@ -291,8 +291,8 @@ def test_an_opened_index_outlives_its_folder(kind: str, tmp_path: Path) -> None:
         builder.add([str(i) for i in range(400)], x, None)
         builder.finish({})
     if kind != "flat":
-        dense_kinds.build_kind(Index.open(tmp_path / "I"), kind)
-    dense = open_dense(Index.open(tmp_path / "I"), kind)
+        dense_kinds.build_kind(Index.open(tmp_path / "I").only_segment, kind)
+    dense = open_dense(Index.open(tmp_path / "I").only_segment, kind)
     gc.collect()
     outcomes = exact_top([dense.queries(queries)], 20, np.arange(400), 5)
     assert all(o.exact == (kind in ("flat", "sq8")) for o in outcomes)

@@ -135,7 +135,7 @@ def many(folder: Path) -> Path:
     texts = [" ".join(rng.choice(words, 6)) for _ in range(400)]
     where = write_index(folder / "many", [f"d{i}" for i in range(400)], texts)
     for kind in KINDS:
-        build_kind(Index.open(where), kind)
+        build_kind(Index.open(where).only_segment, kind)
     (folder / "many.tsv").write_text("".join(f"{i}\t{' '.join(rng.choice(words, 3))}\n" for i in range(20)))
     return where
 

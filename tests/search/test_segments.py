@@ -18,11 +18,10 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import IndexMismatch, UnknownName
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.segments import SegmentedIndex, open_index, open_indexes
 from dupmae_ir.index.format.statistics import for_index
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
-from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.__main__ import main as search
 from dupmae_ir.search.fusion import Fusion
@@ -50,7 +49,7 @@ def check_sequence(seed: int, where: Path) -> None:
         if number % 2 and number < 4:
             continue
         expected = at_once(where / f"at-once-{number}", living.documents.values(), encoder)
-        index = open_index(living.index)
+        index = Index.open(living.index)
         assert index.documents == len(living.documents), done
         for engine, dense, mode in WAYS:
             for hits in (7, 1000):
@@ -173,8 +172,8 @@ def test_query_weights_of_a_lexical_model_count_the_live_documents(tmp_path: Pat
     living = Living(tmp_path, POOL[:30], model)
     living.update([*POOL[30:40], *(d._replace(text=f"{d.text} cats running") for d in POOL[:8])])
     living.delete([document.docid for document in POOL[12:20]])
-    index = open_index(living.index)
-    assert isinstance(index, SegmentedIndex)
+    index = Index.open(living.index)
+    assert isinstance(index, Index)
     rows = np.flatnonzero(index.live)
     with IndexBuilder(tmp_path / "W", dim=index.dim, terms=index.terms, scale=index.scale) as builder:
         for row in rows[::-1].tolist():
@@ -182,15 +181,15 @@ def test_query_weights_of_a_lexical_model_count_the_live_documents(tmp_path: Pat
             ids, impacts = index.forward.row(row)
             builder._ot.add(index.docids[row], ids, impacts)
             builder._forward.add(np.array([0, len(ids)]), ids, impacts)
-            builder._cls.add(index.folders[segment].vectors[inside : inside + 1])
+            builder._cls.add(index.segments[segment].vectors[inside : inside + 1])
             builder._docids.write(f"{index.docids[row]}\n")
             builder._counts.update(postings=len(ids))
             builder.documents += 1
         builder.finish({"encoder": index.meta["encoder"]})
-    export_postings(Index.open(tmp_path / "W"))
+    export_postings(Index.open(tmp_path / "W").only_segment)
     assert np.array_equal(index.forward.frequencies, Index.open(tmp_path / "W").forward.frequencies)
     encoder = load_encoder(model)
-    before = for_index(encoder, index.folders[0]).encode_queries(["cats running"]).ot
+    before = for_index(encoder, index.segments[0]).encode_queries(["cats running"]).ot
     assert (before != for_index(encoder, index).encode_queries(["cats running"]).ot).nnz
     for engine in ("lucene", "postings"):
         for mode in ("impact", "hybrid"):
@@ -242,12 +241,12 @@ def test_folders_that_do_not_belong_together_are_refused(
     shards: tuple[list[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(IndexMismatch, match=r"document id .* is in two of"):
-        open_indexes([shards[0][0], shards[0][1], shards[0][0]])
+        Index.open(*[shards[0][0], shards[0][1], shards[0][0]])
     other = tmp_path / "other"
     corpus = write_documents(tmp_path / "c.jsonl", POOL[70:75])
     encode(EncodeConfig(corpus=corpus, index=str(other), model="testing:hashing", scale=33.0, quiet=True))
     with pytest.raises(IndexMismatch, match=r"cannot be searched as one: scale 70\.0 and 33\.0"):
-        open_indexes([shards[0][0], other])
+        Index.open(*[shards[0][0], other])
     build_bm25(POOL[:3], tmp_path / "bm25")
     assert search(["--index", str(shards[0][0]), str(tmp_path / "bm25"), "--query", "x"]) == 2
     assert "cannot be searched together" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.search.view.shell import PROMPT
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         names = ("document_length", "query_length", "top_k", "activation", "dtype", "title_separator")
         settings = {name: getattr(s, name) for name in names}
         builder.finish({"encoder": {"name": encoder.name, "digest": encoder.digest, **settings}})
-    export_postings(Index.open(path))
+    export_postings(Index.open(path).only_segment)
     return path
 
 

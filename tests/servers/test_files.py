@@ -22,7 +22,6 @@ from support.server_samples import assert_same, small_index
 
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.format.segments import digest_of, open_index
 from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import FilesConfig
 from dupmae_ir.servers.experimental.files import run
@@ -50,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def like_the_first(living: Living, side: str) -> list[str]:
     """The 10 documents with the best scores where the first document is the query."""
-    index = open_index(living.index)
+    index = Index.open(living.index)
     assert isinstance(index, Index)
     forward = [
         dict(zip(*(part.tolist() for part in index.forward.row(row)), strict=True)) for row in range(index.documents)
@@ -225,7 +224,7 @@ def test_files_of_a_changed_index_are_its_live_rows(tmp_path: Path) -> None:
     data = (tmp_path / "out" / "bulk-00000.ndjson").read_bytes()
     assert sorted(check_bulk(data, body["mappings"]["properties"])) == sorted(living.documents)
     record = json.loads((tmp_path / "out" / "record.json").read_text())
-    assert (record["state"], record["digest"]) == ("complete", digest_of(open_index(living.index)))
+    assert (record["state"], record["digest"]) == ("complete", Index.open(living.index).digest)
     living.delete(others[5:6])
     with pytest.raises(IndexMismatch, match="the contents of `index`"):
         write(living, tmp_path / "out", "elasticsearch")

@@ -17,7 +17,7 @@ from support.server_samples import CONDITIONS, assert_same, load, small_index
 
 import dupmae_ir.servers.experimental.vespa as vespa
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.format.segments import open_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.search.query.filters import Filter
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, ShowConfig
@@ -36,7 +36,7 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Living:
 
 def deployed(living: Living, folder: Path, approximate: bool = False) -> StandIn:
     """A stand-in with the application package of an index."""
-    for path, text in application("mine", spec_of(open_index(living.index)), approximate).items():
+    for path, text in application("mine", spec_of(Index.open(living.index)), approximate).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     standin = StandIn()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.manifest import SEAL
+from dupmae_ir.index.format.integrity import describe
+from dupmae_ir.index.format.manifest import SEGMENTS, read_manifest, with_segments, write_meta
+from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.index.index import Index
 
 AWKWARD = ["|", "##x", "a b", "é", "É", "e\u0301", "\u00a0", "\u2028", "x\u3000y", "\U0001f600", "-1", "1|2", "ﬁ"]
 """Terms that a tokenizer, a delimiter or a normaliser could spoil."""
@@ -47,12 +50,23 @@ def as_vector(query: dict[str, int]) -> np.ndarray:
     return vector
 
 
-def unseal(folder: Path) -> None:
-    """Make ``folder`` an index of a version that recorded neither files nor ids of parts."""
-    meta = json.loads((folder / "meta.json").read_text())
-    (folder / "meta.json").write_text(json.dumps({k: v for k, v in meta.items() if k not in ("files", SEAL)}))
-    for mark in folder.glob("*/part.json"):
-        mark.unlink()
+def first_segment(index: Path) -> Path:
+    """The folder of the first segment of an index, also of a damaged one."""
+    return sorted((index / SEGMENTS).glob("0*"))[0]
+
+
+def opened(index: Path) -> Segment:
+    """The segment of an index in one piece."""
+    return Index.open(index).only_segment
+
+
+def write_records(index: Path, folder: Path) -> None:
+    """Let the manifest describe the files of the only segment as they are, as a writer with a bug would."""
+    manifest = read_manifest(index)
+    (record,) = manifest.segments
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    record = dataclasses.replace(record, files=describe(folder, names))
+    write_meta(index, with_segments(manifest.meta, [record]))
 
 
 def build(folder: Path, scale: float = 2.0, batch: int = 32, **documents_of: int) -> dict:

@@ -22,7 +22,7 @@ from dupmae_ir.index.config import AddConfig, CompactConfig, DeleteConfig, SyncC
 from dupmae_ir.index.format.dense_kinds import build_kind
 from dupmae_ir.index.format.texts import stored
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.postings import export_postings
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Document, Encoder, Query
@@ -77,8 +77,8 @@ class Living:
         corpus = write_documents(where / "c.jsonl", self.documents.values())
         given = {"scale": SCALE} if model == "testing:hashing" else {}
         encode(EncodeConfig(corpus=corpus, index=str(self.index), model=model, window=16, quiet=True, **given))
-        export_postings(Index.open(self.index))
-        build_kind(Index.open(self.index), "sq8")
+        export_postings(Index.open(self.index).only_segment)
+        build_kind(Index.open(self.index).only_segment, "sq8")
 
     def add(self, documents: list[Document]) -> dict[str, Any]:
         self.documents |= {document.docid: document for document in documents}
@@ -136,9 +136,9 @@ def at_once(folder: Path, documents: Iterable[Document], encoder: Encoder, scale
     with IndexBuilder(folder, dim=encoder.dim, terms=encoder.terms, scale=scale, texts=True) as builder:
         builder.add([document.docid for document in ordered], found.cls, found.ot, stored(ordered))
         builder.finish({})
-    export_postings(Index.open(folder))
+    export_postings(Index.open(folder).only_segment)
     if ordered:
-        build_kind(Index.open(folder), "sq8")
+        build_kind(Index.open(folder).only_segment, "sq8")
     return folder
 
 

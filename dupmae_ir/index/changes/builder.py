@@ -1,4 +1,4 @@
-"""How an index folder is written: streamed, every part row by row, ``meta.json`` last."""
+"""How an index of one segment is written: streamed, every part row by row, ``meta.json`` last."""
 
 from __future__ import annotations
 
@@ -16,23 +16,35 @@ import scipy.sparse as sp
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.changes.places import make_empty
 from dupmae_ir.index.format.faiss import FlatWriter
 from dupmae_ir.index.format.forward import Forward, ForwardWriter
 from dupmae_ir.index.format.integrity import (
     DIGEST_BYTES,
     DIGESTS,
     TEXTS,
+    FileRecord,
     describe,
     describe_parts,
     mark_parts,
     names_of,
 )
-from dupmae_ir.index.format.manifest import FORMAT, Meta, content_digest, sealed, versions, write_lines, write_meta
+from dupmae_ir.index.format.manifest import (
+    SEGMENTS,
+    SUMS,
+    Meta,
+    SegmentRecord,
+    content_digest,
+    link_parts,
+    make_empty,
+    versions,
+    with_segments,
+    write_lines,
+    write_meta,
+)
 from dupmae_ir.index.format.quantisation import check_scale, dropped, quantise
 from dupmae_ir.index.format.texts import StoredDocument, TextWriter
 from dupmae_ir.index.lucene.impacts import ImpactWriter
-from dupmae_ir.index.postings.postings import folder_of, write_postings
+from dupmae_ir.index.postings.format import folder_of, write_postings
 from dupmae_ir.io.collections import LONGEST_ID
 
 
@@ -43,7 +55,7 @@ class IndexBuilder:
     out. ``scale`` turns OT weights into impacts. With ``texts``, the documents themselves are stored too (see
     :mod:`dupmae_ir.index.format.texts`). Everything is streamed: memory does not grow with the collection, but for the
     distinct values of metadata. With ``postings``, the impacts are stored by term too
-    (:mod:`dupmae_ir.index.postings.postings`). Without Pyserini they always are, and the folder of the Lucene part has
+    (:mod:`dupmae_ir.index.postings.format`). Without Pyserini they always are, and the folder of the Lucene part has
     an index id only. Leaving the context manager closes all files; only :meth:`finish` makes the folder an index.
     """
 
@@ -61,7 +73,8 @@ class IndexBuilder:
             raise UsageError("an index needs vectors, terms, or both")
         if terms is not None:
             check_scale(scale)
-        self.folder = Path(folder)
+        self.index = Path(folder)
+        self.folder = self.index / SEGMENTS / "unfinished"
         self.dim = dim
         self.terms = None if terms is None else list(terms)
         self.scale = scale
@@ -71,7 +84,8 @@ class IndexBuilder:
         self.documents = 0
         self._counts: Counter[str] = Counter()
         self._open_files = contextlib.ExitStack()
-        make_empty(self.folder)
+        make_empty(self.index)
+        self.folder.mkdir(parents=True)
         try:
             self._open()
         except BaseException as e:
@@ -161,7 +175,7 @@ class IndexBuilder:
         )
 
     def finish(self, meta: Mapping[str, object]) -> Meta:
-        """Close every part, write ``meta.json`` (the counts made here, then ``meta``) and return its contents.
+        """Close every part, write ``meta.json`` (``meta``, and what follows from the segment) and return its contents.
 
         Raises :class:`UsageError` naming an id that two documents share; the folder then stays unfinished.
         """
@@ -174,36 +188,38 @@ class IndexBuilder:
             shutil.copyfile(self.folder / "docid", self.folder / "cls" / "docid")
         if self.terms is not None:
             write_lines(self.folder / "terms.txt", self.terms)
-        counted = self._counted()
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        made = {"versions": versions(java=self.terms is not None and self.lucene), "created": now}
-        record: Meta = {**counted, **meta, **counted}  # the caller's keys come after ours and cannot change them
-        record = {**record, **{key: value for key, value in made.items() if key not in record}}
-        mark_parts(self.folder, record["parts"], record["digest"])
-        record = sealed(record, {**describe_parts(self.folder, record["parts"]), **self._write_postings(record)})
-        write_meta(self.folder, record)
-        return record
+        digest = content_digest(self.folder, self.dim)
+        parts = [name for name, there in (("cls", self.dim), ("ot", self.terms)) if there is not None]
+        mark_parts(self.folder, parts, digest)
+        record = SegmentRecord(
+            path=f"{SEGMENTS}/{segment_name(1, digest)}",
+            digest=digest,
+            documents=self.documents,
+            **{name: self._counts[name] for name in SUMS},
+            lucene=self.lucene and self.terms is not None,
+            made_by=str(meta.get("made_by", "")),
+            files={**describe_parts(self.folder, parts), **self._write_postings(digest)},
+        )
+        self.folder.rename(self.index / record.path)
+        link_parts(self.index, record, parts)
+        facts: Meta = {"parts": parts, "dim": self.dim, "scale": self.scale if self.terms is not None else None}
+        provenance: Meta = {
+            "versions": versions(java=self.terms is not None and self.lucene),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        # The caller's keys come after ours and cannot change them.
+        order = dict.fromkeys(["documents", "empty_documents", *facts, *SUMS, "digest", "generation", *meta])
+        complete = with_segments({**order, **provenance, **meta, **facts, "generation": 0, "origin": digest}, [record])
+        write_meta(self.index, complete)
+        return complete
 
-    def _write_postings(self, record: Meta) -> dict[str, object]:
+    def _write_postings(self, digest: str) -> dict[str, FileRecord]:
         """Write the postings, if asked for or if there is no Lucene part, and describe their files."""
         if self.terms is None or (self.lucene and not self.postings):
             return {}
         folder_of(self.folder).mkdir()
-        write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), record["digest"])
-        return {**describe(self.folder, names_of(self.folder, "postings"))}
-
-    def _counted(self) -> Meta:
-        return {
-            "format": FORMAT,
-            "documents": self.documents,
-            "empty_documents": self._counts["empty_documents"],
-            "parts": [name for name, there in (("cls", self.dim), ("ot", self.terms)) if there is not None],
-            "dim": self.dim,
-            "scale": self.scale if self.terms is not None else None,
-            **{name: self._counts[name] for name in ("postings", "sum_of_impacts", "clipped", "dropped")},
-            "digest": content_digest(self.folder, self.dim),
-            **({} if self.lucene or self.terms is None else {"lucene": False}),
-        }
+        write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), digest)
+        return describe(self.folder, names_of(self.folder, "postings"))
 
     def __enter__(self) -> IndexBuilder:
         return self
@@ -212,6 +228,11 @@ class IndexBuilder:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open_files.__exit__(kind, value, trace)
+
+
+def segment_name(number: int, digest: str) -> str:
+    """The folder of a segment: ascending numbers, and part of its id, so that equal names mean equal contents."""
+    return f"{number:04d}-{digest[:8]}"
 
 
 def check_docids(docids: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.index.changes.changes import ChangeJob
 from dupmae_ir.index.config import DeleteConfig
-from dupmae_ir.index.format.segments import AnyIndex, live_rows
+from dupmae_ir.index.index import Index
 
 
 def run(config: DeleteConfig) -> dict[str, Any]:
@@ -28,12 +28,12 @@ def run(config: DeleteConfig) -> dict[str, Any]:
         return job.commit(index, rows, None, now) if len(rows) else job.unchanged(index, now)
 
 
-def rows_to_delete(index: AnyIndex, docids: Sequence[str], name: str, ignore_unknown: bool = False) -> np.ndarray:
+def rows_to_delete(index: Index, docids: Sequence[str], name: str, ignore_unknown: bool = False) -> np.ndarray:
     """(m,) int64: the live rows of some ids."""
-    wanted, live = set(docids), live_rows(index)
-    rows = [row for row, docid in enumerate(index.docids) if docid in wanted]
+    asked = set(docids)
+    rows = [row for row, docid in enumerate(index.docids) if docid in asked]
     if not ignore_unknown:
-        unknown = wanted - {index.docids[row] for row in rows}
+        unknown = asked - {index.docids[row] for row in rows}
         if unknown:
             first = next(docid for docid in docids if docid in unknown)
             more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
@@ -41,7 +41,7 @@ def rows_to_delete(index: AnyIndex, docids: Sequence[str], name: str, ignore_unk
                 f"{name} has no document {first!r}{more}; nothing was deleted. Pass --ignore-unknown to "
                 "delete the others"
             )
-    return np.array([row for row in rows if live[row]], np.int64)
+    return np.array([row for row in rows if index.live[row]], np.int64)
 
 
 def read_ids(source: str) -> list[str]:

@@ -1,46 +1,38 @@
 """Index folders in object stores: pushed with the manifest last, pulled into the cache and checked.
 
     s3://bucket/I/meta.json      the manifest, written last: without it, an index is unfinished and never opened
-    s3://bucket/I/cls/index ...  the files of the index, as in the folder
-    s3://bucket/I/upload.json    size and sha256 of every object that is there whole; what it lists is not sent again
+    s3://bucket/I/segments/...   the files of the index, as in the folder
+    s3://bucket/I/upload.json    size and sha256 of every object that is complete there, and is not sent again
 
 An object store has no rename and no locks. So nothing is built there: an index is made, and opened, in a folder on this
 machine, ``CACHE/indexes/NAME-DIGEST/NAME`` (:func:`local_folder`), and every way of naming an index goes through
 :func:`local_index`, which returns that folder, up to date.
 
-Sizes and digests are those of the index's own manifests, so a copy made by other tools is as good as one pushed here.
+Sizes and digests are those of the index's own manifest, so a copy made by other tools is as good as one pushed here.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
-import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dupmae_ir.console import byte_bar
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem, IndexMismatch, InputError, OutputError, UsageError
-from dupmae_ir.index.changes.generations import generation_of
-from dupmae_ir.index.changes.places import generations_folder, remove_retired
 from dupmae_ir.index.format import integrity, manifest
-from dupmae_ir.index.format.manifest import META, Meta
+from dupmae_ir.index.format.integrity import FileRecord
+from dupmae_ir.index.format.manifest import META, Manifest, read_manifest
+from dupmae_ir.index.format.readers import sweep_segments
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import atomic_write, disk_full, exchange, move_into_place, sha256_file
+from dupmae_ir.io.publishing import atomic_write, disk_full, fsync_tree, move_into_place, sha256_file
 from dupmae_ir.io.transfer import Moved, Remote, cache_folder, is_url, json_object, offline_by
 
 UPLOAD = "upload.json"
 AGAIN = "push the index again with --overwrite, or restore the object from a backup"
-
-
-class Stored(NamedTuple):
-    """Size in bytes and sha256 of a file, as a manifest records them."""
-
-    bytes: int
-    sha256: str
 
 
 def local_folder(remote: Remote) -> Path:
@@ -129,10 +121,10 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
     not answer.
     """
     folder = Path(folder)
-    meta = manifest.read_meta(folder)
-    wanted = {name: stored or _described(folder / name) for name, stored in files_of(folder, meta)}
+    index = read_manifest(folder)
+    wanted = dict(index.files())
     raw = (folder / META).read_bytes()
-    record = _prepared(remote, meta, raw, wanted, overwrite)
+    record = _prepared(remote, index, raw, wanted, overwrite)
     total = sum(stored.bytes for stored in wanted.values())
     sent = 0
     with byte_bar(f"pushing {remote.name}", total, quiet) as bar:
@@ -147,17 +139,17 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
             sent += 1
     (remote / META).write(raw)
     _remove_others(remote, record, wanted)
-    return {"to": str(remote), "files": len(wanted), "sent_now": sent, "bytes": total, "digest": meta["digest"]}
+    return {"to": str(remote), "files": len(wanted), "sent_now": sent, "bytes": total, "digest": index.digest}
 
 
 def _prepared(
-    remote: Remote, meta: Meta, raw: bytes, wanted: Mapping[str, Stored], overwrite: bool
-) -> dict[str, Stored]:
+    remote: Remote, index: Manifest, raw: bytes, wanted: Mapping[str, FileRecord], overwrite: bool
+) -> dict[str, FileRecord]:
     """The record of what is at the URL already and may stay, once nothing there can be mistaken for this index."""
     found, record = (remote / META).read(), _uploaded(remote)
     if found is None:
         return record
-    if not overwrite and found != raw and not _follows(meta, json_object(found)):
+    if not overwrite and found != raw and not _follows(index, json_object(found)):
         raise UsageError(f"{remote} already has another index; pass --overwrite to replace it, or name another URL")
     if overwrite or any(record.get(name, stored) != stored for name, stored in wanted.items()):
         (remote / META).remove()
@@ -167,12 +159,13 @@ def _prepared(
     return record
 
 
-def _follows(meta: Meta, found: dict[str, Any]) -> bool:
+def _follows(index: Manifest, found: dict[str, Any]) -> bool:
     """Whether an index is the one that was ``found``, changed since, or with other optional parts."""
-    if found.get("digest") != meta["digest"]:
+    if manifest.meta_problem(found):
         return False
-    mine, theirs = generation_of(meta), generation_of(found)
-    return mine.number > theirs.number or (mine.number, mine.digest) == (theirs.number, theirs.digest)
+    if index.generation == found["generation"]:
+        return index.digest == found["digest"]
+    return index.generation > found["generation"] and index.meta.get("origin") == found.get("origin")
 
 
 def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:
@@ -190,68 +183,45 @@ def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:
     if raw is None:
         begun = "its upload has not ended: run the command that began it again" if _uploaded(remote) else "no meta.json"
         raise InputError(f"{remote} is not a finished index ({begun})")
-    meta = _checked(remote, raw)
+    index = _checked(remote, raw)
     with exclusive(lock_path(folder), f"pulling {remote} into {folder}", wait=True, quiet=quiet):
         if _is_copy(folder, raw):
             return False  # another process pulled it while this one waited
-        made = _begun(folder, meta)
+        received = folder.with_name(f".{folder.name}.received")
         try:
-            _fetch_all(remote, meta, folder, made, quiet)
+            _fetch_all(remote, index, folder, received, quiet)
         except DupmaeError as e:
-            raise type(e)(str(e).replace(str(made), str(remote))) from None
-        with atomic_write(made / META, "wb") as f:
-            f.write(raw)
-        if folder.exists():
-            exchange(made, folder)
+            raise type(e)(str(e).replace(str(received), str(remote))) from None
+        if (folder / META).is_file():
+            _move_files(received, folder, index)
+            _write(folder, raw)
+            shutil.rmtree(received, ignore_errors=True)
+            sweep_segments(folder, index)
         else:
-            move_into_place(made, folder)
-        remove_retired(folder)
+            _write(received, raw)
+            sweep_segments(received, index)
+            move_into_place(received, folder)
     return True
+
+
+def _move_files(received: Path, folder: Path, index: Manifest) -> None:
+    """Put what was received next to what an older copy has; until the manifest names it, nobody reads it."""
+    for name, _ in index.files():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if (received / name).exists():
+            (received / name).replace(folder / name)
+    fsync_tree(folder / manifest.SEGMENTS)
+
+
+def _write(folder: Path, raw: bytes) -> None:
+    with atomic_write(folder / META, "wb") as f:
+        f.write(raw)
 
 
 def is_copy(remote: Remote, folder: Path) -> bool:
     """Whether ``folder`` has the manifest of the index of a URL."""
     raw = (remote / META).read()
     return raw is not None and _is_copy(folder, raw)
-
-
-def files_of(folder: Path, meta: Meta) -> Iterator[tuple[str, Stored | None]]:
-    """(name, size and sha256) of every file of an index but its own ``meta.json``. None for the ``meta.json`` of a
-    further segment, which has a digest of itself, and is read from ``folder`` after it was yielded.
-
-    Raises :class:`IndexMismatch` for an index without records of its files, and for records that no index has.
-    """
-    if not manifest.is_sealed(meta):
-        raise IndexMismatch(f"{folder} does not record its files; record them with: dupmae-ir index seal {folder}")
-    generation = generation_of(meta)
-    records = dict(meta["files"])
-    if deleted := generation.deleted:
-        records[deleted.path] = {"bytes": deleted.bytes, "sha256": deleted.sha256}
-    for name, record in records.items():
-        yield _safe(folder, name), _stored(folder, record)
-    for segment in generation.segments:
-        yield _safe(folder, f"{segment.path}/{META}"), None
-        inner = folder / segment.path
-        for name, stored in files_of(inner, manifest.read_meta(inner)):
-            yield f"{segment.path}/{name}", stored
-
-
-def _safe(folder: Path, name: str) -> str:
-    """The name. Raises :class:`IndexMismatch` for one that does not stay inside the folder."""
-    if name.startswith("/") or set(name.split("/")) & {"", ".", ".."} or "\\" in name or "\0" in name:
-        raise IndexMismatch(f"{folder / META}: records a file outside the index, {name!r}; do not trust this index")
-    return name
-
-
-def _stored(folder: Path, record: Mapping[str, object]) -> Stored:
-    size, digest = record.get("bytes"), record.get("sha256")
-    if not isinstance(size, int) or not isinstance(digest, str):
-        raise IndexMismatch(f"{folder / META}: the records of files cannot be read; {AGAIN}")
-    return Stored(size, digest)
-
-
-def _described(path: Path) -> Stored:
-    return Stored(path.stat().st_size, sha256_file(path))
 
 
 class _Counted:
@@ -265,25 +235,25 @@ class _Counted:
         self._bar(self._done)
 
 
-def _uploaded(remote: Remote) -> dict[str, Stored]:
+def _uploaded(remote: Remote) -> dict[str, FileRecord]:
     """What the record of uploads says is there whole; empty without a readable record."""
     found = json_object((remote / UPLOAD).read()).get("files")
     rows = found.items() if isinstance(found, dict) else ()
-    return {str(name): Stored(*row) for name, row in rows if isinstance(row, list) and len(row) == 2}
+    return {str(name): FileRecord(*row) for name, row in rows if isinstance(row, list) and len(row) == 2}
 
 
-def _write_record(remote: Remote, record: Mapping[str, Stored]) -> None:
+def _write_record(remote: Remote, record: Mapping[str, FileRecord]) -> None:
     (remote / UPLOAD).write_json({"files": record})
 
 
-def _send(path: Path, to: Remote, stored: Stored, moved: Moved) -> None:
+def _send(path: Path, to: Remote, stored: FileRecord, moved: Moved) -> None:
     if problem := integrity.size_problem(path, stored.bytes):
         raise IndexMismatch(f"{problem}; {integrity.AGAIN}")
     if to.send(path, moved) != stored.sha256:
         raise IndexMismatch(f"{path} is damaged: its sha256 is not the one that meta.json records; {integrity.AGAIN}")
 
 
-def _remove_others(remote: Remote, record: Mapping[str, Stored], wanted: Mapping[str, Stored]) -> None:
+def _remove_others(remote: Remote, record: Mapping[str, FileRecord], wanted: Mapping[str, FileRecord]) -> None:
     """Remove the objects of an older index that this one does not name."""
     others = [name for name in record if name not in wanted]
     for name in others:
@@ -299,60 +269,45 @@ def _is_copy(folder: Path, raw: bytes) -> bool:
         return False
 
 
-def _checked(remote: Remote, raw: bytes) -> Meta:
-    """The manifest of a stored index. Raises :class:`IndexMismatch` for one that is damaged or records no files."""
-    meta: Meta = dict(json_object(raw))
-    known = meta.get("format") in manifest.FORMATS and manifest.is_sealed(meta)
-    if known and manifest.manifest_digest(meta) == meta[manifest.SEAL]:
-        return meta
-    raise IndexMismatch(
-        f"{remote / META} is damaged, of another version of dupmae_ir, or without the records of the index's files; "
-        f"{AGAIN}"
-    )
+def _checked(remote: Remote, raw: bytes) -> Manifest:
+    """The manifest of a stored index. Raises :class:`IndexMismatch` for one that is damaged."""
+    meta = dict(json_object(raw))
+    if problem := manifest.meta_problem(meta):
+        raise IndexMismatch(f"{remote / META} {problem}; {AGAIN}")
+    return Manifest.of(meta)
 
 
-def _begun(folder: Path, meta: Meta) -> Path:
-    """The folder in which this version of the index is received: new, or continued."""
-    base = generations_folder(folder)
-    names = (f"{meta[manifest.SEAL][:16]}{f'-{n}' if n else ''}" for n in itertools.count())
-    # One with a manifest is an older copy, which a reader may still hold.
-    made = next(base / name for name in names if not (base / name / META).exists())
-    made.mkdir(parents=True, exist_ok=True)
-    return made
-
-
-def _fetch_all(remote: Remote, meta: Meta, older: Path, made: Path, quiet: bool) -> None:
-    total = sum(record.get("bytes", 0) for record in meta["files"].values())
-    with byte_bar(f"pulling {remote.name}", total, quiet) as bar:
+def _fetch_all(remote: Remote, index: Manifest, folder: Path, received: Path, quiet: bool) -> None:
+    """Receive every file that ``folder`` does not have already."""
+    files = dict(index.files())
+    with byte_bar(f"pulling {remote.name}", sum(record.bytes for record in files.values()), quiet) as bar:
         counted = _Counted(bar)
-        for name, stored in files_of(made, meta):
-            target = made / name
+        for name, record in files.items():
+            if not (received / name).exists() and _has(folder / name, record):
+                counted(record.bytes)
+                continue
+            target = received / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            if stored and not target.exists():
-                _link(older / name, target, stored)
             try:
-                _fetch(remote / name, target, stored, counted)
+                _fetch(remote / name, target, record, counted)
             except OSError as e:
-                if disk_full(e, made) is None:
+                if disk_full(e, received) is None:
                     raise
                 raise OutputError(
-                    f"{older.parent}: the disk is full, at {remote / name}; what was received is kept: free some "
+                    f"{folder.parent}: the disk is full, at {remote / name}; what was received is kept: free some "
                     "space and run the same command again"
                 ) from e
 
 
-def _link(older: Path, target: Path, stored: Stored) -> None:
-    """Use a file of an older copy, whose size agrees; its digest is compared like that of a received one."""
-    with suppress(OSError):
-        if older.stat().st_size == stored.bytes:
-            os.link(older, target)
+def _has(path: Path, record: FileRecord) -> bool:
+    return integrity.size_problem(path, record.bytes) is None and sha256_file(path) == record.sha256
 
 
-def _fetch(source: Remote, target: Path, stored: Stored | None, moved: Moved) -> None:
-    """Receive one file and compare it with its record; one without a record is received again."""
+def _fetch(source: Remote, target: Path, stored: FileRecord, moved: Moved) -> None:
+    """Receive one file and compare it with its record."""
     there = target.stat().st_size if target.exists() else 0
-    if stored is None or there > stored.bytes:
-        target.unlink(missing_ok=True)
+    if there > stored.bytes:
+        target.unlink()
     elif there and there == stored.bytes:
         if sha256_file(target) == stored.sha256:
             moved(there)
@@ -363,7 +318,7 @@ def _fetch(source: Remote, target: Path, stored: Stored | None, moved: Moved) ->
     if continued and found != stored:
         target.unlink()  # what it began with was of another version
         found = _received(source, target, moved)
-    if stored is not None and found != stored:
+    if found != stored:
         target.unlink()
         how = "its sha256 is not the one that meta.json records"
         if found.bytes != stored.bytes:
@@ -371,9 +326,9 @@ def _fetch(source: Remote, target: Path, stored: Stored | None, moved: Moved) ->
         raise IndexMismatch(f"{source} is damaged: {how}; {AGAIN}")
 
 
-def _received(source: Remote, target: Path, moved: Moved) -> Stored:
+def _received(source: Remote, target: Path, moved: Moved) -> FileRecord:
     try:
         digest = source.fetch(target, moved)
     except FileNotFoundError:
         raise IndexMismatch(f"{source} is missing; {AGAIN}") from None
-    return Stored(target.stat().st_size, digest)
+    return FileRecord(target.stat().st_size, digest)

@@ -1,4 +1,4 @@
-"""Smaller dense indexes beside the flat one, built from its stored vectors: I/cls/KIND.faiss and I/cls/KIND.json.
+"""Smaller dense indexes beside the flat one, built from its stored vectors: cls/KIND.faiss and cls/KIND.json.
 
     sq8        one byte a dimension, every code read for every query: a quarter of the bytes
     ivf-sq8    the same codes in lists around centroids, of which a search reads the nearest
@@ -32,7 +32,7 @@ from dupmae_ir.io.publishing import write_json
 from dupmae_ir.registry import lookup
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.index import Index
+    from dupmae_ir.index.format.segment import Segment
 
 FORMAT = 1
 _BLOCK = 8192
@@ -90,15 +90,15 @@ def search_effort(meta: Mapping[str, Any]) -> Chosen | None:
     return None
 
 
-def build_kind(folder: Index, kind: str, parameters: Parameters | None = None) -> dict[str, Any]:
-    """Build ``kind`` from the vectors of ``folder``, replacing an older one; returns its description, as in the JSON.
+def build_kind(segment: Segment, kind: str, parameters: Parameters | None = None) -> dict[str, Any]:
+    """Build ``kind`` from the vectors of ``segment``, replacing an older one; returns its description, as in the JSON.
 
     Memory for ``sq8`` does not grow with the collection; for the others it holds the codes. The same vectors give the
     same bytes with the same faiss and threads, except (``repeatable``) ``hnsw-sq8`` with more than one thread: faiss's
     threads link documents in the order in which they arrive. Raises :class:`UsageError` for an index without documents
     or settings that do not fit, :class:`IndexMismatch` for one without vectors.
     """
-    with KindJob(folder, kind, parameters or Parameters(), overwrite=True) as job:
+    with KindJob(segment, kind, parameters or Parameters(), overwrite=True) as job:
         job.build()
         return job.description
 
@@ -109,19 +109,19 @@ class KindJob(Job):
     ADVICE = "Pass --overwrite to replace it"
 
     def __init__(
-        self, folder: Index, kind: str, given: Parameters, overwrite: bool = False, quiet: bool = True
+        self, segment: Segment, kind: str, given: Parameters, overwrite: bool = False, quiet: bool = True
     ) -> None:
-        self.folder, self.kind, self.given = folder, kind, given
-        folder.check_part("cls", everything=True)
-        self.chosen = choose(kind, len(folder.vectors), given)
-        if not len(folder.vectors):
-            raise UsageError(f"{folder.path} has no documents, so there is nothing to index")
+        self.segment, self.kind, self.given = segment, kind, given
+        segment.check_part("cls", everything=True)
+        self.chosen = choose(kind, len(segment.vectors), given)
+        if not len(segment.vectors):
+            raise UsageError(f"{segment.path} has no documents, so there is nothing to index")
         super().__init__(
-            _files(folder.path, kind)[0],
+            _files(segment.path, kind)[0],
             f"index dense --kind {kind}",
             {name: value for name, (value, _) in self.chosen.items()},
-            {"index": folder.meta["digest"]},
-            overwrite=overwrite or not _usable(folder, kind),
+            {"index": segment.digest},
+            overwrite=overwrite or not _usable(segment, kind),
             resumable=False,
             quiet=quiet,
         )
@@ -130,7 +130,7 @@ class KindJob(Job):
     def __enter__(self) -> Self:
         """As :meth:`Job.__enter__`; a killed run may also have left the lock of the index's record."""
         super().__enter__()
-        sweep_lock(self.folder.path)
+        sweep_lock(self.segment.index)
         return self
 
     def build(self) -> dict[str, Any]:
@@ -138,13 +138,13 @@ class KindJob(Job):
         made = self.begin() / self.target.name
         threads = self.given.threads or processors()
         with faiss_threads(threads), open(made, "wb") as f:
-            error = _write(self.kind, self.folder.vectors, self.settings, f)
+            error = _write(self.kind, self.segment.vectors, self.settings, f)
         size = made.stat().st_size
-        data, described = _files(self.folder.path, self.kind)
+        data, described = _files(self.segment.path, self.kind)
         for old in (described, data):  # the record first: without it the kind is unfinished
             old.unlink(missing_ok=True)
         result = self.publish(made, {}, self._description(size, error))
-        self.folder.record_part(f"cls/{self.kind}")
+        self.segment.record_part(f"cls/{self.kind}")
         return result | self.description
 
     def _description(self, size: int, error: float | None) -> dict[str, Any]:
@@ -153,9 +153,9 @@ class KindJob(Job):
             "kind": self.kind,
             "parameters": self.settings,
             "reasons": {name: reason for name, (_, reason) in self.chosen.items()},
-            "documents": len(self.folder.vectors),
-            "dim": int(self.folder.vectors.shape[1]),
-            "digest": self.folder.meta["digest"],
+            "documents": len(self.segment.vectors),
+            "dim": int(self.segment.vectors.shape[1]),
+            "digest": self.segment.digest,
             "error": error,
             "bytes": size,
             "threads": self.given.threads,
@@ -165,7 +165,7 @@ class KindJob(Job):
 
     def recorded(self) -> dict[str, Any]:
         """The description of the existing kind as a job's record."""
-        meta = read_meta(self.folder, self.kind)
+        meta = read_meta(self.segment, self.kind)
         return {
             "made_by": f"dupmae-ir {self.command}",
             "settings": meta["parameters"],
@@ -176,88 +176,88 @@ class KindJob(Job):
     def write_record(self, made: Path, record: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Write ``KIND.json``."""
         self.description = dict(record)
-        write_json(_files(self.folder.path, self.kind)[1], record)
+        write_json(_files(self.segment.path, self.kind)[1], record)
 
     def check_replaceable(self) -> None:
         """Files of this name in an index folder are always this command's."""
 
 
-def open_kind(folder: Index, kind: str) -> DenseKind:
-    """Open ``kind`` of ``folder``. Raises :class:`IndexMismatch`, with the command that rebuilds it, for one that is
+def open_kind(segment: Segment, kind: str) -> DenseKind:
+    """Open ``kind`` of ``segment``. Raises :class:`IndexMismatch`, with the command that rebuilds it, for one that is
     missing, truncated, unreadable, or built from other vectors."""
     lookup("kind of dense index", kind, KINDS)
-    folder.vectors  # noqa: B018 (the one-line refusal of an index without vectors)
-    data, _ = _files(folder.path, kind)
-    meta, again = read_meta(folder, kind), _again(folder, kind)
-    folder.check_part(f"cls/{kind}", again)
+    segment.vectors  # noqa: B018 (the one-line refusal of an index without vectors)
+    data, _ = _files(segment.path, kind)
+    meta, again = read_meta(segment, kind), _again(segment, kind)
+    segment.check_part(f"cls/{kind}", again)
     try:
         index = read_index(data)
     except RuntimeError:
         raise IndexMismatch(f"{data} is not a faiss index; {again}") from None
-    if (index.ntotal, index.d, type(index).__name__) != (folder.documents, folder.dim, _TYPES[kind]):
-        raise IndexMismatch(f"{data} is not the {kind} index of {folder.path}; {again}")
+    if (index.ntotal, index.d, type(index).__name__) != (segment.documents, segment.dim, _TYPES[kind]):
+        raise IndexMismatch(f"{data} is not the {kind} index of {segment.path}; {again}")
     return DenseKind(kind, index, meta)
 
 
-def read_meta(folder: Index, kind: str) -> dict[str, Any]:
+def read_meta(segment: Segment, kind: str) -> dict[str, Any]:
     """The JSON of ``kind``, checked against the index and the size of the data; raises as :func:`open_kind`."""
-    data, described = _files(folder.path, kind)
-    again = _again(folder, kind)
+    data, described = _files(segment.path, kind)
+    again = _again(segment, kind)
     try:
         meta = json.loads(described.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise IndexMismatch(f"{folder.path} has no (finished) {kind} index; {again}") from None
+        raise IndexMismatch(f"{segment.path} has no (finished) {kind} index; {again}") from None
     except ValueError as e:
         raise IndexMismatch(f"{described} cannot be read: {e}; {again}") from None
-    if problem := _stale(meta, folder, kind) or _truncated(data, meta):
+    if problem := _stale(meta, segment, kind) or _truncated(data, meta):
         raise IndexMismatch(f"{problem}; {again}")
     return dict(meta)
 
 
-def built(folder: Index) -> dict[str, str]:
-    """The kinds in an index folder, each with its size or why it is unusable."""
+def describe_kinds(segment: Segment) -> dict[str, str]:
+    """The kinds of a segment, each with its size or why it is unusable."""
     found: dict[str, str] = {}
     for kind in KINDS:
-        if any(path.exists() for path in _files(folder.path, kind)):
+        if any(path.exists() for path in _files(segment.path, kind)):
             try:
-                found[kind] = megabytes(read_meta(folder, kind)["bytes"])
-                if problem := folder.part_problem(f"cls/{kind}"):
-                    raise IndexMismatch(f"{problem}; {_again(folder, kind)}")
+                found[kind] = megabytes(read_meta(segment, kind)["bytes"])
+                if problem := segment.part_problem(f"cls/{kind}"):
+                    raise IndexMismatch(f"{problem}; {_again(segment, kind)}")
             except IndexMismatch as e:
                 found[kind] = f"unusable: {e}"
     return found
 
 
-def _usable(folder: Index, kind: str) -> bool:
+def _usable(segment: Segment, kind: str) -> bool:
     try:
-        open_kind(folder, kind)
+        open_kind(segment, kind)
     except IndexMismatch:
         return False
     return True
 
 
-def _again(folder: Index, kind: str) -> str:
-    return f"make it with: dupmae-ir index dense --index {folder.path} --kind {kind}"
+def _again(segment: Segment, kind: str) -> str:
+    return f"make it with: dupmae-ir index dense --index {segment.index} --kind {kind}"
 
 
 def _files(folder: Path, kind: str) -> tuple[Path, Path]:
     return folder / "cls" / f"{kind}.faiss", folder / "cls" / f"{kind}.json"
 
 
-def _stale(meta: Any, folder: Index, kind: str) -> str | None:
+def _stale(meta: Any, segment: Segment, kind: str) -> str | None:
     expected = {
         "format": FORMAT,
         "kind": kind,
-        "digest": folder.meta["digest"],
-        "documents": folder.documents,
-        "dim": folder.dim,
+        "digest": segment.digest,
+        "documents": segment.documents,
+        "dim": segment.dim,
     }
     found = {name: meta.get(name) for name in expected} if isinstance(meta, dict) else {}
     if found == expected and {"parameters", "error"} <= meta.keys() and isinstance(meta.get("bytes"), int):
         return None
     if found.get("digest") != expected["digest"]:
-        return f"the {kind} index of {folder.path} was built from other vectors"
-    return f"{folder.path / 'cls' / kind}.json does not describe a {kind} index of this folder"
+        return f"the {kind} index of {segment.path} was built from other vectors"
+    return f"{segment.path / 'cls' / kind}.json does not describe a {kind} index of this folder"
 
 
 def _truncated(data: Path, meta: dict[str, Any]) -> str | None:

@@ -1,9 +1,8 @@
-"""Sizes and digests of the files of an index, and the id that ties its parts together.
+"""Sizes and digests of the files of a segment, and the id that ties its parts together.
 
-The manifest (``meta.json``) records the size and sha256 of every file under ``files``, and its own sha256 under
-``manifest_sha256``. The index id is ``digest``, the digest of the contents, so two indexes with the same id have
-interchangeable parts; ``part.json`` in ``cls``, ``ot`` and ``forward``, and the records of postings and dense kinds,
-carry it. Three levels of checks read more and more:
+The manifest (``meta.json``) records the size and sha256 of every file. The id of a segment is the digest of its
+contents, so the parts of two segments with the same id are interchangeable; ``part.json`` in ``cls``, ``ot`` and
+``forward``, and the records of postings and dense kinds, carry it. Three levels of checks read more and more:
 
 * opening an index compares sizes and ids (:func:`part_problem`), a few calls of ``stat``;
 * the first use of a part compares the sha256 of its files (:class:`FileChecks`), smallest files first, up to
@@ -13,11 +12,10 @@ carry it. Three levels of checks read more and more:
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.io.publishing import atomic_write, sha256_file
@@ -32,11 +30,19 @@ DIGESTS, DIGEST_BYTES = "digests.bin", 16
 PARTS: dict[str, tuple[str, ...]] = {"cls": ("cls",), "ot": ("ot", "forward")}
 """A part as ``meta.json`` names it -> its folders."""
 READ_AT_MOST = 1 << 28
-"""Bytes of an index whose sha256 is compared without being asked: about 0.15 s with the SHA extensions of a CPU."""
+"""Bytes of a segment whose sha256 is compared without being asked: about 0.15 s with the SHA extensions of a CPU."""
 AGAIN = "encode the collection again, or restore the index from a backup"
 
-Files = Mapping[str, Mapping[str, Any]]
-"""Path inside the index -> ``{"bytes": size, "sha256": digest}``."""
+
+class FileRecord(NamedTuple):
+    """Size in bytes and sha256 of a file."""
+
+    bytes: int
+    sha256: str
+
+
+Files = Mapping[str, FileRecord]
+"""Path inside the segment -> its record."""
 
 
 def part_of(name: str) -> str:
@@ -49,30 +55,14 @@ def part_of(name: str) -> str:
     return f"cls/{kind}" if folder == "cls" and suffix in ("faiss", "json") and file != MARK else folder
 
 
-def mark_parts(folder: Path, parts: Iterable[str], index_id: str, missing_only: bool = False) -> None:
-    """Write ``part.json`` into every folder of ``parts``; with ``missing_only``, leave those that exist."""
+def mark_parts(folder: Path, parts: Iterable[str], segment_id: str) -> None:
+    """Write ``part.json`` into every folder of ``parts``."""
     for name in _folders(parts) + _texts(folder):
-        if not (missing_only and (folder / name / MARK).exists()):
-            with atomic_write(folder / name / MARK) as f:
-                f.write(_mark(name, index_id))
+        with atomic_write(folder / name / MARK) as f:
+            f.write(json.dumps({"part": name, "index": segment_id}) + "\n")
 
 
-def describe_marks(parts: Iterable[str], index_id: str) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of what :func:`mark_parts` writes, by name."""
-    made = {f"{name}/{MARK}": _mark(name, index_id).encode() for name in _folders(parts)}
-    return {name: {"bytes": len(mark), "sha256": hashlib.sha256(mark).hexdigest()} for name, mark in made.items()}
-
-
-def _mark(folder: str, index_id: str) -> str:
-    return json.dumps({"part": folder, "index": index_id}) + "\n"
-
-
-def has_marks(folder: Path) -> bool:
-    """Whether any part carries an index id, as parts of a sealed index do."""
-    return any((folder / name / MARK).exists() for name in _folders(PARTS))
-
-
-def describe_parts(folder: Path, parts: Iterable[str]) -> dict[str, dict[str, Any]]:
+def describe_parts(folder: Path, parts: Iterable[str]) -> dict[str, FileRecord]:
     """Size and sha256 of the ids, terms, texts and every file of ``parts``, by name; other optional parts are not
     included."""
     names = ["docid", "terms.txt", DIGESTS]
@@ -81,34 +71,34 @@ def describe_parts(folder: Path, parts: Iterable[str]) -> dict[str, dict[str, An
     return describe(folder, [name for name in names if (folder / name).is_file()])
 
 
-def describe(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of some files of an index."""
-    return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)} for name in names}
+def describe(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
+    """Size and sha256 of some files of a segment."""
+    return {name: FileRecord((folder / name).stat().st_size, sha256_file(folder / name)) for name in names}
 
 
 def names_of(folder: Path, part: str) -> list[str]:
-    """The files of an optional part: ``postings`` or ``cls/KIND``, relative to the index."""
+    """The files of an optional part: ``postings`` or ``cls/KIND``, relative to the segment."""
     if part == "postings":
         return _listed(folder, part)
     return [name for name in (f"{part}.faiss", f"{part}.json") if (folder / name).is_file()]
 
 
-def part_problem(folder: Path, files: Files, part: str, index_id: str) -> str | None:
+def part_problem(folder: Path, files: Files, part: str, segment_id: str) -> str | None:
     """Why ``part`` is not the recorded one, by ids and sizes; None where they agree."""
     names = [name for name in files if part_of(name) == part]
-    if f"{part}/{MARK}" in names and (problem := _mark_problem(folder / part / MARK, index_id)):
+    if f"{part}/{MARK}" in names and (problem := _mark_problem(folder / part / MARK, segment_id)):
         return problem
-    if part == "ot" and files:
+    if part == "ot":
         unknown = [path for path in (folder / part).glob("segments_*") if f"{part}/{path.name}" not in files]
         if unknown:
             return f"{unknown[0]} is not a file of this index"
-    return next((problem for name in names if (problem := size_problem(folder / name, files[name]["bytes"]))), None)
+    return next((problem for name in names if (problem := size_problem(folder / name, files[name].bytes))), None)
 
 
-def content_problem(path: Path, recorded: Mapping[str, Any]) -> str | None:
+def content_problem(path: Path, digest: str) -> str | None:
     """Why a file is not the recorded one, by its sha256; None where it is."""
     try:
-        if sha256_file(path) == recorded["sha256"]:
+        if sha256_file(path) == digest:
             return None
     except OSError as e:
         return f"{path} cannot be read: {e.strerror}"
@@ -116,15 +106,15 @@ def content_problem(path: Path, recorded: Mapping[str, Any]) -> str | None:
 
 
 class FileChecks:
-    """Compares the sha256 of the files of an index, each once, when the part it belongs to is first used."""
+    """Compares the sha256 of the files of a segment, each once, when the part it belongs to is first used."""
 
     def __init__(self, folder: Path, files: Files) -> None:
         self.folder, self.files = folder, files
-        self._whole: set[str] = set()  # compared, and undamaged
+        self._undamaged: set[str] = set()  # by comparison
         left, self._chosen = READ_AT_MOST, set[str]()
-        whole = [name for name in files if name not in BLOCKWISE]
-        for name in sorted(whole, key=lambda name: (part_of(name) == TEXTS, files[name]["bytes"])):
-            if (left := left - files[name]["bytes"]) < 0:
+        names = [name for name in files if name not in BLOCKWISE]
+        for name in sorted(names, key=lambda name: (part_of(name) == TEXTS, files[name].bytes)):
+            if (left := left - files[name].bytes) < 0:
                 break
             self._chosen.add(name)
 
@@ -132,8 +122,8 @@ class FileChecks:
     def unread(self) -> int:
         """Bytes of the files that are too large to be compared without being asked; texts do not count, since no
         score depends on them."""
-        read = self._chosen | self._whole
-        return sum(f["bytes"] for name, f in self.files.items() if name not in read and part_of(name) != TEXTS)
+        read = self._chosen | self._undamaged
+        return sum(f.bytes for name, f in self.files.items() if name not in read and part_of(name) != TEXTS)
 
     def require(self, part: str, fix: str = AGAIN, everything: bool = False) -> None:
         """Raise :class:`IndexMismatch`, ending with ``fix``, for a damaged file of ``part``.
@@ -141,11 +131,11 @@ class FileChecks:
         ``everything`` also reads the files above :data:`READ_AT_MOST`, for commands that make something of the part.
         """
         for name, recorded in self.files.items():
-            wanted = part_of(name) == part and (everything or name in self._chosen)
-            if wanted and name not in self._whole:
-                if problem := content_problem(self.folder / name, recorded):
+            asked = part_of(name) == part and (everything or name in self._chosen)
+            if asked and name not in self._undamaged:
+                if problem := content_problem(self.folder / name, recorded.sha256):
                     raise IndexMismatch(f"{problem}; {fix}")
-                self._whole.add(name)
+                self._undamaged.add(name)
 
 
 def _folders(parts: Iterable[str]) -> list[str]:
@@ -157,21 +147,21 @@ def _texts(folder: Path) -> list[str]:
 
 
 def _listed(folder: Path, part: str) -> list[str]:
-    found = sorted(path.name for path in (folder / part).iterdir() if path.is_file())
-    return [f"{part}/{name}" for name in found if not name.startswith(".") and name != "write.lock"]
+    names = sorted(path.name for path in (folder / part).iterdir() if path.is_file())
+    return [f"{part}/{name}" for name in names if not name.startswith(".") and name != "write.lock"]
 
 
-def _mark_problem(path: Path, index_id: str) -> str | None:
+def _mark_problem(path: Path, segment_id: str) -> str | None:
     try:
         mark = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"{path} is missing"
     except (OSError, ValueError) as e:
         return f"{path} cannot be read: {e}"
-    found = mark.get("index") if isinstance(mark, dict) else None
-    if found == index_id and mark.get("part") == path.parent.name:
+    marked = mark.get("index") if isinstance(mark, dict) else None
+    if marked == segment_id and mark.get("part") == path.parent.name:
         return None
-    return f"{path.parent} belongs to another index (id {str(found)[:12]}, expected {index_id[:12]})"
+    return f"{path.parent} belongs to another index (id {str(marked)[:12]}, expected {segment_id[:12]})"
 
 
 def size_problem(path: Path, expected: int) -> str | None:

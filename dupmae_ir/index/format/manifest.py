@@ -1,25 +1,35 @@
-"""What makes an index whole: ``meta.json``, its values, its own digest, and the counts of the parts.
+"""The manifest of an index, ``meta.json``: its segments, the size and sha256 of every file, and its own digest.
 
-``meta.json`` is written last, so a folder without it is unfinished. It records every file of the index (see
-:mod:`dupmae_ir.index.format.integrity`) and its own digest, so that an edited one is refused. Indexes of dupmae_ir 0.1
-lack these records: they open after :func:`check_counts`, and ``dupmae-ir index seal`` adds the records.
+It is written last, so a folder without it is unfinished, and replaced in one step, which is what every change of an
+index is. An edited one is refused, because its digest differs.
+
+    "documents", "digest", ...    what the index has now; the counts are those of all segments
+    "generation"                  how many changes were made since the index was encoded
+    "segments"                    [{path, digest, documents, ..., files: {name: {bytes, sha256}}}], see SegmentRecord
+    "deleted"                     {path, rows, bytes, sha256} of the list of deleted rows, or null
+    "encoder", "settings", ...    what made the index; "origin" is its first digest
+    "manifest_sha256"             the digest of all of these
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dupmae_ir import __version__, pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.index.format.faiss import flat_problem, vectors_offset
+from dupmae_ir.index.format.faiss import vectors_offset
 from dupmae_ir.index.format.forward import FILES
-from dupmae_ir.index.format.integrity import AGAIN, PARTS, describe, has_marks, names_of, part_of
+from dupmae_ir.index.format.integrity import AGAIN, FileRecord, Files, describe, names_of, part_of
 from dupmae_ir.index.format.quantisation import is_scale
 from dupmae_ir.io.locks import exclusive, lock_path, remove_stale
 from dupmae_ir.io.publishing import read_json_object, write_json
@@ -27,15 +37,14 @@ from dupmae_ir.io.publishing import read_json_object, write_json
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from dupmae_ir.index.format.forward import Forward
-
 META = "meta.json"
-FORMAT = 1
-FORMATS = (1, 2)
-"""Formats that can be read. 2 has further segments or deleted rows (see :mod:`dupmae_ir.index.changes.generations`)."""
-SEAL = "manifest_sha256"
-_NEEDED = ("documents", "parts", "dim", "scale", "postings", "digest")
-_COUNTS = ("documents", "empty_documents", "postings", "sum_of_impacts", "clipped", "dropped")
+FORMAT = 3
+SEGMENTS = "segments"
+"""The folder of the segments and of the lists of deleted rows."""
+OWN_DIGEST = "manifest_sha256"
+SUMS = ("empty_documents", "postings", "sum_of_impacts", "clipped", "dropped")
+"""Counts of all segments, rows that were deleted since included."""
+_NEEDED = ("documents", "parts", "dim", "scale", "postings", "digest", "generation", "segments", "deleted", OWN_DIGEST)
 _RECORDS = ("encoder", "versions", "settings", "shard", "config")
 _BLOCK = 1 << 22
 
@@ -43,8 +52,107 @@ Meta = dict[str, Any]
 """The contents of ``meta.json``."""
 
 
+@dataclass(frozen=True)
+class SegmentRecord:
+    """A segment: its folder inside the index, its index id (the digest of its contents), its counts, its files by name
+    in that folder, and the command that made it. ``lucene``: whether its impacts are in Lucene, too."""
+
+    path: str
+    digest: str
+    documents: int
+    empty_documents: int
+    postings: int
+    sum_of_impacts: int
+    clipped: int
+    dropped: int
+    lucene: bool
+    made_by: str
+    files: Files
+
+    def has(self, part: str) -> bool:
+        """Whether files of ``part`` are recorded: ``texts``, ``postings``, ``cls/KIND``."""
+        return any(part_of(name) == part for name in self.files)
+
+
+@dataclass(frozen=True)
+class DeletedRecord:
+    """The list of deleted rows: its path inside the index, how many rows it has, its size and sha256."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """``meta.json``, read and checked. ``documents`` are those that are not deleted. ``digest`` changes with every
+    change of what is found; it is that of the segment for an index of one without deleted rows.
+    """
+
+    documents: int
+    parts: tuple[str, ...]
+    dim: int | None
+    scale: float | None
+    digest: str
+    generation: int
+    segments: tuple[SegmentRecord, ...]
+    deleted: DeletedRecord | None
+    meta: Meta  #: all of it, as in the file
+
+    @classmethod
+    def of(cls, meta: Meta) -> Manifest:
+        """The manifest with these contents. Raises :class:`IndexMismatch` for segments that cannot be read."""
+        try:
+            return cls(
+                meta["documents"],
+                tuple(meta["parts"]),
+                meta["dim"],
+                meta["scale"],
+                meta["digest"],
+                int(meta["generation"]),
+                tuple(_segment_record(segment) for segment in meta["segments"]),
+                DeletedRecord(**meta["deleted"]) if meta["deleted"] else None,
+                meta,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise IndexMismatch(f"{META}: its segments cannot be read ({e}); {AGAIN}") from None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the index is one segment without deleted rows."""
+        return len(self.segments) == 1 and self.deleted is None
+
+    def files(self) -> Iterator[tuple[str, FileRecord]]:
+        """(path inside the index, record) of every file but ``meta.json`` itself.
+
+        Raises :class:`IndexMismatch` for a path that does not stay inside the index.
+        """
+        for segment in self.segments:
+            for name, record in segment.files.items():
+                yield _safe(f"{segment.path}/{name}"), record
+        if self.deleted:
+            yield _safe(self.deleted.path), FileRecord(self.deleted.bytes, self.deleted.sha256)
+
+
+def _segment_record(value: Mapping[str, Any]) -> SegmentRecord:
+    files = {name: FileRecord(int(file["bytes"]), str(file["sha256"])) for name, file in value["files"].items()}
+    return SegmentRecord(**{**value, "files": files})
+
+
+def _safe(name: str) -> str:
+    if name.startswith("/") or set(name.split("/")) & {"", ".", ".."} or "\\" in name or "\0" in name:
+        raise IndexMismatch(f"{META} records a file outside the index, {name!r}; do not trust this index")
+    return name
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """The manifest of an index folder; raises what :func:`read_meta` raises."""
+    return Manifest.of(read_meta(path))
+
+
 def read_meta(path: str | Path) -> Meta:
-    """The ``meta.json`` of an index folder.
+    """The contents of the ``meta.json`` of an index folder.
 
     Raises :class:`InputError` for a path that is not a finished index, is of another format, or has a damaged
     ``meta.json``.
@@ -62,24 +170,23 @@ def read_meta(path: str | Path) -> Meta:
         raise InputError(f"{path / META} cannot be read: {e}; {AGAIN}") from None
     if not isinstance(meta, dict) or "format" not in meta:
         raise InputError(f"{path / META} does not describe an index of this package")
-    _check_meta(path, meta)
+    if problem := meta_problem(meta):
+        raise InputError(f"{path / META} {problem}; {AGAIN}")
     return meta
 
 
-def _check_meta(path: Path, meta: Meta) -> None:
-    if meta["format"] not in FORMATS:
-        raise InputError(
-            f"{path} has index format {meta['format']!r}, this dupmae_ir {__version__} reads 1 and 2; "
-            f"use the version that wrote it ({(meta.get('versions') or {}).get('dupmae_ir', 'unknown')}) or {AGAIN}"
-        )
+def meta_problem(meta: Meta) -> str | None:
+    """Why these are not the contents of a ``meta.json`` of this version, in words; None where they are."""
+    if meta.get("format") != FORMAT:
+        by = (meta.get("versions") or {}).get("dupmae_ir", "unknown")
+        return f"has index format {meta.get('format')!r}, this dupmae_ir {__version__} reads {FORMAT} (written by {by})"
     if missing := [key for key in _NEEDED if key not in meta]:
-        raise InputError(f"{path / META} lacks {', '.join(missing)}; {AGAIN}")
+        return f"lacks {', '.join(missing)}"
     if problem := _value_problem(meta):
-        raise InputError(f"{path / META}: {problem}; {AGAIN}")
-    if not is_sealed(meta):
-        _check_unsealed(path, meta)
-    elif manifest_digest(meta) != meta[SEAL]:
-        raise InputError(f"{path / META} was edited or damaged after it was written (its digest differs); {AGAIN}")
+        return f"is not possible: {problem}"
+    if manifest_digest(meta) != meta[OWN_DIGEST]:
+        return "was edited or damaged after it was written (its digest differs)"
+    return None
 
 
 def _value_problem(meta: Meta) -> str | None:
@@ -87,7 +194,7 @@ def _value_problem(meta: Meta) -> str | None:
     parts = meta["parts"]
     if parts not in (["cls"], ["ot"], ["cls", "ot"]):
         return f'parts must be ["cls"], ["ot"] or ["cls", "ot"], got {parts!r}'
-    for key in _COUNTS:
+    for key in ("documents", *SUMS):
         if key in meta and not _is_count(meta[key]):
             return f"{key} must be a whole number of at least 0, got {meta[key]!r}"
     if "cls" in parts and not (_is_count(meta["dim"]) and meta["dim"]):
@@ -99,6 +206,8 @@ def _value_problem(meta: Meta) -> str | None:
     for key in _RECORDS:
         if meta.get(key) is not None and not isinstance(meta[key], dict):
             return f"{key} must be an object, got {meta[key]!r}"
+    if not (isinstance(meta["segments"], list) and meta["segments"]):
+        return f"segments must be a list of at least one, got {meta['segments']!r}"
     return None
 
 
@@ -106,56 +215,96 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _check_unsealed(path: Path, meta: Meta) -> None:
-    """Refuse a manifest that lost its records, and one that leaves out a part that is there."""
-    if SEAL in meta or "files" in meta or has_marks(path):
-        raise InputError(f"{path / META} has lost its records of the files of this index; {AGAIN}")
-    for part, folders in PARTS.items():
-        if part not in meta["parts"] and (path / folders[0]).exists():
-            raise InputError(f"{path / META} does not list the part {part}, but {path / folders[0]} exists; {AGAIN}")
-
-
-def is_sealed(meta: Mapping[str, Any]) -> bool:
-    """Whether the manifest records the files of the index and its own digest."""
-    return isinstance(meta.get(SEAL), str) and isinstance(meta.get("files"), dict)
-
-
 def manifest_digest(meta: Mapping[str, Any]) -> str:
     """sha256 of all other values, whatever the order of keys and the white space of the file."""
-    text = json.dumps({k: v for k, v in meta.items() if k != SEAL}, sort_keys=True, separators=(",", ":"))
+    text = json.dumps({k: v for k, v in meta.items() if k != OWN_DIGEST}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def sealed(meta: Mapping[str, Any], files: Mapping[str, Any]) -> Meta:
-    """``meta`` with the records of its files and its own digest, which come last."""
-    record = {**{k: v for k, v in meta.items() if k != SEAL}, "files": dict(files)}
-    record = json.loads(json.dumps(record))
-    return {**record, SEAL: manifest_digest(record)}
+def with_segments(
+    meta: Mapping[str, object], segments: Sequence[SegmentRecord], deleted: DeletedRecord | None = None
+) -> Meta:
+    """``meta`` with these segments and deleted rows, the counts and digests that follow from them."""
+    parts = [*(segment.digest for segment in segments), deleted.sha256 if deleted else ""]
+    one = len(segments) == 1 and deleted is None
+    facts: Meta = {
+        "format": FORMAT,
+        **{name: sum(getattr(segment, name) for segment in segments) for name in ("documents", *SUMS)},
+        "digest": segments[0].digest if one else hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
+        "segments": [_plain_record(segment) for segment in segments],
+        "deleted": dataclasses.asdict(deleted) if deleted else None,
+    }
+    facts["documents"] -= deleted.rows if deleted else 0
+    last = ("segments", "deleted", OWN_DIGEST)  # the long values at the end of the file
+    first = {**{k: None for k in facts if k not in last}, **{k: v for k, v in meta.items() if k not in last}}
+    record: Meta = json.loads(json.dumps({**first, **facts}))
+    return {**record, OWN_DIGEST: manifest_digest(record)}
 
 
-def record_part(path: Path, part: str) -> Meta | None:
-    """Record the files of an optional part (``postings``, ``cls/KIND``) that was just put in place.
+def _plain_record(segment: SegmentRecord) -> Meta:
+    return {**dataclasses.asdict(segment), "files": {name: file._asdict() for name, file in segment.files.items()}}
 
-    Returns the new contents of ``meta.json``; None for an index that is not sealed, which stays as it is.
+
+def record_part(path: Path, segment: SegmentRecord, part: str) -> SegmentRecord | None:
+    """Record the files of an optional part (``postings``, ``cls/KIND``) of a segment that was just put in place.
+
+    Returns the new record; None where the index no longer has the segment.
     """
-    with exclusive(lock_path(path / META), f"updating {path / META}", wait=True):
-        meta = read_meta(path)
-        if not is_sealed(meta):
+    with changing(path):
+        manifest = read_manifest(path)
+        segments = {record.path: record for record in manifest.segments}
+        current = segments.get(segment.path)
+        if current is None or current.digest != segment.digest:
             return None
-        others = {name: record for name, record in meta["files"].items() if part_of(name) != part}
-        meta = sealed(meta, others | describe(path, names_of(path, part)))
-        write_meta(path, meta)
-        return meta
+        folder = path / segment.path
+        others = {name: record for name, record in current.files.items() if part_of(name) != part}
+        changed = dataclasses.replace(current, files=others | describe(folder, names_of(folder, part)))
+        segments[segment.path] = changed
+        write_meta(path, with_segments(manifest.meta, list(segments.values()), manifest.deleted))
+        return changed
+
+
+def changing(path: Path) -> AbstractContextManager[None]:
+    """Hold the lock of ``meta.json``, which is replaced within the block."""
+    return exclusive(lock_path(path / META), f"updating {path / META}", wait=True)
 
 
 def sweep_lock(path: Path) -> None:
-    """Remove the lock of ``meta.json`` that a killed :func:`record_part` left inside the index."""
+    """Remove the lock of ``meta.json`` that a killed process left inside the index."""
     remove_stale(lock_path(path / META))
 
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
     """Write ``meta.json``, which makes ``folder`` a finished index."""
     write_json(folder / META, meta)
+
+
+def link_parts(path: Path, segment: SegmentRecord, parts: Sequence[str]) -> bool:
+    """Let ``I/cls`` and ``I/ot``, which stock Pyserini reads, be links to the first segment, each replaced in one step.
+
+    False where the system has no links: there, its folders are only in the segment.
+    """
+    for part in parts:
+        link, to = path / part, Path(segment.path, part)
+        if link.is_symlink() and link.readlink() == to:
+            continue
+        if link.is_dir() and not link.is_symlink():
+            shutil.rmtree(link)  # what a copy of the index made of the link
+        new = path / f".{part}.link"
+        try:
+            new.unlink(missing_ok=True)
+            new.symlink_to(to, target_is_directory=True)
+        except (OSError, NotImplementedError):
+            return False
+        new.replace(link)
+    return True
+
+
+def make_empty(folder: Path) -> None:
+    """Create ``folder``. Raises :class:`UsageError` where it exists and is not an empty folder."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not an empty folder; an index is written into a fresh one")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_target(target: Path) -> None:
@@ -174,39 +323,6 @@ def _is_index(folder: Path) -> bool:
     return {"format", "documents", "parts", "digest"} <= read_json_object(folder / META).keys()
 
 
-def check_docids(path: Path, meta: Meta) -> None:
-    """Raise :class:`IndexMismatch` unless ``docid`` has one line per document."""
-    if (lines := _count_lines(path / "docid")) != meta["documents"]:
-        raise IndexMismatch(
-            f"{path / 'docid'} has {lines} ids, but meta.json records {meta['documents']} documents; {AGAIN}"
-        )
-
-
-def check_vectors(path: Path, meta: Meta) -> None:
-    """Raise :class:`IndexMismatch` unless the flat faiss index has the recorded shape and its ids are there."""
-    problem = flat_problem(path / "cls" / "index", meta["documents"], meta["dim"])
-    if problem is None and not (path / "cls" / "docid").is_file():
-        problem = f"{path / 'cls' / 'docid'} is missing"
-    if problem:
-        raise IndexMismatch(f"{problem}; {AGAIN}")
-
-
-def check_impacts(path: Path, meta: Meta, forward: Forward) -> None:
-    """Raise :class:`IndexMismatch` unless there is a Lucene index and ``forward`` has the recorded counts."""
-    found, recorded = (len(forward), len(forward.terms)), (meta["documents"], meta["postings"])
-    if found != recorded:
-        raise IndexMismatch(
-            f"{path / 'forward'} has {found[1]} impacts of {found[0]} documents, "
-            f"but meta.json records {recorded[1]} of {recorded[0]}; {AGAIN}"
-        )
-
-
-def check_lucene(path: Path) -> None:
-    """Raise :class:`IndexMismatch` unless ``ot`` is a Lucene index."""
-    if not any((path / "ot").glob("segments_*")):
-        raise IndexMismatch(f"{path / 'ot'} is missing or not a Lucene index; {AGAIN}")
-
-
 def content_digest(folder: str | Path, dim: int | None) -> str:
     """sha256 over ids, vectors and impacts: equal exactly for equal content, whatever Lucene named its segments."""
     folder = Path(folder)
@@ -223,14 +339,14 @@ def content_digest(folder: str | Path, dim: int | None) -> str:
 
 def versions(java: bool = False) -> dict[str, str | None]:
     """What could change an index: this package, Python and the libraries; with ``java`` also the JVM that runs."""
-    found: dict[str, str | None] = {"dupmae_ir": __version__, "python": platform.python_version()}
+    numbers: dict[str, str | None] = {"dupmae_ir": __version__, "python": platform.python_version()}
     for name in ("torch", "transformers", "faiss", "pyserini"):
         try:
-            found[name] = importlib.metadata.version("faiss-cpu" if name == "faiss" else name)
+            numbers[name] = importlib.metadata.version("faiss-cpu" if name == "faiss" else name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    found["java"] = pyserini.start_jvm().version if java else None
-    return found
+            numbers[name] = None
+    numbers["java"] = pyserini.start_jvm().version if java else None
+    return numbers
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
@@ -248,17 +364,6 @@ def read_lines(path: Path) -> list[str]:
         raise IndexMismatch(f"{path} is missing; {AGAIN}") from None
     except UnicodeDecodeError:
         raise IndexMismatch(f"{path} is damaged: not UTF-8 text; {AGAIN}") from None
-
-
-def _count_lines(path: Path) -> int:
-    count = 0
-    try:
-        with open(path, "rb") as f:
-            while block := f.read(_BLOCK):
-                count += block.count(b"\n")
-    except FileNotFoundError:
-        raise IndexMismatch(f"{path} is missing; {AGAIN}") from None
-    return count
 
 
 def _digest_file(digest: _Hash, path: Path, start: int = 0) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dupmae_ir.index.format.segments import AnyIndex
+from dupmae_ir.index.index import Index
 from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
 
 
-def for_index(encoder: Encoder, index: AnyIndex) -> Encoder:
+def for_index(encoder: Encoder, index: Index) -> Encoder:
     """``encoder`` with the document frequencies of ``index`` if its OT part is lexical; otherwise itself.
 
     Deleted documents are not counted.

@@ -16,7 +16,7 @@ import numpy as np
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.changes.places import make_empty
+from dupmae_ir.index.format.manifest import make_empty
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.index.lucene.impacts import LuceneReader, LuceneWriter, restricted
 from dupmae_ir.types import Document, Hit, Query

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Files(NamedTuple):
-    """The arrays of the postings; see :mod:`dupmae_ir.index.postings.postings` for what they contain.
+    """The arrays of the postings; see :mod:`dupmae_ir.index.postings.format` for what they contain.
 
     Shapes and types: ``starts`` (w + 1,) int64, ``pointers`` (w, V + 1) uint32, ``maxima`` (w, V) uint8, ``rows`` (s,)
     uint16, ``impacts`` (s,) uint8, ``columns`` (w, V) uint16, ``column_starts`` (w + 1,) int64, ``dense`` (d,) uint8.

@@ -35,7 +35,7 @@ def search(files, window, documents, queries, ranks, allowed, k, keys, counts): 
 
     ``ranks`` (documents,) int64 decides ties; the row does where it is empty. A key is
     ``score << 32 | (2**32 - 1 - position in the order of ties)``: higher is better. ``keys`` (q, n) has room for at
-    least ``k`` + :data:`~dupmae_ir.index.postings.postings.SLACK` of each.
+    least ``k`` + :data:`~dupmae_ir.index.postings.searcher.SLACK` of each.
     """
     floors = np.zeros(len(queries.starts) - 1, np.int64)
     sums = np.zeros(ACCUMULATORS, np.int32)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.format.row_set import RowSet, row_set
-from dupmae_ir.index.format.segments import AnyIndex, SegmentedIndex
+from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.search.exact.certified_topk import Candidates
 
@@ -27,7 +27,7 @@ _ROUNDING = 1 + 2.0**-22
 class Bm25Index:
     """A BM25 index whose documents are those of an index folder."""
 
-    def __init__(self, bm25: BM25Searcher, folder: AnyIndex) -> None:
+    def __init__(self, bm25: BM25Searcher, folder: Index) -> None:
         """Match the documents by id. Raises :class:`IndexMismatch` if the two indexes have different documents."""
         self.bm25 = bm25
         self.folder = folder
@@ -107,10 +107,10 @@ class Bm25Part:
         return Candidates(rows[:depth], float(scores[min(depth, len(rows)) - 1]) * _ROUNDING, False)
 
 
-def _matching_rows(bm25: BM25Searcher, folder: AnyIndex) -> np.ndarray:
+def _matching_rows(bm25: BM25Searcher, folder: Index) -> np.ndarray:
     """(n,) int64: the folder's row of each document number of the BM25 index."""
-    live = folder.live.tolist() if isinstance(folder, SegmentedIndex) else None
-    row_of = {docid: row for row, docid in enumerate(folder.docids) if live is None or live[row]}
+    live = folder.live.tolist()
+    row_of = {docid: row for row, docid in enumerate(folder.docids) if live[row]}
     numbers, docids = bm25.docids()
     theirs = set(docids)
     if theirs != row_of.keys() or len(docids) != len(theirs):

@@ -22,7 +22,7 @@ from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.search.exact.certified_topk import Candidates
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.index import Index
+    from dupmae_ir.index.format.segment import Segment
 
 MANY = 16
 """With at least this many queries, one matrix product is faster than faiss's loop over them."""
@@ -82,19 +82,19 @@ class DenseIndex:
 
 
 class FlatOnDemand:
-    """The faiss index of a folder's vectors, read by the first search; a search in one pass needs no faiss."""
+    """The faiss index of a segment's vectors, read by the first search; a search in one pass needs no faiss."""
 
-    def __init__(self, folder: Index) -> None:
-        self._folder = folder
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
 
     def search(self, *arguments: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         """As ``IndexFlatIP.search``."""
-        return self._folder.faiss_index.search(*arguments, **options)
+        return self._segment.faiss_index.search(*arguments, **options)
 
 
-def open_flat(folder: Index) -> DenseIndex:
-    """The flat index of ``folder``."""
-    return DenseIndex(FlatOnDemand(folder), folder.vectors)
+def open_flat(segment: Segment) -> DenseIndex:
+    """The flat index of a segment."""
+    return DenseIndex(FlatOnDemand(segment), segment.vectors)
 
 
 class DensePart:

@@ -37,7 +37,7 @@ from dupmae_ir.search.candidates.dense import (
 from dupmae_ir.search.exact.certified_topk import Candidates
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.index import Index
+    from dupmae_ir.index.format.segment import Segment
 
 LOOKAHEAD = 2
 """A pass over the codes keeps this many times the requested rows, so that going deeper once needs no second pass."""
@@ -47,17 +47,17 @@ _FEW = 12
 """At most this many queries are multiplied with the codes as they are; more, as a product with float32 copies."""
 
 
-def open_dense(folder: Index, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
-    """The dense index ``kind`` of ``folder``; 0 selects ``nprobe`` and ``ef_search`` automatically."""
+def open_dense(segment: Segment, kind: str = FLAT, nprobe: int = 0, ef_search: int = 0) -> DenseIndex:
+    """The dense index ``kind`` of a segment; 0 selects ``nprobe`` and ``ef_search`` automatically."""
     if kind == FLAT:
-        return open_flat(folder)
-    opened = open_kind(folder, kind)
+        return open_flat(segment)
+    opened = open_kind(segment, kind)
     dense: DenseIndex
     if kind == "sq8":
-        dense = QuantisedIndex(opened.index, folder.vectors, opened.meta["error"])
+        dense = QuantisedIndex(opened.index, segment.vectors, opened.meta["error"])
     else:
-        dense = ApproximateIndex(opened, folder.vectors, nprobe or ef_search)
-    dense.flat = FlatOnDemand(folder)
+        dense = ApproximateIndex(opened, segment.vectors, nprobe or ef_search)
+    dense.flat = FlatOnDemand(segment)
     return dense
 
 

@@ -1,4 +1,4 @@
-"""Search of an index of several segments: each part of the score, segment by segment, as one.
+"""Search of the segments of an index: each part of the score, segment by segment, as one.
 
 Scores do not depend on the segment: they are inner products of stored vectors in float64 and sums of stored integers. A
 list of the whole is the union of the segments' lists, its bound the highest of theirs, so the certificate of
@@ -17,8 +17,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from dupmae_ir.index.format.joined import shares
 from dupmae_ir.index.format.row_set import RowSet, row_set
-from dupmae_ir.index.format.segments import SegmentedIndex, shares
+from dupmae_ir.index.index import Index
 from dupmae_ir.search.candidates.dense import DenseIndex, DensePart, DenseSummary
 from dupmae_ir.search.candidates.impact import ImpactIndex, ImpactPart, ImpactQuery
 from dupmae_ir.search.exact.certified_topk import Candidates, Outcome, Part
@@ -35,18 +36,22 @@ class SegmentedPart(Generic[P]):
     ``parts``: the part of each segment; None for a segment without a row to search.
     """
 
-    def __init__(self, index: SegmentedIndex, parts: Sequence[P | None]) -> None:
+    def __init__(self, index: Index, parts: Sequence[P | None]) -> None:
         self.index = index
         self.parts = parts
 
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best rows of each segment, for each query."""
+        if len(self.parts) == 1 and self.parts[0]:
+            return self.parts[0].top(queries, depth)
         starts = self.index.starts
         lists = [(start, part.top(queries, depth)) for start, part in zip(starts, self.parts, strict=False) if part]
-        return [self._joined([(start, found[place]) for start, found in lists]) for place in range(len(queries))]
+        return [self._joined([(start, found[query]) for start, found in lists]) for query in range(len(queries))]
 
     def scores(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact scores of (m,) rows: (m,) float64."""
+        if len(self.parts) == 1 and self.parts[0]:
+            return self.parts[0].scores(query, rows)
         out = np.zeros(len(rows))
         for segment, here, inside in shares(self.index.starts, rows):
             part = self.parts[segment]
@@ -65,7 +70,7 @@ class SegmentedPart(Generic[P]):
 class Splits:
     """Divides sets of rows by segment, each once: Lucene keeps a filter for every set."""
 
-    def __init__(self, index: SegmentedIndex) -> None:
+    def __init__(self, index: Index) -> None:
         self.index = index
         self._known: WeakKeyDictionary[RowSet, list[RowSet]] = WeakKeyDictionary()
 
@@ -73,7 +78,7 @@ class Splits:
         """The part of each segment; None for all of its rows, an empty set for none of them."""
         chosen = row_set(allowed, self.index.rows)
         if chosen is None:
-            return [None] * len(self.index.folders)
+            return [None] * len(self.index.segments)
         if chosen not in self._known:
             self._known[chosen] = [RowSet(part) for part in np.split(chosen.mask, self.index.starts[1:-1])]
         return [row_set(part, part.documents) if len(part) else part for part in self._known[chosen]]
@@ -82,7 +87,7 @@ class Splits:
 class SegmentedDense:
     """The dense indexes of all segments, of one kind."""
 
-    def __init__(self, index: SegmentedIndex, splits: Splits, segments: Sequence[DenseIndex]) -> None:
+    def __init__(self, index: Index, splits: Splits, segments: Sequence[DenseIndex]) -> None:
         self.index, self._splits, self.segments = index, splits, list(segments)
 
     @property
@@ -97,7 +102,8 @@ class SegmentedDense:
 
     def summary(self) -> DenseSummary:
         """For the summary of a run, as the first segment."""
-        return replace(self.segments[0].summary(), segments=len(self.segments))
+        count = len(self.segments)
+        return replace(self.segments[0].summary(), segments=count if count > 1 else None)
 
     def queries(
         self, vectors: np.ndarray, threads: int = 1, allowed: np.ndarray | RowSet | None = None
@@ -111,7 +117,7 @@ class SegmentedDense:
 class SegmentedImpact:
     """Postings and forward indexes of all segments."""
 
-    def __init__(self, index: SegmentedIndex, splits: Splits, segments: Sequence[ImpactIndex]) -> None:
+    def __init__(self, index: Index, splits: Splits, segments: Sequence[ImpactIndex]) -> None:
         self.index, self._splits, self.segments = index, splits, list(segments)
 
     def queries(
@@ -141,6 +147,8 @@ def in_segments(
     """The best ``hits`` of the exact lists of all segments; None where a segment cannot be searched by one pass."""
     index = impact.index
     ranks = index.docid_rank
+    if len(impact.parts) == 1 and impact.parts[0]:
+        return search(None if dense is None else dense.parts[0], impact.parts[0], 0, ranks, excluded)
     found: list[tuple[int, Sequence[Outcome]]] = []
     for number, part in enumerate(impact.parts):
         start, end = int(index.starts[number]), int(index.starts[number + 1])

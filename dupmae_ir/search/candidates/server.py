@@ -26,7 +26,7 @@ import numpy as np
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.conditions import Node
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.format.segments import AnyIndex, digest_of, live_rows
+from dupmae_ir.index.index import Index
 from dupmae_ir.search.candidates.dense import DensePart
 from dupmae_ir.search.candidates.impact import ImpactPart, ImpactQuery
 from dupmae_ir.search.candidates.segments import SegmentedPart
@@ -45,8 +45,8 @@ from dupmae_ir.servers.protocol import (
 from dupmae_ir.servers.rows import spec_of
 from dupmae_ir.servers.urls import connect, default_collection
 
-Dense = DensePart | SegmentedPart[DensePart]
-Impact = ImpactPart | SegmentedPart[ImpactPart]
+Dense = SegmentedPart[DensePart]
+Impact = SegmentedPart[ImpactPart]
 P = TypeVar("P", DensePart, ImpactPart)
 Exact = Callable[[int, np.ndarray], np.ndarray]
 """Exact scores of (m,) rows for a query, by its number: (m,) float64."""
@@ -68,14 +68,14 @@ class ServerSummary:
 class ServerIndex:
     """A collection that holds an index, opened for searching."""
 
-    def __init__(self, index: AnyIndex, backend: Backend, name: str, approximate: bool = False) -> None:
+    def __init__(self, index: Index, backend: Backend, name: str, approximate: bool = False) -> None:
         self.index, self.backend, self.name, self.approximate = index, backend, name, approximate
         weakref.finalize(self, backend.close)
         self.record = self._current()
         self._wheres: weakref.WeakKeyDictionary[RowSet, Where] = weakref.WeakKeyDictionary()
 
     @classmethod
-    def open(cls, index: AnyIndex, url: str, collection: str | None, approximate: bool, timeout: float) -> Self:
+    def open(cls, index: Index, url: str, collection: str | None, approximate: bool, timeout: float) -> Self:
         """Connect to the collection of an index. Raises :class:`IndexMismatch` if it holds anything else."""
         name = collection or default_collection(index.path)
         return cls(index, connect(url, name, timeout), name, approximate)
@@ -160,7 +160,7 @@ class ServerIndex:
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
-        live = live_rows(self.index)
+        live = self.index.live
         return {docid: row for row, docid in enumerate(self.index.docids) if live[row]}
 
     def _current(self) -> Record:
@@ -171,7 +171,7 @@ class ServerIndex:
         check_spec(record.spec, spec_of(self.index), str(self.index.path), self.name)
         if record.state != COMPLETE:
             raise IndexMismatch(f"collection {self.name} is not complete: a load is running or was interrupted; {load}")
-        if record.digest != digest_of(self.index):
+        if record.digest != self.index.digest:
             raise IndexMismatch(
                 f"collection {self.name} holds {record.documents:,} documents of another state of "
                 f"{self.index.path}; {load}"
@@ -288,11 +288,9 @@ def _impact_error(scores: np.ndarray, terms: int, more: float) -> np.ndarray:
     return np.where(scores + error < _WHOLE, 0.0, error)
 
 
-def _of_segments(part: SegmentedPart[P] | P | None) -> list[P]:
+def _of_segments(part: SegmentedPart[P] | None) -> list[P]:
     """The parts of the segments that are searched."""
-    if part is None:
-        return []
-    return [one for one in part.parts if one is not None] if isinstance(part, SegmentedPart) else [part]
+    return [] if part is None else [one for one in part.parts if one is not None]
 
 
 def _queries(

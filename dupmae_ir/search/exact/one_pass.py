@@ -28,7 +28,7 @@ from dupmae_ir.search.exact.certified_topk import Outcome
 from dupmae_ir.search.exact.hits import best_positions
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.postings.postings import PostingsSearcher
+    from dupmae_ir.index.postings.searcher import PostingsSearcher
 
 MOST_HITS = 1 << 14
 """Deeper lists are left to certified_topk: the memory for kept documents grows with the depth."""

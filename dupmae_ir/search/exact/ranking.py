@@ -16,7 +16,6 @@ import numpy as np
 
 from dupmae_ir.index.conditions import Node
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.format.segments import folders_of
 from dupmae_ir.search.candidates.bm25 import Bm25Part
 from dupmae_ir.search.candidates.dense import DensePart
 from dupmae_ir.search.candidates.impact import ImpactPart
@@ -31,8 +30,8 @@ from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.types import Hit, Query
 
-Dense = DensePart | SegmentedPart[DensePart]
-Impact = ImpactPart | SegmentedPart[ImpactPart]
+Dense = SegmentedPart[DensePart]
+Impact = SegmentedPart[ImpactPart]
 Rows = Sequence[int | None]
 """A row to exclude for each query; None for no exclusion."""
 
@@ -170,7 +169,7 @@ class Ranker:
 
     def _one_pass(self, dense: Dense | None, impact: Impact | None, excluded: Rows) -> Sequence[Outcome] | None:
         """Outcomes from one pass over the postings; None if that does not apply or does not settle all queries."""
-        settings, hits, folder = self.settings, self.request.hits, self.index.folder
+        settings, hits = self.settings, self.request.hits
         if (
             impact is None
             or settings.server
@@ -180,18 +179,14 @@ class Ranker:
             return None
         if dense is not None and (hits > MOST_HITS or not self.index.dense(settings).certifies):
             return None
-        if isinstance(impact, SegmentedPart):
-            assert not isinstance(dense, DensePart)
-            return in_segments(dense, impact, excluded, hits, self._segment_pass)
-        assert not isinstance(dense, SegmentedPart)
-        return self._segment_pass(dense, impact, 0, folder.docid_rank, excluded)
+        return in_segments(dense, impact, excluded, hits, self._segment_pass)
 
     def _segment_pass(
         self, dense: DensePart | None, impact: ImpactPart, segment: int, ranks: np.ndarray, excluded: Rows
     ) -> Sequence[Outcome] | None:
         """One pass over the postings of one segment."""
         settings, hits, workers = self.settings, self.request.hits, self.settings.workers
-        postings = folders_of(self.index.folder)[segment].postings
+        postings = self.index.folder.segments[segment].postings
         if dense is None:
             return summed_top(impact, postings, ranks, hits, excluded, workers)
         weights = (settings.dense_weight, settings.impact_weight)

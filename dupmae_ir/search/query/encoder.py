@@ -14,7 +14,7 @@ import numpy as np
 from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, rounded
-from dupmae_ir.index.format.segments import AnyIndex
+from dupmae_ir.index.index import Index
 from dupmae_ir.models import load_lazy_encoder
 from dupmae_ir.search.candidates.impact import ImpactQuery
 from dupmae_ir.types import Encoder, LazyEncoder
@@ -28,7 +28,7 @@ OVERRIDABLE = ("query_length", "dtype")
 
 
 def load_query_encoder(
-    index: AnyIndex, model: str | Path | None, device: str, dtype: str | None, query_length: int | None
+    index: Index, model: str | Path | None, device: str, dtype: str | None, query_length: int | None
 ) -> Encoder:
     """``model``, or the encoder recorded in the index, with the recorded settings where none are given."""
     recorded, parts = index.meta.get("encoder"), tuple(index.meta["parts"])
@@ -58,7 +58,7 @@ def load_query_encoder(
         ) from None
 
 
-def check_encoder(index: AnyIndex, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
+def check_encoder(index: Index, encoder: Encoder, given: frozenset[str] = frozenset()) -> None:
     """Raise :class:`IndexMismatch`, with both values, if ``encoder`` does not match the index's documents.
 
     ``given`` names settings that the user overrides. For an index without a recorded encoder only the widths are

@@ -11,7 +11,6 @@ import numpy as np
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Node
 from dupmae_ir.index.format.row_set import RowSet, row_set
-from dupmae_ir.index.format.segments import live_rows
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.search.opened_index import OpenedIndex
@@ -40,7 +39,7 @@ def select(index: OpenedIndex, within: Iterable[str] | None = None, condition: C
     """
     if within is None and condition is None:
         return Selection(index.folder.documents, index.live)
-    live, unknown = live_rows(index.folder), tuple[str, ...]()
+    live, unknown = index.folder.live, tuple[str, ...]()
     mask = np.ones(len(index.folder.docids), np.bool_) if live is None else live.copy()
     if within is not None:
         mask, unknown = with_ids(index.folder.docids, within, live)

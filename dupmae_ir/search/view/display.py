@@ -70,9 +70,7 @@ def _restriction(within: SearchedDocuments) -> str:
 
 
 def _exact(searched: Searched) -> str:
-    """What an exact list is called: certified only where the index records what its files must be."""
-    if searched.not_sealed:
-        return f"exact ({searched.not_sealed})"
+    """What an exact list is called."""
     if searched.unread_bytes:
         return f"certified exact ({megabytes(searched.unread_bytes)} not read in full; see dupmae-ir index verify)"
     return "certified exact"

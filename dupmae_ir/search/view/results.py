@@ -57,7 +57,6 @@ class Searched:
     bm25: Bm25Summary | None = None
     server: ServerSummary | None = None
     within: SearchedDocuments | None = None
-    not_sealed: str | None = None  #: why exact lists are not called certified
     unread_bytes: int | None = None  #: of files whose digests were not compared
 
     def to_dict(self) -> Json:
@@ -84,8 +83,8 @@ class RunSummary:
 
     @property
     def certified(self) -> int:
-        """Exact lists, where the index lets them be called certified."""
-        return 0 if self.searched.not_sealed else self.exact
+        """Exact lists."""
+        return self.exact
 
     def add(self, answer: Answer) -> None:
         """Count one topic's answer."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from dupmae_ir.console import progress
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.format.segments import AnyIndex, digest_of, open_index
+from dupmae_ir.index.index import Index
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write, write_json
 from dupmae_ir.servers.config import FilesConfig
@@ -40,7 +40,7 @@ _HITS = 10  #: of the example queries
 
 def run(config: FilesConfig) -> dict[str, object]:
     """Write the files of an index for an engine and return a summary."""
-    index = open_index(config.index)
+    index = Index.open(config.index)
     if not index.documents:
         raise UsageError(f"{config.index}: the index has no documents")
     name = check_collection(config.collection or default_collection(config.index))
@@ -52,7 +52,7 @@ def run(config: FilesConfig) -> dict[str, object]:
         "gzip": config.gzip,
         "approximate": config.approximate,
     }
-    with Job(config.output, "servers files", settings, {"index": digest_of(index)}, quiet=config.quiet) as job:
+    with Job(config.output, "servers files", settings, {"index": index.digest}, quiet=config.quiet) as job:
         if result := job.finished():
             return result
         work = job.begin()
@@ -60,7 +60,7 @@ def run(config: FilesConfig) -> dict[str, object]:
         target.mkdir(exist_ok=True)
         parts = _Parts(config, index, layout, target, work / PROGRESS)
         parts.write()
-        record = Record(spec_of(index), COMPLETE, digest_of(index), index.documents, parts.done.longest)
+        record = Record(spec_of(index), COMPLETE, index.digest, index.documents, parts.done.longest)
         for path, text in layout.around(record, _example(index), config).items():
             with atomic_write(target / path) as f:
                 f.write(text)
@@ -143,7 +143,7 @@ class _Done(NamedTuple):
 class _Parts:
     """The files with documents of one run."""
 
-    def __init__(self, config: FilesConfig, index: AnyIndex, layout: Layout, target: Path, state: Path) -> None:
+    def __init__(self, config: FilesConfig, index: Index, layout: Layout, target: Path, state: Path) -> None:
         self.config, self.index, self.layout = config, index, layout
         self.target, self.state = target, state
         found = json.loads(state.read_text(encoding="utf-8")) if state.is_file() else None
@@ -181,7 +181,7 @@ class _Parts:
         write_json(self.state, self.done._asdict())
 
 
-def _example(index: AnyIndex) -> EngineQuery:
+def _example(index: Index) -> EngineQuery:
     """The first document as a query: no model is needed for it."""
     rows = next(batches(index, 1))
     spec = spec_of(index)

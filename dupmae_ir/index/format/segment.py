@@ -1,0 +1,250 @@
+"""A segment of an index: an immutable folder with everything about some documents, opened.
+
+    cls/index, cls/docid          the [CLS] vectors, as stock FaissSearcher reads them
+    cls/KIND.{faiss,json}         smaller dense indexes, when built (see :mod:`dupmae_ir.index.format.dense_kinds`)
+    ot/                           impact postings, as stock LuceneImpactSearcher reads them
+    forward/{indptr,terms,impacts}.npy   the same impacts by document (see :mod:`dupmae_ir.index.format.forward`)
+    texts/                        when stored: titles, texts and metadata (see :mod:`dupmae_ir.index.format.texts`)
+    postings/                     the same impacts by term (:mod:`dupmae_ir.index.postings.format`)
+    docid, terms.txt              document ids by row, index terms by vocabulary id, one a line
+    digests.bin                   16 bytes by row: what ``index update`` compares documents with
+    {cls,ot,forward,texts}/part.json     the id of the segment (see :mod:`dupmae_ir.index.format.integrity`)
+
+Row r of every part is line r of ``docid`` and Lucene document number r. :mod:`dupmae_ir.index.changes.builder` writes
+it. Only ``cls/KIND`` and ``postings`` may be made later, and made again.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dupmae_ir import pyserini
+from dupmae_ir.errors import EnvironmentProblem, IndexMismatch
+from dupmae_ir.index.format import integrity, manifest
+from dupmae_ir.index.format.faiss import mapped_vectors, read_index
+from dupmae_ir.index.format.forward import Forward
+from dupmae_ir.index.format.integrity import AGAIN
+from dupmae_ir.index.format.manifest import Manifest, SegmentRecord
+from dupmae_ir.index.format.readers import Reader
+from dupmae_ir.index.format.texts import TextStore
+from dupmae_ir.index.lucene.impacts import ImpactSearcher
+
+if TYPE_CHECKING:
+    import faiss
+
+    from dupmae_ir.index.postings.searcher import PostingsSearcher
+
+
+class Segment:
+    """One segment. Parts are loaded on first use; vectors and the forward index are memory-mapped.
+
+    On the first use of a part its files are compared with their digests (see :mod:`dupmae_ir.index.format.integrity`);
+    every property raises :class:`IndexMismatch` for a damaged one. The folder stays while this object exists, also when
+    a change has taken the segment out of the index.
+    """
+
+    def __init__(self, index: Path, index_manifest: Manifest, record: SegmentRecord) -> None:
+        """``index``: the folder of the index. Raises :class:`FileNotFoundError` for a segment that was removed."""
+        self.index, self.record = index, record
+        self.path = index / record.path
+        self.parts = index_manifest.parts
+        self.dim = index_manifest.dim if "cls" in self.parts else None
+        self.scale = index_manifest.scale
+        self._checks = integrity.FileChecks(self.path, record.files)
+        self._reader = Reader(self.path)
+
+    def check_parts(self) -> None:
+        """Compare ids and sizes of the required parts with the manifest. Raises :class:`IndexMismatch`."""
+        for part in self.required_parts:
+            if problem := self.part_problem(part):
+                raise IndexMismatch(f"{problem}; {AGAIN}")
+
+    @property
+    def digest(self) -> str:
+        """The id of the segment: the digest of its ids, vectors and impacts."""
+        return self.record.digest
+
+    @property
+    def documents(self) -> int:
+        """How many documents (rows) the segment has, empty and deleted ones included."""
+        return self.record.documents
+
+    @property
+    def required_parts(self) -> list[str]:
+        """The parts that opening checks: ids, and the folders of vectors and impacts."""
+        return ["ids", *(name for part in self.parts for name in integrity.PARTS[part])]
+
+    @property
+    def unread(self) -> int:
+        """Bytes of files whose digests are compared only by ``dupmae-ir index verify``; 0 for a small segment."""
+        return self._checks.unread
+
+    def part_problem(self, part: str) -> str | None:
+        """Why ``part`` is not the recorded one, by ids and sizes; None where it is."""
+        return integrity.part_problem(self.path, self.record.files, part, self.digest)
+
+    def check_part(self, part: str, fix: str = AGAIN, everything: bool = False) -> None:
+        """Raise :class:`IndexMismatch`, ending with ``fix``, unless ``part`` is the recorded one, byte by byte.
+
+        Files above the limit of :mod:`dupmae_ir.index.format.integrity` are read only with ``everything``.
+        """
+        if part not in self.required_parts:
+            self._read_record()
+        if not any(integrity.part_of(name) == part for name in self.record.files):
+            raise IndexMismatch(f"{self.path / part}: {manifest.META} does not list its files; {fix}")
+        if problem := self.part_problem(part):
+            raise IndexMismatch(f"{problem}; {fix}")
+        self._checks.require(part, fix, everything)
+
+    def record_part(self, part: str) -> None:
+        """Record the files of an optional part (``postings``, ``cls/KIND``) that was just made."""
+        self._adopt(manifest.record_part(self.index, self.record, part))
+
+    def _read_record(self) -> None:
+        """Read the record again: optional parts may have been made since this segment was opened."""
+        records = manifest.read_manifest(self.index).segments
+        same = [record for record in records if (record.path, record.digest) == (self.record.path, self.digest)]
+        self._adopt(same[0] if same else None)
+
+    def _adopt(self, record: SegmentRecord | None) -> None:
+        if record is not None and record != self.record:
+            self.record = record
+            self._checks = integrity.FileChecks(self.path, record.files)
+
+    @property
+    def has_ot(self) -> bool:
+        """Whether the segment has impacts."""
+        return "ot" in self.parts
+
+    @property
+    def has_lucene(self) -> bool:
+        """Whether the impacts are in Lucene too; a segment made without Pyserini has postings instead."""
+        return self.has_ot and self.record.lucene
+
+    @cached_property
+    def docids(self) -> list[str]:
+        """The document id of each row."""
+        self.check_part("ids")
+        return manifest.read_lines(self.path / "docid")
+
+    @cached_property
+    def digests(self) -> np.ndarray | None:
+        """(n, 16) uint8: the digest of each document's id, title and text; None where they are not known."""
+        if integrity.DIGESTS not in self.record.files:
+            return None
+        self.check_part("ids")
+        return np.fromfile(self.path / integrity.DIGESTS, np.uint8).reshape(-1, integrity.DIGEST_BYTES)
+
+    @cached_property
+    def docid_rank(self) -> np.ndarray:
+        """(n,) int64: the rank of each row's id among all ids in ascending order; breaks ties of scores."""
+        rank = np.empty(self.documents, np.int64)
+        rank[sorted(range(self.documents), key=self.docids.__getitem__)] = np.arange(self.documents)
+        return rank
+
+    @cached_property
+    def terms(self) -> list[str]:
+        """The index term of each vocabulary id; empty where the segment has no impacts."""
+        if not self.has_ot:
+            return []
+        self.check_part("ids")
+        return manifest.read_lines(self.path / "terms.txt")
+
+    @cached_property
+    def faiss_index(self) -> faiss.IndexFlatIP:
+        """The faiss ``IndexFlatIP`` of the [CLS] vectors."""
+        return read_index(self._cls_file())
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """(n, dim) float32, the vectors of :attr:`faiss_index`, mapped from its file and read-only."""
+        path = self._cls_file()
+        return mapped_vectors(path, self.documents, self.dim or 0)
+
+    def _cls_file(self) -> Path:
+        self._need("cls", "[CLS] vectors")
+        self.check_part("cls")
+        return self.path / "cls" / "index"
+
+    @cached_property
+    def forward(self) -> Forward:
+        """The impacts by document."""
+        self._need("ot", "impacts")
+        self.check_part("forward")
+        return Forward.open(self.path / "forward", len(self.terms))
+
+    @cached_property
+    def texts(self) -> TextStore | None:
+        """Titles, texts and metadata by row; None where the segment does not store them."""
+        if not self.has_part("texts"):
+            return None
+        self.check_part("texts")
+        store = TextStore(self.path / "texts")
+        if len(store) != self.documents:
+            raise IndexMismatch(
+                f"{self.path / 'texts'} has {len(store)} documents, but {manifest.META} records {self.documents}; "
+                f"{AGAIN}"
+            )
+        return store
+
+    def has_part(self, part: str) -> bool:
+        """Whether the manifest records files of ``part``: ``texts``, ``postings``, ``cls/KIND``."""
+        return self.record.has(part)
+
+    def postings_problem(self) -> str | None:
+        """Why the postings are not to be used instead of Lucene, by their records; None where they can be."""
+        from dupmae_ir.index.postings.format import postings_problem
+
+        self._read_record()  # they may have been made since this segment was opened
+        if not self.has_part("postings"):
+            return f"{self.index / manifest.META} does not list its postings"
+        return postings_problem(self)
+
+    @cached_property
+    def searcher(self) -> ImpactSearcher:
+        """The impacts, opened in Lucene (starts the JVM)."""
+        self._need("ot", "impacts")
+        if not self.has_lucene:
+            raise IndexMismatch(
+                f"{self.path} was made without Pyserini and has no Lucene part; use --impact-search postings, or "
+                "encode the collection again where Pyserini is installed"
+            )
+        if not pyserini.installed():
+            raise EnvironmentProblem(
+                f"{self.path / 'ot'} is a Lucene index, which needs Pyserini: pip install 'pyserini>=1.6,<3,!=2.4.0'; "
+                f"or search postings, which do not: dupmae-ir index postings --index {self.index}"
+            )
+        self.check_part("ot")
+        searcher = ImpactSearcher(self.path / "ot")
+        if searcher.documents != self.documents:
+            raise IndexMismatch(
+                f"{self.path / 'ot'} has {searcher.documents} documents, but {manifest.META} records "
+                f"{self.documents}; {AGAIN}"
+            )
+        return searcher
+
+    @cached_property
+    def postings(self) -> PostingsSearcher:
+        """The postings of ``dupmae-ir index postings``, for complete topic sets (needs numba, no JVM)."""
+        from dupmae_ir.index.postings.searcher import PostingsSearcher
+
+        self._need("ot", "impacts")
+        return PostingsSearcher(self, lambda: self.docid_rank)
+
+    def verify(self) -> None:
+        """Read every byte and compare with the recorded digests, without decoding (``index verify`` also decodes).
+
+        Raises :class:`IndexMismatch` for the first damaged file.
+        """
+        for part in dict.fromkeys(map(integrity.part_of, self.record.files)):
+            self.check_part(part, everything=True)
+        if manifest.content_digest(self.path, self.dim) != self.digest:
+            raise IndexMismatch(f"{self.path}: the files are not the ones that meta.json describes; {AGAIN}")
+
+    def _need(self, part: str, what: str) -> None:
+        if part not in self.parts:
+            raise IndexMismatch(f"{self.index} has no {what}; it has only {', '.join(self.parts)}")

@@ -1,0 +1,308 @@
+"""The files of impact postings: a segment's own impacts by term, which compiled loops search without Java.
+
+Lucene skips postings that cannot reach the top ten, which pays for a single query and few hits. For a thousand hits of
+each of many queries (evaluation, hard negatives) nearly every posting counts, and summing all of them in an accumulator
+that fits the processor's cache is much faster. Hits, integer scores and the order of ties are the same as Lucene's.
+
+    postings/meta.json        format, counts, the window, and the id of the segment they were made from
+    postings/starts.npy       (w + 1,) int64: where the postings of each window begin
+    postings/pointers.npy     (w * (V + 1),) uint32: where those of each term begin, from the window's start
+    postings/maxima.npy       (w * V,) uint8: the term's highest impact in the window
+    postings/rows.npy         (s,) uint16: row within the window
+    postings/impacts.npy      (s,) uint8
+    postings/columns.npy      (w * V,) uint16: the number of the term's column in the window, from 1; 0 without one
+    postings/column_starts.npy  (w + 1,) int64: where the columns of each window begin
+    postings/dense.npy        (d,) uint8: columns, the impacts of all rows of a window, zeros included
+
+A window is a run of ``window`` rows; its postings are contiguous, sorted by term and then by row. Terms of at least one
+row in :data:`DENSE` have a column instead of postings, which the processor adds many rows at a time. A search processes
+window by window and skips those in which even the highest impacts could not lift a document into a query's top k.
+
+A search that is restricted to some rows masks the accumulator, or, for few rows, reads their impacts from the forward
+index instead of the postings of all rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from dupmae_ir.console import megabytes
+from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.format.forward import Forward, NpyWriter, mapped
+from dupmae_ir.index.format.manifest import sweep_lock
+from dupmae_ir.index.postings.arrays import Files
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import write_json
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.format.segment import Segment
+
+FORMAT = 1
+FILES: dict[str, type] = {
+    "starts": np.int64,
+    "pointers": np.uint32,
+    "maxima": np.uint8,
+    "rows": np.uint16,
+    "impacts": np.uint8,
+    "columns": np.uint16,
+    "column_starts": np.int64,
+    "dense": np.uint8,
+}
+WINDOW = 1 << 16
+"""Rows of a window, whose accumulator takes 256 KB. Smaller windows measured slower: each has a cost per term."""
+DENSE = 8
+"""Terms of at least one row in this many have a column. A column takes as long to add as postings of one row in twenty,
+and as much room as postings of one row in three; this value lies between the fastest and the smallest choice."""
+MOST_ROWS = 1 << 16
+"""Number of rows that a uint16 can address."""
+
+
+class PostingsMeta(NamedTuple):
+    """What ``postings/meta.json`` records: counts, rows of a window, and the id of the segment they were made from."""
+
+    format: int
+    documents: int
+    postings: int
+    vocabulary: int
+    window: int
+    sparse: int
+    dense: int
+    digest: str
+
+
+def folder_of(segment: str | Path) -> Path:
+    """Where the postings of a segment are."""
+    return Path(segment) / "postings"
+
+
+def export_postings(segment: Segment, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
+    """Write the postings of a segment from its forward index and return their folder, replacing older ones.
+
+    Memory does not grow with the collection. ``tick`` is called with the number of rows of each finished window. Raises
+    :class:`IndexMismatch` for an index without impacts, :class:`UsageError` while another process writes them.
+    """
+    with PostingsJob(segment, window, overwrite=True) as job:
+        job.build(tick)
+    return folder_of(segment.path)
+
+
+class PostingsJob(Job):
+    """Writes the postings of a segment. Their ``meta.json`` is the record; unusable ones are replaced."""
+
+    def __init__(self, segment: Segment, window: int = WINDOW, overwrite: bool = False, quiet: bool = True) -> None:
+        self.segment, self.window = segment, window
+        self.forward = segment.forward
+        segment.check_part("forward", everything=True)
+        super().__init__(
+            folder_of(segment.path),
+            "index postings",
+            {"window": window},
+            {"index": segment.digest},
+            overwrite=overwrite,
+            resumable=False,
+            quiet=quiet,
+        )
+
+    def __enter__(self) -> Self:
+        """As :meth:`Job.__enter__`; then, after recovery, decide whether the existing postings are usable."""
+        super().__enter__()
+        sweep_lock(self.segment.index)
+        try:
+            open_postings(self.segment)
+        except IndexMismatch:
+            self.overwrite = True
+        return self
+
+    def build(self, tick: Callable[[int], object] | None = None) -> dict[str, Any]:
+        """Write and publish the postings; returns their counts and size in bytes."""
+        folder = self.begin() / "postings"
+        folder.mkdir()
+        write_postings(self.forward, folder, self.segment.digest, self.window, tick)
+        result = self.publish(folder, {})
+        self.segment.record_part("postings")
+        return result | self._counts()
+
+    def recorded(self) -> dict[str, Any]:
+        """The ``meta.json`` of the existing postings as a job's record."""
+        meta = _read_meta(self.segment)
+        return {
+            "made_by": f"dupmae-ir {self.command}",
+            "settings": {"window": meta.window},
+            "inputs": {"index": meta.digest},
+            "result": self._counts(),
+        }
+
+    def _counts(self) -> dict[str, Any]:
+        counts = {"documents": self.segment.documents, "postings": self.segment.record.postings}
+        return {**counts, "bytes": _size(self.segment)}
+
+    def write_record(self, made: Path, record: Mapping[str, Any]) -> None:
+        """Add the record to the ``meta.json`` that is already there."""
+        write_json(made / "meta.json", {**json.loads((made / "meta.json").read_text(encoding="utf-8")), **record})
+
+    def check_replaceable(self) -> None:
+        """A folder of this name in a segment is always this command's."""
+
+
+def postings_problem(segment: Segment) -> str | None:
+    """Why the postings of a segment cannot be used, by their records; None where they can be."""
+    try:
+        _read_meta(segment)
+    except IndexMismatch as e:
+        return str(e)
+    problem = segment.part_problem("postings")
+    return f"{problem}; {_again(segment)}" if problem else None
+
+
+def describe_postings(segment: Segment) -> dict[str, str]:
+    """``{"postings": size in words}``, or why they are unusable; empty where there are none."""
+    if not folder_of(segment.path).is_dir():
+        return {}
+    problem = postings_problem(segment)
+    return {"postings": f"unusable: {problem}" if problem else megabytes(_size(segment))}
+
+
+def _size(segment: Segment) -> int:
+    return sum(file.stat().st_size for file in folder_of(segment.path).iterdir())
+
+
+def _again(segment: Segment) -> str:
+    return f"rebuild them with: dupmae-ir index postings --index {segment.index}"
+
+
+def write_postings(
+    forward: Forward, folder: Path, digest: str, window: int = WINDOW, tick: Callable[[int], object] | None = None
+) -> None:
+    """Write the files into ``folder``, which exists and is empty, window by window."""
+    if not 1 <= window <= MOST_ROWS:
+        raise UsageError(f"a window must have 1 to {MOST_ROWS} rows, got {window}")
+    with contextlib.ExitStack() as files:
+        out = {name: NpyWriter(folder / f"{name}.npy", kind) for name, kind in FILES.items()}
+        for writer in out.values():
+            files.callback(writer.close)
+        for name in ("starts", "column_starts"):
+            out[name].add(np.zeros(1))
+        for first in range(0, len(forward), window):
+            last = min(first + window, len(forward))
+            for name, values in _window(forward, first, last).items():
+                out[name].add(values)
+            out["starts"].add(np.array([out["rows"].count]))
+            out["column_starts"].add(np.array([out["dense"].count]))
+            if tick:
+                tick(last - first)
+    counts = (len(forward), len(forward.terms), forward.vocabulary, window, out["rows"].count, out["dense"].count)
+    write_json(folder / "meta.json", PostingsMeta(FORMAT, *counts, digest)._asdict())
+
+
+def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
+    """The postings of the rows from ``first`` to ``last`` (exclusive), by term and then by row."""
+    indptr = np.asarray(forward.indptr[first : last + 1])
+    terms = np.asarray(forward.terms[indptr[0] : indptr[-1]])
+    order = np.argsort(terms, kind="stable")  # a radix sort for uint16; stable, so rows stay in order within a term
+    rows = np.repeat(np.arange(last - first, dtype=np.uint16), np.diff(indptr))[order]
+    impacts = np.asarray(forward.impacts[indptr[0] : indptr[-1]])[order]
+    counts = np.bincount(terms, minlength=forward.vocabulary)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    maxima = np.zeros(forward.vocabulary, np.uint8)
+    there = counts > 0  # reduceat cannot reduce an empty slice
+    if there.any():
+        maxima[there] = np.maximum.reduceat(impacts, starts[:-1][there])
+    common = np.flatnonzero(there & (counts * DENSE >= last - first))[: np.iinfo(np.uint16).max]
+    columns, dense = np.zeros(forward.vocabulary, np.uint16), np.zeros((len(common), last - first), np.uint8)
+    columns[common] = np.arange(1, len(common) + 1)
+    for column, term in enumerate(common):
+        here = slice(starts[term], starts[term + 1])
+        dense[column, rows[here]] = impacts[here]
+    sparse = np.repeat(columns == 0, counts)
+    return {
+        "pointers": np.concatenate(([0], np.cumsum(np.where(columns == 0, counts, 0)))),
+        "maxima": maxima,
+        "rows": rows[sparse],
+        "impacts": impacts[sparse],
+        "columns": columns,
+        "dense": dense.ravel(),
+    }
+
+
+def open_postings(segment: Segment) -> tuple[PostingsMeta, Files]:
+    """The meta and the memory-mapped files of the postings of a segment. Raises :class:`IndexMismatch`."""
+    meta, folder, again = _read_meta(segment), folder_of(segment.path), _again(segment)
+    segment.check_part("postings", again)
+    windows, vocabulary = -(-segment.documents // meta.window), meta.vocabulary
+    lengths = {
+        "starts": windows + 1,
+        "pointers": windows * (vocabulary + 1),
+        "maxima": windows * vocabulary,
+        "rows": meta.sparse,
+        "impacts": meta.sparse,
+        "columns": windows * vocabulary,
+        "column_starts": windows + 1,
+        "dense": meta.dense,
+    }
+    files = {}
+    for name, kind in FILES.items():
+        path = folder / f"{name}.npy"
+        files[name] = mapped(path, again)
+        files[name].flags.writeable = False  # also of an empty file, which is not mapped: one compiled signature
+        if (len(files[name]), files[name].dtype) != (lengths[name], np.dtype(kind)):
+            raise IndexMismatch(
+                f"{path} has {len(files[name])} numbers of type {files[name].dtype}, but its meta.json records "
+                f"{lengths[name]} of {np.dtype(kind)}; {again}"
+            )
+    files["pointers"] = files["pointers"].reshape(windows, vocabulary + 1)
+    for name in ("maxima", "columns"):
+        files[name] = files[name].reshape(windows, vocabulary)
+    return meta, Files(**files)
+
+
+def _read_meta(segment: Segment) -> PostingsMeta:
+    path, again = folder_of(segment.path) / "meta.json", _again(segment)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IndexMismatch(f"{path.parent} has no postings; build them with: {again.partition(': ')[2]}") from None
+    except ValueError as e:
+        raise IndexMismatch(f"{path} cannot be read: {e}; {again}") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise IndexMismatch(f"{path.parent}: the postings are not of format {FORMAT}; {again}")
+    expected = {
+        "documents": segment.documents,
+        "postings": segment.record.postings,
+        "vocabulary": len(segment.terms),
+        "digest": segment.digest,
+    }
+    if differing := [name for name, value in expected.items() if record.get(name) != value]:
+        raise IndexMismatch(f"{path.parent} was made from another index ({', '.join(differing)} differ); {again}")
+    numbers = [record.get(name) for name in ("window", "sparse", "dense")]
+    if not all(isinstance(number, int) for number in numbers) or not 1 <= record["window"] <= MOST_ROWS:
+        raise IndexMismatch(f"{path} lacks numbers; {again}")
+    return PostingsMeta(**{name: record[name] for name in PostingsMeta._fields})
+
+
+def compare_postings(segment: Segment) -> str | None:
+    """Decode the postings of a segment and compare them with the forward index, window by window.
+
+    Returns the first difference in words; None where both have the same impacts. Raises :class:`IndexMismatch` for
+    postings that cannot be opened.
+    """
+    folder = folder_of(segment.path)
+    meta, opened = open_postings(segment)
+    files, at = opened._asdict(), dict.fromkeys(("rows", "impacts", "dense"), 0)
+    for window, first in enumerate(range(0, segment.documents, meta.window)):
+        last = min(first + meta.window, segment.documents)
+        if [files["starts"][window], files["column_starts"][window]] != [at["rows"], at["dense"]]:
+            return f"{folder}: window {window} begins elsewhere than the files record"
+        for name, expected in _window(segment.forward, first, last).items():
+            start = at.get(name, 0)
+            stored = files[name][start : start + len(expected)] if name in at else files[name][window]
+            if not np.array_equal(stored, expected):
+                return f"{folder / name}.npy differs from the forward index in rows {first:,} to {last - 1:,}"
+            if name in at:
+                at[name] += len(expected)
+    return None
