@@ -28,7 +28,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import write_json
 
 if TYPE_CHECKING:
-    from dupmae_ir.index.format.segment import Segment
+    pass
 
 FORMAT = 1
 FILES: dict[str, type] = {
@@ -63,6 +63,26 @@ MOST_ROWS = 1 << 16
 """Number of rows that a uint16 can address."""
 
 
+class ImpactSegment(Protocol):
+    """What postings are made from: a :class:`~dupmae_ir.index.format.segment.Segment` with impacts."""
+
+    index: Path
+    path: Path
+    record: SegmentRecord
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def documents(self) -> int: ...
+    @property
+    def terms(self) -> list[str]: ...
+    @property
+    def forward(self) -> Forward: ...
+    def check_part(self, part: str, fix: str = ..., everything: bool = ...) -> None: ...
+    def part_problem(self, part: str) -> str | None: ...
+    def record_part(self, part: str) -> None: ...
+
+
 class PostingsMeta(NamedTuple):
     """What ``postings/meta.json`` records: counts, rows of a window, and the id of the segment they were made from."""
 
@@ -81,7 +101,7 @@ def folder_of(segment: str | Path) -> Path:
     return Path(segment) / "postings"
 
 
-def export_postings(segment: Segment, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
+def export_postings(segment: ImpactSegment, window: int = WINDOW, tick: Callable[[int], object] | None = None) -> Path:
     """Write the postings of a segment from its forward index and return their folder, replacing older ones.
 
     Memory does not grow with the collection. ``tick`` is called with the number of rows of each finished window. Raises
@@ -95,7 +115,9 @@ def export_postings(segment: Segment, window: int = WINDOW, tick: Callable[[int]
 class PostingsJob(Job):
     """Writes the postings of a segment. Their ``meta.json`` is the record; unusable ones are replaced."""
 
-    def __init__(self, segment: Segment, window: int = WINDOW, overwrite: bool = False, quiet: bool = True) -> None:
+    def __init__(
+        self, segment: ImpactSegment, window: int = WINDOW, overwrite: bool = False, quiet: bool = True
+    ) -> None:
         self.segment, self.window = segment, window
         self.forward = segment.forward
         segment.check_part("forward", everything=True)
@@ -150,7 +172,7 @@ class PostingsJob(Job):
         """A folder of this name in a segment is always this command's."""
 
 
-def postings_problem(segment: Segment) -> str | None:
+def postings_problem(segment: ImpactSegment) -> str | None:
     """Why the postings of a segment cannot be used, by their records; None where they can be."""
     try:
         _read_meta(segment)
@@ -160,7 +182,7 @@ def postings_problem(segment: Segment) -> str | None:
     return f"{problem}; {_again(segment)}" if problem else None
 
 
-def describe_postings(segment: Segment) -> dict[str, str]:
+def describe_postings(segment: ImpactSegment) -> dict[str, str]:
     """``{"postings": size in words}``, or why they are unusable; empty where there are none."""
     if not folder_of(segment.path).is_dir():
         return {}
@@ -168,11 +190,11 @@ def describe_postings(segment: Segment) -> dict[str, str]:
     return {"postings": f"unusable: {problem}" if problem else megabytes(_size(segment))}
 
 
-def _size(segment: Segment) -> int:
+def _size(segment: ImpactSegment) -> int:
     return sum(file.stat().st_size for file in folder_of(segment.path).iterdir())
 
 
-def _again(segment: Segment) -> str:
+def _again(segment: ImpactSegment) -> str:
     return f"rebuild them with: dupmae-ir index postings --index {segment.index}"
 
 
@@ -230,7 +252,7 @@ def _window(forward: Forward, first: int, last: int) -> dict[str, np.ndarray]:
     }
 
 
-def open_postings(segment: Segment) -> tuple[PostingsMeta, Files]:
+def open_postings(segment: ImpactSegment) -> tuple[PostingsMeta, Files]:
     """The meta and the memory-mapped files of the postings of a segment. Raises :class:`IndexMismatch`."""
     meta, folder, again = _read_meta(segment), folder_of(segment.path), _again(segment)
     segment.check_part("postings", again)
@@ -261,7 +283,7 @@ def open_postings(segment: Segment) -> tuple[PostingsMeta, Files]:
     return meta, Files(**files)
 
 
-def _read_meta(segment: Segment) -> PostingsMeta:
+def _read_meta(segment: ImpactSegment) -> PostingsMeta:
     path, again = folder_of(segment.path) / "meta.json", _again(segment)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -285,7 +307,7 @@ def _read_meta(segment: Segment) -> PostingsMeta:
     return PostingsMeta(**{name: record[name] for name in PostingsMeta._fields})
 
 
-def compare_postings(segment: Segment) -> str | None:
+def compare_postings(segment: ImpactSegment) -> str | None:
     """Decode the postings of a segment and compare them with the forward index, window by window.
 
     Returns the first difference in words; None where both have the same impacts. Raises :class:`IndexMismatch` for

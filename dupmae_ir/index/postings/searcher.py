@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +19,7 @@ from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.index.postings.arrays import Files, Kept, Queries
 from dupmae_ir.index.postings.compiling import pays
-from dupmae_ir.index.postings.format import folder_of, open_postings
-
-if TYPE_CHECKING:
-    from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.index.postings.format import ImpactSegment, folder_of, open_postings
 
 HIGHEST_SCORE = (1 << 31) - 1
 _TOGETHER = 64
@@ -52,7 +48,7 @@ class PostingsSearcher:
     made from another segment, and :class:`EnvironmentProblem` without numba.
     """
 
-    def __init__(self, segment: Segment, docid_ranks: Callable[[], np.ndarray]) -> None:
+    def __init__(self, segment: ImpactSegment, docid_ranks: Callable[[], np.ndarray]) -> None:
         need_packages("search by postings", ("numba", "threadpoolctl"), "speed")
         self.folder = folder_of(segment.path)
         self._segment = segment
