@@ -28,20 +28,17 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from dupmae_ir.console import megabytes
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format.forward import Forward, NpyWriter, mapped
-from dupmae_ir.index.format.manifest import sweep_lock
+from dupmae_ir.index.format.manifest import SegmentRecord, sweep_lock
 from dupmae_ir.index.postings.arrays import Files
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import write_json
-
-if TYPE_CHECKING:
-    pass
 
 FORMAT = 1
 FILES: dict[str, type] = {
