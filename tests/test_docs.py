@@ -128,6 +128,21 @@ FOREIGN = {
 """Flags of pytest, other projects and our own tools."""
 
 
+def settings_of(source: str) -> set[str]:
+    """Flags of the settings that a script declares, its own and those of the package that it inherits."""
+    declared = re.findall(r"^    (\w+): [^\n]*= option\(", source, re.M)
+    return {f"--{name.replace('_', '-')}" for name in declared}
+
+
+SHARED_FLAGS = settings_of((ROOT / "dupmae_ir" / "config.py").read_text(encoding="utf-8"))
+SCRIPT_FLAGS = {
+    flag
+    for folder in ("eval/studies", "tools")
+    for path in (ROOT / folder).glob("*.py")
+    for flag in settings_of(path.read_text(encoding="utf-8"))
+}
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: p.name)
 def test_flags_named_in_the_text_exist(page):
     """Every flag in a code span is in some command's help page or script."""
@@ -139,7 +154,7 @@ def test_flags_named_in_the_text_exist(page):
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for span in re.findall(r"`([^`]+)`", text):
         for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", span):
-            assert flag in FOREIGN or re.search(rf"{flag}\b(?!-)", known), f"{page.name}: `{span}`"
+            assert flag in FOREIGN | SCRIPT_FLAGS or re.search(rf"{flag}\b(?!-)", known), f"{page.name}: `{span}`"
 
 
 def test_conversions_of_training_data_parse(parse_only, capsys):
@@ -170,8 +185,9 @@ def test_scripts_exist_and_know_their_flags(page, line):
         for other in path.parent.glob("*.py")
         if f"{other.stem} import" in path.read_text()
     )
+    known = settings_of(source) | SHARED_FLAGS
     for flag in (a.partition("=")[0] for a in arguments if a.startswith("--")):
-        assert f'"{flag}"' in source, f"{page.name}: {script} has no {flag}"
+        assert flag in known or f'"{flag}"' in source, f"{page.name}: {script} has no {flag}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
