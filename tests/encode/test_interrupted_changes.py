@@ -41,6 +41,6 @@ def test_what_was_encoded_is_not_encoded_again(tmp_path: Path, monkeypatch: pyte
     def encoded_again(*_: object) -> None:
         raise AssertionError("a saved window is encoded again")
 
-    monkeypatch.setattr(changes, "_encoded", encoded_again)
+    monkeypatch.setattr(changes, "represent", encoded_again)
     run_add(more)
     assert Index.open(index).documents == 16
