@@ -55,7 +55,7 @@ def test_three_kills(tmp_path):
     moments: list[Callable[[], bool]] = [
         lambda: len(list(work.glob("window-*"))) >= 1,
         lambda: len(list(work.glob("window-*"))) >= 8,
-        lambda: (work / "index" / "ot").exists(),
+        lambda: any((work / "index").glob("segments/*/ot")),
     ]
     for when in moments:
         assert killed(corpus, index, 0.05, when)

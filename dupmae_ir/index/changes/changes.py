@@ -64,7 +64,7 @@ class ChangeJob(Job):
             manifest.sweep_lock(self.target)
             if not (self.work / STATE).is_file():
                 self.discard()  # what a kill left of the removal of finished work
-            self._sweep()
+            self.sweep()
         except BaseException:
             self._stack.close()
             raise
@@ -109,7 +109,7 @@ class ChangeJob(Job):
             manifest.write_meta(self.target, manifest.with_segments(meta, segments, record_of_deleted))
         if new is not None:
             shutil.rmtree(new, ignore_errors=True)
-        self._sweep()
+        self.sweep()
         return {**self._summary(Index.open(self.target)), **now, "status": "complete"}
 
     def _move_segment(self, new: Path, record: SegmentRecord, segments: list[SegmentRecord]) -> SegmentRecord:
@@ -138,7 +138,7 @@ class ChangeJob(Job):
             "segments": len(index.segments),
         }
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Let stock Pyserini read the first segment, and remove what the manifest does not name and nobody reads."""
         sweep_segments(self.target, read_manifest(self.target))
 

@@ -42,7 +42,10 @@ def run(config: CompactConfig) -> dict[str, Any]:
             shutil.rmtree(new, ignore_errors=True)
             raise
         removed = index.rows - index.documents
-        return job.commit(index, np.zeros(0, np.int64), new, {"removed_now": removed}, alone=True)
+        result = job.commit(index, np.zeros(0, np.int64), new, {"removed_now": removed}, alone=True)
+        del index  # it reads the old segments
+        job.sweep()
+        return result
 
 
 def _write(index: Index, new: Path, bar: tqdm[Any]) -> None:
