@@ -1,10 +1,9 @@
-"""The contract of jobs for the commands that are no single job: demo, collections, regressions, ``index seal``.
+"""The contract of jobs for the commands that are no single job: demo, collections, regressions.
 
     command           locked                        run again                              killed
     demo              here                          tests/demo (slow: it encodes 5,268)    tests/campaign
     collections get   waits: tests/collections      here                                   tests/collections
     eval.regressions  here                          tests/eval/test_regressions            its jobs are in the table
-    index seal        here                          here                                   tests/index/test_integrity
     servers load      tests/servers                 tests/servers                          tests/servers
     servers files     a job                         tests/servers                          tests/servers
 
@@ -13,13 +12,10 @@ What they are made of are jobs of ``tests/support/making_commands.py``; settings
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.index_samples import unseal
 from support.making_commands import write_inputs
 from test_job_contract import held_by_another_process
 
@@ -44,30 +40,17 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     [
         (["demo", "--model", "testing:hashing", "--output"], "out"),
         (["eval.regressions", "run", "tiny/bm25", "--output"], "out"),
-        (["index", "seal"], "out/meta.json"),
     ],
-    ids=["demo", "eval.regressions", "index seal"],
+    ids=["demo", "eval.regressions"],
 )
 def test_a_second_process_is_refused_and_the_first_is_named(
-    words: list[Any], locked: str, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    words: list[Any], locked: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if locked != "out":
-        unseal(shutil.copytree(inputs / "index", tmp_path / "out"))
     with held_by_another_process(lock_path(tmp_path / locked)) as pid:
         capfd.readouterr()
         assert main([*words, str(tmp_path / "out")]) == 2
     errors = capfd.readouterr().err.splitlines()
     assert f"process {pid} is " in errors[-1]
-
-
-def test_seal_done_again_changes_nothing(inputs: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(inputs / "index", tmp_path / "I")
-    unseal(folder)
-    assert main(["index", "seal", str(folder)]) == 0
-    before = contents(folder)
-    assert "manifest_sha256" in json.loads(before["meta.json"][0])
-    assert main(["index", "seal", str(folder)]) == 0
-    assert contents(folder) == before
 
 
 def test_collections_done_again_change_nothing(inputs: Path, tmp_path: Path) -> None:

@@ -151,9 +151,9 @@ def test_every_command_is_in_one_of_the_tables() -> None:
 def test_every_verb_of_index_that_makes_something_is_in_the_table() -> None:
     from dupmae_ir.index.__main__ import VERBS as INDEX_VERBS
 
-    # show and verify answer; seal changes an index in place: test_composed_commands. push and pull copy one
+    # show and verify answer. push and pull copy one
     # to or from a store, again and killed: encode/test_object_store.
-    others = {"index show", "index verify", "index seal", "index push", "index pull"}
+    others = {"index show", "index verify", "index push", "index pull"}
     assert {m.name for m in MAKING if m.name.startswith("index ")} == {f"index {v}" for v in INDEX_VERBS} - others
 
 

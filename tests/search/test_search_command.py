@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from support.search_samples import write_index
 
 from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.__main__ import main as seal
 from dupmae_ir.index.config import KINDS
 from dupmae_ir.index.format.dense_kinds import build_kind
 from dupmae_ir.index.index import Index
@@ -376,35 +374,6 @@ def test_temporary_files_of_a_killed_search_are_removed(folder: Path, tmp_path: 
         (tmp_path / f".{name}.{dead.pid}.tmp").write_text("unfinished")
     run_file(folder, tmp_path, "--report", str(tmp_path / "report.jsonl"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.jsonl", "run.trec"]
-
-
-def test_an_index_without_records_is_not_called_certified(folder, tmp_path, capsys):
-    shutil.copytree(folder / "index", tmp_path / "index")
-    meta = json.loads((tmp_path / "index" / "meta.json").read_text())
-    (tmp_path / "index" / "meta.json").write_text(
-        json.dumps({key: value for key, value in meta.items() if key not in ("files", "manifest_sha256")})
-    )
-    for mark in (tmp_path / "index").glob("*/part.json"):
-        mark.unlink()
-    run = [
-        "--index",
-        str(tmp_path / "index"),
-        "--topics",
-        str(folder / "queries.jsonl"),
-        "--output",
-        str(tmp_path / "r"),
-    ]
-    assert main(run) == 0
-    error = capsys.readouterr().err
-    assert "certified" not in error
-    assert "exact (index not sealed; see dupmae-ir index seal" in error
-    assert main([*run, "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    assert (summary["exact"], summary["certified"]) == (3, 0)
-    assert seal(["seal", str(tmp_path / "index"), "--quiet"]) == 0
-    capsys.readouterr()
-    assert main(run) == 0
-    assert "certified exact: 3 of 3" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- --within
