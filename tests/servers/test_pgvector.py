@@ -301,7 +301,7 @@ def test_the_commands(
     assert all(json.loads(line)["exact"] for line in (tmp_path / "r").read_text().splitlines())
     assert main(["search", *index, *through, "--query", "sort a list of dates", "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
-    assert answer["server"] == {"engine": "pgvector", "collection": name, "exact": True}
+    assert answer["server"] == {"server": "pgvector", "collection": name, "exact": True}
     assert answer["report"]["exact"]
     shown = show(ShowConfig(where=postgres, collection=name))
     assert (shown["state"], shown["rows"], shown["dim"]) == ("complete", 168, 16)
