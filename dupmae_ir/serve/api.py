@@ -8,18 +8,18 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, FastAPI, Path, Query, Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from dupmae_ir import __version__
 from dupmae_ir.serve import batch_handler as answering
-from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown
-from dupmae_ir.serve.catalogue import Generation
+from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult
+from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.config import ServeConfig
-from dupmae_ir.serve.errors import PLAIN, RESPONSES, Wrong, add_handlers
+from dupmae_ir.serve.errors import PLAIN, RESPONSES, LimitExceeded, add_handlers
 from dupmae_ir.serve.limits import Guard
-from dupmae_ir.serve.metrics import CONTENT_TYPE, exposition
 from dupmae_ir.serve.schemas import (
     Condition,
     DocumentResponse,
@@ -40,7 +40,7 @@ from dupmae_ir.serve.schemas import (
     ReloadResult,
     SearchRequest,
     SearchResponse,
-    Stored,
+    StoredText,
     Text,
 )
 from dupmae_ir.serve.service import Service
@@ -80,13 +80,9 @@ def create_app(
     )
     add_handlers(app)
     guarded = Guard(app, service.token, service.token is None, config.cors, config.most_bytes, config.slow_client)
-    for router in (
-        search_routes(service),
-        encode_routes(service),
-        index_routes(service),
-        state_routes(service, guarded),
-        *more,
-    ):
+    service.registry.register(guarded.requests)
+    service.registry.register(guarded.times)
+    for router in (search_routes(service), encode_routes(service), index_routes(service), state_routes(service), *more):
         app.include_router(router)
     app.router.routes.extend(routes)
     if config.cors:
@@ -109,7 +105,7 @@ def search_routes(service: Service) -> APIRouter:
         queries = [request.query] if isinstance(request.query, str) else request.query
         check_texts(config, queries, ["body", "query"])
         check_hits(config, request.hits, ["body", "hits"])
-        shown = Shown(request.texts, request.terms if request.explain else None)
+        shown = HitFields(request.texts, request.terms if request.explain else None)
         within = None if request.within is None else tuple(request.within)
         ranking = Ranking(request.index, request.mode, request.hits, within, request.filter)
         return search_response(await service.ask(Search(ranking, queries, shown)))
@@ -127,7 +123,7 @@ def search_routes(service: Service) -> APIRouter:
         """The same for one query, as a link."""
         check_texts(config, [query], ["query", "query"])
         check_hits(config, hits, ["query", "hits"])
-        ranking, shown = Ranking(index, mode, hits, None, filter), Shown(texts, 10 if explain else None)
+        ranking, shown = Ranking(index, mode, hits, None, filter), HitFields(texts, 10 if explain else None)
         return search_response(await service.ask(Search(ranking, [query], shown)))
 
     return router
@@ -143,10 +139,10 @@ def encode_routes(service: Service) -> APIRouter:
         check_texts(config, request.texts, ["body", "texts"])
         documents = request.kind == "document"
 
-        def run(generation: Generation) -> tuple[Generation, list[Encoding]]:
+        def run(generation: OpenIndex) -> tuple[OpenIndex, list[Encoding]]:
             return generation, answering.encoded(generation, request.texts, documents, request.vectors)
 
-        work = Call(request.index, run, () if documents else request.texts)
+        work = IndexTask(request.index, run, () if documents else request.texts)
         generation, encodings = await service.ask(work)
         return EncodeResponse.model_construct(**source(generation), encodings=encodings)
 
@@ -155,10 +151,10 @@ def encode_routes(service: Service) -> APIRouter:
         """The composition of documents' scores: the share of [CLS], and of each matched term."""
         check_texts(config, [request.query], ["body", "query"])
 
-        def run(generation: Generation) -> tuple[Generation, list[Explained]]:
+        def run(generation: OpenIndex) -> tuple[OpenIndex, list[Explained]]:
             return generation, answering.explained(generation, request.query, request.docids)
 
-        generation, documents = await service.ask(Call(request.index, run, [request.query]))
+        generation, documents = await service.ask(IndexTask(request.index, run, [request.query]))
         return ExplainResponse.model_construct(**source(generation), query=request.query, documents=documents)
 
     return router
@@ -172,10 +168,10 @@ def index_routes(service: Service) -> APIRouter:
     async def document(docid: Annotated[PathDocid, Path()], index: IndexName = None) -> DocumentResponse:
         """One stored document by its id."""
 
-        def run(generation: Generation) -> tuple[Generation, Stored]:
+        def run(generation: OpenIndex) -> tuple[OpenIndex, StoredText]:
             return generation, answering.document(generation, docid)
 
-        generation, found = await service.ask(Call(index, run))
+        generation, found = await service.ask(IndexTask(index, run))
         return DocumentResponse(**source(generation), document=found)
 
     @router.get("/indexes", operation_id="indexes")
@@ -197,7 +193,7 @@ def index_routes(service: Service) -> APIRouter:
     return router
 
 
-def state_routes(service: Service, guard: Guard) -> APIRouter:
+def state_routes(service: Service) -> APIRouter:
     """Health, readiness and metrics."""
     router = APIRouter(tags=["state"], responses=PLAIN)
 
@@ -217,26 +213,27 @@ def state_routes(service: Service, guard: Guard) -> APIRouter:
     @router.get("/metrics", operation_id="metrics", response_class=Response, responses=_METRICS)
     async def metrics() -> Response:
         """Counters and histograms for Prometheus."""
-        found = exposition([guard.requests, guard.times, *service.metrics()])
-        return Response(found, headers={"content-type": CONTENT_TYPE})
+        return Response(generate_latest(service.registry), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return router
 
 
-_METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}}
+_METRICS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {CONTENT_TYPE_PLAIN_0_0_4: {"schema": {"type": "string"}}}}
+}
 
 
-def search_response(found: Found) -> SearchResponse:
+def search_response(found: SearchResult) -> SearchResponse:
     """A search's result as the API returns it."""
     return SearchResponse.model_construct(**source(found.generation), mode=found.mode, results=found.results)
 
 
-def source(generation: Generation) -> dict[str, Any]:
-    """The fields of :class:`~dupmae_ir.serve.schemas.Source`."""
+def source(generation: OpenIndex) -> dict[str, Any]:
+    """The fields of :class:`~dupmae_ir.serve.schemas.IndexState`."""
     return {"index": generation.name, "index_id": generation.id, "generation": generation.number}
 
 
-def index_info(generation: Generation) -> IndexInfo:
+def index_info(generation: OpenIndex) -> IndexInfo:
     """What is known of an index without reading it."""
     searcher = generation.searcher
     return IndexInfo(
@@ -254,17 +251,17 @@ def index_info(generation: Generation) -> IndexInfo:
 
 
 def check_texts(config: ServeConfig, texts: Sequence[str], loc: Sequence[str]) -> None:
-    """Raise :class:`Wrong` for too many or too long texts."""
+    """Raise :class:`LimitExceeded` for too many or too long texts."""
     if len(texts) > config.most_queries:
-        raise Wrong(loc, f"at most {config.most_queries} texts in one request")
+        raise LimitExceeded(loc, f"at most {config.most_queries} texts in one request")
     if any(len(text) > config.most_characters for text in texts):
-        raise Wrong(loc, f"at most {config.most_characters} characters")
+        raise LimitExceeded(loc, f"at most {config.most_characters} characters")
 
 
 def check_hits(config: ServeConfig, hits: int, loc: Sequence[str]) -> None:
-    """Raise :class:`Wrong` for too many hits."""
+    """Raise :class:`LimitExceeded` for too many hits."""
     if hits > config.most_hits:
-        raise Wrong(loc, f"at most {config.most_hits} hits")
+        raise LimitExceeded(loc, f"at most {config.most_hits} hits")
 
 
 def _limit_schema(app: FastAPI, config: ServeConfig) -> None:

@@ -19,9 +19,9 @@ from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.query.filters import Filter
 from dupmae_ir.search.query.selection import Selection
+from dupmae_ir.search.query_batching import Pending
 from dupmae_ir.search.view.explain import DescribedHit, Explanation
-from dupmae_ir.serve.batching import Waiting
-from dupmae_ir.serve.catalogue import Catalogue, Generation
+from dupmae_ir.serve.catalogue import OpenIndex, OpenIndexes
 from dupmae_ir.serve.schemas import (
     Certificate,
     Encoding,
@@ -29,7 +29,7 @@ from dupmae_ir.serve.schemas import (
     QueryResult,
     SearchHit,
     Shares,
-    Stored,
+    StoredText,
     Term,
     WeightedTerm,
 )
@@ -61,7 +61,7 @@ class Ranking(NamedTuple):
     filter: str | None = None
 
 
-class Shown(NamedTuple):
+class HitFields(NamedTuple):
     """What a search returns for each hit: stored texts, the strongest ``terms`` of an explanation, and its words with a
     passage of ``passage`` characters (None = neither)."""
 
@@ -70,7 +70,7 @@ class Shown(NamedTuple):
     passage: int | None = None
 
 
-NOTHING_SHOWN = Shown()
+NOTHING_SHOWN = HitFields()
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Search:
 
     ranking: Ranking
     queries: Sequence[str]
-    shown: Shown = NOTHING_SHOWN
+    shown: HitFields = NOTHING_SHOWN
 
     @property
     def weight(self) -> int:
@@ -88,21 +88,21 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a :class:`Search`."""
 
-    generation: Generation
+    generation: OpenIndex
     mode: str
     results: list[QueryResult]
     described: list[list[DescribedHit]]
 
 
 @dataclass(frozen=True)
-class Call:
+class IndexTask:
     """Any other work with one generation of an index; ``texts``: queries that it encodes."""
 
     index: str | None
-    run: Callable[[Generation], Any]
+    run: Callable[[OpenIndex], Any]
     texts: Sequence[str] = ()
 
     @property
@@ -114,14 +114,14 @@ class Call:
 class Answerer:
     """Answers batches from the current generations of a catalogue."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: OpenIndexes) -> None:
         self.catalogue = catalogue
         self.certified = self.uncertified = 0  #: lists so far
 
-    def __call__(self, batch: list[Waiting]) -> None:
+    def __call__(self, batch: list[Pending[Any, Any]]) -> None:
         """Set the future of every request of the batch."""
         with self.catalogue.lock:
-            pinned: dict[str | None, Generation] = {}
+            pinned: dict[str | None, OpenIndex] = {}
             for waiting in batch:
                 _settle([waiting.future], partial(self._pin, waiting.work, pinned), keep=True)
             left = [waiting for waiting in batch if not waiting.future.done()]
@@ -130,12 +130,12 @@ class Answerer:
                 _encode(generation, [text for work in own for text in _texts(work)])
             self._search([waiting for waiting in left if isinstance(waiting.work, Search)], pinned)
             for waiting in left:
-                if isinstance(waiting.work, Call):
+                if isinstance(waiting.work, IndexTask):
                     _settle([waiting.future], partial(waiting.work.run, pinned[waiting.work.index]))
             for generation in pinned.values():
                 generation.encoder.trim()
 
-    def _pin(self, work: Search | Call, pinned: dict[str | None, Generation]) -> None:
+    def _pin(self, work: Search | IndexTask, pinned: dict[str | None, OpenIndex]) -> None:
         index = _index_of(work)
         if index not in pinned:
             pinned[index] = self.catalogue.get(index)
@@ -143,14 +143,14 @@ class Answerer:
         if mode is not None and mode not in generation.modes:
             raise Unavailable(f"index {generation.name!r} has only: {', '.join(generation.modes)}")
 
-    def _search(self, searches: list[Waiting], pinned: dict[str | None, Generation]) -> None:
-        groups: dict[Ranking, list[Waiting]] = {}
+    def _search(self, searches: list[Pending[Any, Any]], pinned: dict[str | None, OpenIndex]) -> None:
+        groups: dict[Ranking, list[Pending[Any, Any]]] = {}
         for waiting in searches:
             groups.setdefault(waiting.work.ranking, []).append(waiting)
         for ranking, group in groups.items():
             self._search_group(pinned[ranking.name], ranking, group)
 
-    def _search_group(self, generation: Generation, ranking: Ranking, group: list[Waiting]) -> None:
+    def _search_group(self, generation: OpenIndex, ranking: Ranking, group: list[Pending[Any, Any]]) -> None:
         found = _settle([w.future for w in group], lambda: _ranked(generation, ranking, group), keep=True)
         if found is not None:
             answers = iter(found)
@@ -158,7 +158,7 @@ class Answerer:
                 own = [next(answers) for _ in waiting.work.queries]
                 _settle([waiting.future], partial(self._found, generation, waiting.work, own))
 
-    def _found(self, generation: Generation, work: Search, answers: list[Answer]) -> Found:
+    def _found(self, generation: OpenIndex, work: Search, answers: list[Answer]) -> SearchResult:
         mode = work.ranking.mode or generation.searcher.mode
         described = [descriptions(generation, answer, work.shown) for answer in answers]
         results = [
@@ -168,31 +168,31 @@ class Answerer:
         exact = sum(result.certificate.exact for result in results)
         self.certified += exact
         self.uncertified += len(results) - exact
-        return Found(generation, mode, results, described)
+        return SearchResult(generation, mode, results, described)
 
 
-def _index_of(work: Search | Call) -> str | None:
+def _index_of(work: Search | IndexTask) -> str | None:
     return work.ranking.name if isinstance(work, Search) else work.index
 
 
-def _texts(work: Search | Call) -> Sequence[str]:
+def _texts(work: Search | IndexTask) -> Sequence[str]:
     return work.queries if isinstance(work, Search) else work.texts
 
 
-def _encode(generation: Generation, texts: list[str]) -> None:
+def _encode(generation: OpenIndex, texts: list[str]) -> None:
     nonblank = [text for text in texts if text.strip()]
     if nonblank:
         generation.encoder.encode_queries(nonblank, generation.searcher.settings.query_terms)
 
 
-def _ranked(generation: Generation, ranking: Ranking, group: list[Waiting]) -> list[Answer]:
+def _ranked(generation: OpenIndex, ranking: Ranking, group: list[Pending[Any, Any]]) -> list[Answer]:
     texts = [text for waiting in group for text in waiting.work.queries]
     queries = [Query(str(number), text) for number, text in enumerate(texts)]
     selection = selected(generation, ranking.within, ranking.filter)
     return list(generation.searcher.answers(queries, ranking.hits, ranking.mode, within=selection))
 
 
-def selected(generation: Generation, within: Sequence[str] | None, condition: str | None) -> Selection:
+def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str | None) -> Selection:
     """The documents to search. Raises :class:`WrongFilter`, or :class:`Unavailable` for an index without metadata."""
     texts = generation.searcher.index.texts
     if condition is not None and texts is None:
@@ -221,7 +221,7 @@ def _settle(futures: Iterable[Future[Any]], run: Callable[[], T], keep: bool = F
     return result
 
 
-def descriptions(generation: Generation, answer: Answer, shown: Shown) -> list[DescribedHit]:
+def descriptions(generation: OpenIndex, answer: Answer, shown: HitFields) -> list[DescribedHit]:
     """The words and the passage of each hit, if they are shown."""
     if shown.passage is None or not answer.hits:
         return []
@@ -230,7 +230,7 @@ def descriptions(generation: Generation, answer: Answer, shown: Shown) -> list[D
 
 
 def query_result(
-    generation: Generation, answer: Answer, shown: Shown, described: Sequence[DescribedHit] = ()
+    generation: OpenIndex, answer: Answer, shown: HitFields, described: Sequence[DescribedHit] = ()
 ) -> QueryResult:
     """An answer as the API returns it. ``described``: its hits with their explanations, if they are known already."""
     docids = [hit.docid for hit in answer.hits]
@@ -292,16 +292,16 @@ def cls_share(why: Explanation) -> float | None:
     return parts[0] / sum(parts) if sum(parts) > 0 else None
 
 
-def stored(generation: Generation, docid: str) -> Stored | None:
+def stored(generation: OpenIndex, docid: str) -> StoredText | None:
     """A document's stored text; None if the index stores no texts or has no such document."""
     row, texts = generation.searcher.row(docid), generation.searcher.index.texts
     if row is None or texts is None:
         return None
     found = texts.get(row)
-    return Stored(docid=docid, title=found.title, text=found.text, metadata=dict(found.metadata))
+    return StoredText(docid=docid, title=found.title, text=found.text, metadata=dict(found.metadata))
 
 
-def document(generation: Generation, docid: str) -> Stored:
+def document(generation: OpenIndex, docid: str) -> StoredText:
     """A document's stored text. Raises :class:`NotFound`."""
     if generation.searcher.row(docid) is None:
         raise NotFound(f"index {generation.name!r} has no document of this id")
@@ -311,7 +311,7 @@ def document(generation: Generation, docid: str) -> Stored:
     return found
 
 
-def explained(generation: Generation, query: str, docids: Sequence[str]) -> list[Explained]:
+def explained(generation: OpenIndex, query: str, docids: Sequence[str]) -> list[Explained]:
     """The composition of each document's score. Raises :class:`NotFound` for an unknown id."""
     if unknown := [docid for docid in docids if generation.searcher.row(docid) is None]:
         raise NotFound(f"index {generation.name!r} has no document of id {unknown[0][:200]!r}")
@@ -321,7 +321,7 @@ def explained(generation: Generation, query: str, docids: Sequence[str]) -> list
     ]
 
 
-def encoded(generation: Generation, texts: Sequence[str], documents: bool, vectors: bool) -> list[Encoding]:
+def encoded(generation: OpenIndex, texts: Sequence[str], documents: bool, vectors: bool) -> list[Encoding]:
     """The representation of each text, as queries or as documents."""
     encoder = generation.encoder
     if documents:
@@ -338,7 +338,7 @@ def encoded(generation: Generation, texts: Sequence[str], documents: bool, vecto
     ]
 
 
-def weighted_terms(generation: Generation, text: str, row: sp.csr_matrix) -> list[WeightedTerm]:
+def weighted_terms(generation: OpenIndex, text: str, row: sp.csr_matrix) -> list[WeightedTerm]:
     """The (1, V) term weights of ``text``, strongest first."""
     terms, names = generation.encoder.terms or [], term_names(generation, text)
     return [
@@ -348,7 +348,7 @@ def weighted_terms(generation: Generation, text: str, row: sp.csr_matrix) -> lis
     ]
 
 
-def term_names(generation: Generation, text: str) -> dict[str, str]:
+def term_names(generation: OpenIndex, text: str) -> dict[str, str]:
     """Index term -> words of ``text``, for an encoder whose terms are hashes."""
     names = getattr(generation.encoder, "term_names", None)
     return names(text) if names else {}

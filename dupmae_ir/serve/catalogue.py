@@ -1,7 +1,7 @@
 """The served indexes: opened, kept while they are searched, and exchanged for newer ones.
 
 An index folder is opened with everything that a search reads, searched once, and only then put in the place of the
-one before it. A batch of requests takes the generation that is current when the batch starts (:attr:`Catalogue.lock`
+one before it. A batch of requests takes the generation that is current when the batch starts (:attr:`OpenIndexes.lock`
 is held meanwhile), so every answer comes from one generation and none is lost. A folder that cannot be opened leaves
 the old generation in place.
 
@@ -37,7 +37,7 @@ ROWS_OF_A_THREAD = 50_000
 
 
 @dataclass(frozen=True)
-class Generation:
+class OpenIndex:
     """One state of an index, opened. ``number`` counts the states that this server has opened, from 1."""
 
     name: str
@@ -68,7 +68,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Change:
+class IndexReload:
     """What a reload did to one index: ``opened``, ``removed``, or ``failed`` with the reason."""
 
     name: str
@@ -76,7 +76,7 @@ class Change:
     reason: str = ""
 
 
-class Catalogue:
+class OpenIndexes:
     """The indexes of one server, by name."""
 
     def __init__(self, config: ServeConfig) -> None:
@@ -85,7 +85,7 @@ class Catalogue:
         self.settings = subset(config, SearchSettings, timeout=SearchSettings.timeout)
         self.lock = threading.Lock()  #: held while a batch is answered and while an index is exchanged
         self._reloading = threading.Lock()
-        self._current: dict[str, Generation] = {}
+        self._current: dict[str, OpenIndex] = {}
         self._encoders: list[Encoder] = []
         self._failed: dict[str, Signature | None] = {}
         self._numbers: dict[str, itertools.count[int]] = {}
@@ -112,7 +112,7 @@ class Catalogue:
         """The names of the indexes; the first is the default."""
         return list(self._current)
 
-    def get(self, name: str | None = None) -> Generation:
+    def get(self, name: str | None = None) -> OpenIndex:
         """The current generation of an index, or of the default index. Raises :class:`UnknownName`."""
         current = self._current
         if name is None and current:
@@ -122,17 +122,17 @@ class Catalogue:
             raise UnknownName(f"no index has this name; served: {', '.join(current)}.{near}")
         return current[name]
 
-    def reload(self) -> list[Change]:
+    def reload(self) -> list[IndexReload]:
         """Open what is new or changed, drop what is gone from the folder of indexes, and return what was done."""
         with self._reloading:
             try:
                 folders = self.folders()
             except InputError as e:
-                return [Change("", "failed", str(e))]
+                return [IndexReload("", "failed", str(e))]
             changes = [change for name, path in folders.items() if (change := self._refresh(name, path))]
             for name in [name for name in self._current if name not in folders]:
                 self._exchange(name, None)
-                changes.append(Change(name, "removed"))
+                changes.append(IndexReload(name, "removed"))
             if changes:
                 gc.collect()  # a generation is in reference cycles; Python by itself frees it several exchanges later
             return changes
@@ -142,7 +142,7 @@ class Catalogue:
         for name in self.names:
             self._exchange(name, None)
 
-    def _refresh(self, name: str, path: Path) -> Change | None:
+    def _refresh(self, name: str, path: Path) -> IndexReload | None:
         signature, current = _signature(path), self._current.get(name)
         if (current and signature == current.signature) or self._failed.get(name, ()) == signature:
             return None
@@ -151,12 +151,12 @@ class Catalogue:
         except (DupmaeError, OSError) as e:
             # A folder that is being replaced may be half there; the next look finds it whole.
             self._failed[name] = signature
-            return Change(name, "failed", str(e))
+            return IndexReload(name, "failed", str(e))
         self._failed.pop(name, None)
         self._exchange(name, opened)
-        return Change(name, "opened")
+        return IndexReload(name, "opened")
 
-    def _exchange(self, name: str, new: Generation | None) -> None:
+    def _exchange(self, name: str, new: OpenIndex | None) -> None:
         with self.lock:
             old = self._current.get(name)
             changed = {**self._current, name: new} if new else {n: g for n, g in self._current.items() if n != name}
@@ -164,7 +164,7 @@ class Catalogue:
             if old:
                 old.close()
 
-    def _opened(self, name: str, path: Path) -> Generation:
+    def _opened(self, name: str, path: Path) -> OpenIndex:
         signature = _signature(path)
         searcher = self._searcher(path)
         workers = self.settings.workers
@@ -182,7 +182,7 @@ class Catalogue:
         if signature is None or signature != _signature(path):
             raise InputError(f"{path} changed while it was opened")
         number = next(self._numbers.setdefault(name, itertools.count(1)))
-        return Generation(name, number, searcher, encoder, modes, signature, time.time())
+        return OpenIndex(name, number, searcher, encoder, modes, signature, time.time())
 
     def _searcher(self, path: Path) -> Searcher:
         """A searcher with an encoder that another index already loaded, or with its own."""
@@ -208,7 +208,9 @@ def warm_up(searcher: Searcher, modes: tuple[str, ...]) -> None:
         searcher.index.texts.get(0)
 
 
-def watch(catalogue: Catalogue, every: float, stopped: threading.Event, report: Callable[[Change], None]) -> None:
+def watch(
+    catalogue: OpenIndexes, every: float, stopped: threading.Event, report: Callable[[IndexReload], None]
+) -> None:
     """Reload every ``every`` seconds until ``stopped`` is set."""
     while not stopped.wait(every):
         for change in catalogue.reload():

@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 
 from dupmae_ir.console import visible
 from dupmae_ir.errors import UnknownName
+from dupmae_ir.search.query_batching import Busy
 from dupmae_ir.serve.batch_handler import NotFound, Unavailable, WrongFilter
-from dupmae_ir.serve.batching import Busy
 from dupmae_ir.serve.schemas import Problem, WrongField, WrongRequest
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ PLAIN: dict[int | str, dict[str, Any]] = {status: RESPONSES[status] for status i
 """The errors of every other route."""
 
 
-class Wrong(Exception):
+class LimitExceeded(Exception):
     """A value of a request beyond a limit of this server: where it stands, and what is wrong."""
 
     def __init__(self, loc: Sequence[str | int], message: str) -> None:
@@ -65,8 +65,8 @@ def add_handlers(app: FastAPI) -> None:
         # The values themselves are left out: they may not have a JSON form.
         return wrong([WrongField(loc=_safe(f["loc"]), msg=visible(f["msg"]), type=f["type"]) for f in e.errors()])
 
-    @app.exception_handler(Wrong)
-    async def _(_request: Request, e: Wrong) -> JSONResponse:
+    @app.exception_handler(LimitExceeded)
+    async def _(_request: Request, e: LimitExceeded) -> JSONResponse:
         return wrong([WrongField(loc=e.loc, msg=e.message, type="limit")])
 
     @app.exception_handler(WrongFilter)

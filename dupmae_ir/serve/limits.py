@@ -19,9 +19,8 @@ from collections.abc import Iterable, Sequence
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
+from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from dupmae_ir.serve.metrics import SECONDS, Counter, Histogram
 
 OPEN_PATHS = ("/health", "/ready", "/login", "/assets/")
 """Paths that need no token: they show nothing of an index."""
@@ -38,6 +37,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Bounds of the times that are counted."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -67,8 +68,12 @@ class Guard:
         self.app, self.loopback, self.most_bytes, self.seconds = app, loopback, most_bytes, seconds
         self.token = token
         self.origins = {origin.rstrip("/").lower() for origin in origins}
-        self.requests = Counter("dupmae_ir_requests_total", "Answered requests.", ("route", "method", "status"))
-        self.times = Histogram("dupmae_ir_request_seconds", "Seconds from head to answer.", SECONDS, ("route",))
+        self.requests = Counter(
+            "dupmae_ir_requests_total", "Answered requests.", ("route", "method", "status"), registry=None
+        )
+        self.times = Histogram(
+            "dupmae_ir_request_seconds", "Seconds from head to answer.", ("route",), buckets=SECONDS, registry=None
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -93,8 +98,9 @@ class Guard:
             await _refuse(e, watched)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self.requests.add(route, scope["method"] if scope["method"] in _METHODS else "other", str(status))
-            self.times.observe(time.perf_counter() - started, route)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self.requests.labels(route, method, str(status)).inc()
+            self.times.labels(route).observe(time.perf_counter() - started)
 
     def _check(self, scope: Scope) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}

@@ -20,14 +20,23 @@ from starlette.routing import BaseRoute
 
 from dupmae_ir import __version__
 from dupmae_ir.errors import DupmaeError, UnknownName
+from dupmae_ir.search.query_batching import Busy
 from dupmae_ir.search.view.explain import DescribedHit
 from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.api import check_hits, check_texts, index_info
-from dupmae_ir.serve.batch_handler import Call, Found, NotFound, Ranking, Search, Shown, Unavailable, WrongFilter
-from dupmae_ir.serve.batching import Busy
-from dupmae_ir.serve.catalogue import Generation
-from dupmae_ir.serve.errors import Wrong
-from dupmae_ir.serve.schemas import Condition, Explained, IndexInfo, Mode, SearchHit, Stored
+from dupmae_ir.serve.batch_handler import (
+    HitFields,
+    IndexTask,
+    NotFound,
+    Ranking,
+    Search,
+    SearchResult,
+    Unavailable,
+    WrongFilter,
+)
+from dupmae_ir.serve.catalogue import OpenIndex
+from dupmae_ir.serve.errors import LimitExceeded
+from dupmae_ir.serve.schemas import Condition, Explained, IndexInfo, Mode, SearchHit, StoredText
 from dupmae_ir.serve.service import Service
 
 T = TypeVar("T")
@@ -87,18 +96,18 @@ def make_tools(service: Service) -> MCPServer:
         return await guarded(_search(service, query, Ranking(index, mode, hits, None, filter)))
 
     @server.tool()
-    async def get_document(docid: Docid, index: Index = None) -> Stored:
+    async def get_document(docid: Docid, index: Index = None) -> StoredText:
         """The title, text and metadata of a document."""
-        return await guarded(service.ask(Call(index, lambda generation: answering.document(generation, docid))))
+        return await guarded(service.ask(IndexTask(index, lambda generation: answering.document(generation, docid))))
 
     @server.tool()
     async def explain(query: Query, docid: Docid, index: Index = None) -> Explained:
         """Why a document has its score for a query: the share of meaning (dense) and of each matched word."""
 
-        def run(generation: Generation) -> Explained:
+        def run(generation: OpenIndex) -> Explained:
             return answering.explained(generation, query, [docid])[0]
 
-        return await guarded(service.ask(Call(index, run, [query])))
+        return await guarded(service.ask(IndexTask(index, run, [query])))
 
     @server.tool()
     async def list_indexes() -> ToolIndexes:
@@ -114,7 +123,7 @@ async def guarded(result: Awaitable[T]) -> T:
         return await result
     except (UnknownName, NotFound, Unavailable, WrongFilter, Busy) as e:
         raise ToolError(str(e)) from None
-    except Wrong as e:
+    except LimitExceeded as e:
         raise ToolError(e.message) from None
     except TimeoutError:
         raise ToolError("no answer in time") from None
@@ -125,7 +134,7 @@ async def guarded(result: Awaitable[T]) -> T:
 async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
     check_texts(service.config, [query], ["query"])
     check_hits(service.config, ranking.hits, ["hits"])
-    found: Found = await service.ask(Search(ranking, [query], Shown(texts=True, passage=PASSAGE)))
+    found: SearchResult = await service.ask(Search(ranking, [query], HitFields(texts=True, passage=PASSAGE)))
     (result,) = found.results
     shown = [_hit(*both) for both in zip(result.hits, found.described[0], strict=True)]
     return ToolAnswer(index=found.generation.name, exact=result.certificate.exact, hits=shown)

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.api import check_hits, check_texts
-from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown
-from dupmae_ir.serve.catalogue import Generation
+from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult
+from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import RESPONSES
 from dupmae_ir.serve.schemas import Name, PathDocid, Text
 from dupmae_ir.serve.service import Service
@@ -48,7 +48,7 @@ class QueryInfo(BaseModel):
     fp16: bool | None = False
 
 
-class Candidate(BaseModel):
+class PyseriniCandidate(BaseModel):
     """A hit of Pyserini 1.6."""
 
     docid: str
@@ -58,11 +58,11 @@ class Candidate(BaseModel):
     encoded_img: str | None = None
 
 
-class Hits(BaseModel):
+class PyseriniHits(BaseModel):
     """The answer of a search in Pyserini 1.6."""
 
     query: QueryInfo
-    candidates: list[Candidate]
+    candidates: list[PyseriniCandidate]
 
 
 class IndexStatus(BaseModel):
@@ -86,7 +86,7 @@ class QueryText(BaseModel):
     text: str
 
 
-class RankedCandidate(BaseModel):
+class AnseriniCandidate(BaseModel):
     """A hit of Pyserini 2."""
 
     docid: str
@@ -95,13 +95,13 @@ class RankedCandidate(BaseModel):
     doc: dict[str, Any] | str | None
 
 
-class RankedHits(BaseModel):
+class AnseriniHits(BaseModel):
     """The answer of a search in Pyserini 2."""
 
     api: str = "v1"
     index: str
     query: QueryText
-    candidates: list[RankedCandidate]
+    candidates: list[AnseriniCandidate]
 
 
 class OneDocument(BaseModel):
@@ -125,14 +125,14 @@ def _add_version_1(router: APIRouter, service: Service) -> None:
     tags: list[str | Enum] = ["Pyserini 1.6"]
 
     @router.post("/indexes/{index}/search", tags=tags, operation_id="pyserini_search")
-    async def search(index: IndexPath, params: SearchParams) -> Hits:
+    async def search(index: IndexPath, params: SearchParams) -> PyseriniHits:
         """Search an index."""
         found = await _search(service, index, params.query, params.hits)
         candidates = [
-            Candidate(docid=hit.docid, score=hit.score, document_txt=hit.document.text if hit.document else "")
+            PyseriniCandidate(docid=hit.docid, score=hit.score, document_txt=hit.document.text if hit.document else "")
             for hit in found.results[0].hits
         ]
-        return Hits(query=QueryInfo(qid=params.qid, query_txt=params.query), candidates=candidates)
+        return PyseriniHits(query=QueryInfo(qid=params.qid, query_txt=params.query), candidates=candidates)
 
     @router.get("/indexes/{index}/documents/{docid:path}", tags=tags, operation_id="pyserini_document")
     async def document(index: IndexPath, docid: Annotated[PathDocid, Path()]) -> dict[str, str]:
@@ -162,14 +162,14 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
     @router.get("/{index}/search", tags=tags, operation_id="anserini_search")
     async def search(
         index: IndexPath, query: Annotated[Text, Query()], hits: Annotated[int, Query(ge=1)] = 10, parse: bool = True
-    ) -> RankedHits:
+    ) -> AnseriniHits:
         """Search an index."""
         found = await _search(service, index, query, hits)
         candidates = [
-            RankedCandidate(docid=h.docid, score=h.score, rank=h.rank, doc=_shown(h.document, parse))
+            AnseriniCandidate(docid=h.docid, score=h.score, rank=h.rank, doc=_shown(h.document, parse))
             for h in found.results[0].hits
         ]
-        return RankedHits(index=index, query=QueryText(text=query), candidates=candidates)
+        return AnseriniHits(index=index, query=QueryText(text=query), candidates=candidates)
 
     @router.get("/{index}/doc/{docid:path}", tags=tags, operation_id="anserini_document")
     async def document(index: IndexPath, docid: Annotated[PathDocid, Path()], parse: bool = True) -> OneDocument:
@@ -178,26 +178,26 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
         return OneDocument(index=index, docid=docid, doc=found if parse else json.dumps(found, ensure_ascii=False))
 
 
-async def _search(service: Service, index: str, query: str, hits: int) -> Found:
+async def _search(service: Service, index: str, query: str, hits: int) -> SearchResult:
     check_texts(service.config, [query], ["query"])
     check_hits(service.config, hits, ["hits"])
-    found: Found = await service.ask(Search(Ranking(index, None, hits), [query], Shown(texts=True)))
+    found: SearchResult = await service.ask(Search(Ranking(index, None, hits), [query], HitFields(texts=True)))
     return found
 
 
 async def _document(service: Service, index: str, docid: str) -> dict[str, str]:
-    def run(generation: Generation) -> dict[str, str]:
+    def run(generation: OpenIndex) -> dict[str, str]:
         return _plain(answering.document(generation, docid))
 
-    found: dict[str, str] = await service.ask(Call(index, run))
+    found: dict[str, str] = await service.ask(IndexTask(index, run))
     return found
 
 
-def _plain(document: answering.Stored) -> dict[str, str]:
+def _plain(document: answering.StoredText) -> dict[str, str]:
     return {"id": document.docid, "title": document.title, "contents": document.text}
 
 
-def _shown(document: answering.Stored | None, parse: bool) -> dict[str, Any] | str | None:
+def _shown(document: answering.StoredText | None, parse: bool) -> dict[str, Any] | str | None:
     if document is None:
         return None
     found = _plain(document)

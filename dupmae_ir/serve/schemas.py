@@ -112,7 +112,7 @@ class Shares(BaseModel):
     terms: list[Term] = Field(default_factory=list, description="matched terms, strongest first")
 
 
-class Stored(BaseModel):
+class StoredText(BaseModel):
     """A document as the index stores it."""
 
     docid: str
@@ -128,7 +128,9 @@ class SearchHit(BaseModel):
     docid: str
     score: float
     explanation: Shares | None = None
-    document: Stored | None = Field(None, description="null where not asked for, or where the index stores no texts")
+    document: StoredText | None = Field(
+        None, description="null where not asked for, or where the index stores no texts"
+    )
 
 
 class Certificate(BaseModel):
@@ -153,7 +155,7 @@ class QueryResult(BaseModel):
     certificate: Certificate
 
 
-class Source(BaseModel):
+class IndexState(BaseModel):
     """Which state of which index an answer comes from."""
 
     index: str
@@ -161,7 +163,7 @@ class Source(BaseModel):
     generation: int = Field(description="counts the states of the index that this server has opened, from 1")
 
 
-class SearchResponse(Source):
+class SearchResponse(IndexState):
     """The answers to all queries of a request, from one state of the index."""
 
     mode: Mode
@@ -183,7 +185,7 @@ class Encoding(BaseModel):
     terms: list[WeightedTerm] | None = Field(None, description="the term weights, strongest first")
 
 
-class EncodeResponse(Source):
+class EncodeResponse(IndexState):
     """The representations of all texts of a request."""
 
     encodings: list[Encoding]
@@ -196,20 +198,20 @@ class Explained(Shares):
     score: float
 
 
-class ExplainResponse(Source):
+class ExplainResponse(IndexState):
     """The composition of each document's score."""
 
     query: str
     documents: list[Explained]
 
 
-class DocumentResponse(Source):
+class DocumentResponse(IndexState):
     """One document."""
 
-    document: Stored
+    document: StoredText
 
 
-class ChangeResponse(Source):
+class ChangeResponse(IndexState):
     """What a change did. The index that answers from now on is the changed one."""
 
     documents: int
@@ -219,7 +221,7 @@ class ChangeResponse(Source):
     deleted: int
 
 
-class IndexInfo(Source):
+class IndexInfo(IndexState):
     """One index."""
 
     documents: int

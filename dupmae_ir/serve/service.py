@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-import time
+from collections.abc import Iterator
 from typing import Any
 
-from dupmae_ir.serve.batch_handler import Answerer, Call, Search
-from dupmae_ir.serve.batching import Batcher, Busy
-from dupmae_ir.serve.catalogue import Catalogue, Change, Generation, watch
-from dupmae_ir.serve.config import ServeConfig
-from dupmae_ir.serve.metrics import QUERIES, SECONDS, Counter, Gauge, Histogram, Labels, Metric, resident_bytes
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from dupmae_ir.search.query_batching import Busy, QueryBatches
+from dupmae_ir.serve.batch_handler import Answerer, IndexTask, Search
+from dupmae_ir.serve.catalogue import IndexReload, OpenIndexes, watch
+from dupmae_ir.serve.config import ServeConfig
+from dupmae_ir.serve.limits import SECONDS
+
+QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LOG = logging.getLogger("dupmae_ir.serve")
 
 
@@ -21,21 +26,37 @@ class Service:
 
     def __init__(self, config: ServeConfig, token: str | None = None) -> None:
         self.config, self.token = config, token
-        self.catalogue = Catalogue(config)
+        self.catalogue = OpenIndexes(config)
         self.answerer = Answerer(self.catalogue)
-        self.batches = Histogram("dupmae_ir_batch_queries", "Queries answered together.", QUERIES)
-        self.batch_times = Histogram("dupmae_ir_batch_seconds", "Seconds of a batch.", SECONDS)
-        self.rejected = Counter("dupmae_ir_rejected_total", "Requests answered 429, and 504.", ("reason",))
-        self.reloads = Counter("dupmae_ir_reloads_total", "Exchanges of an index, and failures.", ("index", "result"))
-        self.batcher = Batcher(self.answerer, config.queue, config.batch_size, config.batch_wait / 1000, self._observe)
-        self.started = time.time()
+        disable_created_metrics()
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.batches = Histogram(
+            "dupmae_ir_batch_queries", "Queries answered together.", buckets=QUERIES, registry=self.registry
+        )
+        self.batch_times = Histogram(
+            "dupmae_ir_batch_seconds", "Seconds of a batch.", buckets=SECONDS, registry=self.registry
+        )
+        self.rejected = Counter(
+            "dupmae_ir_rejected_total", "Requests answered 429, and 504.", ("reason",), registry=self.registry
+        )
+        self.reloads = Counter(
+            "dupmae_ir_reloads_total",
+            "Exchanges of an index, and failures.",
+            ("index", "result"),
+            registry=self.registry,
+        )
+        self.batcher: QueryBatches[Search | IndexTask, Any] = QueryBatches(
+            max_batch=config.batch_size, capacity=config.queue, wait=config.batch_wait / 1000, observe=self._observe
+        )
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
+        self.registry.register(self)
 
     def open(self) -> None:
         """Open the indexes and start the threads. Raises :class:`DupmaeError` for an index that cannot be opened."""
         self.catalogue.open_all()
-        self.batcher.start()
+        self.batcher.start(self.answerer)
         if self.config.reload_seconds:
             arguments = (self.catalogue, self.config.reload_seconds, self._stopped, self._report)
             self._watcher = threading.Thread(target=watch, args=arguments, name="reloads", daemon=True)
@@ -49,18 +70,19 @@ class Service:
             self._watcher.join(self.config.stop_seconds)
         self.catalogue.close()
 
-    async def ask(self, work: Search | Call) -> Any:
+    async def ask(self, work: Search | IndexTask) -> Any:
         """The result of ``work``. Raises :class:`Busy`, :class:`TimeoutError`, and what the work raises."""
         try:
-            return await self.batcher.submit(work, self.config.timeout)
+            future = self.batcher.submit(work, work.weight)
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.config.timeout)
         except Busy:
-            self.rejected.add("queue full")
+            self.rejected.labels("queue full").inc()
             raise
         except TimeoutError:
-            self.rejected.add("timeout")
+            self.rejected.labels("timeout").inc()
             raise
 
-    def reload(self) -> list[Change]:
+    def reload(self) -> list[IndexReload]:
         """Look for new generations now; log and count what changed."""
         changes = self.catalogue.reload()
         for change in changes:
@@ -76,44 +98,30 @@ class Service:
         """Whether :meth:`close` was called."""
         return self._stopped.is_set()
 
-    def metrics(self) -> list[Metric]:
-        """Everything that /metrics shows, besides the requests themselves."""
-        generations: dict[Labels, Generation] = {(g.name,): g for g in map(self.catalogue.get, self.catalogue.names)}
-
-        def of_indexes(name: str, help: str, values: dict[Labels, float]) -> Gauge:
-            return Gauge(name, help, lambda: values, ("index",))
-
-        lists: dict[Labels, float] = {
-            ("yes",): float(self.answerer.certified),
-            ("no",): float(self.answerer.uncertified),
-        }
-        return [
-            self.batches,
-            self.batch_times,
-            self.rejected,
-            self.reloads,
-            Gauge("dupmae_ir_waiting_queries", "Queries in the queue.", self._waiting),
-            Gauge("dupmae_ir_lists_total", "Ranked lists, by certificate.", lambda: lists, ("certified",), "counter"),
-            of_indexes("dupmae_ir_documents", "Documents.", {k: float(g.documents) for k, g in generations.items()}),
-            of_indexes("dupmae_ir_generation", "Generation.", {k: float(g.number) for k, g in generations.items()}),
-            of_indexes(
-                "dupmae_ir_encoded_queries",
-                "Queries encoded.",
-                {k: float(g.encoder.encoded) for k, g in generations.items()},
-            ),
-            Gauge("process_resident_memory_bytes", "Memory in RAM.", lambda: {(): resident_bytes()}),
-            Gauge("process_start_time_seconds", "Start of the service.", lambda: {(): self.started}),
-        ]
-
-    def _waiting(self) -> dict[Labels, float]:
-        return {(): float(self.batcher.waiting)}
+    def collect(self) -> Iterator[Metric]:
+        """Values that are read when /metrics is: this object is a collector of its registry."""
+        yield GaugeMetricFamily("dupmae_ir_waiting_queries", "Queries in the queue.", self.batcher.waiting)
+        lists = CounterMetricFamily("dupmae_ir_lists", "Ranked lists, by certificate.", labels=["certified"])
+        lists.add_metric(["yes"], self.answerer.certified)
+        lists.add_metric(["no"], self.answerer.uncertified)
+        yield lists
+        indexes = [self.catalogue.get(name) for name in self.catalogue.names]
+        for name, text, values in (
+            ("dupmae_ir_documents", "Documents.", [index.documents for index in indexes]),
+            ("dupmae_ir_generation", "OpenIndex.", [index.number for index in indexes]),
+            ("dupmae_ir_encoded_queries", "Queries encoded.", [index.encoder.encoded for index in indexes]),
+        ):
+            family = GaugeMetricFamily(name, text, labels=["index"])
+            for index, value in zip(indexes, values, strict=True):
+                family.add_metric([index.name], value)
+            yield family
 
     def _observe(self, weight: int, seconds: float) -> None:
         self.batches.observe(weight)
         self.batch_times.observe(seconds)
 
-    def _report(self, change: Change) -> None:
-        self.reloads.add(change.name, change.what)
+    def _report(self, change: IndexReload) -> None:
+        self.reloads.labels(change.name, change.what).inc()
         if change.what == "failed":
             LOG.warning("%s: not exchanged, the generation before stays: %s", change.name, change.reason)
         else:

@@ -200,7 +200,7 @@ def test_state(client: Client) -> None:
     before = client.get("/metrics").text
     client.post("/api/search", {"query": ["a", "b"]})
     after = client.get("/metrics").text
-    line = 'dupmae_ir_requests_total{route="/api/search",method="POST",status="200"} '
+    line = 'dupmae_ir_requests_total{method="POST",route="/api/search",status="200"} '
     assert _sample(after, line) == _sample(before, line) + 1
     assert (
         _sample(after, 'dupmae_ir_lists_total{certified="yes"} ')

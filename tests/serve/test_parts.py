@@ -1,4 +1,4 @@
-"""The cache of encodings, the metrics' text, and the options."""
+"""The cache of encodings and the options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.serve.config import TOKEN_VARIABLE, ServeConfig
-from dupmae_ir.serve.metrics import Counter, Gauge, Histogram, exposition
 from dupmae_ir.serve.query_cache import CachingLexicalEncoder, cached
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import LexicalEncoder
@@ -82,30 +81,6 @@ def test_a_lexical_encoder_stays_one() -> None:
     assert encoder.term_names("x") == {"w1": "x"}
     assert encoder.for_collection(5).digest == Lexical(seed=5).digest  # type: ignore[arg-type]
     assert not isinstance(cached(HashingEncoder(), 10), LexicalEncoder)
-
-
-def test_exposition() -> None:
-    counter, histogram = Counter("c_total", "Counts.", ("kind",)), Histogram("h", "Times.", (0.5, 1))
-    counter.add('a"\\\n')
-    counter.add("b", by=2)
-    for value in (0.1, 0.5, 3):
-        histogram.observe(value)
-    assert exposition([counter, histogram, Gauge("g", "Now.", lambda: {(): 1.5})]).splitlines() == [
-        "# HELP c_total Counts.",
-        "# TYPE c_total counter",
-        r'c_total{kind="a\"\\\n"} 1',
-        'c_total{kind="b"} 2',
-        "# HELP h Times.",
-        "# TYPE h histogram",
-        'h_bucket{le="0.5"} 2',
-        'h_bucket{le="1"} 2',
-        'h_bucket{le="+Inf"} 3',
-        "h_sum 3.6",
-        "h_count 3",
-        "# HELP g Now.",
-        "# TYPE g gauge",
-        "g 1.5",
-    ]
 
 
 def test_other_addresses_need_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

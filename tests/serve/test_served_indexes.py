@@ -15,7 +15,7 @@ import pytest
 from support.serving import queries, serving, texts, write_index
 
 from dupmae_ir.errors import InputError, UsageError
-from dupmae_ir.serve.catalogue import Catalogue
+from dupmae_ir.serve.catalogue import OpenIndexes
 from dupmae_ir.serve.config import ServeConfig
 
 pytestmark = pytest.mark.jvm
@@ -60,7 +60,7 @@ def test_another_index_takes_the_place(folders: dict[str, Path], tmp_path: Path)
         after = client.post("/api/search", {"query": "lock queue"}).json
         assert after["generation"] == 2
         assert after["results"] == other.json["results"] != before
-        assert 'dupmae_ir_reloads_total{index="live",result="opened"} 1' in client.get("/metrics").text
+        assert 'dupmae_ir_reloads_total{index="live",result="opened"} 1.0' in client.get("/metrics").text
 
 
 @pytest.mark.parametrize("engine", ["postings", "lucene"])
@@ -108,9 +108,9 @@ def test_changes_are_noticed_by_themselves(folders: dict[str, Path], tmp_path: P
 
 def test_what_cannot_be_opened_fails_at_the_start(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such index"):
-        Catalogue(ServeConfig(index=(str(tmp_path / "none"),))).open_all()
+        OpenIndexes(ServeConfig(index=(str(tmp_path / "none"),))).open_all()
     with pytest.raises(InputError, match="contains no finished index"):
-        Catalogue(ServeConfig(indexes=str(tmp_path))).open_all()
+        OpenIndexes(ServeConfig(indexes=str(tmp_path))).open_all()
     with pytest.raises(UsageError, match="two indexes are named 'docs'"):
         ServeConfig(index=(str(folders["docs"]), f"docs={folders['other']}"))
 

@@ -25,13 +25,13 @@ from markupsafe import Markup
 from dupmae_ir.errors import UnknownName
 from dupmae_ir.search.config import MODES
 from dupmae_ir.search.query.words import Mark, WordShare
+from dupmae_ir.search.query_batching import Busy
 from dupmae_ir.search.view.explain import DescribedHit
 from dupmae_ir.serve import batch_handler as answering
 from dupmae_ir.serve.api import check_texts, index_info
-from dupmae_ir.serve.batch_handler import Call, Found, Ranking, Search, Shown, Unavailable, WrongFilter
-from dupmae_ir.serve.batching import Busy
-from dupmae_ir.serve.catalogue import Generation
-from dupmae_ir.serve.errors import Wrong
+from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult, Unavailable, WrongFilter
+from dupmae_ir.serve.catalogue import OpenIndex
+from dupmae_ir.serve.errors import LimitExceeded
 from dupmae_ir.serve.limits import COOKIE, cookie_value, is_local_path, same
 from dupmae_ir.serve.schemas import Certificate, IndexInfo, SearchHit, WeightedTerm
 from dupmae_ir.serve.service import Service
@@ -265,7 +265,7 @@ async def _content(service: Service, state: State) -> tuple[int, str, dict[str, 
         return 200, "comparison.html", values
     except (UnknownName, Unavailable) as e:
         status, title, text = 404, "Not found", str(e)
-    except Wrong as e:
+    except LimitExceeded as e:
         status, title, text = 422, "This query is too long", e.message
     except WrongFilter as e:
         status, title, text = 422, "This filter cannot be used", str(e)
@@ -283,16 +283,16 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
     others = [m for m in ("dense", "hybrid", "impact") if m != mode and m in generation.modes] if sides else []
     started = time.perf_counter()
 
-    def search(mode: str, shown: Shown) -> Search:
+    def search(mode: str, shown: HitFields) -> Search:
         return Search(Ranking(name, mode, state.hits, None, state.filter or None), [state.q], shown)
 
-    def weights(generation: Generation) -> list[WeightedTerm]:
+    def weights(generation: OpenIndex) -> list[WeightedTerm]:
         (encoding,) = answering.encoded(generation, [state.q], documents=False, vectors=False)
         return encoding.terms or []
 
-    work = [search(mode, Shown(True, MAX_TERMS, PASSAGE)), *(search(other, Shown(True)) for other in others)]
+    work = [search(mode, HitFields(True, MAX_TERMS, PASSAGE)), *(search(other, HitFields(True)) for other in others)]
     *lists, terms = await asyncio.gather(
-        *(service.ask(search) for search in work), service.ask(Call(name, weights, [state.q]))
+        *(service.ask(search) for search in work), service.ask(IndexTask(name, weights, [state.q]))
     )
     seconds = time.perf_counter() - started
     ranks = {found.mode: {hit.docid: hit.rank for hit in found.results[0].hits} for found in lists}
@@ -301,6 +301,6 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
     return Results(main, side_lists, terms, index_info(lists[0].generation), 1000 * seconds)
 
 
-def _ranked_list(found: Found, ranks: Mapping[str, Mapping[str, int]]) -> RankedList:
+def _ranked_list(found: SearchResult, ranks: Mapping[str, Mapping[str, int]]) -> RankedList:
     (result,) = found.results
     return RankedList(found.mode, result.hits, result.certificate, found.described[0], ranks)
