@@ -79,9 +79,15 @@ def create_app(
         lifespan=lifespan,
     )
     add_handlers(app)
-    guarded = Guard(app, service.token, service.token is None, config.cors, config.most_bytes, config.slow_client)
-    service.registry.register(guarded.requests)
-    service.registry.register(guarded.times)
+    guarded = Guard(
+        app,
+        service.token,
+        service.token is None,
+        config.cors,
+        config.most_bytes,
+        config.slow_client,
+        service.observe_request,
+    )
     for router in (search_routes(service), encode_routes(service), index_routes(service), state_routes(service), *more):
         app.include_router(router)
     app.router.routes.extend(routes)

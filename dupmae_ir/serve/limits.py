@@ -15,11 +15,10 @@ import hmac
 import ipaddress
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
-from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN_PATHS = ("/health", "/ready", "/login", "/assets/")
@@ -60,20 +59,23 @@ class Guard:
         origins: origins of other pages that may call the API.
         most_bytes: of a body.
         seconds: for a body to arrive.
+        observe: called with route, method, status and seconds of each answer.
     """
 
     def __init__(
-        self, app: ASGIApp, token: str | None, loopback: bool, origins: Sequence[str], most_bytes: int, seconds: float
+        self,
+        app: ASGIApp,
+        token: str | None,
+        loopback: bool,
+        origins: Sequence[str],
+        most_bytes: int,
+        seconds: float,
+        observe: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
         self.app, self.loopback, self.most_bytes, self.seconds = app, loopback, most_bytes, seconds
         self.token = token
         self.origins = {origin.rstrip("/").lower() for origin in origins}
-        self.requests = Counter(
-            "dupmae_ir_requests_total", "Answered requests.", ("route", "method", "status"), registry=None
-        )
-        self.times = Histogram(
-            "dupmae_ir_request_seconds", "Seconds from head to answer.", ("route",), buckets=SECONDS, registry=None
-        )
+        self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -99,8 +101,7 @@ class Guard:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self.requests.labels(route, method, str(status)).inc()
-            self.times.labels(route).observe(time.perf_counter() - started)
+            self.observe(route, method, status, time.perf_counter() - started)
 
     def _check(self, scope: Scope) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}

@@ -31,6 +31,16 @@ class Service:
         disable_created_metrics()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "dupmae_ir_requests_total", "Answered requests.", ("route", "method", "status"), registry=self.registry
+        )
+        self.request_times = Histogram(
+            "dupmae_ir_request_seconds",
+            "Seconds from head to answer.",
+            ("route",),
+            buckets=SECONDS,
+            registry=self.registry,
+        )
         self.batches = Histogram(
             "dupmae_ir_batch_queries", "Queries answered together.", buckets=QUERIES, registry=self.registry
         )
@@ -52,6 +62,11 @@ class Service:
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
         self.registry.register(self)
+
+    def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        self.requests.labels(route, method, str(status)).inc()
+        self.request_times.labels(route).observe(seconds)
 
     def open(self) -> None:
         """Open the indexes and start the threads. Raises :class:`DupmaeError` for an index that cannot be opened."""

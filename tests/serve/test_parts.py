@@ -105,14 +105,14 @@ def test_other_addresses_need_a_token(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"index": ()}, "give one of --index, --indexes"),
+        ({"index": ()}, "give one of `index`, `indexes`"),
         ({"most_queries": 10, "queue": 5}, "exceeds --queue 5"),
         ({"cors": ("example.org",)}, "expected an origin"),
         ({"cors": ("https://example.org/path",)}, "expected an origin"),
         ({"cors": ("*",)}, "expected an origin"),
         ({"index": ("a/I", "b/I")}, "two indexes are named 'I'"),
         ({"index": ("a", "b"), "bm25_index": "c"}, "belongs to one index"),
-        ({"mcp": True, "mcp_http": True}, "applies only without --mcp"),
+        ({"mcp": True, "mcp_http": True}, "applies only without `mcp`"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

@@ -72,5 +72,6 @@ def test_the_fields_are_those_of_the_installed_server() -> None:
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     }
-    for name in ("QueryInfo", "Candidate", "Hits", "IndexStatus"):
-        assert set(getattr(pyserini_routes, name).model_fields) == theirs[name]
+    ours = {"QueryInfo": "QueryInfo", "Candidate": "PyseriniCandidate", "Hits": "PyseriniHits"}
+    for name, own in {**ours, "IndexStatus": "IndexStatus"}.items():
+        assert set(getattr(pyserini_routes, own).model_fields) == theirs[name]
