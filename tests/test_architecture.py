@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -209,6 +210,25 @@ print(json.dumps(pages))
         assert "usage:" in page, command
         # dupmae-ir itself lists its commands; every other page shows an example.
         assert "example" in page or command == "dupmae_ir", command
+
+
+FLAG = re.compile(r"(?<![\w-])--[a-z]")
+
+
+def flags_in_errors(tree: ast.AST) -> Iterator[int]:
+    """Lines of raised messages that contain a flag; commands of other programs (pip install) may."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise):
+            for text in ast.walk(node):
+                value = text.value if isinstance(text, ast.Constant) else None
+                if isinstance(value, str) and "pip install" not in value and FLAG.search(value):
+                    yield node.lineno
+
+
+def test_errors_name_parameters():
+    """Functions name parameters in backticks, and the command layer turns them into flags (``config.with_flags``)."""
+    assert [f"{FILES[m]}:{line}" for m, tree in TREES.items() for line in flags_in_errors(tree)] == []
+    assert list(flags_in_errors(ast.parse("raise UsageError(f'--hits {n}: too many')"))) == [1]
 
 
 def exporting() -> list[str]:

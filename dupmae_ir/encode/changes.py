@@ -172,7 +172,7 @@ class _Change:
         if documents and gone == documents and isinstance(self.config, SyncConfig) and not self.config.replace_all:
             raise UsageError(
                 f"{self.config.corpus} has none of the {documents:,} documents of {self.config.index}, so all of them "
-                "would be deleted; name the right collection, or pass --replace-all"
+                "would be deleted; name the right collection, or pass `replace_all`"
             )
 
     def _segment(self, job: ChangeJob, index: Index, collection: DocumentSource, plan: _Plan) -> tuple[Path, int]:
@@ -272,7 +272,7 @@ def _encoder(index: Index, config: ChangeOptions) -> Encoder:
             parts=parts,
         )
     except CheckpointError as e:
-        hint = "" if config.model else f" (recorded in {config.index}/meta.json; if the model moved, use --model)"
+        hint = "" if config.model else f" (recorded in {config.index}/meta.json; if it moved, name it as `model`)"
         raise CheckpointError(f"{e}{hint}") from None
     _check_encoder(encoder, recorded, config.index)
     return encoder

@@ -65,7 +65,7 @@ def run_bm25(config: Bm25Config) -> dict[str, Any]:
 
 
 class _Bm25Job(Job):
-    ADVICE = "Name another --index, or pass --overwrite"
+    ADVICE = "Name another `index`, or pass `overwrite`"
 
     def check_replaceable(self) -> None:
         """Any Lucene index may be replaced: earlier versions wrote them without a record."""
@@ -127,7 +127,7 @@ def verify(config: VerifyConfig) -> dict[str, Any]:
 
 def run_push(config: PushConfig) -> dict[str, Any]:
     """Copy an index folder to a URL and return the counts of :func:`~dupmae_ir.index.changes.object_store.push`."""
-    to = _remote(config.to, "--to")
+    to = _remote(config.to, "to")
     need_folder(config.index, "dupmae-ir index push")
     folder = Index.open(config.index).path
     return {"index": config.index, **push(folder, to, overwrite=config.overwrite, quiet=config.quiet)}
@@ -135,22 +135,22 @@ def run_push(config: PushConfig) -> dict[str, Any]:
 
 def run_pull(config: PullConfig) -> dict[str, Any]:
     """Copy the index of a URL to a folder and return a summary; an index that it has replaced is removed."""
-    source = _remote(config.url, "URL")
+    source = _remote(config.url, "url")
     need_folder(config.index, "dupmae-ir index pull")
     target = Path(config.index).absolute()
     manifest.check_target(target)
     if config.overwrite or not target.exists() or not any(target.iterdir()):
         changed = pull(source, target, quiet=config.quiet)
     elif changed := not is_copy(source, target):
-        raise UsageError(f"{config.index} already has another index; pass --overwrite to replace it")
+        raise UsageError(f"{config.index} already has another index; pass `overwrite` to replace it")
     index = Index.open(target)
     status = "complete" if changed else COMPLETE
     return {"index": config.index, "documents": index.documents, "digest": index.digest, "status": status}
 
 
-def _remote(url: str, flag: str) -> Remote:
+def _remote(url: str, name: str) -> Remote:
     if not is_url(url):
-        raise UsageError(f"{flag} {url}: expected a URL, for example s3://bucket/index")
+        raise UsageError(f"`{name}` {url}: expected a URL, for example s3://bucket/index")
     return Remote(url)
 
 

@@ -195,7 +195,7 @@ def usable_rows(corpora: Sequence[Corpus], sources: Sequence[str], method: str, 
         if "gpt2" in (recipe.tasks or ()) and not len(corpus.following):
             raise InputError(
                 f'{source}: none of its texts has a generated continuation ("next"); add them with dupmae-ir '
-                "pretrain.augment --task continuation, or remove gpt2 from `tasks`"
+                "pretrain.augment (task continuation), or remove gpt2 from `tasks`"
             )
     return rows
 

@@ -38,7 +38,7 @@ def rows_to_delete(index: Index, docids: Sequence[str], name: str, ignore_unknow
             first = next(docid for docid in docids if docid in unknown)
             more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
             raise UnknownName(
-                f"{name} has no document {first!r}{more}; nothing was deleted. Pass --ignore-unknown to "
+                f"{name} has no document {first!r}{more}; nothing was deleted. Pass `ignore_unknown` to "
                 "delete the others"
             )
     return np.array([row for row in rows if index.live[row]], np.int64)

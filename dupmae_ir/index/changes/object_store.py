@@ -32,7 +32,7 @@ from dupmae_ir.io.publishing import atomic_write, disk_full, fsync_tree, move_in
 from dupmae_ir.io.transfer import Moved, Remote, cache_folder, is_url, json_object, offline_by
 
 UPLOAD = "upload.json"
-AGAIN = "push the index again with --overwrite, or restore the object from a backup"
+AGAIN = "push the index again with `overwrite`, or restore the object from a backup"
 
 
 def local_folder(remote: Remote) -> Path:
@@ -103,8 +103,8 @@ def need_folder(path: str | Path, command: str) -> None:
     if is_url(path):
         shown = Remote(str(path))
         raise UsageError(
-            f"{shown}: {command} needs a folder of this machine: dupmae-ir index pull {shown} --index I, change I, and "
-            f"dupmae-ir index push I --to {shown}"
+            f"{shown}: {command} needs a folder of this machine: copy the index with dupmae-ir index pull, change "
+            "it, and copy it back with dupmae-ir index push"
         )
 
 
@@ -150,7 +150,7 @@ def _prepared(
     if found is None:
         return record
     if not overwrite and found != raw and not _follows(index, json_object(found)):
-        raise UsageError(f"{remote} already has another index; pass --overwrite to replace it, or name another URL")
+        raise UsageError(f"{remote} already has another index; pass `overwrite` to replace it, or name another URL")
     if overwrite or any(record.get(name, stored) != stored for name, stored in wanted.items()):
         (remote / META).remove()
     if overwrite:

@@ -69,11 +69,11 @@ def choose(kind: str, documents: int, given: Parameters) -> dict[str, Chosen]:
     for owner, (names, _) in KINDS.items():
         for name in names:
             if name not in mine and getattr(given, name):
-                raise UsageError(f"--{name.replace('_', '-')} applies only with --kind {owner}")
+                raise UsageError(f"`{name}` applies only with `kind` {owner}")
     if given.nlist > documents:
-        raise UsageError(f"--nlist {given.nlist:,} is more than the {documents:,} documents; give fewer, or none")
+        raise UsageError(f"`nlist` {given.nlist:,} is more than the {documents:,} documents; give fewer, or none")
     if given.m == 1:
-        raise UsageError("--m must be at least 2: a graph needs more than one neighbour")
+        raise UsageError("`m` must be at least 2: a graph needs more than one neighbour")
     return {
         name: Chosen(value, "given") if (value := getattr(given, name)) else _automatic(name, documents)
         for name in mine
@@ -106,7 +106,7 @@ def build_kind(segment: Segment, kind: str, parameters: Parameters | None = None
 class KindJob(Job):
     """Builds one kind. ``I/cls/KIND.json`` is its record; an existing kind that is unusable is replaced."""
 
-    ADVICE = "Pass --overwrite to replace it"
+    ADVICE = "Pass `overwrite` to replace it"
 
     def __init__(
         self, segment: Segment, kind: str, given: Parameters, overwrite: bool = False, quiet: bool = True
@@ -188,7 +188,7 @@ def open_kind(segment: Segment, kind: str) -> DenseKind:
     lookup("kind of dense index", kind, KINDS)
     segment.vectors  # noqa: B018 (the one-line refusal of an index without vectors)
     data, _ = _files(segment.path, kind)
-    meta, again = read_meta(segment, kind), _again(segment, kind)
+    meta, again = read_meta(segment, kind), _again(kind)
     segment.check_part(f"cls/{kind}", again)
     try:
         index = read_index(data)
@@ -202,7 +202,7 @@ def open_kind(segment: Segment, kind: str) -> DenseKind:
 def read_meta(segment: Segment, kind: str) -> dict[str, Any]:
     """The JSON of ``kind``, checked against the index and the size of the data; raises as :func:`open_kind`."""
     data, described = _files(segment.path, kind)
-    again = _again(segment, kind)
+    again = _again(kind)
     try:
         meta = json.loads(described.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -222,7 +222,7 @@ def describe_kinds(segment: Segment) -> dict[str, str]:
             try:
                 found[kind] = megabytes(read_meta(segment, kind)["bytes"])
                 if problem := segment.part_problem(f"cls/{kind}"):
-                    raise IndexMismatch(f"{problem}; {_again(segment, kind)}")
+                    raise IndexMismatch(f"{problem}; {_again(kind)}")
             except IndexMismatch as e:
                 found[kind] = f"unusable: {e}"
     return found
@@ -236,8 +236,8 @@ def _usable(segment: Segment, kind: str) -> bool:
     return True
 
 
-def _again(segment: Segment, kind: str) -> str:
-    return f"make it with: dupmae-ir index dense --index {segment.index} --kind {kind}"
+def _again(kind: str) -> str:
+    return f"make it with dupmae-ir index dense, kind {kind}"
 
 
 def _files(folder: Path, kind: str) -> tuple[Path, Path]:

@@ -51,7 +51,7 @@ class FlatWriter:
         block = np.ascontiguousarray(vectors, dtype="<f4")
         if not np.isfinite(block).all():
             row = self.rows + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-            raise IndexMismatch(f"{self.path}: vector {row} is not finite; check the model's weights and --dtype")
+            raise IndexMismatch(f"{self.path}: vector {row} is not finite; check the model's weights and `dtype`")
         self._file.write(block.data if block.size else b"")
         self.rows += len(block)
 

@@ -159,7 +159,7 @@ def read_meta(path: str | Path) -> Meta:
     """
     path = Path(path)
     if not path.is_dir():
-        raise InputError(f"{path}: no such index; make one with: dupmae-ir encode --corpus C --index {path}")
+        raise InputError(f"{path}: no such index; make one with dupmae-ir encode")
     try:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -310,13 +310,13 @@ def make_empty(folder: Path) -> None:
 def check_target(target: Path) -> None:
     """Raise :class:`UsageError` if ``target`` is neither new, nor an empty folder, nor an index folder."""
     if target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file; --index must name a folder, new or of an older index")
+        raise UsageError(f"{target} is a file; `index` must name a folder, new or of an older index")
     try:
         occupied = target.is_dir() and any(target.iterdir()) and not _is_index(target)
     except OSError:
         return  # not readable: reported where it is used
     if occupied:
-        raise UsageError(f"{target}: a folder that is not an index; it was left unchanged, name another --index")
+        raise UsageError(f"{target}: a folder that is not an index; it was left unchanged, name another `index`")
 
 
 def _is_index(folder: Path) -> bool:

@@ -97,7 +97,7 @@ def rounded(weights: np.ndarray, scale: float, highest: int = HIGHEST_IMPACT) ->
     """
     exact = np.asarray(weights, np.float64)
     if not np.isfinite(exact).all():
-        raise IndexMismatch("an OT weight is not finite; check the model's weights and --dtype")
+        raise IndexMismatch("an OT weight is not finite; check the model's weights and `dtype`")
     whole = np.rint(exact * scale)
     kind = np.uint8 if highest <= HIGHEST_IMPACT else np.uint16
     return np.clip(whole, 0, highest).astype(kind), int(np.count_nonzero(whole > highest))

@@ -210,13 +210,13 @@ class Segment:
         self._need("ot", "impacts")
         if not self.has_lucene:
             raise IndexMismatch(
-                f"{self.path} was made without Pyserini and has no Lucene part; use --impact-search postings, or "
+                f"{self.path} was made without Pyserini and has no Lucene part; use `impact_search` postings, or "
                 "encode the collection again where Pyserini is installed"
             )
         if not pyserini.installed():
             raise EnvironmentProblem(
                 f"{self.path / 'ot'} is a Lucene index, which needs Pyserini: pip install 'pyserini>=1.6,<3,!=2.4.0'; "
-                f"or search postings, which do not: dupmae-ir index postings --index {self.index}"
+                f"or search postings, which do not: build them with dupmae-ir index postings"
             )
         self.check_part("ot")
         searcher = ImpactSearcher(self.path / "ot")
