@@ -4,7 +4,13 @@ from dupmae_ir.collections.benchmark_groups import GROUPS, expand, mean_over
 from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, Test, TestCollection, find, load, names
 from dupmae_ir.collections.download import licence_message
 from dupmae_ir.collections.prepare import find_prepared, get, state
-from dupmae_ir.collections.prepared import Manifest, PreparedCollection, find_problems, qrels_digest, topics_digest
+from dupmae_ir.collections.prepared import (
+    PreparedCollection,
+    PreparedManifest,
+    find_problems,
+    qrels_digest,
+    topics_digest,
+)
 from dupmae_ir.errors import Licensed, WrongCollection
 
 __all__ = [
@@ -12,7 +18,7 @@ __all__ = [
     "CollectionCatalogue",
     "GROUPS",
     "Licensed",
-    "Manifest",
+    "PreparedManifest",
     "PreparedCollection",
     "Test",
     "TestCollection",

@@ -16,8 +16,8 @@ from dupmae_ir.collections.convert import convert
 from dupmae_ir.collections.download import UNPACKED, SourceFiles, discard_download
 from dupmae_ir.collections.prepared import (
     MANIFEST,
-    Manifest,
     PreparedCollection,
+    PreparedManifest,
     collect_facts,
     collection_files,
     differences,
@@ -131,7 +131,7 @@ def _prepare(sources: SourceFiles) -> PreparedCollection:
     return open_folder(collection, target, manifest)
 
 
-def _write_files(sources: SourceFiles) -> Manifest:
+def _write_files(sources: SourceFiles) -> PreparedManifest:
     """Write all files into the work folder, verify them, and write the manifest last."""
     collection, work = sources.collection, sources.work
     if collection.family == "demo":

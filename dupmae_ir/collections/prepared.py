@@ -45,7 +45,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Manifest(Facts):
+class PreparedManifest(Facts):
     """The content of ``manifest.json``: the facts, and how the collection was prepared."""
 
     name: str
@@ -73,7 +73,7 @@ class PreparedCollection:
     folder: Path
     corpus: Path  #: for ``--corpus``
     queries: Path  #: for ``--topics``: the judged queries of all tests
-    manifest: Manifest = field(repr=False)
+    manifest: PreparedManifest = field(repr=False)
 
     def qrels(self, test: str = "test") -> Path:
         """The file with the judgements of a test, for ``--qrels``.
@@ -207,9 +207,9 @@ def manifest_of(
     facts: Facts,
     corpus: str,
     states: Mapping[str, list[int]],
-) -> Manifest:
+) -> PreparedManifest:
     """The manifest of a collection with these facts; ``corpus`` is the name of its corpus file."""
-    return Manifest(
+    return PreparedManifest(
         **vars(facts),
         name=collection.name,
         title=collection.title,
@@ -223,10 +223,10 @@ def manifest_of(
     )
 
 
-def read_manifest(path: Path) -> Manifest | None:
+def read_manifest(path: Path) -> PreparedManifest | None:
     """The manifest at ``path``, or None if it is missing or unreadable."""
     try:
-        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
+        return PreparedManifest(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -250,7 +250,7 @@ def differences(collection: TestCollection, facts: Facts) -> list[str]:
     return wrong + phrases
 
 
-def open_folder(collection: TestCollection, folder: Path, manifest: Manifest) -> PreparedCollection:
+def open_folder(collection: TestCollection, folder: Path, manifest: PreparedManifest) -> PreparedCollection:
     """The prepared collection in ``folder``."""
     return PreparedCollection(collection.name, folder, folder / manifest.corpus, folder / QUERIES, manifest)
 

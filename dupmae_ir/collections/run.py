@@ -17,7 +17,7 @@ from dupmae_ir.collections.config import (
 )
 from dupmae_ir.collections.download import licence_message
 from dupmae_ir.collections.prepare import find_prepared, get, state
-from dupmae_ir.collections.prepared import Manifest, find_problems
+from dupmae_ir.collections.prepared import PreparedManifest, find_problems
 from dupmae_ir.console import megabytes, say
 from dupmae_ir.errors import Licensed, UnknownName, UsageError
 from dupmae_ir.io.jobs import COMPLETE
@@ -173,7 +173,7 @@ def _describe_measure(measure: str) -> str:
     return f"{measure} = trec_eval {flags}" if flags else measure
 
 
-def summarize(manifest: Manifest) -> str:
+def summarize(manifest: PreparedManifest) -> str:
     """One line on a prepared collection: documents, and queries and judgements of each test."""
     tests = "; ".join(
         f"{name}: {t['queries']:,} queries, "

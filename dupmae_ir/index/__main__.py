@@ -18,7 +18,7 @@ from dupmae_ir.index.config import (
     PostingsConfig,
     PullConfig,
     PushConfig,
-    ShowConfig,
+    ShowIndexConfig,
     SyncConfig,
     UpdateConfig,
     VerifyConfig,
@@ -89,7 +89,7 @@ def _state(result: dict[str, Any]) -> str:
     return f"{result['documents']:,} documents in {result['segments']} segment(s), generation {result['generation']}"
 
 
-def show(config: ShowConfig, meta: dict[str, Any]) -> str:
+def show(config: ShowIndexConfig, meta: dict[str, Any]) -> str:
     """The index in words: its parts, what made it, its digest, and the parts built on demand."""
     if config.quiet:
         return ""
@@ -131,7 +131,7 @@ RUN = "dupmae_ir.index.run"
 bm25 = Command("index bm25", Bm25Config, f"{RUN}:run_bm25", summarize=summarize_bm25)
 dense = Command("index dense", DenseConfig, f"{RUN}:run_dense", summarize=summarize_dense)
 postings = Command("index postings", PostingsConfig, f"{RUN}:run_postings", summarize=summarize_postings)
-show_command = Command("index show", ShowConfig, f"{RUN}:show", show=show)
+show_command = Command("index show", ShowIndexConfig, f"{RUN}:show", show=show)
 verify = Command("index verify", VerifyConfig, f"{RUN}:verify", summarize=summarize_verified)
 CHANGES = "dupmae_ir.encode.changes"
 add = Command("index add", AddConfig, f"{CHANGES}:run_add", summarize=summarize_change, resumes=True)

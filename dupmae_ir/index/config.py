@@ -54,7 +54,7 @@ class PostingsConfig(OutputOptions):
 
 
 @dataclass(frozen=True)
-class ShowConfig(OutputOptions):
+class ShowIndexConfig(OutputOptions):
     """Print what an index folder contains and check its parts against each other.
 
     Examples:

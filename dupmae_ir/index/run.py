@@ -19,7 +19,7 @@ from dupmae_ir.index.config import (
     PostingsConfig,
     PullConfig,
     PushConfig,
-    ShowConfig,
+    ShowIndexConfig,
     VerifyConfig,
 )
 from dupmae_ir.index.format import dense_kinds, manifest, verification
@@ -100,7 +100,7 @@ def run_postings(config: PostingsConfig) -> dict[str, Any]:
     return {"index": config.index, **_together(results)}
 
 
-def show(config: ShowConfig) -> Meta:
+def show(config: ShowIndexConfig) -> Meta:
     """Open the index, which checks it, and return its meta; with ``verify``, read and compare everything.
 
     Raises what :meth:`Index.open` raises, and :class:`DamagedIndex` with every problem found.
@@ -154,7 +154,7 @@ def _remote(url: str, name: str) -> Remote:
     return Remote(url)
 
 
-def show_extras(config: ShowConfig) -> dict[str, str]:
+def show_extras(config: ShowIndexConfig) -> dict[str, str]:
     """The smaller dense indexes and the postings of an index: their sizes, or why one is unusable."""
     segments = Index.open(config.index).segments
     built = [dense_kinds.describe_kinds(segment) | describe_postings(segment) for segment in segments]

@@ -307,7 +307,7 @@ def document(generation: OpenIndex, docid: str) -> StoredText:
         raise NotFound(f"index {generation.name!r} has no document of this id")
     found = stored(generation, docid)
     if found is None:
-        raise NotFound(f"index {generation.name!r} stores no texts; encode the collection with --store-texts")
+        raise NotFound(f"index {generation.name!r} stores no texts; encode the collection with `store_texts`")
     return found
 
 

@@ -119,18 +119,18 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         super().__post_init__()
         if self.most_queries > self.queue:
             raise UsageError(
-                f"--most-queries {self.most_queries} exceeds --queue {self.queue}: no such request would fit"
+                f"`most_queries` {self.most_queries} exceeds `queue` {self.queue}: no such request would fit"
             )
         if self.bm25_index and len(self.index) != 1:
-            raise UsageError("--bm25-index belongs to one index; serve exactly one with --index")
+            raise UsageError("`bm25_index` belongs to one index; serve exactly one with `index`")
         if self.bm25_index and self.writable:
-            raise UsageError("--writable does not change a BM25 index; leave out --bm25-index")
+            raise UsageError("`writable` does not change a BM25 index; leave out `bm25_index`")
         named = [name for name, _ in self.named]
         if twice := next((name for name in named if named.count(name) > 1), None):
-            raise UsageError(f"two indexes are named {twice!r}; give one another name: --index NAME=FOLDER")
+            raise UsageError(f"two indexes are named {twice!r}; give one another name: `index` NAME=FOLDER")
         for origin in self.cors:
             if not origin.startswith(("http://", "https://")) or origin.rstrip("/").count("/") != 2:
-                raise UsageError(f"--cors {origin}: expected an origin such as https://example.org")
+                raise UsageError(f"`cors` {origin}: expected an origin such as https://example.org")
 
     @property
     def named(self) -> list[tuple[str, Path]]:
@@ -159,7 +159,7 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         if found is None:
             if not self.is_loopback and not self.mcp:
                 raise UsageError(
-                    f"--host {self.host} is reachable from other machines and needs a token: pass --token-file FILE or "
+                    f"`host` {self.host} is reachable from other machines and needs a token: pass `token_file` FILE or "
                     f"set {TOKEN_VARIABLE}"
                 )
             return None
@@ -173,7 +173,7 @@ def _named(word: str) -> tuple[str, Path]:
     name, equals, folder = word.partition("=")
     if is_url(word) or is_url(folder):
         url = without_credentials(word if is_url(word) else folder)
-        raise UsageError(f"--index {url}: serve needs a folder of this machine: dupmae-ir index pull URL --index I")
+        raise UsageError(f"`index` {url}: serve needs a folder of this machine: copy it with dupmae-ir index pull")
     if equals and name and "/" not in name:
         return name, Path(folder)
     return Path(word).absolute().name or "index", Path(word)
@@ -183,6 +183,6 @@ def _read_token(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; --token-file names a file with the token") from None
+        raise InputError(f"{path}: no such file; `token_file` names a file with the token") from None
     except (OSError, UnicodeDecodeError) as e:
         raise InputError(f"{path}: cannot be read as a token: {e}") from None

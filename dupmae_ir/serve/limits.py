@@ -128,7 +128,9 @@ class Guard:
         if scope["method"] in SAFE_METHODS or origin is None or origin.lower() in self.origins:
             return
         if urlsplit(origin).netloc.lower() != host.lower():
-            raise Refused(403, "requests from pages of another origin are not allowed; see dupmae-ir serve --cors")
+            raise Refused(
+                403, "requests from pages of another origin are not allowed; `cors` of the server names origins"
+            )
 
     def allows(self, headers: dict[str, str]) -> bool:
         """Whether the headers carry the token, or the cookie that the login page sets for it."""

@@ -68,7 +68,7 @@ def listen(config: ServeConfig) -> socket.socket:
         listener.close()
         reason = e.strerror or str(e)
         raise EnvironmentProblem(
-            f"cannot listen on {config.host}:{config.port}: {reason}; try another --port"
+            f"cannot listen on {config.host}:{config.port}: {reason}; try another `port`"
         ) from None
     return listener
 

@@ -6,7 +6,7 @@ import sys
 
 from dupmae_ir.command import Command, dispatch
 from dupmae_ir.console import megabytes
-from dupmae_ir.servers.config import DropConfig, FilesConfig, LoadConfig, ShowConfig
+from dupmae_ir.servers.config import DropConfig, FilesConfig, LoadConfig, ShowTableConfig
 
 
 def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
@@ -30,7 +30,7 @@ def summarize_files(_: FilesConfig, result: dict[str, object]) -> str:
     )
 
 
-def show_record(_: ShowConfig, result: dict[str, object]) -> str:
+def show_record(_: ShowTableConfig, result: dict[str, object]) -> str:
     """The record, one field a line."""
     return "\n".join(f"{name}: {value}" for name, value in result.items())
 
@@ -44,7 +44,7 @@ load = Command("servers load", LoadConfig, "dupmae_ir.servers.load:run", summari
 files = Command(
     "servers files", FilesConfig, "dupmae_ir.servers.experimental.files:run", summarize=summarize_files, resumes=True
 )
-show = Command("servers show", ShowConfig, "dupmae_ir.servers.load:show", show=show_record)
+show = Command("servers show", ShowTableConfig, "dupmae_ir.servers.load:show", show=show_record)
 drop = Command("servers drop", DropConfig, "dupmae_ir.servers.load:drop", summarize=summarize_drop)
 
 VERBS = {

@@ -50,7 +50,7 @@ class LoadConfig(EngineOptions, OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowConfig(EngineOptions, OutputOptions):
+class ShowTableConfig(EngineOptions, OutputOptions):
     """Print what a collection of an engine holds: of which index, how many rows, and how many bytes.
 
     Examples:
@@ -62,7 +62,7 @@ class ShowConfig(EngineOptions, OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropConfig(ShowConfig):
+class DropConfig(ShowTableConfig):
     """Remove a collection that servers load made. Other tables and collections are not touched.
 
     Examples:

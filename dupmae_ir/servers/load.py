@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.index import Index
-from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowConfig
+from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
 from dupmae_ir.servers.protocol import COMPLETE, LOADING, Backend, BackendFailed, Record, Spec
 from dupmae_ir.servers.rows import batches, largest_norm, selected, spec_of
 from dupmae_ir.servers.urls import connect, default_collection
@@ -114,12 +114,12 @@ def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:
             short = (str(value)[:12] if field.name == "model" else value for value in (held, own))
             raise IndexMismatch(
                 f"collection {name} holds rows with {field.name} {next(short)}, but {index} has {next(short)}; "
-                "load it into another --collection, or drop this one with dupmae-ir servers drop"
+                "load it into another `collection`, or drop this one with dupmae-ir servers drop"
             )
 
 
 @contextmanager
-def _existing(config: ShowConfig) -> Iterator[tuple[Backend, Record]]:
+def _existing(config: ShowTableConfig) -> Iterator[tuple[Backend, Record]]:
     with closing(connect(config.where, config.collection, config.timeout)) as backend:
         record = backend.read_record()
         if record is None:
@@ -127,7 +127,7 @@ def _existing(config: ShowConfig) -> Iterator[tuple[Backend, Record]]:
         yield backend, record
 
 
-def show(config: ShowConfig) -> dict[str, object]:
+def show(config: ShowTableConfig) -> dict[str, object]:
     """The load record of a collection, with the rows and bytes that it has now."""
     with _existing(config) as (backend, record):
         return {

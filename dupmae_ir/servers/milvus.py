@@ -68,7 +68,7 @@ class Milvus:
                 record = found[0]["record"] if found else None
             if record is None and self._client.has_collection(self.name, timeout=self._timeout):
                 raise UsageError(
-                    f"{self._where}: the collection {self.name} was not made by dupmae-ir; choose another --collection"
+                    f"{self._where}: the collection {self.name} was not made by dupmae-ir; choose another `collection`"
                 )
         if record is None:
             return None
@@ -121,7 +121,7 @@ class Milvus:
     def finish(self, approximate: bool) -> None:
         """Nothing is left to do. An approximate index would replace the exact one and is refused."""
         if approximate:
-            raise UsageError("milvus: --approximate is not available; a collection has exact indexes only")
+            raise UsageError("milvus: `approximate` is not available; a collection has exact indexes only")
 
     def drop(self) -> None:
         """See :class:`Backend`."""
@@ -215,7 +215,7 @@ class Milvus:
                 raise BackendFailed(f"{self._where}: {_line(str(e.message))}{fix}") from None
             except (grpc.RpcError, grpc.FutureTimeoutError, RuntimeError, OSError) as e:
                 raise BackendFailed(
-                    f"{self._where}: no answer within {self._timeout:g} s ({_line(str(e))}); raise --timeout, or check "
+                    f"{self._where}: no answer within {self._timeout:g} s ({_line(str(e))}); raise `timeout`, or check "
                     "server and network"
                 ) from None
 

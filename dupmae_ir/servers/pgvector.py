@@ -70,7 +70,7 @@ class PgVector:
             found = self._execute(statement, self.name).fetchone() if known[0] else None
         if found is None and known[1]:
             raise UsageError(
-                f"{self._where}: the table {self.name} was not made by dupmae-ir; choose another --collection"
+                f"{self._where}: the table {self.name} was not made by dupmae-ir; choose another `collection`"
             )
         return None if found is None else Record.of(cast(dict[str, object], found[0]), f"{self._where}, {self.name}")
 
@@ -275,7 +275,7 @@ class PgVector:
         except psycopg.Error as e:
             if late is not None and late.is_set():
                 raise BackendFailed(
-                    f"{self._where}: no answer within {self._timeout:g} s; raise --timeout, or check server and network"
+                    f"{self._where}: no answer within {self._timeout:g} s; raise `timeout`, or check server and network"
                 ) from None
             raise BackendFailed(f"{self._where}: {_line(e)}") from None
 

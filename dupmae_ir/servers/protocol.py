@@ -73,7 +73,7 @@ class Record:
             return cls(**{**found, "spec": Spec(**spec)})  # type: ignore[arg-type]
         except (KeyError, TypeError, AssertionError):
             raise IndexMismatch(
-                f"{where}: its load record is not one of this version; load it again into another --collection"
+                f"{where}: its load record is not one of this version; load it again into another `collection`"
             ) from None
 
 

@@ -63,7 +63,7 @@ class Qdrant:
                 record = found[0].payload if found else None
             if record is None and self._client.collection_exists(self.name):
                 raise UsageError(
-                    f"{self._where}: the collection {self.name} was not made by dupmae-ir; choose another --collection"
+                    f"{self._where}: the collection {self.name} was not made by dupmae-ir; choose another `collection`"
                 )
         return None if record is None else Record.of(record, f"{self._where}, {self.name}")
 
@@ -190,7 +190,7 @@ class Qdrant:
             except (HTTPError, ResponseHandlingException) as e:
                 cause = e.source if isinstance(e, ResponseHandlingException) else e
                 raise BackendFailed(
-                    f"{self._where}: no answer within {self._timeout:g} s ({_line(cause)}); raise --timeout, or check "
+                    f"{self._where}: no answer within {self._timeout:g} s ({_line(cause)}); raise `timeout`, or check "
                     "server and network"
                 ) from None
             except UnexpectedResponse as e:

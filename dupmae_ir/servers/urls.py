@@ -56,7 +56,7 @@ def check_collection(name: str) -> str:
     """The name of a collection. Raises :class:`UsageError` for one that an engine could refuse."""
     if not _COLLECTION.fullmatch(name):
         raise UsageError(
-            f"--collection {name!r}: expected a lower-case letter, then at most 47 lower-case letters, digits "
+            f"`collection` {name!r}: expected a lower-case letter, then at most 47 lower-case letters, digits "
             "and underscores"
         )
     return name

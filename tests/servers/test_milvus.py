@@ -11,7 +11,7 @@ from support.server_samples import assert_same, load, small_index, translated
 from dupmae_ir.__main__ import main
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.servers.config import DropConfig, ShowConfig
+from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.load import drop, show
 from dupmae_ir.servers.protocol import BackendFailed
 
@@ -87,13 +87,13 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     counts = load(living, url, "mine")
     assert [counts[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
     assert_same(living, url, "mine", hits=[7])
-    shown = show(ShowConfig(where=url, collection="mine"))
+    shown = show(ShowTableConfig(where=url, collection="mine"))
     assert (shown["rows"], shown["state"]) == (55, "complete")
     with pytest.raises(UsageError, match="--approximate is not available"):
         load(living, url, "mine", approximate=True)
     drop(DropConfig(where=url, collection="mine"))
     with pytest.raises(UsageError, match="no collection 'mine'"):
-        show(ShowConfig(where=url, collection="mine"))
+        show(ShowTableConfig(where=url, collection="mine"))
 
 
 def test_refusals_are_one_line(

@@ -14,7 +14,7 @@ from support.server_samples import assert_same, load, small_index, translated
 
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.servers.config import DropConfig, ShowConfig
+from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.experimental.opensearch_filters import condition_query
 from dupmae_ir.servers.load import drop, show
 from dupmae_ir.servers.protocol import BackendFailed
@@ -70,7 +70,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, standin: StandIn, port: i
     counts = load(living, url, "mine")
     assert [counts[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
     assert_same(living, url, "mine", hits=[7])
-    assert show(ShowConfig(where=url, collection="mine"))["rows"] == 55
+    assert show(ShowTableConfig(where=url, collection="mine"))["rows"] == 55
     with pytest.raises(UsageError, match="--approximate is not available"):
         load(living, url, "mine", approximate=True)
     drop(DropConfig(where=url, collection="mine"))

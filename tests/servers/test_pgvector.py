@@ -20,7 +20,7 @@ from dupmae_ir.__main__ import main
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers import pgvector
-from dupmae_ir.servers.config import DropConfig, ShowConfig
+from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.load import drop, show
 from dupmae_ir.servers.protocol import BackendFailed
 from dupmae_ir.testing import HashingEncoder
@@ -303,7 +303,7 @@ def test_the_commands(
     answer = json.loads(capfd.readouterr().out)
     assert answer["server"] == {"server": "pgvector", "collection": name, "exact": True}
     assert answer["report"]["exact"]
-    shown = show(ShowConfig(where=postgres, collection=name))
+    shown = show(ShowTableConfig(where=postgres, collection=name))
     assert (shown["state"], shown["rows"], shown["dim"]) == ("complete", 168, 16)
     assert main(["servers", "drop", "--from", postgres, "--collection", name]) == 0
     assert main(["servers", "show", "--from", postgres, "--collection", name]) == 2

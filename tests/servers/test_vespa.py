@@ -20,7 +20,7 @@ from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.index import Index
 from dupmae_ir.search.query.filters import Filter
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.servers.config import DropConfig, ShowConfig
+from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.experimental.vespa_filters import condition_yql, numbers
 from dupmae_ir.servers.experimental.vespa_package import application
 from dupmae_ir.servers.load import drop, show
@@ -114,7 +114,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
         counts = load(living, url, "mine")
         assert [counts[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
         assert_same(living, url, "mine", hits=[7])
-        assert show(ShowConfig(where=url, collection="mine"))["rows"] == 55
+        assert show(ShowTableConfig(where=url, collection="mine"))["rows"] == 55
         drop(DropConfig(where=url, collection="mine"))
         assert not any(standin.documents.values())
         standin.documents["mine"]["x"] = {"docid": "x"}

@@ -67,7 +67,7 @@ class OpenSearch:
         if source is None:
             if self._call("GET", self.name, missing=True) is not None:
                 raise UsageError(
-                    f"{self._where}: the index {self.name} was not made by dupmae-ir; choose another --collection"
+                    f"{self._where}: the index {self.name} was not made by dupmae-ir; choose another `collection`"
                 )
             return None
         record = Record.of(cast(Json, source), f"{self._where}, {self.name}")
@@ -111,7 +111,7 @@ class OpenSearch:
     def finish(self, approximate: bool) -> None:
         """Make written rows searchable. An approximate index is refused."""
         if approximate:
-            raise UsageError(f"{self.engine}: --approximate is not available; lists compare every document")
+            raise UsageError(f"{self.engine}: `approximate` is not available; lists compare every document")
         self._call("POST", f"{self.name}/_refresh")
 
     def drop(self) -> None:

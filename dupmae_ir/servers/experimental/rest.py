@@ -67,7 +67,7 @@ class Rest:
             )
         except (requests.RequestException, OSError) as e:
             raise BackendFailed(
-                f"{self.where}: no answer within {self._timeout:g} s ({type(e).__name__}); raise --timeout, or check "
+                f"{self.where}: no answer within {self._timeout:g} s ({type(e).__name__}); raise `timeout`, or check "
                 "server and network"
             ) from None
 

@@ -79,7 +79,7 @@ class Vespa:
             raise self._rest.refusal(answer)
         if next(self.stored(), None):
             raise UsageError(
-                f"{self._where}: the documents of {self.name} were not fed by dupmae-ir; choose another --collection"
+                f"{self._where}: the documents of {self.name} were not fed by dupmae-ir; choose another `collection`"
             )
         return None
 
@@ -97,7 +97,7 @@ class Vespa:
             if not self._is_deployed(kind):
                 raise UsageError(
                     f"{self._where}: the application has no document type {kind}; deploy the package that dupmae-ir "
-                    f"servers files --engine vespa --collection {self.name} writes"
+                    "servers files writes for vespa"
                 )
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
@@ -166,7 +166,7 @@ class Vespa:
         if coverage.get("full") is not True or coverage.get("degraded"):
             raise BackendFailed(
                 f"{self._where}: searched {coverage.get('coverage', 'an unknown number of')} % of the documents "
-                f"({line(json.dumps(coverage.get('degraded', {})))}); raise --timeout, or wait until all nodes are up"
+                f"({line(json.dumps(coverage.get('degraded', {})))}); raise `timeout`, or wait until all nodes are up"
             )
         return root
 
@@ -197,7 +197,7 @@ class Vespa:
         if answer.headers.get("X-Vespa-Ignored-Fields") == "true":
             raise BackendFailed(
                 f"{self._where}: the schema {self.name} lacks fields of this collection; deploy the package that "
-                "dupmae-ir servers files --engine vespa writes"
+                "dupmae-ir servers files writes for vespa"
             )
 
     def _authorize(self) -> None:
