@@ -89,7 +89,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     assert_same(living, url, "mine", hits=[7])
     shown = show(ShowTableConfig(where=url, collection="mine"))
     assert (shown["rows"], shown["state"]) == (55, "complete")
-    with pytest.raises(UsageError, match="--approximate is not available"):
+    with pytest.raises(UsageError, match="`approximate` is not available"):
         load(living, url, "mine", approximate=True)
     drop(DropConfig(where=url, collection="mine"))
     with pytest.raises(UsageError, match="no collection 'mine'"):

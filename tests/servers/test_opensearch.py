@@ -71,7 +71,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, standin: StandIn, port: i
     assert [counts[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
     assert_same(living, url, "mine", hits=[7])
     assert show(ShowTableConfig(where=url, collection="mine"))["rows"] == 55
-    with pytest.raises(UsageError, match="--approximate is not available"):
+    with pytest.raises(UsageError, match="`approximate` is not available"):
         load(living, url, "mine", approximate=True)
     drop(DropConfig(where=url, collection="mine"))
     assert "mine" not in standin.indexes

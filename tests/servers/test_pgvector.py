@@ -220,7 +220,7 @@ def test_a_stalled_server_is_one_line(living: Living, postgres: str, name: str, 
     through = Searcher.open(living.index, server=postgres, collection=name, timeout=1.0)
     sql("BEGIN")
     sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")  # the server takes the query and does not answer
-    with pytest.raises(BackendFailed, match=r"no answer within 1 s; raise --timeout") as caught:
+    with pytest.raises(BackendFailed, match=r"no answer within 1 s; raise `timeout`") as caught:
         through.search("sort", 3)
     sql("ROLLBACK")
     assert "\n" not in str(caught.value)
