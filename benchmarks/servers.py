@@ -1,17 +1,17 @@
-"""Parity of every engine that can be started here with a local search: the same lists, and at what cost.
+"""Parity of every server that can be started here with a local search: the same lists, and at what cost.
 
     python benchmarks/servers.py [--data ../shared/data] [--work FOLDER] [--engines pgvector qdrant milvus]
 
-Each collection is encoded once into --work and loaded into each engine. Every topic is searched for its 1,000 best
-documents by the exact sum, once in the index folder alone and once with the engine's candidates; the two lists must
-have the same documents, scores and order. What an engine's own float32 scores differ by from the exact ones is the
+Each collection is encoded once into --work and loaded into each server. Every topic is searched for its 1,000 best
+documents by the exact sum, once in the index folder alone and once with the server's candidates; the two lists must
+have the same documents, scores and order. What a server's own float32 scores differ by from the exact ones is the
 largest difference over the best 1,000 documents of the timed topics; --timed is also the number of topics whose answers
 are timed, with one client and with eight at once. An answer includes the encoding of the query.
 
 pgvector is a PostgreSQL server on a socket, Qdrant the local mode of its client, Milvus milvus-lite. Servers
 on other machines add a network and take away the competition for the cores of this one.
 
-Rows of other engines and collections in the record are kept, so it can be made in pieces.
+Rows of other servers and collections in the record are kept, so it can be made in pieces.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ RECORD = ROOT / "benchmarks" / "results" / "servers" / "parity.json"
 COLLECTIONS = ("scifact", "vaswani", "cranfield", "cacm")
 HITS, CLIENTS = 1000, 8
 Row = dict[str, object]
-CLIENTS_HELP = "clients that are timed at once; 0: one at a time only, for engines that take minutes (default: 8)"
-TOPICS_HELP = "topics whose lists are compared, for each engine or for all; 0 = all (default: 0 20)"
+CLIENTS_HELP = "clients that are timed at once; 0: one at a time only, for servers that take minutes (default: 8)"
+TOPICS_HELP = "topics whose lists are compared, for each server or for all; 0 = all (default: 0 20)"
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def milvus(work: Path) -> Iterator[str]:
     shutil.rmtree(work / "milvus.db", ignore_errors=True)
 
 
-ENGINES = {"pgvector": postgres, "qdrant": qdrant, "milvus": milvus}
+SERVERS = {"pgvector": postgres, "qdrant": qdrant, "milvus": milvus}
 
 
 def indexed(data: Path, work: Path, collection: str) -> str:
@@ -109,23 +109,23 @@ def compared(index: str, topics: Sequence[Query], through: Searcher) -> Row:
 
 
 def own_error(through: Searcher, topics: Sequence[Query]) -> float:
-    """The largest difference of the engine's own scores from the exact ones, in real units."""
+    """The largest difference of the server's own scores from the exact ones, in real units."""
     source = through.source
     assert source is not None
     largest = 0.0
-    for side in ("hybrid",) if source.sums else ("dense", "impact"):
+    for part in ("hybrid",) if source.sums else ("dense", "impact"):
         seen: list[float] = []
-        watch_errors(through, side, seen, topics)
+        watch_errors(through, part, seen, topics)
         largest = max(largest, *seen)
     return largest
 
 
-def watch_errors(through: Searcher, side: str, seen: list[float], topics: Sequence[Query]) -> None:
+def watch_errors(through: Searcher, part: str, seen: list[float], topics: Sequence[Query]) -> None:
     """Collect the differences of one side's lists from the exact scores."""
-    mode = {"hybrid": "hybrid", "dense": "dense", "impact": "impact"}[side]
+    mode = {"hybrid": "hybrid", "dense": "dense", "impact": "impact"}[part]
     source = through.source
     assert source is not None
-    top = source.backend.top
+    top = source.table.top
     lists = []
 
     def watched(*given: object) -> object:
@@ -133,18 +133,18 @@ def watch_errors(through: Searcher, side: str, seen: list[float], topics: Sequen
         lists.extend(found)
         return found
 
-    source.backend.top = watched  # type: ignore[method-assign, assignment]
+    source.table.top = watched  # type: ignore[method-assign, assignment]
     try:
         for query in topics:
             lists.clear()
             hits = next(through.answers([query], HITS, mode)).hits
             exact = {hit.docid: hit.score for hit in hits}
-            unit = (through.index.scale or 1.0) ** 2 if side == "impact" else 1.0
+            unit = (through.index.scale or 1.0) ** 2 if part == "impact" else 1.0
             for found in lists:
                 pairs = zip(found.docids, found.scores, strict=True)
                 seen += [abs(score / unit - exact[docid]) for docid, score in pairs if docid in exact]
     finally:
-        source.backend.top = top  # type: ignore[method-assign]
+        source.table.top = top  # type: ignore[method-assign]
 
 
 def latency(openers: Sequence[Searcher], topics: Sequence[Query], hits: int) -> float:
@@ -172,19 +172,19 @@ def spread(topics: Sequence[Query], most: int) -> list[Query]:
     return [topics[place] for place in np.linspace(0, len(topics) - 1, min(most, len(topics))).astype(int)]
 
 
-def measure(engine: str, url: str, index: str, collection: str, topics: Sequence[Query], few: int, clients: int) -> Row:
+def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Query], few: int, clients: int) -> Row:
     """One row of the table. With 0 ``clients``, several at once are not timed."""
     name = f"parity_{collection}"
     found = load(LoadConfig(index=index, to=url, collection=name, quiet=True))
-    through = Searcher.open(index, backend=url, collection=name, threads=1)
+    through = Searcher.open(index, table=url, collection=name, threads=1)
     some = spread(topics, few)
-    row: Row = {"engine": engine, "collection": collection, "documents": found["documents"]}
+    row: Row = {"server": kind, "collection": collection, "documents": found["documents"]}
     row |= compared(index, topics, through) | {"own_error": own_error(through, some)}
     row |= {"load_seconds": found["seconds"], "bytes": found["bytes"], "timed": len(some)}
     # The client of a folder holds it alone, so its eight threads share one.
-    alone = engine == "qdrant"
+    alone = kind == "qdrant"
     others = [
-        through if alone else Searcher.open(index, through.encoder, backend=url, collection=name, threads=1)
+        through if alone else Searcher.open(index, through.encoder, table=url, collection=name, threads=1)
         for _ in range(clients - 1)
     ]
     plain = Searcher.open(index, through.encoder, impact_search="postings", threads=1)
@@ -206,10 +206,10 @@ def shown(rows: Sequence[Row]) -> str:
 
 
 def save(rows: Sequence[Row]) -> None:
-    """Put the rows into the record, in place of older ones of the same engines and collections."""
+    """Put the rows into the record, in place of older ones of the same servers and collections."""
     old = json.loads(RECORD.read_text(encoding="utf-8"))["rows"] if RECORD.is_file() else []
-    found = {(row["engine"], row["collection"]): row for row in [*old, *rows]}
-    order = [(engine, collection) for engine in ENGINES for collection in COLLECTIONS]
+    found = {(row["server"], row["collection"]): row for row in [*old, *rows]}
+    order = [(kind, collection) for kind in SERVERS for collection in COLLECTIONS]
     record = {"processor": processor(), "hits": HITS, "clients": CLIENTS}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps({**record, "rows": [found[key] for key in order if key in found]}, indent=1) + "\n")
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the collections")
     parser.add_argument("--work", type=Path, default=Path("runs/backends"), help="where indexes are made and kept")
     parser.add_argument("--collections", nargs="+", default=list(COLLECTIONS), help="which of them")
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES), help="which of them")
+    parser.add_argument("--engines", nargs="+", default=list(SERVERS), choices=list(SERVERS), help="which of them")
     parser.add_argument("--timed", type=int, default=20, help="topics whose answers are timed (default: 20)")
     parser.add_argument("--topics", nargs="+", type=int, default=[0, 20], metavar="N", help=TOPICS_HELP)
     parser.add_argument("--clients", type=int, default=CLIENTS, choices=(0, CLIENTS), help=CLIENTS_HELP)
@@ -229,14 +229,14 @@ def main() -> None:
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     rows = []
-    for number, engine in enumerate(args.engines):
+    for number, kind in enumerate(args.engines):
         most = args.topics[min(number, len(args.topics) - 1)]
-        with ENGINES[engine](args.work) as url:
+        with SERVERS[kind](args.work) as url:
             for collection in args.collections:
                 index = indexed(args.data, args.work, collection)
                 topics = list(read_topics(args.data / collection / "queries.jsonl"))
                 some = spread(topics, most) if most else topics
-                rows.append(measure(engine, url, index, collection, some, args.timed, args.clients))
+                rows.append(measure(kind, url, index, collection, some, args.timed, args.clients))
                 print(shown(rows[-1:]), flush=True)
                 if not args.no_save:
                     save(rows)

@@ -1,14 +1,14 @@
-"""Search engines that hold an index beside the folder: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch, Vespa.
+"""Search servers that hold an index beside the folder: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch, Vespa.
 
     dupmae-ir servers load --index I --to postgresql://host/db
     dupmae-ir search --index I --server postgresql://host/db --query "..."
 
-One module per engine implements :class:`~dupmae_ir.servers.protocol.Backend`: it stores rows and returns the best rows
-of one part of the score, or of the sum where the engine can compute it. :mod:`~dupmae_ir.servers.load` compares an
-index with what an engine holds and pushes the difference. :mod:`dupmae_ir.search.candidates.server` turns the lists of
-an engine into certified answers.
+One module per server implements :class:`~dupmae_ir.servers.protocol.ServerTable`: it stores rows and returns the best
+rows of one part of the score, or of the sum where the server can compute it. :mod:`~dupmae_ir.servers.load` compares an
+index with what a server holds and pushes the difference. :mod:`dupmae_ir.search.candidates.server` turns the lists of a
+server into certified answers.
 
-:mod:`~dupmae_ir.servers.experimental.files` writes an index for an engine's own tools.
+:mod:`~dupmae_ir.servers.experimental.files` writes an index for a server's own tools.
 
-Client packages are imported when an engine is opened.
+Client packages are imported when a server is opened.
 """

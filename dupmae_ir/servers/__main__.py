@@ -14,7 +14,7 @@ def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
     counts = [f"{result[f'{w}_now']:,} {w}" for w in ("written", "deleted", "unchanged") if result[f"{w}_now"]]
     size = f", {megabytes(result['bytes'])}" if isinstance(result["bytes"], int) else ""
     return (
-        f"{config.index} in {result['engine']}, collection {result['collection']}: {', '.join(counts) or 'empty'}; "
+        f"{config.index} in {result['server']}, collection {result['collection']}: {', '.join(counts) or 'empty'}; "
         f"{result['documents']:,} documents{size}, {result['seconds']:.1f} s"
     )
 
@@ -25,7 +25,7 @@ def summarize_files(_: FilesConfig, result: dict[str, object]) -> str:
     assert isinstance(size, int)
     files = f"{parts:,} file{'' if parts == 1 else 's'}"
     return (
-        f"{result['output']}: {result['documents']:,} documents for {result['engine']}, collection "
+        f"{result['output']}: {result['documents']:,} documents for {result['server']}, collection "
         f"{result['collection']}, {files}, {megabytes(size)}; README.md has the commands"
     )
 
@@ -48,9 +48,9 @@ show = Command("servers show", ShowTableConfig, "dupmae_ir.servers.load:show", s
 drop = Command("servers drop", DropConfig, "dupmae_ir.servers.load:drop", summarize=summarize_drop)
 
 VERBS = {
-    "load": ("load an index into an engine, or push what changed", load),
-    "files": ("write files that an engine's own tools load", files),
-    "show": ("what a collection of an engine holds", show),
+    "load": ("load an index into a server, or push what changed", load),
+    "files": ("write files that a server's own tools load", files),
+    "show": ("what a collection of a server holds", show),
     "drop": ("remove a collection", drop),
 }
 

@@ -6,31 +6,31 @@ from dataclasses import dataclass
 
 from dupmae_ir.config import Config, OutputOptions, option
 
-FILE_ENGINES = ("opensearch", "elasticsearch", "vespa")
+FILE_SERVERS = ("opensearch", "elasticsearch", "vespa")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions(Config):
-    """Where a collection is in an engine; shared by all verbs."""
+class ServerOptions(Config):
+    """Where a collection is in a server; shared by all verbs."""
 
     collection: str | None = option(
-        None, "name of the collection (default: from the name of the index folder)", group="engine", metavar="NAME"
+        None, "name of the collection (default: from the name of the index folder)", group="server", metavar="NAME"
     )
     timeout: float = option(
         60.0,
-        "seconds to wait for an answer of the engine; a stalled network ends with an error",
-        group="engine",
+        "seconds to wait for an answer of the server; a stalled network ends with an error",
+        group="server",
         above=0,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadConfig(EngineOptions, OutputOptions):
-    """Load an index into a search engine: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch, Elasticsearch or Vespa.
+class LoadConfig(ServerOptions, OutputOptions):
+    """Load an index into a search server: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch, Elasticsearch or Vespa.
     Rows are streamed in batches. Interrupted or killed, the same command continues; after index add, update, delete or
-    sync it pushes the difference only. search --server then takes its candidates from the engine.
+    sync it pushes the difference only. search --server then takes its candidates from the server.
 
-    Passwords and keys are read from the environment or the engine's own files (PGPASSWORD, ~/.pgpass, QDRANT_API_KEY,
+    Passwords and keys are read from the environment or the server's own files (PGPASSWORD, ~/.pgpass, QDRANT_API_KEY,
     ...) and refused in a URL.
 
     Examples:
@@ -39,26 +39,26 @@ class LoadConfig(EngineOptions, OutputOptions):
     """
 
     index: str = option(help="index folder to load", group="input", metavar="FOLDER")
-    to: str = option(help="URL of the engine, such as postgresql://host/database", group="engine", metavar="URL")
-    batch: int = option(500, "rows written in one transaction or request", group="engine", at_least=1, at_most=100_000)
+    to: str = option(help="URL of the server, such as postgresql://host/database", group="server", metavar="URL")
+    batch: int = option(500, "rows written in one transaction or request", group="server", at_least=1, at_most=100_000)
     approximate: bool = option(
-        False, "also build the engine's approximate index (HNSW), for search --approximate", group="engine"
+        False, "also build the server's approximate index (HNSW), for search --approximate", group="server"
     )
     verify: bool = option(
-        False, "compare every stored row with the index, also if the collection is recorded as complete", group="engine"
+        False, "compare every stored row with the index, also if the collection is recorded as complete", group="server"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowTableConfig(EngineOptions, OutputOptions):
-    """Print what a collection of an engine holds: of which index, how many rows, and how many bytes.
+class ShowTableConfig(ServerOptions, OutputOptions):
+    """Print what a collection of a server holds: of which index, how many rows, and how many bytes.
 
     Examples:
         python -m dupmae_ir.servers show --from postgresql://localhost/search --collection mine
     """
 
-    where: str = option(help="URL of the engine", group="engine", metavar="URL", flag="--from")
-    collection: str = option(help="name of the collection", group="engine", metavar="NAME")
+    where: str = option(help="URL of the server", group="server", metavar="URL", flag="--from")
+    collection: str = option(help="name of the collection", group="server", metavar="NAME")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +72,19 @@ class DropConfig(ShowTableConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesConfig(OutputOptions):
-    """Write an index as files that an engine's own tools load: settings, mappings and bulk files for OpenSearch and
+    """Write an index as files that a server's own tools load: settings, mappings and bulk files for OpenSearch and
     Elasticsearch, an application package and feed files for Vespa. The folder also has example queries and a page with
     the commands. Killed, the same command continues after the last whole file.
 
     Examples:
-        python -m dupmae_ir.servers files --index indexes/mine --engine vespa --output mine-for-vespa
+        python -m dupmae_ir.servers files --index indexes/mine --kind vespa --output mine-for-vespa
     """
 
-    index: str = option(help="index folder to write for an engine", group="input", metavar="FOLDER")
+    index: str = option(help="index folder to write for a server", group="input", metavar="FOLDER")
     output: str = option(help="folder to create", group="output", metavar="FOLDER")
-    engine: str = option(help="the engine that reads the files", group="engine", choices=FILE_ENGINES)
+    kind: str = option(help="the server that reads the files", group="server", choices=FILE_SERVERS)
     collection: str | None = option(
-        None, "name of the collection (default: from the name of the index folder)", group="engine", metavar="NAME"
+        None, "name of the collection (default: from the name of the index folder)", group="server", metavar="NAME"
     )
     megabytes: float = option(
         10.0,
@@ -95,5 +95,5 @@ class FilesConfig(OutputOptions):
     )
     gzip: bool = option(False, "compress the files of documents", group="output")
     approximate: bool = option(
-        False, "give the schema an HNSW index, for search --approximate", group="engine", only_with="engine=vespa"
+        False, "give the schema an HNSW index, for search --approximate", group="server", only_with="kind=vespa"
     )

@@ -1,6 +1,6 @@
-"""``dupmae-ir servers load``: make the collection of an engine that of an index.
+"""``dupmae-ir servers load``: make the collection of a server that of an index.
 
-Every stored row has a fingerprint of its contents. A load reads the ids and fingerprints that the engine holds, writes
+Every stored row has a fingerprint of its contents. A load reads the ids and fingerprints that the server holds, writes
 the rows of the index that are new or differ, and deletes the others. The first load, one that continues after a kill
 and one after ``index add``, ``update`` or ``delete`` are the same work, so doing it again changes nothing.
 
@@ -18,7 +18,7 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
-from dupmae_ir.servers.protocol import COMPLETE, LOADING, Backend, BackendFailed, Record, Spec
+from dupmae_ir.servers.protocol import COMPLETE, LOADING, Record, ServerFailed, ServerTable, Spec
 from dupmae_ir.servers.rows import batches, largest_norm, selected, spec_of
 from dupmae_ir.servers.urls import connect, default_collection
 
@@ -26,20 +26,20 @@ from dupmae_ir.servers.urls import connect, default_collection
 def run(config: LoadConfig) -> dict[str, object]:
     """Load an index and return a summary.
 
-    Raises :class:`IndexMismatch` for a collection of another model, scale or width, :class:`BackendFailed` for an
-    engine that fails; the same command continues then.
+    Raises :class:`IndexMismatch` for a collection of another model, scale or width, :class:`ServerFailed` for an
+    server that fails; the same command continues then.
     """
     started = time.perf_counter()
     index = Index.open(config.index)
     name = config.collection or default_collection(config.index)
-    with closing(connect(config.to, name, config.timeout)) as backend:
-        backend.lock()
-        load = _Load(config, index, backend, name)
+    with closing(connect(config.to, name, config.timeout)) as table:
+        table.lock()
+        load = _Load(config, index, table, name)
         counts = load.run()
-        size = backend.size()
+        size = table.size()
     return {
         "index": config.index,
-        "engine": backend.engine,
+        "server": table.kind,
         "collection": name,
         "documents": index.documents,
         **counts,
@@ -51,33 +51,33 @@ def run(config: LoadConfig) -> dict[str, object]:
 class _Load:
     """One load of an index into an open collection."""
 
-    def __init__(self, config: LoadConfig, index: Index, backend: Backend, name: str) -> None:
-        self.config, self.index, self.backend, self.name = config, index, backend, name
+    def __init__(self, config: LoadConfig, index: Index, table: ServerTable, name: str) -> None:
+        self.config, self.index, self.table, self.name = config, index, table, name
         self.spec = spec_of(index)
 
     def run(self) -> dict[str, object]:
         """Push the difference. Returns counts of rows, and the status."""
-        before = self.backend.read_record()
+        before = self.table.read_record()
         if before is not None:
             check_spec(before.spec, self.spec, self.config.index, self.name)
         digest = self.index.digest
         if before and self._is_current(before, digest):
             if self.config.approximate:
-                self.backend.finish(True)
+                self.table.finish(True)
             say(f"{self.name}: nothing to change", self.config.quiet)
             counts = {"written_now": 0, "deleted_now": 0, "unchanged_now": before.documents}
             return {**counts, "status": "already complete"}
         record = Record(self.spec, LOADING, digest, self.index.documents, before.longest if before else 0.0)
-        self.backend.create(self.spec)
-        self.backend.write_record(record)
+        self.table.create(self.spec)
+        self.table.write_record(record)
         return self._push(record)
 
     def _is_current(self, record: Record, digest: str) -> bool:
         recorded = record.state == COMPLETE and record.digest == digest and not self.config.verify
-        return recorded and self.backend.count() == record.documents
+        return recorded and self.table.count() == record.documents
 
     def _push(self, record: Record) -> dict[str, object]:
-        stored = dict(self.backend.stored())
+        stored = dict(self.table.stored())
         written = unchanged = 0
         longest = 0.0
         with progress("load", "documents", self.index.documents, self.config.quiet) as bar:
@@ -86,24 +86,24 @@ class _Load:
                 known = [stored.pop(docid, None) for docid in rows.docids]
                 new = [place for place, found in enumerate(known) if found != rows.fingerprints[place]]
                 if new:
-                    self.backend.upsert(selected(rows, new))
+                    self.table.upsert(selected(rows, new))
                 written += len(new)
                 unchanged += len(known) - len(new)
                 bar.update(len(known))
         gone = list(stored)
         for start in range(0, len(gone), self.config.batch):
-            self.backend.delete(gone[start : start + self.config.batch])
-        self.backend.finish(self.config.approximate)
+            self.table.delete(gone[start : start + self.config.batch])
+        self.table.finish(self.config.approximate)
         self._complete(dataclasses.replace(record, longest=longest, written=written))
         return {"written_now": written, "deleted_now": len(gone), "unchanged_now": unchanged, "status": "complete"}
 
     def _complete(self, record: Record) -> None:
-        if (found := self.backend.count()) != record.documents:
-            raise BackendFailed(
+        if (found := self.table.count()) != record.documents:
+            raise ServerFailed(
                 f"{self.name}: {found:,} rows after loading {record.documents:,}; another program changes the "
                 "collection; load it again when that has ended"
             )
-        self.backend.write_record(dataclasses.replace(record, state=COMPLETE))
+        self.table.write_record(dataclasses.replace(record, state=COMPLETE))
 
 
 def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:
@@ -119,29 +119,29 @@ def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:
 
 
 @contextmanager
-def _existing(config: ShowTableConfig) -> Iterator[tuple[Backend, Record]]:
-    with closing(connect(config.where, config.collection, config.timeout)) as backend:
-        record = backend.read_record()
+def _existing(config: ShowTableConfig) -> Iterator[tuple[ServerTable, Record]]:
+    with closing(connect(config.where, config.collection, config.timeout)) as table:
+        record = table.read_record()
         if record is None:
-            raise UsageError(f"the engine has no collection {config.collection!r} that dupmae-ir loaded")
-        yield backend, record
+            raise UsageError(f"the server has no collection {config.collection!r} that dupmae-ir loaded")
+        yield table, record
 
 
 def show(config: ShowTableConfig) -> dict[str, object]:
     """The load record of a collection, with the rows and bytes that it has now."""
-    with _existing(config) as (backend, record):
+    with _existing(config) as (table, record):
         return {
-            "engine": backend.engine,
+            "server": table.kind,
             "collection": config.collection,
             **{name: value for name, value in record.as_dict().items() if name != "spec"},
             **dataclasses.asdict(record.spec),
-            "rows": backend.count(),
-            "bytes": backend.size(),
+            "rows": table.count(),
+            "bytes": table.size(),
         }
 
 
 def drop(config: DropConfig) -> dict[str, object]:
     """Remove a collection that was loaded, and nothing else."""
-    with _existing(config) as (backend, record):
-        backend.drop()
+    with _existing(config) as (table, record):
+        table.drop()
     return {"collection": config.collection, "documents": record.documents, "status": "dropped"}

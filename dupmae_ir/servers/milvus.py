@@ -25,7 +25,7 @@ import numpy as np
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
 from dupmae_ir.servers.milvus_filters import condition_expression
-from dupmae_ir.servers.protocol import BackendFailed, EngineQuery, Found, Record, Rows, Spec, Where
+from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
 from dupmae_ir.servers.urls import is_loopback, shown
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def connect(parts: SplitResult, collection: str, timeout: float) -> Milvus:
 
 
 class Milvus:
-    """A :class:`~dupmae_ir.servers.protocol.Backend`."""
+    """A :class:`~dupmae_ir.servers.protocol.ServerTable`."""
 
-    engine = "milvus"
+    kind = "milvus"
     sums = False
     rounding = 8.0
-    deepest = 16_384
+    max_rows = 16_384
 
     def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
         self.name, self._where, self._timeout = collection, shown(parts), timeout
@@ -59,7 +59,7 @@ class Milvus:
             self._client = _client(parts, self._file, timeout)
 
     def read_record(self) -> Record | None:
-        """See :class:`Backend`; a collection of this name without a record is refused."""
+        """See :class:`ServerTable`; a collection of this name without a record is refused."""
         record = None
         with self._errors():
             if self._client.has_collection(_RECORDS, timeout=self._timeout):
@@ -75,7 +75,7 @@ class Milvus:
         return Record.of(cast(dict[str, object], record), f"{self._where}, {self.name}")
 
     def write_record(self, record: Record) -> None:
-        """See :class:`Backend`; records are rows of a collection of their own."""
+        """See :class:`ServerTable`; records are rows of a collection of their own."""
         with self._errors():
             if not self._client.has_collection(_RECORDS, timeout=self._timeout):
                 self._create(_RECORDS, {"name": _LONGEST_ID}, {"plain": 2}, False, "record")
@@ -86,7 +86,7 @@ class Milvus:
         """Milvus has no locks; writes of several loaders are the same."""
 
     def create(self, spec: Spec) -> None:
-        """See :class:`Backend`; the record comes first, so that a killed load is continued."""
+        """See :class:`ServerTable`; the record comes first, so that a killed load is continued."""
         self.write_record(Record(spec, "loading", "", 0))
         with self._errors():
             if not self._client.has_collection(self.name, timeout=self._timeout):
@@ -95,7 +95,7 @@ class Milvus:
                 self._create(self.name, strings, dense, bool(spec.terms), "metadata")
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._errors():
             pages = self._client.query_iterator(
                 self.name, batch_size=_PAGE, output_fields=["docid", "fingerprint"], timeout=self._timeout
@@ -109,12 +109,12 @@ class Milvus:
             yield from ((str(row["docid"]), bytes.fromhex(row["fingerprint"])) for row in found)
 
     def upsert(self, rows: Rows) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._errors():
             self._client.upsert(self.name, list(_rows(rows, self._vocabulary())), timeout=self._timeout)
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._errors():
             self._client.delete(self.name, ids=list(docids), timeout=self._timeout)
 
@@ -124,13 +124,13 @@ class Milvus:
             raise UsageError("milvus: `approximate` is not available; a collection has exact indexes only")
 
     def drop(self) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._errors():
             self._client.drop_collection(self.name, timeout=self._timeout)
             self._client.delete(_RECORDS, ids=[self.name], timeout=self._timeout)
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         expression = _expression(where)
         with self._errors():
             return int(str(self._query(self.name, expression, "count(*)")[0]["count(*)"]))
@@ -143,24 +143,24 @@ class Milvus:
         return sum(path.stat().st_size for path in files if path.is_file())
 
     def top(
-        self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None, approximate: bool
-    ) -> list[Found]:
-        """See :class:`Backend`; one request for all queries. Both lists are exact in any case."""
+        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+    ) -> list[ServerHits]:
+        """See :class:`ServerTable`; one request for all queries. Both lists are exact in any case."""
         del approximate
-        vectors = [_vector(side, query) for query in queries]
+        vectors = [_vector(part, query) for query in queries]
         with self._errors():
             answers = self._client.search(
                 self.name,
                 data=vectors,
                 filter=_expression(where),
-                limit=min(depth, self.deepest),
+                limit=min(depth, self.max_rows),
                 output_fields=["docid"],
                 search_params={"metric_type": "IP"},
-                anns_field="cls" if side == "dense" else "ot",
+                anns_field="cls" if part == "dense" else "ot",
                 timeout=self._timeout,
             )
         return [
-            Found([str(hit["docid"]) for hit in hits], np.array([hit["distance"] for hit in hits], np.float64))
+            ServerHits([str(hit["docid"]) for hit in hits], np.array([hit["distance"] for hit in hits], np.float64))
             for hits in answers
         ]
 
@@ -212,9 +212,9 @@ class Milvus:
                 yield
             except MilvusException as e:
                 fix = "; set MILVUS_TOKEN" if "auth" in str(e.message).lower() else ""
-                raise BackendFailed(f"{self._where}: {_line(str(e.message))}{fix}") from None
+                raise ServerFailed(f"{self._where}: {_line(str(e.message))}{fix}") from None
             except (grpc.RpcError, grpc.FutureTimeoutError, RuntimeError, OSError) as e:
-                raise BackendFailed(
+                raise ServerFailed(
                     f"{self._where}: no answer within {self._timeout:g} s ({_line(str(e))}); raise `timeout`, or check "
                     "server and network"
                 ) from None
@@ -266,8 +266,8 @@ def _cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
 
 
-def _vector(side: str, query: EngineQuery) -> object:
-    if side == "dense":
+def _vector(part: str, query: ServerQuery) -> object:
+    if part == "dense":
         return query.cls
     return dict(zip(query.ids.tolist(), query.impacts.astype(float).tolist(), strict=True))
 

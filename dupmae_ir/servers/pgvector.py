@@ -25,7 +25,7 @@ import numpy as np
 from dupmae_ir.console import say
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 from dupmae_ir.servers.pgvector_filters import condition_sql
-from dupmae_ir.servers.protocol import BackendFailed, EngineQuery, Found, Record, Rows, Spec, Where
+from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
 from dupmae_ir.servers.urls import shown
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def connect(parts: SplitResult, collection: str, timeout: float) -> PgVector:
 
 
 class PgVector:
-    """A :class:`~dupmae_ir.servers.protocol.Backend`."""
+    """A :class:`~dupmae_ir.servers.protocol.ServerTable`."""
 
-    engine = "pgvector"
+    kind = "pgvector"
     sums = True
     rounding = 8.0
-    deepest = 0
+    max_rows = 0
 
     def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
         import psycopg
@@ -63,7 +63,7 @@ class PgVector:
         self._terms: int | None = None
 
     def read_record(self) -> Record | None:
-        """See :class:`Backend`; a table of this name without a record is refused."""
+        """See :class:`ServerTable`; a table of this name without a record is refused."""
         with self._running():
             known = self._one("SELECT to_regclass(%s) IS NOT NULL, to_regclass(%s) IS NOT NULL", _RECORDS, self.table)
             statement = f"SELECT record FROM {_RECORDS} WHERE name = %s"
@@ -75,7 +75,7 @@ class PgVector:
         return None if found is None else Record.of(cast(dict[str, object], found[0]), f"{self._where}, {self.name}")
 
     def write_record(self, record: Record) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._running():
             self._execute(
                 f"INSERT INTO {_RECORDS} VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET record = EXCLUDED.record",
@@ -110,7 +110,7 @@ class PgVector:
             )
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """See :class:`Backend`; streamed by a server-side cursor."""
+        """See :class:`ServerTable`; streamed by a server-side cursor."""
         with self._connection.transaction(), self._connection.cursor("stored") as cursor:
             with self._running():
                 cursor.execute(f"SELECT docid, fingerprint FROM {self.table}".encode())
@@ -142,7 +142,7 @@ class PgVector:
             )
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._running():
             self._execute(f"DELETE FROM {self.table} WHERE docid = ANY(%s)", list(docids))
 
@@ -158,13 +158,13 @@ class PgVector:
             self._execute(f"ANALYZE {self.table}")
 
     def drop(self) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._running(), self._connection.transaction():
             self._execute(f"DROP TABLE IF EXISTS {self.table}")
             self._execute(f"DELETE FROM {_RECORDS} WHERE name = %s", self.name)
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         condition, values = _where(where)
         with self._running():
             (rows,) = self._one(f"SELECT count(*) FROM {self.table} WHERE {condition}", *values)
@@ -177,16 +177,16 @@ class PgVector:
         return cast(int, size)
 
     def top(
-        self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None, approximate: bool
-    ) -> list[Found]:
-        """See :class:`Backend`."""
-        return [self._top(side, query, depth, where, approximate) for query in queries]
+        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+    ) -> list[ServerHits]:
+        """See :class:`ServerTable`."""
+        return [self._top(part, query, depth, where, approximate) for query in queries]
 
     def close(self) -> None:
         """End the connection, and with it the lock."""
         self._connection.close()
 
-    def _top(self, side: str, query: EngineQuery, depth: int, where: Where | None, approximate: bool) -> Found:
+    def _top(self, part: str, query: ServerQuery, depth: int, where: Where | None, approximate: bool) -> ServerHits:
         condition, values = _where(where)
         dense, impact = "(cls <#> %s::vector)", "(ot <#> %s::sparsevec)"
         scores: dict[str, tuple[str, list[object]]] = {
@@ -197,10 +197,10 @@ class PgVector:
                 [query.dense_weight, _dense(query), query.impact_weight, self._sparse(query)],
             ),
         }
-        score, vectors = scores[side]
+        score, vectors = scores[part]
         # Added to 0, the expression is not the one of an index, which would make the list approximate.
         order = "score" if approximate else "score + 0"
-        common = "score < 0" if side == "impact" else "true"
+        common = "score < 0" if part == "impact" else "true"
         statement = (
             f"SELECT docid, score FROM (SELECT docid, {score} AS score FROM {self.table} WHERE {condition}) AS scored "
             f"WHERE {common} ORDER BY {order} LIMIT {int(depth)}"
@@ -210,9 +210,9 @@ class PgVector:
                 self._execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(40, depth))}")
                 self._execute("SET LOCAL hnsw.iterative_scan = strict_order")
             found = self._execute(statement, *vectors, *values).fetchall()
-        return Found([str(row[0]) for row in found], -np.array([row[1] for row in found], np.float64))
+        return ServerHits([str(row[0]) for row in found], -np.array([row[1] for row in found], np.float64))
 
-    def _sparse(self, query: EngineQuery) -> str:
+    def _sparse(self, query: ServerQuery) -> str:
         """The impacts of a query as pgvector reads them; its numbers of elements start at 1."""
         pairs = zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
         return "{" + ",".join(f"{term + 1}:{impact}" for term, impact in pairs) + f"}}/{self._vocabulary()}"
@@ -267,17 +267,17 @@ class PgVector:
         try:
             yield
         except psycopg.errors.ConnectionTimeout:
-            raise BackendFailed(f"{self._where}: no answer within {self._timeout:g} s; is the server up?") from None
+            raise ServerFailed(f"{self._where}: no answer within {self._timeout:g} s; is the server up?") from None
         except psycopg.errors.UndefinedFile:
             raise EnvironmentProblem(
                 f"{self._where}: the server has no pgvector; install its package postgresql-NN-pgvector"
             ) from None
         except psycopg.Error as e:
             if late is not None and late.is_set():
-                raise BackendFailed(
+                raise ServerFailed(
                     f"{self._where}: no answer within {self._timeout:g} s; raise `timeout`, or check server and network"
                 ) from None
-            raise BackendFailed(f"{self._where}: {_line(e)}") from None
+            raise ServerFailed(f"{self._where}: {_line(e)}") from None
 
 
 def _line(error: Exception) -> str:
@@ -295,7 +295,7 @@ def _where(where: Where | None) -> tuple[str, list[object]]:
     return condition_sql(where.condition)
 
 
-def _dense(query: EngineQuery) -> str:
+def _dense(query: ServerQuery) -> str:
     return "[" + ",".join(map(repr, query.cls.tolist())) + "]"
 
 

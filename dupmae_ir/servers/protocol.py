@@ -1,4 +1,4 @@
-"""What an engine must do, and the values that cross the boundary to it."""
+"""What a server must do, and the values that cross the boundary to it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LOADING, COMPLETE = "loading", "complete"
 FORMAT = 1
 
 
-class BackendFailed(DupmaeError):
-    """An engine that cannot be reached, does not answer in time, or refuses a request."""
+class ServerFailed(DupmaeError):
+    """A server that cannot be reached, does not answer in time, or refuses a request."""
 
 
 class Untranslatable(Exception):
-    """A condition that an engine's filters cannot express with the same meaning."""
+    """A condition that a server's filters cannot express with the same meaning."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Rows(NamedTuple):
     documents: Sequence[StoredDocument] | None
 
 
-class EngineQuery(NamedTuple):
-    """A query as engines take it. ``dense_weight`` and ``impact_weight`` make up the sum of the two parts."""
+class ServerQuery(NamedTuple):
+    """A query as servers take it. ``dense_weight`` and ``impact_weight`` make up the sum of the two parts."""
 
     cls: np.ndarray  #: (d,) float32
     ids: np.ndarray  #: (t,) int64 vocabulary ids
@@ -97,8 +97,8 @@ class EngineQuery(NamedTuple):
     impact_weight: float
 
 
-class Found(NamedTuple):
-    """The best documents of a query in an engine: ids and the engine's own scores, best first.
+class ServerHits(NamedTuple):
+    """The best documents of a query in a server: ids and the server's own scores, best first.
 
     Scores of the impact part are sums of products of integers; others are in real units.
     """
@@ -115,18 +115,18 @@ class Where:
     docids: tuple[str, ...] | None = None
 
 
-class Backend(Protocol):
-    """One collection in an engine. Safe for several threads where the client is; errors are one line.
+class ServerTable(Protocol):
+    """One collection in a server. Safe for several threads where the client is; errors are one line.
 
-    ``engine``: its name. ``sums``: whether it ranks by the exact sum of both parts. ``rounding``: units in the last
-    place (2**-24) by which its inner products may differ from exact ones, beside one for each term. ``deepest``: the
+    ``server``: its name. ``sums``: whether it ranks by the exact sum of both parts. ``rounding``: units in the last
+    place (2**-24) by which its inner products may differ from exact ones, beside one for each term. ``max_rows``: the
     longest list that it returns; 0 for no limit.
     """
 
-    engine: str
+    kind: str
     sums: bool
     rounding: float
-    deepest: int
+    max_rows: int
 
     def read_record(self) -> Record | None:
         """The load record; None where the collection does not exist."""
@@ -135,7 +135,7 @@ class Backend(Protocol):
         """Replace the load record."""
 
     def lock(self) -> None:
-        """Refuse other loaders of this collection until :meth:`close`, where the engine can."""
+        """Refuse other loaders of this collection until :meth:`close`, where the server can."""
 
     def create(self, spec: Spec) -> None:
         """Make the collection where it does not exist."""
@@ -150,7 +150,7 @@ class Backend(Protocol):
         """Delete rows by id; unknown ids are ignored."""
 
     def finish(self, approximate: bool) -> None:
-        """Make written rows searchable; with ``approximate``, build the engine's approximate index."""
+        """Make written rows searchable; with ``approximate``, build the server's approximate index."""
 
     def drop(self) -> None:
         """Remove the collection and its record."""
@@ -159,11 +159,11 @@ class Backend(Protocol):
         """How many rows there are, or satisfy ``where``. Raises :class:`Untranslatable`."""
 
     def size(self) -> int | None:
-        """Bytes of the collection in the engine; None where it does not say."""
+        """Bytes of the collection in the server; None where it does not say."""
 
     def top(
-        self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None, approximate: bool
-    ) -> list[Found]:
+        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+    ) -> list[ServerHits]:
         """The ``depth`` best rows of each query by ``dense``, ``impact`` or, if it :attr:`sums`, ``hybrid`` scores.
 
         Lists of the impact part contain only documents with a common term. Exact unless ``approximate``.

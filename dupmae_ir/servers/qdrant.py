@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, unquote
 import numpy as np
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.servers.protocol import BackendFailed, EngineQuery, Found, Record, Rows, Spec, Where
+from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
 from dupmae_ir.servers.qdrant_filters import condition_filter
 from dupmae_ir.servers.urls import is_loopback, shown
 
@@ -41,12 +41,12 @@ def connect(parts: SplitResult, collection: str, timeout: float) -> Qdrant:
 
 
 class Qdrant:
-    """A :class:`~dupmae_ir.servers.protocol.Backend`."""
+    """A :class:`~dupmae_ir.servers.protocol.ServerTable`."""
 
-    engine = "qdrant"
+    kind = "qdrant"
     sums = False
     rounding = 8.0
-    deepest = 0
+    max_rows = 0
 
     def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
         self.name, self._where, self._timeout = collection, shown(parts), timeout
@@ -55,7 +55,7 @@ class Qdrant:
             self._client = _client(parts, self._local, timeout)
 
     def read_record(self) -> Record | None:
-        """See :class:`Backend`; a collection of this name without a record is refused."""
+        """See :class:`ServerTable`; a collection of this name without a record is refused."""
         with self._errors():
             record = None
             if self._client.collection_exists(_RECORDS):
@@ -68,7 +68,7 @@ class Qdrant:
         return None if record is None else Record.of(record, f"{self._where}, {self.name}")
 
     def write_record(self, record: Record) -> None:
-        """See :class:`Backend`; records are points of a collection of their own."""
+        """See :class:`ServerTable`; records are points of a collection of their own."""
         from qdrant_client import models
 
         with self._errors():
@@ -82,7 +82,7 @@ class Qdrant:
         """A folder is locked by the client; a server takes writes of several loaders, which are the same."""
 
     def create(self, spec: Spec) -> None:
-        """See :class:`Backend`; the record comes first, so that a killed load is continued."""
+        """See :class:`ServerTable`; the record comes first, so that a killed load is continued."""
         from qdrant_client import models
 
         self.write_record(Record(spec, "loading", "", 0))
@@ -99,7 +99,7 @@ class Qdrant:
             )
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         offset = None
         while True:
             with self._errors():
@@ -113,12 +113,12 @@ class Qdrant:
                 return
 
     def upsert(self, rows: Rows) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._errors():
             self._client.upsert(self.name, list(_points(rows)), wait=True)
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._errors():
             self._client.delete(self.name, [_point(docid) for docid in docids], wait=True)
 
@@ -131,13 +131,13 @@ class Qdrant:
                 self._client.update_collection(self.name, hnsw_config=models.HnswConfigDiff(m=16))
 
     def drop(self) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         with self._errors():
             self._client.delete_collection(self.name)
             self._client.delete(_RECORDS, [_point(self.name)], wait=True)
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         chosen = _filter(where)
         with self._errors():
             return int(self._client.count(self.name, count_filter=chosen, exact=True).count)
@@ -151,16 +151,16 @@ class Qdrant:
         )
 
     def top(
-        self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None, approximate: bool
-    ) -> list[Found]:
-        """See :class:`Backend`; one request for all queries."""
+        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+    ) -> list[ServerHits]:
+        """See :class:`ServerTable`; one request for all queries."""
         from qdrant_client import models
 
         chosen = _filter(where)
         requests = [
             models.QueryRequest(
-                query=_vector(side, query),
-                using="cls" if side == "dense" else "ot",
+                query=_vector(part, query),
+                using="cls" if part == "dense" else "ot",
                 limit=depth,
                 filter=chosen,
                 params=models.SearchParams(exact=not approximate),
@@ -189,15 +189,15 @@ class Qdrant:
                 yield
             except (HTTPError, ResponseHandlingException) as e:
                 cause = e.source if isinstance(e, ResponseHandlingException) else e
-                raise BackendFailed(
+                raise ServerFailed(
                     f"{self._where}: no answer within {self._timeout:g} s ({_line(cause)}); raise `timeout`, or check "
                     "server and network"
                 ) from None
             except UnexpectedResponse as e:
                 fix = "; set QDRANT_API_KEY" if e.status_code in (401, 403) else ""
-                raise BackendFailed(f"{self._where}: {e.status_code} {e.reason_phrase}: {_line(e)}{fix}") from None
+                raise ServerFailed(f"{self._where}: {e.status_code} {e.reason_phrase}: {_line(e)}{fix}") from None
             except (ApiException, RuntimeError, ValueError, OSError) as e:
-                raise BackendFailed(f"{self._where}: {_line(e)}") from None
+                raise ServerFailed(f"{self._where}: {_line(e)}") from None
 
 
 def _client(parts: SplitResult, local: Path | None, timeout: float) -> QdrantClient:
@@ -247,18 +247,18 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _vector(side: str, query: EngineQuery) -> list[float] | models.SparseVector:
+def _vector(part: str, query: ServerQuery) -> list[float] | models.SparseVector:
     from qdrant_client import models
 
-    if side == "dense":
+    if part == "dense":
         return cast(list[float], query.cls.tolist())
     return models.SparseVector(indices=query.ids.tolist(), values=query.impacts.astype(float).tolist())
 
 
-def _found(points: Sequence[models.ScoredPoint]) -> Found:
+def _found(points: Sequence[models.ScoredPoint]) -> ServerHits:
     # A document without a term has an empty sparse vector, which Qdrant never returns.
     docids = [str((point.payload or {})["docid"]) for point in points]
-    return Found(docids, np.array([point.score for point in points], np.float64))
+    return ServerHits(docids, np.array([point.score for point in points], np.float64))
 
 
 def _filter(where: Where | None) -> models.Filter | None:

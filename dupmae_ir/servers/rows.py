@@ -1,4 +1,4 @@
-"""The live rows of an index as an engine stores them."""
+"""The live rows of an index as a server stores them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _read(segment: Segment, numbers: np.ndarray) -> Rows:
     docids = [segment.docids[row] for row in numbers.tolist()]
     for docid in docids:
         if "\0" in docid:
-            raise IndexMismatch(f"the document id {docid!r} contains a NUL character, which engines refuse; rename it")
+            raise IndexMismatch(f"the document id {docid!r} contains a NUL character, which servers refuse; rename it")
     cls = np.ascontiguousarray(segment.vectors[numbers], np.float32) if segment.dim is not None else None
     impacts = [segment.forward.row(row) for row in numbers.tolist()] if segment.has_ot else None
     texts = segment.texts

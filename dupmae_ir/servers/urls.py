@@ -1,4 +1,4 @@
-"""URLs of engines: which module serves a URL, and the refusal of credentials in one."""
+"""URLs of servers: which module serves a URL, and the refusal of credentials in one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.transfer import has_credentials
 from dupmae_ir.registry import suggest
-from dupmae_ir.servers.protocol import Backend
+from dupmae_ir.servers.protocol import ServerTable
 
 
-class EngineEntry(NamedTuple):
-    """An engine: its module, the packages it imports, their extra, and where its credentials belong."""
+class ServerKind(NamedTuple):
+    """A server: its module, the packages it imports, their extra, and where its credentials belong."""
 
     module: str
     packages: tuple[str, ...]
@@ -25,35 +25,35 @@ class EngineEntry(NamedTuple):
     credentials: str
 
 
-_PG = EngineEntry("pgvector", ("psycopg",), "pgvector", "set PGPASSWORD or write it into ~/.pgpass")
-ENGINES: dict[str, EngineEntry] = {
+_PG = ServerKind("pgvector", ("psycopg",), "pgvector", "set PGPASSWORD or write it into ~/.pgpass")
+SERVERS: dict[str, ServerKind] = {
     "postgresql": _PG,
     "postgres": _PG,
-    "qdrant": EngineEntry("qdrant", ("qdrant_client",), "qdrant", "set QDRANT_API_KEY"),
-    "milvus": EngineEntry("milvus", ("pymilvus",), "milvus", "set MILVUS_TOKEN"),
-    "opensearch": EngineEntry("experimental.opensearch", (), "", "set OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD"),
-    "elasticsearch": EngineEntry("experimental.opensearch", (), "", "set ELASTICSEARCH_API_KEY"),
-    "vespa": EngineEntry("experimental.vespa", (), "", "set VESPA_CLI_DATA_PLANE_TOKEN"),
+    "qdrant": ServerKind("qdrant", ("qdrant_client",), "qdrant", "set QDRANT_API_KEY"),
+    "milvus": ServerKind("milvus", ("pymilvus",), "milvus", "set MILVUS_TOKEN"),
+    "opensearch": ServerKind("experimental.opensearch", (), "", "set OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD"),
+    "elasticsearch": ServerKind("experimental.opensearch", (), "", "set ELASTICSEARCH_API_KEY"),
+    "vespa": ServerKind("experimental.vespa", (), "", "set VESPA_CLI_DATA_PLANE_TOKEN"),
 }
-"""Scheme -> engine."""
+"""Scheme -> server."""
 
 _COLLECTION = re.compile(r"[a-z][a-z0-9_]{0,47}")
-Opener = Callable[[SplitResult, str, float], Backend]
+Opener = Callable[[SplitResult, str, float], ServerTable]
 
 
-def connect(url: str, collection: str, timeout: float) -> Backend:
-    """Open a collection of an engine. Raises :class:`UsageError` for a URL that names no engine or has credentials,
-    :class:`BackendFailed` for an engine that does not answer within ``timeout`` seconds."""
+def connect(url: str, collection: str, timeout: float) -> ServerTable:
+    """Open a collection of a server. Raises :class:`UsageError` for a URL that names no server or has credentials,
+    :class:`ServerFailed` for a server that does not answer within ``timeout`` seconds."""
     parts = parse(url)
     check_collection(collection)
-    entry = ENGINES[parts.scheme.partition("+")[0]]
+    entry = SERVERS[parts.scheme.partition("+")[0]]
     need_packages(f"{parts.scheme}://", entry.packages, entry.extra)
     opener = cast(Opener, importlib.import_module(f"dupmae_ir.servers.{entry.module}").connect)
     return opener(parts, collection, timeout)
 
 
 def check_collection(name: str) -> str:
-    """The name of a collection. Raises :class:`UsageError` for one that an engine could refuse."""
+    """The name of a collection. Raises :class:`UsageError` for one that a server could refuse."""
     if not _COLLECTION.fullmatch(name):
         raise UsageError(
             f"`collection` {name!r}: expected a lower-case letter, then at most 47 lower-case letters, digits "
@@ -69,17 +69,17 @@ def parse(url: str) -> SplitResult:
         secret = has_credentials(parts)
         _ = parts.port
     except ValueError as e:
-        raise UsageError(f"the URL of the engine cannot be read: {e}") from None
+        raise UsageError(f"the URL of the server cannot be read: {e}") from None
     scheme = parts.scheme.partition("+")[0]
-    if scheme not in ENGINES:
-        known = ", ".join(f"{name}://" for name in ENGINES)
+    if scheme not in SERVERS:
+        known = ", ".join(f"{name}://" for name in SERVERS)
         raise UsageError(
-            f"no engine for {parts.scheme or 'a URL without a scheme'!r}; known: {known}.{suggest(scheme, ENGINES)}"
+            f"no server for {parts.scheme or 'a URL without a scheme'!r}; known: {known}.{suggest(scheme, SERVERS)}"
         )
     if secret:
         raise UsageError(
             f"{scheme}: a URL must not contain a password, which other users of this machine can see; "
-            f"{ENGINES[scheme].credentials}"
+            f"{SERVERS[scheme].credentials}"
         )
     return parts
 

@@ -1,4 +1,4 @@
-"""Engines that the tests of backends start."""
+"""Servers that the tests of backends start."""
 
 from __future__ import annotations
 

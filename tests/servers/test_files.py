@@ -1,4 +1,4 @@
-"""Files for the tools of engines: limits of the engines, what searches find afterwards, kills, the contract of jobs."""
+"""Files for the tools of servers: limits of the servers, what searches find afterwards, kills, the contract of jobs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Living:
     return small_index(tmp_path_factory.mktemp("files"))
 
 
-def write(living: Living, output: Path, engine: str, **more: Any) -> dict[str, Any]:
+def write(living: Living, output: Path, kind: str, **more: Any) -> dict[str, Any]:
     """The files of an index as the collection ``mine``."""
-    given = {"index": str(living.index), "output": str(output), "engine": engine, "collection": "mine", "quiet": True}
+    given = {"index": str(living.index), "output": str(output), "kind": kind, "collection": "mine", "quiet": True}
     return run(FilesConfig(**given, **more))  # type: ignore[arg-type]
 
 
@@ -47,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def like_the_first(living: Living, side: str) -> list[str]:
+def like_the_first(living: Living, part: str) -> list[str]:
     """The 10 documents with the best scores where the first document is the query."""
     index = Index.open(living.index)
     assert isinstance(index, Index)
@@ -56,13 +56,13 @@ def like_the_first(living: Living, side: str) -> list[str]:
     ]
     dense = index.vectors[:].astype(np.float64) @ index.vectors[0].astype(np.float64)
     impact = np.array([sum(w * row.get(term, 0) for term, w in forward[0].items()) for row in forward], np.float64)
-    weights = {"dense": (1, 0), "impact": (0, 1), "hybrid": (1, index.scale**-2)}[side]
+    weights = {"dense": (1, 0), "impact": (0, 1), "hybrid": (1, index.scale**-2)}[part]
     scores = weights[0] * dense + weights[1] * impact
     return [index.docids[row] for row in np.argsort(-scores, kind="stable")[:10]]
 
 
 def check_bulk(data: bytes, properties: dict[str, Any]) -> list[str]:
-    """The ids in a bulk file, which must have the form that the engines' references give, within their limits."""
+    """The ids in a bulk file, which must have the form that the servers' references give, within their limits."""
     assert data.endswith(b"\n")
     assert len(data) <= LONGEST_REQUEST
     lines = [json.loads(line) for line in data.splitlines()]
@@ -87,13 +87,13 @@ def check_bulk(data: bytes, properties: dict[str, Any]) -> list[str]:
     return docids
 
 
-@pytest.mark.parametrize("engine", ["opensearch", "elasticsearch"])
-def test_bulk_files_keep_to_the_limits_of_the_engines(living: Living, tmp_path: Path, engine: str) -> None:
-    made = write(living, tmp_path / "out", engine, megabytes=0.02)
+@pytest.mark.parametrize("server", ["opensearch", "elasticsearch"])
+def test_bulk_files_keep_to_the_limits_of_the_engines(living: Living, tmp_path: Path, kind: str) -> None:
+    made = write(living, tmp_path / "out", kind, megabytes=0.02)
     body = json.loads((tmp_path / "out" / "index.json").read_text())
     properties = body["mappings"]["properties"]
     types = {name: field["type"] for name, field in properties.items()}
-    vector = {"opensearch": "knn_vector", "elasticsearch": "dense_vector"}[engine]
+    vector = {"opensearch": "knn_vector", "elasticsearch": "dense_vector"}[kind]
     assert types == {
         "fingerprint": "keyword",
         "names": "keyword",
@@ -131,10 +131,10 @@ def test_the_commands_of_the_guide_load_opensearch(living: Living, tmp_path: Pat
         assert done.returncode == 0, done.stderr
         assert done.stdout.count('"errors": false') == len(list((tmp_path / "out").glob("bulk-*")))
         assert_same(living, f"opensearch://127.0.0.1:{port}", "mine", ["hybrid"], [10])
-        for side in ("dense", "impact"):
-            query = json.loads((tmp_path / "out" / f"query-{side}.json").read_text())
+        for part in ("dense", "impact"):
+            query = json.loads((tmp_path / "out" / f"query-{part}.json").read_text())
             found = standin.search("mine", standin.indexes["mine"], query)
-            assert [hit["_id"] for hit in found] == like_the_first(living, side)
+            assert [hit["_id"] for hit in found] == like_the_first(living, part)
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
@@ -149,9 +149,9 @@ def test_vespa_searches_what_is_fed(living: Living, tmp_path: Path, packed: bool
         standin.feed([json.loads(line) for line in data.splitlines()])
     with served(standin) as port:
         assert_same(living, f"vespa://127.0.0.1:{port}", "mine", ["hybrid"], [10])
-    for side in ("dense", "impact", "hybrid"):
-        found = standin.search(json.loads((tmp_path / "out" / f"query-{side}.json").read_text()))
-        assert [hit["fields"]["docid"] for hit in found["children"]] == like_the_first(living, side)
+    for part in ("dense", "impact", "hybrid"):
+        found = standin.search(json.loads((tmp_path / "out" / f"query-{part}.json").read_text()))
+        assert [hit["fields"]["docid"] for hit in found["children"]] == like_the_first(living, part)
     schema = (tmp_path / "out" / "application" / "schemas" / "mine.sd").read_text()
     assert ("attribute | index" in schema) == packed
 
@@ -176,7 +176,7 @@ sys.exit(main(sys.argv[1:]))
 def test_killed_at_any_file_it_continues_with_the_same_bytes(living: Living, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     made = write(living, whole, "opensearch", megabytes=0.05)
-    words = ["servers", "files", "--index", str(living.index), "--output", str(broken), "--engine", "opensearch"]
+    words = ["servers", "files", "--index", str(living.index), "--output", str(broken), "--kind", "opensearch"]
     words += ["--collection", "mine", "--megabytes", "0.05", "--quiet"]
     for left in (6, 5):
         command = [sys.executable, "-c", KILLED, *words, str(left)]
@@ -194,7 +194,7 @@ def test_killed_at_any_file_it_continues_with_the_same_bytes(living: Living, tmp
 
 def test_the_contract_of_jobs(living: Living, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out"
-    words = ["servers", "files", "--index", str(living.index), "--output", str(output), "--engine", "vespa"]
+    words = ["servers", "files", "--index", str(living.index), "--output", str(output), "--kind", "vespa"]
     assert main(words) == 0
     error = capfd.readouterr().err
     assert re.search(r"168 documents for vespa, collection \w+, 1 file, \d+", error)
@@ -211,7 +211,7 @@ def test_the_contract_of_jobs(living: Living, tmp_path: Path, capfd: pytest.Capt
 
 def write_as(living: Living, output: Path, collection: str) -> None:
     """The files of a collection of another name."""
-    run(FilesConfig(index=str(living.index), output=str(output), engine="vespa", collection=collection, quiet=True))
+    run(FilesConfig(index=str(living.index), output=str(output), kind="vespa", collection=collection, quiet=True))
 
 
 def test_files_of_a_changed_index_are_its_live_rows(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.load import drop, show
-from dupmae_ir.servers.protocol import BackendFailed
+from dupmae_ir.servers.protocol import ServerFailed
 
 pytest.importorskip("pymilvus", reason="pip install 'dupmae-ir[milvus]'")
 pytest.importorskip("milvus_lite", reason="pip install 'dupmae-ir[milvus]'")
@@ -36,7 +36,7 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Living:
 @pytest.fixture(scope="module")
 def loaded(living: Living, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a file with the collection ``mine``."""
-    url = f"milvus://{tmp_path_factory.mktemp('engine') / 'm.db'}"
+    url = f"milvus://{tmp_path_factory.mktemp('kind') / 'm.db'}"
     assert load(living, url, "mine", batch=50)["written_now"] == len(living.documents)
     return url
 
@@ -53,7 +53,7 @@ def test_conditions_select_the_same_documents(living: Living, loaded: str) -> No
 
 
 def test_lists_end_where_the_engine_ends_them(living: Living, loaded: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Milvus, "deepest", 40)
+    monkeypatch.setattr(Milvus, "max_rows", 40)
     through = Searcher.open(living.index, server=loaded, collection="mine")
     exact = Searcher.open(living.index, impact_search="postings").search(TOPICS, 40, "dense")
     for answer in through.answers(TOPICS, 40, "dense"):
@@ -69,11 +69,11 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     living, url = small_index(tmp_path, 60), f"milvus://{tmp_path / 'm.db'}"
     upsert, calls = Milvus.upsert, []
 
-    def failing(backend: Milvus, rows: object) -> None:
+    def failing(table: Milvus, rows: object) -> None:
         calls.append(rows)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        upsert(backend, rows)  # type: ignore[arg-type]
+        upsert(table, rows)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Milvus, "upsert", failing)
     with pytest.raises(KeyboardInterrupt):
@@ -101,7 +101,7 @@ def test_refusals_are_one_line(
 ) -> None:
     with pytest.raises(UsageError, match=r"the folder .* does not exist"):
         load(living, f"milvus://{tmp_path / 'no' / 'm.db'}", "mine")
-    with pytest.raises(BackendFailed, match=r"127\.0\.0\.1:9") as caught:
+    with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9") as caught:
         load(living, "milvus://127.0.0.1:9", "mine", timeout=1.0)
     assert "\n" not in str(caught.value)
     assert main(["servers", "load", "--index", str(living.index), "--to", "milvus://:hunter2@h:1"]) == 2

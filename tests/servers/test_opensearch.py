@@ -17,7 +17,7 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.experimental.opensearch_filters import condition_query
 from dupmae_ir.servers.load import drop, show
-from dupmae_ir.servers.protocol import BackendFailed
+from dupmae_ir.servers.protocol import ServerFailed
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,12 @@ def port(standin: StandIn) -> Iterator[int]:
         yield number
 
 
-@pytest.mark.parametrize("engine", ["opensearch", "elasticsearch"])
-def test_lists_are_those_of_a_search_without_it(living: Living, standin: StandIn, port: int, engine: str) -> None:
-    url = f"{engine}://127.0.0.1:{port}"
+@pytest.mark.parametrize("server", ["opensearch", "elasticsearch"])
+def test_lists_are_those_of_a_search_without_it(living: Living, standin: StandIn, port: int, kind: str) -> None:
+    url = f"{kind}://127.0.0.1:{port}"
     assert load(living, url, "mine", batch=50)["written_now"] == len(living.documents)
     vector = standin.bodies["mine"]["mappings"]["properties"]["cls"]
-    expected = {"opensearch": ("knn_vector", "dimension"), "elasticsearch": ("dense_vector", "dims")}[engine]
+    expected = {"opensearch": ("knn_vector", "dimension"), "elasticsearch": ("dense_vector", "dims")}[kind]
     assert (vector["type"], vector[expected[1]]) == (expected[0], 16)
     assert_same(living, url, "mine")
     assert_same(living, url, "mine", ["hybrid"], [10], within=sorted(living.documents)[::3])
@@ -58,7 +58,7 @@ def test_conditions_select_the_same_documents(living: Living, port: int) -> None
 def test_changes_and_interrupted_loads(tmp_path: Path, standin: StandIn, port: int) -> None:
     living, url = small_index(tmp_path, 60), f"opensearch://127.0.0.1:{port}"
     standin.fail_at = 3
-    with pytest.raises(BackendFailed, match="rejected_execution_exception") as caught:
+    with pytest.raises(ServerFailed, match="rejected_execution_exception") as caught:
         load(living, url, "mine", batch=15)
     assert "\n" not in str(caught.value)
     with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
@@ -86,16 +86,16 @@ def test_credentials(living: Living, standin: StandIn, monkeypatch: pytest.Monke
         ("opensearch", basic): {"OPENSEARCH_USERNAME": "me", "OPENSEARCH_PASSWORD": "hunter2"},
         ("elasticsearch", "ApiKey hunter2"): {"ELASTICSEARCH_API_KEY": "hunter2"},
     }
-    for (engine, header), environment in cases.items():
+    for (kind, header), environment in cases.items():
         with served(standin, header) as port:
-            url = f"{engine}://127.0.0.1:{port}"
-            with pytest.raises(BackendFailed, match="401 Unauthorized"):
-                load(living, url, engine)
+            url = f"{kind}://127.0.0.1:{port}"
+            with pytest.raises(ServerFailed, match="401 Unauthorized"):
+                load(living, url, kind)
             for name, value in environment.items():
                 monkeypatch.setenv(name, value)
-            assert load(living, url, engine)["status"] == "complete"
-        with pytest.raises(BackendFailed, match="no answer within 1 s") as caught:
-            load(living, url, engine, timeout=1.0)
+            assert load(living, url, kind)["status"] == "complete"
+        with pytest.raises(ServerFailed, match="no answer within 1 s") as caught:
+            load(living, url, kind, timeout=1.0)
         assert "hunter2" not in str(caught.value)
         with pytest.raises(UsageError, match=r"credentials would be sent in the clear to h; use"):
-            load(living, f"{engine}://h:1", "mine")
+            load(living, f"{kind}://h:1", "mine")

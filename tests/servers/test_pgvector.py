@@ -22,7 +22,7 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers import pgvector
 from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.load import drop, show
-from dupmae_ir.servers.protocol import BackendFailed
+from dupmae_ir.servers.protocol import ServerFailed
 from dupmae_ir.testing import HashingEncoder
 
 psycopg = pytest.importorskip("psycopg", reason="pip install 'dupmae-ir[pgvector]'")
@@ -159,14 +159,14 @@ def test_a_server_that_goes_away_is_one_line_and_the_load_continues(
 
     upsert, calls = PgVector.upsert, []
 
-    def failing(backend: PgVector, rows: Any) -> None:
+    def failing(table: PgVector, rows: Any) -> None:
         calls.append(rows)
         if len(calls) == 3:
             sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dupmae-ir'")
-        upsert(backend, rows)
+        upsert(table, rows)
 
     monkeypatch.setattr(PgVector, "upsert", failing)
-    with pytest.raises(BackendFailed) as caught:
+    with pytest.raises(ServerFailed) as caught:
         load(living, postgres, name, batch=10)
     assert "\n" not in str(caught.value)
     assert load(living, postgres, name, batch=10)["unchanged_now"] == 20
@@ -220,13 +220,13 @@ def test_a_stalled_server_is_one_line(living: Living, postgres: str, name: str, 
     through = Searcher.open(living.index, server=postgres, collection=name, timeout=1.0)
     sql("BEGIN")
     sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")  # the server takes the query and does not answer
-    with pytest.raises(BackendFailed, match=r"no answer within 1 s; raise `timeout`") as caught:
+    with pytest.raises(ServerFailed, match=r"no answer within 1 s; raise `timeout`") as caught:
         through.search("sort", 3)
     sql("ROLLBACK")
     assert "\n" not in str(caught.value)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and says nothing
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x"
-        with pytest.raises(BackendFailed, match="no answer within 2 s"):
+        with pytest.raises(ServerFailed, match="no answer within 2 s"):
             Searcher.open(living.index, server=url, collection=name, timeout=2.0)
 
 
@@ -259,13 +259,13 @@ def test_rows_that_somebody_changed_are_noticed(living: Living, postgres: str, n
     through = Searcher.open(living.index, HashingEncoder(), server=postgres, collection=name)
     best = through.search(TOPICS[0].text, 1)[0].docid
     sql(f"UPDATE {name} SET cls = cls + cls WHERE docid = %s", best)
-    with pytest.raises(BackendFailed, match=f"the hybrid score of '{best}' is"):
+    with pytest.raises(ServerFailed, match=f"the hybrid score of '{best}' is"):
         through.search(TOPICS[0].text, 5)
     sql(f"UPDATE {name} SET fingerprint = '\\x00' WHERE docid = %s", best)
     assert load(living, postgres, name, verify=True)["written_now"] == 1
     assert_same(living, postgres, name, ["hybrid"], [5])
     sql(f"INSERT INTO {name} SELECT docid || 'x', fingerprint, cls, ot FROM {name} WHERE docid = %s", best)
-    with pytest.raises(BackendFailed, match=f"has a document '{best}x' that"):
+    with pytest.raises(ServerFailed, match=f"has a document '{best}x' that"):
         through.search(TOPICS[0].text, 5)
     assert load(living, postgres, name)["deleted_now"] == 1  # the number of rows tells
 

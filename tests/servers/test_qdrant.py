@@ -17,7 +17,7 @@ from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.load import drop, show
-from dupmae_ir.servers.protocol import BackendFailed
+from dupmae_ir.servers.protocol import ServerFailed
 from dupmae_ir.servers.qdrant_filters import condition_filter
 
 pytest.importorskip("qdrant_client", reason="pip install 'dupmae-ir[qdrant]'")
@@ -32,7 +32,7 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Living:
 @pytest.fixture(scope="module")
 def loaded(living: Living, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a folder with the collection ``mine``."""
-    url = f"qdrant://{tmp_path_factory.mktemp('engine') / 'q'}"
+    url = f"qdrant://{tmp_path_factory.mktemp('kind') / 'q'}"
     assert load(living, url, "mine", batch=50)["written_now"] == len(living.documents)
     return url
 
@@ -54,11 +54,11 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     living, url = small_index(tmp_path, 60), f"qdrant://{tmp_path / 'q'}"
     upsert, calls = Qdrant.upsert, []
 
-    def failing(backend: Qdrant, rows: object) -> None:
+    def failing(table: Qdrant, rows: object) -> None:
         calls.append(rows)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        upsert(backend, rows)  # type: ignore[arg-type]
+        upsert(table, rows)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Qdrant, "upsert", failing)
     with pytest.raises(KeyboardInterrupt):
@@ -86,7 +86,7 @@ def test_what_is_not_its_own_is_refused(living: Living, tmp_path: Path) -> None:
 
     client = QdrantClient(path=str(tmp_path / "q"))
     client.create_collection("mine", vectors_config=models.VectorParams(size=1, distance=models.Distance.DOT))
-    with pytest.raises(BackendFailed, match="already accessed by another instance"):
+    with pytest.raises(ServerFailed, match="already accessed by another instance"):
         load(living, f"qdrant://{tmp_path / 'q'}", "mine")
     client.close()
     with pytest.raises(UsageError, match="the collection mine was not made by dupmae-ir"):

@@ -24,7 +24,7 @@ from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.experimental.vespa_filters import condition_yql, numbers
 from dupmae_ir.servers.experimental.vespa_package import application
 from dupmae_ir.servers.load import drop, show
-from dupmae_ir.servers.protocol import BackendFailed, Untranslatable
+from dupmae_ir.servers.protocol import ServerFailed, Untranslatable
 from dupmae_ir.servers.rows import spec_of
 
 
@@ -60,7 +60,7 @@ def test_lists_are_those_of_a_search_without_it(living: Living, standin: StandIn
     assert_same(living, url, "mine")
     assert_same(living, url, "mine", ["hybrid"], [10], within=sorted(living.documents)[::3])
     hybrid = next(query for query in standin.queries if query["ranking.profile"] == "hybrid")
-    assert hybrid["yql"] == "select * from mine where true"  # one list by the engine's own sum
+    assert hybrid["yql"] == "select * from mine where true"  # one list by the server's own sum
     assert load(living, url, "mine")["status"] == "already complete"
 
 
@@ -101,7 +101,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
         url = f"vespa://127.0.0.1:{port}"
         standin.fail_at, standin.failures = 20, [429, 503]  # a busy server: sent again
         standin.failures += [507] * 99
-        with pytest.raises(BackendFailed, match=r"507 .*too many inflight") as caught:
+        with pytest.raises(ServerFailed, match=r"507 .*too many inflight") as caught:
             load(living, url, "mine", batch=15)
         assert "\n" not in str(caught.value)
         with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
@@ -126,7 +126,7 @@ def test_what_is_not_deployed_is_named(living: Living, url: str, standin: StandI
     with pytest.raises(UsageError, match="no document type other; deploy the package that dupmae-ir servers files"):
         load(living, url, "other")
     del standin.schemas["mine"].fields["ot"]
-    with pytest.raises(BackendFailed, match="the schema mine lacks fields of this collection"):
+    with pytest.raises(ServerFailed, match="the schema mine lacks fields of this collection"):
         load(living, url, "mine")
     empty = StandIn()
     with served(empty) as port:
@@ -141,7 +141,7 @@ def test_an_answer_from_a_part_of_the_documents_is_refused(living: Living, url: 
     through = Searcher.open(living.index, server=url, collection="mine")
     for coverage in ({"coverage": 50, "full": False}, {"coverage": 100, "full": True, "degraded": {"timeout": True}}):
         standin.coverage = coverage
-        with pytest.raises(BackendFailed, match=f"searched {coverage['coverage']} % of the documents"):
+        with pytest.raises(ServerFailed, match=f"searched {coverage['coverage']} % of the documents"):
             through.search(TOPICS, 5)
 
 
@@ -187,11 +187,11 @@ def test_odd_ids_and_texts(tmp_path: Path) -> None:
 def test_credentials(living: Living, standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(standin, "Bearer hunter2") as port:
         url = f"vespa://127.0.0.1:{port}"
-        with pytest.raises(BackendFailed, match="401 Unauthorized"):
+        with pytest.raises(ServerFailed, match="401 Unauthorized"):
             load(living, url, "mine")
         monkeypatch.setenv("VESPA_CLI_DATA_PLANE_TOKEN", "hunter2")
         assert load(living, url, "mine")["status"] == "complete"
-    with pytest.raises(BackendFailed, match="no answer within 1 s") as caught:
+    with pytest.raises(ServerFailed, match="no answer within 1 s") as caught:
         load(living, url, "mine", timeout=1.0)
     assert "hunter2" not in str(caught.value)
     with pytest.raises(UsageError, match=r"credentials would be sent in the clear to h; use vespa\+https://"):
@@ -201,7 +201,7 @@ def test_credentials(living: Living, standin: StandIn, monkeypatch: pytest.Monke
 def test_client_certificates_are_those_of_the_vespa_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"CERT_FILE": "c.pem", "KEY_FILE": "k.pem", "CA_CERT_FILE": "ca.pem"}.items():
         monkeypatch.setenv(f"VESPA_CLI_DATA_PLANE_{name}", value)
-    backend: Any = vespa.connect(urlsplit("vespa+https://vespa.example/music"), "mine", 1.0)
-    assert (backend._rest.session.cert, backend._rest.session.verify) == (("c.pem", "k.pem"), "ca.pem")
-    assert (backend._rest._base, backend._cluster) == ("https://vespa.example:443", "music")
-    backend.close()
+    table: Any = vespa.connect(urlsplit("vespa+https://vespa.example/music"), "mine", 1.0)
+    assert (table._rest.session.cert, table._rest.session.verify) == (("c.pem", "k.pem"), "ca.pem")
+    assert (table._rest._base, table._cluster) == ("https://vespa.example:443", "music")
+    table.close()

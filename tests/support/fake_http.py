@@ -1,4 +1,4 @@
-"""A loopback server for the stand-ins of engines."""
+"""A loopback server for the stand-ins of servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class Refused(Exception):
-    """A request that an engine would refuse."""
+    """A request that a server would refuse."""
 
 
 class StandIn(Protocol):

@@ -1,6 +1,6 @@
 """A stand-in for OpenSearch and Elasticsearch: the requests of the backend on dictionaries, with float32 scores.
 
-It refuses unmapped fields, unknown queries and negative scores, as the engines do.
+It refuses unmapped fields, unknown queries and negative scores, as the servers do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Indexes with metadata, and the comparison of an engine with a search without one."""
+"""Indexes with metadata, and the comparison of a server with a search without one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def small_index(folder: Path, count: int | None = None) -> Living:
 
 
 def load(living: Living, url: str, collection: str, **more: object) -> dict[str, object]:
-    """Load an index into an engine."""
+    """Load an index into a server."""
     return run(LoadConfig(index=str(living.index), to=url, collection=collection, quiet=True, **more))  # type: ignore[arg-type]
 
 
@@ -82,7 +82,7 @@ def assert_same(
     hits: Sequence[int] = (5, 1000),
     **more: object,
 ) -> None:
-    """Hits, scores and order of all topics are those of a search without an engine, and certified."""
+    """Hits, scores and order of all topics are those of a search without a server, and certified."""
     plain = Searcher.open(living.index, impact_search="postings")
     through = Searcher.open(living.index, server=url, collection=collection)
     for mode in modes:
@@ -94,7 +94,7 @@ def assert_same(
 
 
 def translated(living: Living, url: str, translate: Callable[..., object]) -> int:
-    """How many of :data:`CONDITIONS` ``translate`` accepts; each must select the same documents with the engine."""
+    """How many of :data:`CONDITIONS` ``translate`` accepts; each must select the same documents with the server."""
     plain = Searcher.open(living.index, impact_search="postings")
     through = Searcher.open(living.index, server=url, collection="mine")
     count = 0

@@ -7,9 +7,9 @@ certified if the server's last score plus the largest error of its arithmetic is
     dense    (d + c) u |q| max |v|     for inner products of d float32 terms in any order (Higham, section 3.1)
     impact   0 below 2**24, where sums of integers are exact in float32; (t + c) u score above
 
-with ``u = 2**-24`` and ``c`` the server's own :attr:`~dupmae_ir.servers.protocol.Backend.rounding`. Every score in a
-list must agree with the exact one within that error. Otherwise the server holds other vectors, or rounds them, and the
-search ends with an error. After each list the load record must still be that of the index.
+with ``u = 2**-24`` and ``c`` the server's own :attr:`~dupmae_ir.servers.protocol.ServerTable.rounding`. Every score in
+a list must agree with the exact one within that error. Otherwise the server holds other vectors, or rounds them, and
+the search ends with an error. After each list the load record must still be that of the index.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from dupmae_ir.search.exact.certified_topk import Candidates, Part, Weighted, fi
 from dupmae_ir.servers.load import check_spec
 from dupmae_ir.servers.protocol import (
     COMPLETE,
-    Backend,
-    BackendFailed,
-    EngineQuery,
-    Found,
     Record,
+    ServerFailed,
+    ServerHits,
+    ServerQuery,
+    ServerTable,
     Untranslatable,
     Where,
 )
@@ -68,9 +68,9 @@ class ServerSummary:
 class ServerIndex:
     """A collection that holds an index, opened for searching."""
 
-    def __init__(self, index: Index, backend: Backend, name: str, approximate: bool = False) -> None:
-        self.index, self.backend, self.name, self.approximate = index, backend, name, approximate
-        weakref.finalize(self, backend.close)
+    def __init__(self, index: Index, table: ServerTable, name: str, approximate: bool = False) -> None:
+        self.index, self.table, self.name, self.approximate = index, table, name, approximate
+        weakref.finalize(self, table.close)
         self.record = self._current()
         self._wheres: weakref.WeakKeyDictionary[RowSet, Where] = weakref.WeakKeyDictionary()
 
@@ -83,25 +83,25 @@ class ServerIndex:
     @property
     def sums(self) -> bool:
         """Whether hybrid lists are those of the server's own sum."""
-        return self.backend.sums and not self.approximate
+        return self.table.sums and not self.approximate
 
     def first_depth(self, parts: int, hits: int) -> int:
         """The length of the first lists: a list by the sum needs only the hits and some room for ties.
 
         Raises :class:`UsageError` for more hits than the server lists.
         """
-        if 0 < self.backend.deepest < hits:
-            raise UsageError(f"{self.backend.engine} lists at most {self.backend.deepest:,} rows, not {hits:,}")
+        if 0 < self.table.max_rows < hits:
+            raise UsageError(f"{self.table.kind} lists at most {self.table.max_rows:,} rows, not {hits:,}")
         return hits + 10 if parts == 1 else first_depth(hits)
 
     def limited(self, max_depth: int) -> int:
         """The longest list: the shorter one of what is asked for and what the server returns; 0 for no limit."""
-        limits = [limit for limit in (max_depth, self.backend.deepest) if limit]
+        limits = [limit for limit in (max_depth, self.table.max_rows) if limit]
         return min(limits, default=0)
 
     def summary(self) -> ServerSummary:
         """For the summary of a run."""
-        return ServerSummary(self.backend.engine, self.name, not self.approximate)
+        return ServerSummary(self.table.kind, self.name, not self.approximate)
 
     def parts(
         self,
@@ -141,21 +141,19 @@ class ServerIndex:
             for name, weight, part in parts
         ]
 
-    def top(self, part: str, queries: Sequence[EngineQuery], depth: int, where: Where | None) -> list[Found]:
+    def top(self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None) -> list[ServerHits]:
         """The server's lists. Raises :class:`IndexMismatch` if the collection was changed meanwhile: a load marks it
         as incomplete before its first change, and as another state after the last."""
-        lists = self.backend.top(part, queries, depth, where, self.approximate)
+        lists = self.table.top(part, queries, depth, where, self.approximate)
         self._current()
         return lists
 
     def rows(self, docids: Sequence[str]) -> np.ndarray:
-        """The rows of documents. Raises :class:`BackendFailed` for one that the index lacks."""
+        """The rows of documents. Raises :class:`ServerFailed` for one that the index lacks."""
         rows = [self._row_of.get(docid, -1) for docid in docids]
         if -1 in rows:
             docid = docids[rows.index(-1)]
-            raise BackendFailed(
-                f"collection {self.name} has a document {docid!r} that {self.index.path} lacks; {AGAIN}"
-            )
+            raise ServerFailed(f"collection {self.name} has a document {docid!r} that {self.index.path} lacks; {AGAIN}")
         return np.array(rows, np.int64)
 
     @cached_property
@@ -164,7 +162,7 @@ class ServerIndex:
         return {docid: row for row, docid in enumerate(self.index.docids) if live[row]}
 
     def _current(self) -> Record:
-        record = self.backend.read_record()
+        record = self.table.read_record()
         load = f"load {self.index.path} into it with dupmae-ir servers load"
         if record is None:
             raise IndexMismatch(f"the server has no collection {self.name!r}; {load}")
@@ -191,11 +189,11 @@ class ServerIndex:
         if condition is not None:
             with suppress(Untranslatable):
                 where = Where(condition)
-                if self.backend.count(where) == len(allowed):
+                if self.table.count(where) == len(allowed):
                     return where
         where = self._ids(allowed)
-        if (rows := self.backend.count(where)) != len(allowed):
-            raise BackendFailed(
+        if (rows := self.table.count(where)) != len(allowed):
+            raise ServerFailed(
                 f"collection {self.name}: {rows:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
             )
         return where
@@ -214,7 +212,7 @@ class ServerPart:
 
     server: ServerIndex
     part: str
-    queries: Sequence[EngineQuery]
+    queries: Sequence[ServerQuery]
     documents: int
     allowed: RowSet | None
     where: Where | None
@@ -236,15 +234,15 @@ class ServerPart:
         """Exact scores of (m,) rows: (m,) float64."""
         return self.score(query, rows)
 
-    def _candidates(self, query: int, answer: Found, count: int) -> Candidates:
+    def _candidates(self, query: int, answer: ServerHits, count: int) -> Candidates:
         rows = self.server.rows(answer.docids)
         if self.allowed is not None and not self.allowed.mask[rows].all():
-            raise BackendFailed(f"collection {self.server.name}: a document that the filter excludes; {AGAIN}")
+            raise ServerFailed(f"collection {self.server.name}: a document that the filter excludes; {AGAIN}")
         if self.server.approximate:
             return Candidates(rows, np.inf, False)
         if len(rows) < count and self.part != "impact":
-            raise BackendFailed(
-                f"collection {self.server.name}: {self.server.backend.engine} returned {len(rows):,} of {count:,} "
+            raise ServerFailed(
+                f"collection {self.server.name}: {self.server.table.kind} returned {len(rows):,} of {count:,} "
                 f"rows; {AGAIN}"
             )
         self._check(query, rows, answer)
@@ -255,20 +253,20 @@ class ServerPart:
         last = float(answer.scores.min())
         return Candidates(rows, self.weight * (last + float(self._error(query, np.array([last]))[0])), False)
 
-    def _check(self, query: int, rows: np.ndarray, answer: Found) -> None:
+    def _check(self, query: int, rows: np.ndarray, answer: ServerHits) -> None:
         exact = self.score(query, rows) / self.weight
         wrong = np.flatnonzero(np.abs(exact - answer.scores) > self._error(query, np.maximum(exact, answer.scores)))
         if len(wrong):
             position = int(wrong[0])
-            raise BackendFailed(
+            raise ServerFailed(
                 f"collection {self.server.name}: the {self.part} score of {answer.docids[position]!r} is "
-                f"{answer.scores[position]:.9g} in {self.server.backend.engine} and {exact[position]:.9g} in "
+                f"{answer.scores[position]:.9g} in {self.server.table.kind} and {exact[position]:.9g} in "
                 f"{self.server.index.path}; the server holds or computes other vectors: {AGAIN}"
             )
 
     def _error(self, query: int, scores: np.ndarray) -> np.ndarray:
         """Upper bound on the error of the server's scores, with room for what follows in float64."""
-        q, more = self.queries[query], self.server.backend.rounding
+        q, more = self.queries[query], self.server.table.rounding
         length = float(np.linalg.norm(q.cls.astype(np.float64))) * self.server.record.longest
         dense = (len(q.cls) + more) * _UNIT * length
         slack = 2.0**-48 * np.abs(scores)
@@ -295,12 +293,12 @@ def _of_segments(part: SegmentedPart[P] | None) -> list[P]:
 
 def _queries(
     dense: Sequence[DensePart], impact: Sequence[ImpactPart], dense_weight: float, impact_weight: float
-) -> list[EngineQuery]:
+) -> list[ServerQuery]:
     """The queries of a batch; none if no segment is searched."""
     count = len(dense[0].vectors) if dense else len(impact[0].impact_queries) if impact else 0
     none = ImpactQuery(np.zeros(0, np.int64), np.zeros(0, np.int64))
     return [
-        EngineQuery(
+        ServerQuery(
             dense[0].vectors[number] if dense else np.zeros(0, np.float32),
             *(impact[0].impact_queries[number] if impact else none),
             dense_weight,

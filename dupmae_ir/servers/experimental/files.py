@@ -1,4 +1,4 @@
-"""``dupmae-ir servers files``: what an engine's own tools load, as files.
+"""``dupmae-ir servers files``: what a server's own tools load, as files.
 
 For OpenSearch and Elasticsearch: the settings and mappings of the index, and documents for ``_bulk``. For Vespa: the
 application package, and documents for ``vespa feed``. Besides, the load record that ``search --server`` asks for,
@@ -29,7 +29,7 @@ from dupmae_ir.servers.experimental.opensearch import RECORDS_BODY, bulk_lines, 
 from dupmae_ir.servers.experimental.rest import Json
 from dupmae_ir.servers.experimental.vespa import document_fields, operation, query_body, record_fields, user_part
 from dupmae_ir.servers.experimental.vespa_package import RECORDS, application
-from dupmae_ir.servers.protocol import COMPLETE, EngineQuery, Record, Rows
+from dupmae_ir.servers.protocol import COMPLETE, Record, Rows, ServerQuery
 from dupmae_ir.servers.rows import batches, largest_norm, spec_of
 from dupmae_ir.servers.urls import check_collection, default_collection
 
@@ -39,14 +39,14 @@ _HITS = 10  #: of the example queries
 
 
 def run(config: FilesConfig) -> dict[str, object]:
-    """Write the files of an index for an engine and return a summary."""
+    """Write the files of an index for a server and return a summary."""
     index = Index.open(config.index)
     if not index.documents:
         raise UsageError(f"{config.index}: the index has no documents")
     name = check_collection(config.collection or default_collection(config.index))
-    layout: Layout = Feed(name, config.approximate) if config.engine == "vespa" else Bulk(config.engine, name)
+    layout: Layout = Feed(name, config.approximate) if config.kind == "vespa" else Bulk(config.kind, name)
     settings = {
-        "engine": config.engine,
+        "kind": config.kind,
         "collection": name,
         "megabytes": config.megabytes,
         "gzip": config.gzip,
@@ -65,18 +65,18 @@ def run(config: FilesConfig) -> dict[str, object]:
             with atomic_write(target / path) as f:
                 f.write(text)
         counts = {"documents": index.documents, "parts": len(parts.done.files), "bytes": parts.done.bytes}
-        return job.publish(target, {"engine": config.engine, "collection": name, **counts})
+        return job.publish(target, {"server": config.kind, "collection": name, **counts})
 
 
 class Layout(Protocol):
-    """The files of one engine. ``part``: pattern of the names of the files with documents."""
+    """The files of one server. ``part``: pattern of the names of the files with documents."""
 
     part: str
 
     def lines(self, rows: Rows) -> Iterator[str]:
         """The lines of each document, with their newlines."""
 
-    def around(self, record: Record, example: EngineQuery, config: FilesConfig) -> dict[str, str]:
+    def around(self, record: Record, example: ServerQuery, config: FilesConfig) -> dict[str, str]:
         """All other files, by path. ``example``: the query of the example requests."""
 
 
@@ -85,25 +85,25 @@ class Bulk:
 
     part = "bulk-{:05}.ndjson"
 
-    def __init__(self, engine: str, name: str) -> None:
-        self.engine, self.name = engine, name
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, name
 
     def lines(self, rows: Rows) -> Iterator[str]:
         """An action and a source for each document."""
         for action, source in bulk_lines(rows):
             yield f"{json.dumps(action)}\n{json.dumps(source)}\n"
 
-    def around(self, record: Record, example: EngineQuery, config: FilesConfig) -> dict[str, str]:
+    def around(self, record: Record, example: ServerQuery, config: FilesConfig) -> dict[str, str]:
         """Settings and mappings, the record, queries, and the commands."""
         spec = record.spec
         files: dict[str, Json] = {
-            "index.json": index_body(self.engine, spec),
+            "index.json": index_body(self.kind, spec),
             "records-index.json": RECORDS_BODY,
             "record.json": record.as_dict(),
         }
-        files |= {"query-dense.json": dense_body(self.engine, example, _HITS, record.longest)} if spec.dim else {}
+        files |= {"query-dense.json": dense_body(self.kind, example, _HITS, record.longest)} if spec.dim else {}
         files |= {"query-impact.json": impact_body(example, _HITS)} if spec.terms else {}
-        guide = bulk_guide(self.engine, self.name, config.index, config.gzip)
+        guide = bulk_guide(self.kind, self.name, config.index, config.gzip)
         return {path: _indented(body) for path, body in files.items()} | {"README.md": guide}
 
 
@@ -120,14 +120,14 @@ class Feed:
         for docid, fields in zip(rows.docids, document_fields(rows), strict=True):
             yield json.dumps(operation(self.name, user_part(docid), fields)) + "\n"
 
-    def around(self, record: Record, example: EngineQuery, config: FilesConfig) -> dict[str, str]:
+    def around(self, record: Record, example: ServerQuery, config: FilesConfig) -> dict[str, str]:
         """The package, the record, queries, and the commands."""
         spec = record.spec
         files = {f"application/{path}": text for path, text in application(self.name, spec, self.approximate).items()}
         files["record.jsonl"] = json.dumps(operation(RECORDS, self.name, record_fields(record))) + "\n"
         sides = {"dense": spec.dim, "impact": spec.terms, "hybrid": spec.dim and spec.terms}
-        for side in (side for side, present in sides.items() if present):
-            files[f"query-{side}.json"] = _indented(query_body(self.name, side, example, _HITS))
+        for part in (part for part, present in sides.items() if present):
+            files[f"query-{part}.json"] = _indented(query_body(self.name, part, example, _HITS))
         return files | {"README.md": feed_guide(self.name, config.index, config.gzip)}
 
 
@@ -181,14 +181,14 @@ class _Parts:
         write_json(self.state, self.done._asdict())
 
 
-def _example(index: Index) -> EngineQuery:
+def _example(index: Index) -> ServerQuery:
     """The first document as a query: no model is needed for it."""
     rows = next(batches(index, 1))
     spec = spec_of(index)
     none = np.zeros(0, np.int64)
     ids, impacts = rows.impacts[0] if rows.impacts is not None else (none, none)
     cls = rows.cls[0] if rows.cls is not None else np.zeros(0, np.float32)
-    return EngineQuery(cls, ids.astype(np.int64), impacts.astype(np.int64), 1.0, 1.0 / spec.scale**2)
+    return ServerQuery(cls, ids.astype(np.int64), impacts.astype(np.int64), 1.0, 1.0 / spec.scale**2)
 
 
 def _indented(body: Json) -> str:

@@ -26,8 +26,8 @@ Each `_bulk` must print `"errors":false`. The last two commands let `dupmae-ir` 
 fails if the index of records exists already, which does not matter. Then:
 
 ```sh
-dupmae-ir servers load --index {path} --to {engine}://localhost:9200 --collection {name} --verify
-dupmae-ir search --index {path} --server {engine}://localhost:9200 --collection {name} --query "..."
+dupmae-ir servers load --index {path} --to {kind}://localhost:9200 --collection {name} --verify
+dupmae-ir search --index {path} --server {kind}://localhost:9200 --collection {name} --query "..."
 ```
 
 The first compares every row and repairs what is missing. `query-*.json` are bodies for `POST $URL/{name}/_search`, with
@@ -58,12 +58,12 @@ the vocabulary, and `query-hybrid.json` ranks by the exact sum.
 _TITLES = {"opensearch": "OpenSearch", "elasticsearch": "Elasticsearch"}
 
 
-def bulk_guide(engine: str, name: str, index: str, compressed: bool) -> str:
+def bulk_guide(kind: str, name: str, index: str, compressed: bool) -> str:
     """The page for OpenSearch or Elasticsearch."""
     return _BULK.format(
         name=name,
-        title=_TITLES[engine],
-        engine=engine,
+        title=_TITLES[kind],
+        kind=kind,
         index=index,
         path=shlex.quote(index),
         gz=".gz" if compressed else "",

@@ -24,7 +24,7 @@ import numpy as np
 from dupmae_ir.errors import UsageError
 from dupmae_ir.servers.experimental.opensearch_filters import NAME, condition_query
 from dupmae_ir.servers.experimental.rest import Json, Rest, line
-from dupmae_ir.servers.protocol import BackendFailed, EngineQuery, Found, Record, Rows, Spec, Where
+from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
 from dupmae_ir.servers.urls import shown
 from dupmae_ir.types import Metadata
 
@@ -37,7 +37,7 @@ _DIALECTS: dict[str, tuple[str, str]] = {
     "opensearch": ("innerProduct(params.q, doc['cls'])", "knn_vector"),
     "elasticsearch": ("dotProduct(params.q, 'cls')", "dense_vector"),
 }
-"""Engine -> the inner product in its scripts, and the type of a vector."""
+"""Server -> the inner product in its scripts, and the type of a vector."""
 
 
 def connect(parts: SplitResult, collection: str, timeout: float) -> OpenSearch:
@@ -46,14 +46,14 @@ def connect(parts: SplitResult, collection: str, timeout: float) -> OpenSearch:
 
 
 class OpenSearch:
-    """A :class:`~dupmae_ir.servers.protocol.Backend` for both engines."""
+    """A :class:`~dupmae_ir.servers.protocol.ServerTable` for both servers."""
 
     sums = False
     rounding = 16.0  #: the constant that is added doubles the magnitude of a float32 score
-    deepest = 100_000
+    max_rows = 100_000
 
     def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
-        self.engine = parts.scheme.partition("+")[0]
+        self.kind = parts.scheme.partition("+")[0]
         self.name, self._where = collection, shown(parts)
         self._rest = Rest(parts, 9200, timeout)
         self._call, self._post = self._rest.call, self._rest.post
@@ -61,7 +61,7 @@ class OpenSearch:
         self._longest = 0.0
 
     def read_record(self) -> Record | None:
-        """See :class:`Backend`; an index of this name without a record is refused."""
+        """See :class:`ServerTable`; an index of this name without a record is refused."""
         found = self._call("GET", f"{RECORDS}/_doc/{self.name}", missing=True)
         source = found.get("_source") if found else None
         if source is None:
@@ -75,7 +75,7 @@ class OpenSearch:
         return record
 
     def write_record(self, record: Record) -> None:
-        """See :class:`Backend`; records are documents of an index of their own."""
+        """See :class:`ServerTable`; records are documents of an index of their own."""
         if self._call("GET", RECORDS, missing=True) is None:
             self._call("PUT", RECORDS, RECORDS_BODY)
         self._call("PUT", f"{RECORDS}/_doc/{self.name}?refresh=true", record.as_dict())
@@ -84,13 +84,13 @@ class OpenSearch:
         """There are no locks; writes of several loaders are the same."""
 
     def create(self, spec: Spec) -> None:
-        """See :class:`Backend`; the record comes first, so that a killed load is continued."""
+        """See :class:`ServerTable`; the record comes first, so that a killed load is continued."""
         self.write_record(Record(spec, "loading", "", 0))
         if self._call("GET", self.name, missing=True) is None:
-            self._call("PUT", self.name, index_body(self.engine, spec))
+            self._call("PUT", self.name, index_body(self.kind, spec))
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """See :class:`Backend`; read by a scroll."""
+        """See :class:`ServerTable`; read by a scroll."""
         self._call("POST", f"{self.name}/_refresh")
         body: Json = {"size": _PAGE, "sort": ["_doc"], "_source": ["fingerprint"], "query": {"match_all": {}}}
         page = self._post(f"{self.name}/_search?scroll=5m", body)
@@ -101,26 +101,26 @@ class OpenSearch:
         self._call("DELETE", "_search/scroll", {"scroll_id": page["_scroll_id"]}, missing=True)
 
     def upsert(self, rows: Rows) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         self._bulk(part for action in bulk_lines(rows) for part in action)
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         self._bulk({"delete": {"_id": docid}} for docid in docids)
 
     def finish(self, approximate: bool) -> None:
         """Make written rows searchable. An approximate index is refused."""
         if approximate:
-            raise UsageError(f"{self.engine}: `approximate` is not available; lists compare every document")
+            raise UsageError(f"{self.kind}: `approximate` is not available; lists compare every document")
         self._call("POST", f"{self.name}/_refresh")
 
     def drop(self) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         self._call("DELETE", self.name, missing=True)
         self._call("DELETE", f"{RECORDS}/_doc/{self.name}?refresh=true", missing=True)
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         return int(str(self._post(f"{self.name}/_count", {"query": _query(where)})["count"]))
 
     def size(self) -> int | None:
@@ -130,27 +130,27 @@ class OpenSearch:
         return total["_all"]["primaries"]["store"]["size_in_bytes"]
 
     def top(
-        self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None, approximate: bool
-    ) -> list[Found]:
-        """See :class:`Backend`. Every list is exact in any case."""
+        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+    ) -> list[ServerHits]:
+        """See :class:`ServerTable`. Every list is exact in any case."""
         del approximate
-        return [self._dense(q, depth, where) if side == "dense" else self._impact(q, depth, where) for q in queries]
+        return [self._dense(q, depth, where) if part == "dense" else self._impact(q, depth, where) for q in queries]
 
     def close(self) -> None:
         """Release the connections."""
         self._rest.close()
 
-    def _dense(self, query: EngineQuery, depth: int, where: Where | None) -> Found:
-        body = dense_body(self.engine, query, depth, self._longest, where)
+    def _dense(self, query: ServerQuery, depth: int, where: Where | None) -> ServerHits:
+        body = dense_body(self.kind, query, depth, self._longest, where)
         found = self._search(body)
-        return Found(found.docids, found.scores - _shift(query, self._longest))
+        return ServerHits(found.docids, found.scores - _shift(query, self._longest))
 
-    def _impact(self, query: EngineQuery, depth: int, where: Where | None) -> Found:
+    def _impact(self, query: ServerQuery, depth: int, where: Where | None) -> ServerHits:
         return self._search(impact_body(query, depth, where))
 
-    def _search(self, body: Json) -> Found:
+    def _search(self, body: Json) -> ServerHits:
         hits = _hits(self._post(f"{self.name}/_search", body))
-        return Found([str(hit["_id"]) for hit in hits], np.array([hit["_score"] for hit in hits], np.float64))
+        return ServerHits([str(hit["_id"]) for hit in hits], np.array([hit["_score"] for hit in hits], np.float64))
 
     def _bulk(self, lines: Iterator[Json]) -> None:
         body = "".join(json.dumps(one) + "\n" for one in lines)
@@ -160,24 +160,24 @@ class OpenSearch:
         for item in cast(list[Mapping[str, Json]], found["items"]):
             for action, result in item.items():
                 if "error" in result and not (action == "delete" and result.get("status") == 404):
-                    raise BackendFailed(f"{self._where}: {result['_id']}: {line(json.dumps(result['error']))}")
+                    raise ServerFailed(f"{self._where}: {result['_id']}: {line(json.dumps(result['error']))}")
 
     def _authorize(self) -> None:
         key, user = os.environ.get("ELASTICSEARCH_API_KEY"), os.environ.get("OPENSEARCH_USERNAME")
-        elastic = self.engine == "elasticsearch"
+        elastic = self.kind == "elasticsearch"
         if elastic and key:
             self._rest.session.headers["Authorization"] = f"ApiKey {key}"
         elif not elastic and user:
             self._rest.session.auth = (user, os.environ.get("OPENSEARCH_PASSWORD", ""))
         else:
             return
-        self._rest.check_secret(f"{self.engine}+https")
+        self._rest.check_secret(f"{self.kind}+https")
 
 
-def index_body(engine: str, spec: Spec) -> Json:
+def index_body(kind: str, spec: Spec) -> Json:
     """Settings and mappings of a collection."""
-    vector: Json = {"type": _DIALECTS[engine][1]}
-    vector |= {"dimension": spec.dim} if engine == "opensearch" else {"dims": spec.dim, "index": False}
+    vector: Json = {"type": _DIALECTS[kind][1]}
+    vector |= {"dimension": spec.dim} if kind == "opensearch" else {"dims": spec.dim, "index": False}
     plain: Json = {"type": "keyword", "index": False, "doc_values": False}
     properties: Json = {"fingerprint": plain, "names": {"type": "keyword"}}
     properties |= {name: {"type": "object", "enabled": False} for name in ("stored",)}
@@ -188,21 +188,21 @@ def index_body(engine: str, spec: Spec) -> Json:
     properties |= {name: {"type": "object", "dynamic": True} for name in typed}
     templates = [{name: {"path_match": f"{name}.*", "mapping": mapping}} for name, mapping in typed.items()]
     return {
-        "settings": {"index": {"max_result_window": OpenSearch.deepest}},
+        "settings": {"index": {"max_result_window": OpenSearch.max_rows}},
         "mappings": {"dynamic": "strict", "dynamic_templates": templates, "properties": properties},
     }
 
 
-def dense_body(engine: str, query: EngineQuery, depth: int, longest: float, where: Where | None = None) -> Json:
+def dense_body(kind: str, query: ServerQuery, depth: int, longest: float, where: Where | None = None) -> Json:
     """A search for the largest inner products, plus a constant that makes them positive. ``longest``: as in
     :class:`Record`."""
-    product, _ = _DIALECTS[engine]
+    product, _ = _DIALECTS[kind]
     params = {"q": query.cls.tolist(), "shift": _shift(query, longest)}
     script = {"source": f"{product} + params.shift", "params": params}
     return _search_body({"script_score": {"query": _query(where), "script": script}}, depth)
 
 
-def impact_body(query: EngineQuery, depth: int, where: Where | None = None) -> Json:
+def impact_body(query: ServerQuery, depth: int, where: Where | None = None) -> Json:
     """A search for the largest sums of products of impacts."""
     pairs = zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
     clauses = [{"rank_feature": {"field": f"ot.{term}", "linear": {}, "boost": float(w)}} for term, w in pairs]
@@ -214,7 +214,7 @@ def _search_body(query: Json, depth: int) -> Json:
     return {"query": query, "size": depth, "_source": False, "track_total_hits": False}
 
 
-def _shift(query: EngineQuery, longest: float) -> float:
+def _shift(query: ServerQuery, longest: float) -> float:
     length = float(np.linalg.norm(query.cls.astype(np.float64)))
     return float(np.float32(length * longest * 1.001 + 1e-6))
 

@@ -1,4 +1,4 @@
-"""Requests to an engine's REST interface, with errors in one line and neither proxies nor ``~/.netrc``."""
+"""Requests to a server's REST interface, with errors in one line and neither proxies nor ``~/.netrc``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.servers.protocol import BackendFailed
+from dupmae_ir.servers.protocol import ServerFailed
 from dupmae_ir.servers.urls import is_loopback, shown
 
 Json = dict[str, object]
@@ -38,7 +38,7 @@ class Rest:
             raise UsageError(f"credentials would be sent in the clear to {self._host}; use {secure_scheme}://")
 
     def call(self, method: str, path: str, body: Json | str | None = None, missing: bool = False) -> Json | None:
-        """The answer to a request; None for a 404 if that may be ``missing``. Raises :class:`BackendFailed`."""
+        """The answer to a request; None for a 404 if that may be ``missing``. Raises :class:`ServerFailed`."""
         answer = self.send(method, path, body)
         if answer.status_code == 404 and missing:
             return None
@@ -66,14 +66,14 @@ class Rest:
                 allow_redirects=False,
             )
         except (requests.RequestException, OSError) as e:
-            raise BackendFailed(
+            raise ServerFailed(
                 f"{self.where}: no answer within {self._timeout:g} s ({type(e).__name__}); raise `timeout`, or check "
                 "server and network"
             ) from None
 
-    def refusal(self, answer: requests.Response) -> BackendFailed:
+    def refusal(self, answer: requests.Response) -> ServerFailed:
         """The error for a response that is not a success."""
-        return BackendFailed(f"{self.where}: {answer.status_code} {answer.reason}: {line(answer.text)}")
+        return ServerFailed(f"{self.where}: {answer.status_code} {answer.reason}: {line(answer.text)}")
 
     def close(self) -> None:
         """Release the connections."""

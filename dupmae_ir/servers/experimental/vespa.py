@@ -30,7 +30,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.servers.experimental.rest import CONNECTIONS, Json, Rest, line
 from dupmae_ir.servers.experimental.vespa_filters import condition_yql, docid_fact, facts, numbers
 from dupmae_ir.servers.experimental.vespa_package import DEEPEST, RECORDS
-from dupmae_ir.servers.protocol import BackendFailed, EngineQuery, Found, Record, Rows, Spec, Where
+from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
 from dupmae_ir.servers.urls import shown
 
 NAMESPACE = "dupmae_ir"
@@ -53,12 +53,12 @@ def connect(parts: SplitResult, collection: str, timeout: float) -> Vespa:
 
 
 class Vespa:
-    """A :class:`~dupmae_ir.servers.protocol.Backend`."""
+    """A :class:`~dupmae_ir.servers.protocol.ServerTable`."""
 
-    engine = "vespa"
+    kind = "vespa"
     sums = True
     rounding = 8.0
-    deepest = DEEPEST
+    max_rows = DEEPEST
 
     def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
         self.name, self._where, self._timeout = collection, shown(parts), timeout
@@ -68,7 +68,7 @@ class Vespa:
         self._pool = ThreadPoolExecutor(CONNECTIONS)
 
     def read_record(self) -> Record | None:
-        """See :class:`Backend`; a document type of this name with documents but without a record is refused."""
+        """See :class:`ServerTable`; a document type of this name with documents but without a record is refused."""
         answer = self._rest.send("GET", _path(RECORDS, self.name))
         if answer.ok:
             fields = cast(dict[str, str], answer.json().get("fields", {}))
@@ -84,7 +84,7 @@ class Vespa:
         return None
 
     def write_record(self, record: Record) -> None:
-        """See :class:`Backend`; records are documents of a type of their own."""
+        """See :class:`ServerTable`; records are documents of a type of their own."""
         self._feed("POST", _path(RECORDS, self.name), {"fields": record_fields(record)})
 
     def lock(self) -> None:
@@ -101,7 +101,7 @@ class Vespa:
                 )
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """See :class:`Backend`; read by a visit."""
+        """See :class:`ServerTable`; read by a visit."""
         token: str | None = ""
         while token is not None:
             page = self._visit(self.name, f"{self.name}:docid,fingerprint", token)
@@ -116,14 +116,14 @@ class Vespa:
                 yield fields["docid"], bytes.fromhex(fields["fingerprint"])
 
     def upsert(self, rows: Rows) -> None:
-        """See :class:`Backend`; an operation for each document, several at once."""
+        """See :class:`ServerTable`; an operation for each document, several at once."""
         paths = [_path(self.name, user_part(docid)) for docid in rows.docids]
         bodies = [{"fields": fields} for fields in document_fields(rows)]
         for _ in self._pool.map(self._feed, ["POST"] * len(paths), paths, bodies):
             pass
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         paths = [_path(self.name, user_part(docid)) for docid in docids]
         for _ in self._pool.map(self._feed, ["DELETE"] * len(paths), paths):
             pass
@@ -137,7 +137,7 @@ class Vespa:
         self._feed("DELETE", _path(RECORDS, self.name))
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`Backend`."""
+        """See :class:`ServerTable`."""
         found = self._search(count_body(self.name, where))
         return int(str(cast(Json, found["fields"])["totalCount"]))
 
@@ -146,10 +146,10 @@ class Vespa:
         return None
 
     def top(
-        self, side: str, queries: Sequence[EngineQuery], depth: int, where: Where | None, approximate: bool
-    ) -> list[Found]:
-        """See :class:`Backend`."""
-        bodies = [query_body(self.name, side, query, depth, where, approximate) for query in queries]
+        self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
+    ) -> list[ServerHits]:
+        """See :class:`ServerTable`."""
+        bodies = [query_body(self.name, part, query, depth, where, approximate) for query in queries]
         return [_found(found) for found in self._pool.map(self._search, bodies)]
 
     def close(self) -> None:
@@ -158,13 +158,13 @@ class Vespa:
         self._rest.close()
 
     def _search(self, body: Json) -> Json:
-        """The root of an answer. Raises :class:`BackendFailed` unless all documents were searched."""
+        """The root of an answer. Raises :class:`ServerFailed` unless all documents were searched."""
         root = cast(Json, self._rest.post("search/", {**body, "timeout": f"{self._timeout:g}s"})["root"])
         if errors := root.get("errors"):
-            raise BackendFailed(f"{self._where}: {line(json.dumps(errors))}")
+            raise ServerFailed(f"{self._where}: {line(json.dumps(errors))}")
         coverage = cast(Json, root.get("coverage", {}))
         if coverage.get("full") is not True or coverage.get("degraded"):
-            raise BackendFailed(
+            raise ServerFailed(
                 f"{self._where}: searched {coverage.get('coverage', 'an unknown number of')} % of the documents "
                 f"({line(json.dumps(coverage.get('degraded', {})))}); raise `timeout`, or wait until all nodes are up"
             )
@@ -195,7 +195,7 @@ class Vespa:
         if not answer.ok:
             raise self._rest.refusal(answer)
         if answer.headers.get("X-Vespa-Ignored-Fields") == "true":
-            raise BackendFailed(
+            raise ServerFailed(
                 f"{self._where}: the schema {self.name} lacks fields of this collection; deploy the package that "
                 "dupmae-ir servers files writes for vespa"
             )
@@ -223,26 +223,26 @@ class _Clause(NamedTuple):
 
 
 def query_body(
-    name: str, side: str, query: EngineQuery, depth: int, where: Where | None = None, approximate: bool = False
+    name: str, part: str, query: ServerQuery, depth: int, where: Where | None = None, approximate: bool = False
 ) -> Json:
     """A request to the search endpoint for the best documents of one kind of list."""
     condition, parameters = _condition(where)
     clause = condition
-    if side == "impact":
+    if part == "impact":
         operator = f"({{targetHits: {depth}}}wand(ot, @r))" if approximate else "dotProduct(ot, @r)"
         clause = _both(condition, operator)
         parameters["r"] = _weights(query)
     else:
         parameters["input.query(q)"] = query.cls.tolist()
-    if side == "dense" and approximate:
+    if part == "dense" and approximate:
         clause = _both(condition, f"({{targetHits: {depth}, approximate: true}}nearestNeighbor(cls, q))")
-    if side == "hybrid":
+    if part == "hybrid":
         parameters |= {
             "input.query(dense_weight)": query.dense_weight,
             "input.query(impact_weight)": query.impact_weight,
             "ranking.properties.dotProduct.r": _weights(query),
         }
-    return _body(f"select * from {name} where {clause}", depth, side) | parameters
+    return _body(f"select * from {name} where {clause}", depth, part) | parameters
 
 
 def count_body(name: str, where: Where | None = None) -> Json:
@@ -277,7 +277,7 @@ def _both(condition: str, operator: str) -> str:
     return operator if condition == "true" else f"{condition} and {operator}"
 
 
-def _weights(query: EngineQuery) -> str:
+def _weights(query: ServerQuery) -> str:
     pairs = zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
     return "{" + ",".join(f"{term}:{impact}" for term, impact in pairs) + "}"
 
@@ -320,10 +320,10 @@ def _path(kind: str, user: str) -> str:
     return f"document/v1/{NAMESPACE}/{kind}/docid/{quote(user, safe='')}"
 
 
-def _found(root: Json) -> Found:
+def _found(root: Json) -> ServerHits:
     hits = cast(list[Json], root.get("children", []))
     docids = [cast(dict[str, str], hit["fields"])["docid"] for hit in hits]
-    return Found(docids, np.array([hit["relevance"] for hit in hits], np.float64))
+    return ServerHits(docids, np.array([hit["relevance"] for hit in hits], np.float64))
 
 
 def _text(text: str) -> str:
