@@ -4,7 +4,7 @@
 
 Each step is one command: a vocabulary, masked LM from scratch (stage 0), a branch of pre-training (stage 1), a
 fine-tuning (stage 2), or the read-outs of a model. A finished step is skipped. A killed step continues from its last
-checkpoint when the same command is run again, and `--jobs N` runs N steps that do not depend on each other at a time.
+checkpoint when the same command is run again, and `--jobs N` runs N processes at a time.
 `--list` prints the steps and their states. The results are JSON records in OUTPUT/records; experiments/mae_tables.py
 turns them into tables and the decision.
 """
@@ -46,6 +46,7 @@ class Step:
     done: Path
     words: Callable[[], list[str]]
     after: tuple[str, ...] = ()
+    processes: int = 1  #: that it runs in
 
 
 class Plan:
@@ -193,7 +194,7 @@ class Plan:
             module = [*(runner if processes > 1 else []), f"dupmae_ir.{verb}"]
             return [sys.executable, "-m", *module, *flags(from_mapping(kind, config(), name))]
 
-        return Step(name, done, words, after)
+        return Step(name, done, words, after, processes)
 
     def _text(self, general: bool) -> list[str]:
         """The corpora of stage 0 (``general``), or those of the searched domains, with the test collections' texts."""
@@ -234,8 +235,9 @@ def execute(step: Step, logs: Path) -> None:
 
 
 def run_all(steps: list[Step], wanted: list[Step], jobs: int, logs: Path, quiet: bool = False) -> list[str]:
-    """Run the steps that are not finished, ``jobs`` at a time, each after those that it needs. Returns what failed.
+    """Run the steps that are not finished, each after those that it needs, in ``jobs`` processes. Returns what failed.
 
+    A step of more processes than ``jobs`` runs alone.
     A step is left out where one that it needs is neither finished nor among ``wanted``.
     """
     done = {s.name for s in steps if s.done.is_file()}
@@ -243,8 +245,9 @@ def run_all(steps: list[Step], wanted: list[Step], jobs: int, logs: Path, quiet:
     running: dict[Future[None], Step] = {}
     with ThreadPoolExecutor(jobs) as pool:
         while waiting or running:
-            ready = [s for s in waiting if done.issuperset(s.after)][: jobs - len(running)]
-            for step in ready:
+            for step in [s for s in waiting if done.issuperset(s.after)]:
+                if running and sum(s.processes for s in (step, *running.values())) > jobs:
+                    continue
                 say(f"{step.name}: started", quiet)
                 running[pool.submit(execute, step, logs)] = step
                 waiting.remove(step)
@@ -272,7 +275,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder with pretrain/, pairs/ and the collections")
     parser.add_argument("--output", type=Path, required=True, help="models, checkpoints, logs and records")
     parser.add_argument("--only", nargs="*", default=[], metavar="PREFIX", help="steps whose names start like this")
-    parser.add_argument("--jobs", type=int, default=1, help="steps at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads of a step")
     parser.add_argument("--smoke", action="store_true", help="the same steps on a handful of texts")
     parser.add_argument("--list", action="store_true", help="print the steps and run nothing")

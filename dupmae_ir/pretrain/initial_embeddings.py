@@ -37,7 +37,7 @@ def initialise_embeddings(lm: PreTrainedModel, corpora: Sequence[Corpus], seed: 
     """Set the word embeddings and the output bias of ``lm`` from the counts of the corpora.
 
     The vectors are scaled to the root mean square of the model's random ones. Pieces that do not occur, among them the
-    special tokens, keep their random vectors and have the frequency of a piece that occurs once.
+    special tokens, keep their random vectors and have the frequency of a piece that occurs once. The bias has mean 0.
     """
     head, table = head_of(lm), lm.get_input_embeddings().weight
     size, width = table.shape
@@ -50,8 +50,9 @@ def initialise_embeddings(lm: PreTrainedModel, corpora: Sequence[Corpus], seed: 
     vectors *= shape_of(lm.config).initial_std / np.sqrt(np.mean(vectors[known] ** 2))
     table[torch.from_numpy(known)] = torch.from_numpy(vectors[known]).to(table.dtype)
     if head.bias is not None:
-        counts = np.maximum(frequency, 1)
-        head.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
+        logs = np.log(np.maximum(frequency, 1))
+        # A softmax ignores the offset, but the ReLU of the OT part cuts log-probabilities to zero.
+        head.bias.copy_(torch.from_numpy(logs - logs.mean()))
 
 
 def positive_pmi(pairs: csr_matrix) -> csr_matrix:
