@@ -35,14 +35,14 @@ def batches(index: Index, size: int, first: int = 0) -> Iterator[Rows]:
             yield _read(segment, rows[start : start + size])
 
 
-def selected(rows: Rows, places: Sequence[int]) -> Rows:
+def selected(rows: Rows, positions: Sequence[int]) -> Rows:
     """Some of the rows."""
     return Rows(
-        [rows.docids[place] for place in places],
-        [rows.fingerprints[place] for place in places],
-        None if rows.cls is None else rows.cls[list(places)],
-        None if rows.impacts is None else [rows.impacts[place] for place in places],
-        None if rows.documents is None else [rows.documents[place] for place in places],
+        [rows.docids[i] for i in positions],
+        [rows.fingerprints[i] for i in positions],
+        None if rows.cls is None else rows.cls[list(positions)],
+        None if rows.impacts is None else [rows.impacts[i] for i in positions],
+        None if rows.documents is None else [rows.documents[i] for i in positions],
     )
 
 

@@ -87,7 +87,7 @@ def check_bulk(data: bytes, properties: dict[str, Any]) -> list[str]:
     return docids
 
 
-@pytest.mark.parametrize("server", ["opensearch", "elasticsearch"])
+@pytest.mark.parametrize("kind", ["opensearch", "elasticsearch"])
 def test_bulk_files_keep_to_the_limits_of_the_engines(living: Living, tmp_path: Path, kind: str) -> None:
     made = write(living, tmp_path / "out", kind, megabytes=0.02)
     body = json.loads((tmp_path / "out" / "index.json").read_text())

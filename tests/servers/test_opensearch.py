@@ -37,7 +37,7 @@ def port(standin: StandIn) -> Iterator[int]:
         yield number
 
 
-@pytest.mark.parametrize("server", ["opensearch", "elasticsearch"])
+@pytest.mark.parametrize("kind", ["opensearch", "elasticsearch"])
 def test_lists_are_those_of_a_search_without_it(living: Living, standin: StandIn, port: int, kind: str) -> None:
     url = f"{kind}://127.0.0.1:{port}"
     assert load(living, url, "mine", batch=50)["written_now"] == len(living.documents)
