@@ -310,7 +310,7 @@ def test_the_commands(
     error = capfd.readouterr().err
     assert f"no collection '{name}'" in error
     assert main([*search, "--output", str(runs[1]), *through]) == 2
-    assert "load it with dupmae-ir servers load" in capfd.readouterr().err
+    assert "into it with dupmae-ir servers load" in capfd.readouterr().err
 
 
 def test_passwords_come_from_the_environment(
