@@ -222,7 +222,7 @@ class _Transfer:
         return without_credentials(self.url)
 
     def _failed(self, problem: str) -> EnvironmentProblem:
-        return self._failed(f"{problem}")
+        return self._by_hand(f"{self.shown}: {problem}")
 
     def _by_hand(self, problem: str) -> EnvironmentProblem:
         return EnvironmentProblem(
@@ -300,7 +300,7 @@ class _Transfer:
             return _Unreachable(problem)
         if isinstance(error, kinds.ConnectionError | kinds.Timeout):
             return _Broken(problem)
-        return self._failed(str(problem))
+        return self._failed(problem)
 
     def _check_redirect(self, response: Response, *_: Any, **__: Any) -> None:
         """Refuse redirects from https to anything else, and from http to anything but http and https."""

@@ -86,7 +86,7 @@ class PackedRetriever:
         if self._products != dtype:
             self.kernel += f"; those of the layers in {str(self._products).removeprefix('torch.')}"
         self.embeddings = bert.embeddings
-        self.heads = bert.config.num_attention_heads
+        self.heads = model.lm.config.num_attention_heads
         self.layers = [_PackedLayer(layer, self._linear, self._products) for layer in bert.encoder.layer]
         self._last = bert.encoder.layer[-1]
         self._screens, self.head_kernel = pick_screen(dtype)
