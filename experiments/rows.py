@@ -128,7 +128,7 @@ class Experiment:
                 step["seed"] = seed
             else:
                 step |= self.budget.settings(step["name"])
-            if step["command"] == "finetune.mine":
+            if step["command"] == "finetune.mine" and step.get("by") != "bm25":
                 step["parts"] = {"sum": "hybrid", "cls": "dense", "ot": "impact"}[row.similarity]
             if step["command"] == "finetune.cross_encoder":
                 step["seed"] = seed
