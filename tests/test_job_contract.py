@@ -76,7 +76,7 @@ class Work:
 
     @property
     def target(self) -> Path:
-        return self.out / self.making.target
+        return self.making.made(self.out)
 
     def again(self, *more: Any) -> Result:
         return self.call(*self.making.words(self.inputs, self.out), *more)

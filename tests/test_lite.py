@@ -84,7 +84,7 @@ def test_the_index_has_postings_and_can_be_changed(tmp_path, corpus, capsys):
     assert {hit.docid for hit in before[:2]} == {"logs", "dogs"}
     assert main(["index", "verify", str(folder)]) == 0
     with pytest.raises(IndexMismatch, match="was made without Pyserini and has no Lucene part"):
-        _ = Index.open(folder).searcher
+        _ = Index.open(folder).only_segment.searcher
     damaged = next((folder / "segments").glob("*/postings/impacts.npy"))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     capsys.readouterr()

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 from support.encode_runs import content, meta, write_corpus
+from support.index_samples import write_edited
 
 from dupmae_ir.encode.merge import main
-from dupmae_ir.index.format.manifest import sealed, write_meta
 
 pytestmark = pytest.mark.jvm
 
@@ -67,8 +67,7 @@ def three(corpus, tmp_path, encode):
 
 def edited(index, **changes):
     """The index under other meta data."""
-    record = {**meta(index), **changes}
-    write_meta(index, sealed(record, record["files"]))
+    write_edited(index, {**meta(index), **changes})
     return index
 
 

@@ -137,7 +137,7 @@ def made(corpus: Path) -> Path:
 @pytest.fixture
 def whole(made: Path, tmp_path: Path) -> Path:
     """A copy of it."""
-    return shutil.copytree(made, tmp_path / "whole")
+    return shutil.copytree(made, tmp_path / "whole", symlinks=True)
 
 
 @pytest.fixture(scope="module")
@@ -407,7 +407,7 @@ def test_a_full_disk_names_the_object_and_is_continued(bucket, vectors, run, mon
 
 
 def test_a_changed_index_replaces_the_old_one_at_once(bucket, corpus, vectors, run, tmp_path, monkeypatch):
-    whole = shutil.copytree(vectors, tmp_path / "vectors")
+    whole = shutil.copytree(vectors, tmp_path / "vectors", symlinks=True)
     index = f"{bucket}/I"
     assert run("index", "push", whole, "--to", index, "--quiet") == (0, "")
     assert run("index", "show", index, "--quiet") == (0, "")

@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from support.index_samples import write_edited
 
 from dupmae_ir.encode import pyserini_encoders
 from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.index.format.manifest import sealed, write_meta
 from dupmae_ir.index.index import Index
 from dupmae_ir.testing import HashingEncoder
 
@@ -127,7 +127,7 @@ def test_for_index_refuses_another_model(corpus, tmp_path, encode):
     assert encode(corpus, tmp_path / "I", "--parts", "cls")[0] == 0
     record = json.loads((tmp_path / "I" / "meta.json").read_text())
     record["encoder"]["digest"] = "0" * 64
-    write_meta(tmp_path / "I", sealed(record, record["files"]))
+    write_edited(tmp_path / "I", record)
     with pytest.raises(IndexMismatch, match="was not made by the model testing:hashing"):
         DupmaeQueryEncoder.for_index(tmp_path / "I")
     with pytest.raises(InputError, match="not a finished index"):

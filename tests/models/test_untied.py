@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.index_samples import write_edited
 from support.tiny_models import tiny_config, tiny_tokenizer
 
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import CheckpointError, IndexMismatch
-from dupmae_ir.index.format.manifest import sealed, write_meta
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.layout import CONFIG, PROJECTION, folder_digest
@@ -184,7 +184,7 @@ def test_an_index_recorded_without_normalize_stays_valid(sides, tmp_path):
     encode(config)
     meta = json.loads((index / "meta.json").read_text())
     del meta["encoder"]["normalize"], meta["settings"]["normalize"]
-    write_meta(index, sealed(meta, meta["files"]))
+    write_edited(index, meta)
     assert encode(config)["status"] == "already complete"
     search(SearchConfig(index=str(index), topics=_topics(tmp_path), output=str(tmp_path / "r.trec"), quiet=True))
     assert len(read_run(tmp_path / "r.trec")) == 1

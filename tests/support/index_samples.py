@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -67,6 +68,12 @@ def write_records(index: Path, folder: Path) -> None:
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     record = dataclasses.replace(record, files=describe(folder, names))
     write_meta(index, with_segments(manifest.meta, [record]))
+
+
+def write_edited(index: Path, meta: dict[str, Any]) -> None:
+    """Replace ``meta.json`` by these values, with the digest that belongs to them."""
+    manifest = read_manifest(index)
+    write_meta(index, with_segments(meta, manifest.segments, manifest.deleted))
 
 
 def build(folder: Path, scale: float = 2.0, batch: int = 32, **documents_of: int) -> dict:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.index_samples import first_segment
 from support.rerank_samples import write_base, write_mined
 from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
@@ -23,17 +24,22 @@ class Making:
 
     name: str
     words: Callable[[Path, Path], list[Any]]  #: (inputs, out) -> the command, without --quiet and --json
-    target: str
+    target: str  #: in ``out``, or in the folder of the only segment of ``out``/index
     other: tuple[Any, ...] = ()  #: flags that change the contents
     named: str = ""  #: what an error about them must say: the flag and both values
     adds_to_index: bool = False  #: the target is a part of the copy of an index in ``out``, or that copy
     index: str = "index"  #: which index of ``inputs`` is copied
+    in_segment: bool = False  #: the target is a part of the only segment of that copy
 
     def prepare(self, inputs: Path, out: Path) -> None:
         """Make the folder ``out``."""
         out.mkdir(parents=True)
         if self.adds_to_index:
-            shutil.copytree(inputs / self.index, out / "index")
+            shutil.copytree(inputs / self.index, out / "index", symlinks=True)
+
+    def made(self, out: Path) -> Path:
+        """Where the target is."""
+        return (first_segment(out / "index") if self.in_segment else out) / self.target
 
 
 def _encode(inputs: Path, index: Path, *more: Any) -> list[Any]:
@@ -74,16 +80,18 @@ MAKING = [
     Making(
         "index dense",
         lambda _, o: ["index", "dense", "--index", o / "index", "--kind", "hnsw-sq8"],
-        "index/cls/hnsw-sq8.faiss",
+        "cls/hnsw-sq8.faiss",
         ("--m", 8),
         "--m 32 (requested 8)",
         adds_to_index=True,
+        in_segment=True,
     ),
     Making(
         "index postings",
         lambda _, o: ["index", "postings", "--index", o / "index"],
-        "index/postings",
+        "postings",
         adds_to_index=True,
+        in_segment=True,
     ),
     Making(
         "index add",
@@ -274,7 +282,7 @@ def _write_changes(folder: Path, run: Callable[[list[Any]], int]) -> None:
     (folder / "more.jsonl").write_text("".join(new))
     changed = json.dumps({"id": "n7", "text": "another text"}) + "\n"
     (folder / "changed.jsonl").write_text("".join([*lines[:7], changed, *lines[8:40], *new]))
-    shutil.copytree(folder / "index", folder / "segmented")
+    shutil.copytree(folder / "index", folder / "segmented", symlinks=True)
     assert run(["index", "add", "--index", folder / "segmented", "--corpus", folder / "more.jsonl", "--quiet"]) == 0
     assert run(["index", "delete", "--index", folder / "segmented", "--ids", "n1", "--quiet"]) == 0
 
