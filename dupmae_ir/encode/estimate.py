@@ -15,6 +15,7 @@ from dupmae_ir.encode.window_encoding import EncoderChoice, encode_window
 from dupmae_ir.encode.window_files import EncodedWindow, build_index, write_window
 from dupmae_ir.encode.windows import Window, document_digest, documents_digest
 from dupmae_ir.errors import InputError
+from dupmae_ir.index.format.manifest import read_manifest
 from dupmae_ir.index.format.quantisation import Scale
 from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.types import Document, Encoder
@@ -153,7 +154,9 @@ def _index(
         texts=config.store_texts,
         postings=config.postings,
     )
-    return {p.name: sum(f.stat().st_size for f in [p, *p.rglob("*")] if f.is_file()) for p in folder.iterdir()}
+    (segment,) = read_manifest(folder).segments
+    parts = (folder / segment.path).iterdir()
+    return {p.name: sum(f.stat().st_size for f in [p, *p.rglob("*")] if f.is_file()) for p in parts}
 
 
 def _duration(seconds: float) -> str:

@@ -23,7 +23,7 @@ from support.making_commands import MAKING, Making, write_inputs
 from support.stage_samples import RECIPE
 
 from dupmae_ir.finetune.stages import STATE
-from dupmae_ir.index.format.manifest import META, SEAL, manifest_digest
+from dupmae_ir.index.format.manifest import META, OWN_DIGEST, manifest_digest
 from dupmae_ir.io.jobs import record_path
 from dupmae_ir.io.publishing import sha256_file
 from tests.campaign.forked import finished, killed_after, start
@@ -191,10 +191,11 @@ def _content(path: Path, out: Path) -> Any:
 def _checked(path: Path) -> Any:
     """A JSON file; of an index's record, whether its digests are those of the files, which are compared themselves."""
     record = json.loads(path.read_text())
-    if path.name == META and SEAL in record:
-        sealed = record.pop(SEAL) == manifest_digest(record)
-        files = {n: sha256_file(path.parent / n) == r["sha256"] for n, r in record["files"].items()}
-        record |= {"files": files, "sealed": sealed}
+    if path.name == META and OWN_DIGEST in record:
+        record[OWN_DIGEST] = record[OWN_DIGEST] == manifest_digest(record)
+        for segment in record["segments"]:
+            folder = path.parent / segment["path"]
+            segment["files"] = {n: sha256_file(folder / n) == r["sha256"] for n, r in segment["files"].items()}
     if path.name == STATE:
         for step in record.values():
             del step["digest"]  # of the command's words, the folder's name among them

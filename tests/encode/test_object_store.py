@@ -355,7 +355,11 @@ def test_a_damaged_object_is_refused_by_name(bucket, vectors, run, damage):
     files().rm(url) if damage == "missing" else files().pipe(url, bad[damage])
     status, said = run("search", "--index", index, "--query", "word1")
     assert (status, said.count("\n")) == (2, 1)
-    how = {"missing": "is missing", "shorter": f"is damaged: {len(good) - 1:,} bytes, expected {len(good):,}"}
+    how = {
+        "missing": "is missing",
+        "shorter": f"is damaged: {len(good) - 1:,} bytes, expected {len(good):,}",
+        "manifest": "was edited or damaged after it was written (its digest differs); push the index again with",
+    }
     assert f"{url} {how.get(damage, 'is damaged')}" in said
     assert not copy_of(index).exists()
     # The advice of the message helps.
@@ -438,7 +442,10 @@ def test_a_changed_index_replaces_the_old_one_at_once(bucket, corpus, vectors, r
     )
     status, said = run("index", "add", "--index", index, "--corpus", more)
     assert (status, said.count("\n")) == (2, 1)
-    assert f"{index}: dupmae-ir index add needs a folder of this machine: dupmae-ir index pull" in said
+    assert said == (
+        f"dupmae-ir index add: {index}: dupmae-ir index add needs a folder of this machine: copy the index with "
+        "dupmae-ir index pull, change it, and copy it back with dupmae-ir index push\n"
+    )
 
 
 def test_offline_the_copy_is_used(bucket, vectors, run, monkeypatch):
