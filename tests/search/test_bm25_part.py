@@ -71,7 +71,9 @@ def test_three_parts_equal_brute_force_with_many_ties(seed: int, kept: int, monk
     world = World.draw(rng, documents=n, levels=int(rng.integers(2, 6)))
     lexical = rng.integers(0, 4, (3, n)) * (rng.random((3, n)) < rng.choice([0.05, 0.5, 1.0])) / 4
     fake: Any = FakeBm25(lexical, world.docids, rng.permutation(n))
-    folder: Any = type("Folder", (), {"docids": world.docids, "path": Path("I")})
+    folder: Any = type(
+        "Folder", (), {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)}
+    )
     impact, _ = world.impact()
     parts = [
         Weighted(world.dense().queries(world.query_vectors), 1.0),
@@ -95,7 +97,9 @@ def test_three_parts_of_some_rows_equal_brute_force(seed: int, monkeypatch: pyte
     allowed = rng.random(n) < rng.choice([0.02, 0.3, 0.9])
     lexical = rng.integers(0, 4, (3, n)) * (rng.random((3, n)) < 0.5) / 4
     fake: Any = FakeBm25(lexical, world.docids, rng.permutation(n))
-    folder: Any = type("Folder", (), {"docids": world.docids, "path": Path("I")})
+    folder: Any = type(
+        "Folder", (), {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)}
+    )
     flat = faiss.IndexFlatIP(world.vectors.shape[1])
     flat.add(world.vectors)
     impact, _ = world.impact()
@@ -120,7 +124,9 @@ def test_the_bound_of_three_parts_holds_and_certificates_are_true(monkeypatch: p
         world = World.draw(rng, documents=100, levels=4)
         lexical = rng.integers(0, 9, (3, 100)) / 4
         fake: Any = FakeBm25(lexical, world.docids, rng.permutation(100))
-        folder: Any = type("Folder", (), {"docids": world.docids, "path": Path("I")})
+        folder: Any = type(
+            "Folder", (), {"docids": world.docids, "path": Path("I"), "live": np.ones(len(world.docids), bool)}
+        )
         impact, _ = world.impact()
         parts = [
             world.dense().queries(world.query_vectors),

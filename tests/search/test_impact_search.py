@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.index_samples import first_segment
 from support.search_samples import write_index
 
 from dupmae_ir.device import pick_impact_search
@@ -105,7 +106,10 @@ def test_the_summary_names_the_engine_and_the_reason(
     assert chosen("--impact-search", "lucene") == ("lucene", "asked for")
     assert chosen("--impact-search", "postings", "--impact") == ("postings", "asked for")
     assert chosen("--impact-search", "auto") == ("postings", "postings and numba found")
-    assert chosen("--impact-search", "auto", index="bare") == ("lucene", f"no postings in {folder / 'bare'}")
+    assert chosen("--impact-search", "auto", index="bare") == (
+        "lucene",
+        f"no postings in {first_segment(folder / 'bare')}",
+    )
     assert chosen("--dense") == (None, None)
     assert main(["--index", str(folder / "index"), "--query", "word1", "--json", "--impact-search", "auto"]) == 0
     assert json.loads(capsys.readouterr().out)["impact_search"] == "postings"
@@ -132,7 +136,7 @@ def test_unusable_postings_leave_the_search_to_lucene(
 ) -> None:
     shutil.copytree(folder / "index", tmp_path / "index")
     expected = Searcher.open(tmp_path / "index").search("word1 word2", 20)
-    change(tmp_path / "index" / "postings")
+    change(first_segment(tmp_path / "index") / "postings")
     searcher = Searcher.open(tmp_path / "index")
     engine, reason = searcher.impact_search
     assert engine == "lucene"
@@ -143,7 +147,7 @@ def test_unusable_postings_leave_the_search_to_lucene(
 
 def test_postings_that_the_manifest_does_not_list_are_not_used(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "bare", tmp_path / "index")
-    shutil.copytree(folder / "index" / "postings", tmp_path / "index" / "postings")
+    shutil.copytree(first_segment(folder / "index") / "postings", first_segment(tmp_path / "index") / "postings")
     engine, reason = Searcher.open(tmp_path / "index").impact_search
     assert (engine, "does not list its postings" in reason) == ("lucene", True)
 
@@ -174,7 +178,7 @@ def test_one_searcher_changes_its_engine(folder: Path) -> None:
     postings = lucene.with_settings(impact_search="postings")
     assert lucene.search("word1 word2", 20, "impact") == postings.search("word1 word2", 20, "impact")
     assert postings.with_settings(threads=2).impact is postings.impact
-    assert type(lucene.impact.postings) is not type(postings.impact.postings)
+    assert type(lucene.impact.segments[0].postings) is not type(postings.impact.segments[0].postings)
 
 
 @pytest.mark.parametrize("parts", ["impact", "hybrid"])
@@ -217,7 +221,7 @@ def test_the_index_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     summary = json.loads(out)
     meta = json.loads((tmp_path / "I" / "meta.json").read_text())
     assert (summary["documents"], summary["postings"]) == (250, meta["postings"])
-    assert summary["bytes"] == sum(p.stat().st_size for p in (tmp_path / "I" / "postings").iterdir())
+    assert summary["bytes"] == sum(p.stat().st_size for p in (first_segment(tmp_path / "I") / "postings").iterdir())
     assert "postings of 250 documents" in err
     assert index_main(["show", str(tmp_path / "I"), "--verify", "--quiet"]) == 0  # nothing else was touched
     assert index_main(["postings", "--index", str(tmp_path / "none")]) == 2

@@ -43,7 +43,9 @@ class Made:
         impacts[twins], vectors[twins] = impacts[0], vectors[0]
         csr = sp.csr_matrix(impacts.astype(np.uint8))
         forward = Forward(csr.indptr.astype(np.int64), csr.indices.astype(np.uint16), csr.data, len(TERMS))
-        index = SimpleNamespace(path=folder, meta={"postings": csr.nnz, "digest": "d"}, documents=n, terms=TERMS)
+        index = SimpleNamespace(
+            index=folder, path=folder, record=SimpleNamespace(postings=csr.nnz), digest="d", documents=n, terms=TERMS
+        )
         index.forward = forward
         index.check_part = lambda *_: None  # postings without an index folder have no records
         folder_of(folder).mkdir(parents=True)

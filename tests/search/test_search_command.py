@@ -174,7 +174,7 @@ def test_another_dense_index_in_python(many: Path, folder: Path) -> None:
     want = Searcher.open(many).search(topics, 5)
     assert small.search(topics, 5) == want
     graph = small.with_settings(dense_index="hnsw-sq8", ef_search=20)
-    assert [type(s.dense).__name__ for s in (small, graph)] == ["QuantisedIndex", "ApproximateIndex"]
+    assert [type(s.dense.segments[0]).__name__ for s in (small, graph)] == ["QuantisedIndex", "ApproximateIndex"]
     assert not any(a.report.exact for a in graph.answers(topics, 5) if a.report)
     assert graph.with_settings(dense_index="flat", ef_search=0).search(topics, 5) == want
     assert graph.with_settings(threads=1).dense is graph.dense
@@ -296,7 +296,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--topics", "Q", "--output", "x", "--qrels", "QRELS"], "has judgements for none of the 3 topics"),
     (["--topics", "Q", "--output", "x", "--tag", "two words"], "run tag 'two words'"),
     (["--query", "a", "--dense-index", "sq9"], "Did you mean 'sq8'?"),
-    (["--query", "a", "--dense-index", "sq8"], "has no (finished) sq8 index; make it with: dupmae-ir index dense"),
+    (["--query", "a", "--dense-index", "sq8"], "has no (finished) sq8 index; make it with dupmae-ir index dense"),
     (["--query", "a", "--dense-index", "sq8", "--impact"], "--dense-index applies only without --impact"),
     (["--query", "a", "--nprobe", "3"], "--nprobe applies only with --dense-index ivf-sq8"),
     (
