@@ -49,12 +49,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def like_the_first(living: Living, part: str) -> list[str]:
     """The 10 documents with the best scores where the first document is the query."""
-    index = Index.open(living.index)
-    assert isinstance(index, Index)
+    index = Index.open(living.index).only_segment
     forward = [
         dict(zip(*(part.tolist() for part in index.forward.row(row)), strict=True)) for row in range(index.documents)
     ]
-    dense = index.only_segment.vectors[:].astype(np.float64) @ index.vectors[0].astype(np.float64)
+    dense = index.vectors[:].astype(np.float64) @ index.vectors[0].astype(np.float64)
     impact = np.array([sum(w * row.get(term, 0) for term, w in forward[0].items()) for row in forward], np.float64)
     weights = {"dense": (1, 0), "impact": (0, 1), "hybrid": (1, index.scale**-2)}[part]
     scores = weights[0] * dense + weights[1] * impact
