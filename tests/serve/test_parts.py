@@ -106,7 +106,7 @@ def test_other_addresses_need_a_token(tmp_path: Path, monkeypatch: pytest.Monkey
     ("settings", "message"),
     [
         ({"index": ()}, "give one of `index`, `indexes`"),
-        ({"most_queries": 10, "queue": 5}, "exceeds --queue 5"),
+        ({"most_queries": 10, "queue": 5}, "exceeds `queue` 5"),
         ({"cors": ("example.org",)}, "expected an origin"),
         ({"cors": ("https://example.org/path",)}, "expected an origin"),
         ({"cors": ("*",)}, "expected an origin"),
