@@ -5,16 +5,13 @@ Also the helpers for JSON files and digests of files that all rooms share.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import functools
 import hashlib
 import json
 import os
 import re
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -71,48 +68,8 @@ def move_into_place(aside: str | Path, target: str | Path) -> None:
         fsync_folder(target.parent)
 
 
-def exchange(made: str | Path, target: str | Path) -> None:
-    """Swap two folders of one file system, durably: ``made`` becomes ``target``, and the older ``target`` takes its
-    place.
-
-    One step on Linux (``renameat2``); elsewhere three renames, and :func:`recover` restores the older folder after a
-    kill between the first two.
-    """
-    made, target = Path(made), Path(target)
-    fsync_tree(made)
-    sys.audit("os.rename", str(made), str(target), -1, -1)
-    if not _swap(made, target):
-        old = target.with_name(f".{target.name}.{os.getpid()}.old")
-        target.replace(old)
-        made.replace(target)
-        old.replace(made)
-    for folder in {made.parent, target.parent}:
-        fsync_folder(folder)
-
-
-def _swap(first: Path, second: Path) -> bool:
-    """Exchange two paths in one step; False where the system or the file system cannot."""
-    rename = _renameat2()
-    if rename is None:
-        return False
-    if rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
-        return True
-    problem = ctypes.get_errno()
-    if problem in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-        return False
-    raise OSError(problem, os.strerror(problem), str(first), None, str(second))
-
-
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux."""
-
-
-@functools.cache
-def _renameat2() -> Callable[..., int] | None:
-    """The C library's function; None where it has none."""
-    if sys.platform != "linux":
-        return None
-    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 def recover(target: str | Path) -> None:
