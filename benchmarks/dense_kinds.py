@@ -26,6 +26,7 @@ import numpy as np
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.config import KINDS
 from dupmae_ir.index.format.dense_kinds import build_kind, open_kind
+from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.quantised_dense import ApproximateIndex, open_dense
@@ -96,7 +97,7 @@ def recall(found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> float:
     return float(np.mean([len(np.intersect1d(f, t)) / len(t) for f, t in zip(found, truth, strict=True)]))
 
 
-def bytes_read(folder: Index, queries: np.ndarray, k: int) -> dict[str, float]:
+def bytes_read(folder: Segment, queries: np.ndarray, k: int) -> dict[str, float]:
     """Of sq8 with refinement, per question asked alone, in bytes and in percent of the flat index."""
     dense = open_dense(folder, "sq8")
     counted = Bytes(dense)
@@ -120,7 +121,7 @@ def deepest(name: str, k: int) -> int:
 
 
 def variants(
-    folder: Index, queries: np.ndarray, single: int, k: int
+    folder: Segment, queries: np.ndarray, single: int, k: int
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, DenseIndex]]:
     """What is timed, under "NAME, batch" and "NAME, one by one"; and the approximate indexes by name."""
     flat = folder.faiss_index
@@ -156,7 +157,7 @@ def measure(vectors: np.ndarray, queries: np.ndarray, args: argparse.Namespace) 
         with IndexBuilder(Path(where) / "I", dim=vectors.shape[1], terms=None, scale=None) as builder:
             builder.add([str(i) for i in range(len(vectors))], vectors, None)
             builder.finish({})
-        folder = Index.open(Path(where) / "I")
+        folder = Index.open(Path(where) / "I").only_segment
         built = {}
         for kind in KINDS:
             start = time.perf_counter()
@@ -224,7 +225,7 @@ def real(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     searcher = Searcher.open(args.index)
     cls = searcher.encoder.encode_queries([query.text for query in read_topics(args.topics)]).cls
     assert cls is not None
-    return np.array(searcher.index.vectors), cls  # a copy: the file is closed with the searcher
+    return np.array(searcher.index.only_segment.vectors), cls  # a copy: the file is closed with the searcher
 
 
 def show(details: dict[str, Any]) -> None:

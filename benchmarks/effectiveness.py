@@ -97,16 +97,17 @@ def against_brute_force(folder: Path, topics: Path, qrels: Any, model: str | Non
     from dupmae_ir.io.topics import read_topics
     from dupmae_ir.search.query.encoder import load_query_encoder
 
-    opened = Index.open(folder / "index")
-    encoder = load_query_encoder(opened, model, "auto", dtype, None)
+    index = Index.open(folder / "index")
+    opened = index.only_segment
+    encoder = load_query_encoder(index, model, "auto", dtype, None)
     queries = [q for q in read_topics(str(topics)) if q.qid in qrels]
     encoded = encoder.encode_queries([q.text for q in queries])
     forward, n = opened.forward, len(opened.docids)
     weights, shape = forward.impacts.astype(np.float64), (n, len(opened.terms))
     documents = sp.csr_matrix((weights, forward.terms.astype(np.int64), forward.indptr), shape=shape)
-    impacts = quantise(encoded.ot, opened.scale)[0].astype(np.float64)
+    impacts = quantise(encoded.ot, index.scale)[0].astype(np.float64)
     dense = encoded.cls.astype(np.float64) @ opened.vectors.astype(np.float64).T
-    total = dense + np.asarray((impacts @ documents.T).todense()) / opened.scale**2
+    total = dense + np.asarray((impacts @ documents.T).todense()) / index.scale**2
     run = read_run(folder / "hybrid.trec")
     worst, same_order = 0.0, 0
     for row, query in enumerate(queries):

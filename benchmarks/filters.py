@@ -23,6 +23,7 @@ import scipy.sparse as sp
 from dupmae_ir.console import table
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.row_set import RowSet
+from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.candidates.dense import DenseIndex
@@ -35,7 +36,7 @@ Search = Callable[[int, int, RowSet | None], Found]
 """Query, depth, allowed rows -> rows and scores, best first."""
 
 
-def build(folder: Path, documents: int) -> Index:
+def build(folder: Path, documents: int) -> Segment:
     """The made-up index, with postings."""
     chances = 1 / np.arange(1, TERMS + 1) ** 0.8
     steps = np.cumsum(chances / chances.sum())
@@ -51,12 +52,12 @@ def build(folder: Path, documents: int) -> Index:
             vectors = rng.standard_normal((count, DIM)).astype(np.float32)
             builder.add([f"{start + i:08d}" for i in range(count)], vectors, weights)
         builder.finish({})
-    index = Index.open(folder)
+    index = Index.open(folder).only_segment
     export_postings(index)
     return index
 
 
-def searches(index: Index, queries: int) -> dict[str, Search]:
+def searches(index: Segment, queries: int) -> dict[str, Search]:
     """Each part of the score, by its engine."""
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((queries, DIM)).astype(np.float32)

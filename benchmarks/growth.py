@@ -60,7 +60,7 @@ def index(work: Path, documents: int) -> dict[str, float]:
 
 def postings(work: Path, documents: int) -> dict[str, float]:
     """Write the postings."""
-    opened = Index.open(work / str(documents))
+    opened = Index.open(work / str(documents)).only_segment
     started = time.process_time()
     export_postings(opened)
     return {"seconds": time.process_time() - started}
@@ -99,7 +99,7 @@ def one_by_one(searcher: Searcher) -> tuple[float, list[list[Hit]]]:
 
 def codes(work: Path, documents: int) -> dict[str, float]:
     """Make the sq8 index."""
-    opened = Index.open(work / str(documents))
+    opened = Index.open(work / str(documents)).only_segment
     started = time.process_time()
     size = build_kind(opened, "sq8")["bytes"]
     return {"seconds": time.process_time() - started, "bytes": size}
@@ -142,7 +142,7 @@ def measured(work: Path, documents: int) -> dict[str, dict[str, float]]:
     found = {step: in_process(step, work, documents) for step in STEPS}
     folder = work / str(documents)
     size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-    own = sum(f.stat().st_size for f in folder_of(folder).iterdir())
+    own = sum(f.stat().st_size for f in folder_of(Index.open(folder).only_segment.path).iterdir())
     shutil.rmtree(folder)
     memory = found["search"].pop("megabytes")
     rows = {

@@ -34,7 +34,7 @@ import scipy.sparse as sp
 
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.format import export_postings, folder_of
+from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.search.exact.hits import best_positions
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import EncoderSettings, Query, Representation
@@ -84,8 +84,8 @@ def with_postings(folder: Path, write: Callable[[Path], None]) -> Index:
     if not (folder / "meta.json").is_file():
         write(folder)
     index = Index.open(folder)
-    if not (folder_of(folder) / "meta.json").is_file():
-        export_postings(index)
+    if not index.only_segment.has_part("postings"):
+        export_postings(index.only_segment)
     return index
 
 
@@ -124,17 +124,17 @@ def queries(index: Index, count: int) -> Ready:
 
 def check(searcher: Searcher, encoder: Ready, topics: list[Query], some: int = 10) -> str:
     """The gate; raises when it fails."""
-    index = searcher.index
+    index, segment = searcher.index, searcher.index.only_segment
     answers = list(searcher.answers(topics, HITS, "hybrid"))
     assert all(a.report is not None and a.report.exact for a in answers)
     forward = sp.csr_matrix(
-        (index.forward.impacts.astype(np.float64), index.forward.terms.astype(np.int64), index.forward.indptr),
+        (segment.forward.impacts.astype(np.float64), segment.forward.terms.astype(np.int64), segment.forward.indptr),
         shape=(index.documents, len(index.terms)),
     )
     for answer in answers[:some]:
         row = int(answer.query.text)
         impacts = np.rint(encoder.ot[row].toarray()[0] * SCALE)
-        scores = index.vectors.astype(np.float64) @ encoder.cls[row].astype(np.float64) + forward @ impacts / SCALE**2
+        scores = segment.vectors.astype(np.float64) @ encoder.cls[row].astype(np.float64) + forward @ impacts / SCALE**2
         best = best_positions(scores, index.docid_rank, HITS)
         assert [hit.docid for hit in answer.hits] == [index.docids[r] for r in best]
         assert np.allclose([hit.score for hit in answer.hits], scores[best], rtol=1e-9, atol=1e-9)

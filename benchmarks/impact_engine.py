@@ -30,7 +30,7 @@ from harness import Claim, arguments, curves, fitted_exponent, in_turns, middle,
 from dupmae_ir import pyserini
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.index import Index
-from dupmae_ir.index.postings.format import export_postings, folder_of
+from dupmae_ir.index.postings.format import export_postings
 
 VOCABULARY, TOPICS, TOPIC_TERMS = 28_000, 2_000, 300
 BATCH = 5_000
@@ -127,9 +127,9 @@ def opened(work: Path, documents: int) -> tuple[Index, dict[str, float]]:
             builder.finish({})
         took["lucene_and_forward_s"] = round(time.perf_counter() - start, 1)
     index = Index.open(folder)
-    if not (folder_of(folder) / "meta.json").is_file():
+    if not index.only_segment.has_part("postings"):
         start = time.perf_counter()
-        export_postings(index)
+        export_postings(index.only_segment)
         took["postings_s"] = round(time.perf_counter() - start, 1)
     return index, took
 
@@ -158,12 +158,12 @@ class Contest:
         self.peer = pyserini.LuceneImpactSearcher(str(self.index.path / "ot"), Ready(), min_idf=-1)
 
     def variants(self, k: int) -> dict[str, Callable[[], Any]]:
-        queries, index = self.queries, self.index
+        queries, segment = self.queries, self.index.only_segment
         return {
             PEER: lambda: self.peer.batch_search(self.texts, self.qids, k=k, threads=1),
-            OURS: lambda: index.postings.top(queries, k, by_docid=True),
-            BY_ROW: lambda: index.postings.top(queries, k),
-            LUCENE: lambda: index.searcher.top(queries, k),
+            OURS: lambda: segment.postings.top(queries, k, by_docid=True),
+            BY_ROW: lambda: segment.postings.top(queries, k),
+            LUCENE: lambda: segment.searcher.top(queries, k),
         }
 
     def gate(self, k: int) -> None:
@@ -171,7 +171,7 @@ class Contest:
         found = {name: work() for name, work in self.variants(k).items()}
         docids = self.index.docids
         for q, qid in enumerate(self.qids):
-            theirs = [(hit.docid, int(hit.score)) for hit in found[PEER][qid]]
+            theirs = [(hit.docid, round(hit.score)) for hit in found[PEER][qid]]
             rows, scores = found[OURS][q]
             if theirs != [(docids[row], score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]:
                 raise SystemExit(f"query {q}, k={k}: {OURS} and {PEER} differ")
@@ -183,7 +183,7 @@ class Contest:
         """Bytes per posting on disk."""
         postings = self.index.meta["postings"]
         return {
-            name: round(sum(f.stat().st_size for f in (self.index.path / name).iterdir()) / postings, 3)
+            name: round(sum(f.stat().st_size for f in (self.index.only_segment.path / name).iterdir()) / postings, 3)
             for name in ("ot", "forward", "postings")
         }
 

@@ -62,7 +62,7 @@ class Contest:
     """One collection, its queries and the engines over it."""
 
     def __init__(self, label: str, index: Index, queries: list[Weights], work: Path, peers: Sequence[str]) -> None:
-        self.label, self.index = label, index
+        self.label, self.index, self.segment = label, index, index.only_segment
         self.queries = [rounded_to(query, HIGHEST) for query in queries]
         self.peers, self.missing = engines(index, work, peers)
 
@@ -72,7 +72,7 @@ class Contest:
 
     def variants(self, k: int) -> dict[str, Callable[[], Any]]:
         """Each engine over all queries, one by one."""
-        top = self.index.postings.top
+        top = self.segment.postings.top
         work: dict[str, Callable[[], Any]] = {OURS: lambda: [top([query], k) for query in self.queries]}
         for peer in self.peers:
             asked = self.asked(peer)
@@ -94,12 +94,12 @@ class Contest:
     def _compared(self, peer: Engine, query: Weights, k: int) -> float:
         """Share of our documents that ``peer`` finds."""
         rows, scores = peer.hits(peer.search(peer.prepare(query), k))
-        ours, sums = self.index.postings.top([query], k)[0]
+        ours, sums = self.segment.postings.top([query], k)[0]
         if peer.exact:
             ids = np.array([self.index.term_ids[term] for term in query])
             order = np.argsort(ids)
             weights = np.array(list(query.values()), np.int64)[order]
-            exact = self.index.forward.scores(rows, ids[order], weights)
+            exact = self.segment.forward.scores(rows, ids[order], weights)
             if not np.array_equal(np.sort(scores)[::-1], sums) or not np.array_equal(exact, scores):
                 raise SystemExit(f"{self.label}, k={k}: {peer.name} and {OURS} differ for {query}")
         return len(np.intersect1d(rows, ours)) / max(1, len(ours))
@@ -111,7 +111,7 @@ def encoded_queries(index: Index, topics: Sequence[str], count: int) -> list[Wei
     chosen = [texts[i * len(texts) // count] for i in range(count)] if count < len(texts) else texts
     encoder = load_query_encoder(index, None, "cpu", None, None)
     made = QueryEncodings(encoder, index.scale, 1024, chosen).take(chosen)
-    known = np.bincount(index.forward.terms, minlength=len(index.terms)) > 0
+    known = np.bincount(index.only_segment.forward.terms, minlength=len(index.terms)) > 0
     found = [{index.terms[i]: int(w) for i, w in zip(*query.ot, strict=True) if known[i]} for query in made]
     return [query for query in found if query]
 
@@ -120,8 +120,8 @@ def contests(args: argparse.Namespace, work: Path) -> list[Contest]:
     """What the arguments ask for, built where it was not built before."""
     if args.index:
         index = Index.open(args.index)
-        if not (folder_of(index.path) / "meta.json").is_file():
-            export_postings(index)
+        if not index.only_segment.has_part("postings"):
+            export_postings(index.only_segment)
         queries = encoded_queries(index, args.topics, args.queries)
         return [Contest(f"{index.documents:,} encoded passages", index, queries, work / "peers-encoded", args.peers)]
     found = []
@@ -188,7 +188,7 @@ def figures(contest: Contest) -> dict[str, Any]:
         "queries": len(contest.queries),
         "terms_per_query": round(float(np.mean([len(query) for query in contest.queries])), 1),
         "postings": postings,
-        "bytes_per_posting": {OURS: round(size_of(folder_of(contest.index.path)) / postings, 2)} | sizes,
+        "bytes_per_posting": {OURS: round(size_of(folder_of(contest.segment.path)) / postings, 2)} | sizes,
         "building_s": {peer.name: peer.took for peer in contest.peers},
         "missing": contest.missing,
     }

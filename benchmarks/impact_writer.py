@@ -178,7 +178,8 @@ def _quiet() -> None:
 def of_index(path: str) -> tuple[sp.csr_matrix, list[str]]:
     """The impacts of an index folder, (documents, V) uint8, and its terms."""
     index = Index.open(path)
-    parts = (np.asarray(part) for part in (index.forward.impacts, index.forward.terms, index.forward.indptr))
+    forward = index.only_segment.forward
+    parts = (np.asarray(part) for part in (forward.impacts, forward.terms, forward.indptr))
     return sp.csr_matrix(tuple(parts), shape=(index.documents, len(index.terms))), index.terms
 
 

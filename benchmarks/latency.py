@@ -40,7 +40,7 @@ from dupmae_ir.collections.stdlib import load_queries, stdlib_documents
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.dense_kinds import build_kind, built
+from dupmae_ir.index.format.dense_kinds import build_kind, describe_kinds
 from dupmae_ir.index.index import Index
 from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
 from dupmae_ir.search.query.encoder import QueryEncodings
@@ -53,17 +53,17 @@ HITS, CLIENTS, SOURCES, BATCH = 10, 8, 2000, 5000
 def opened(work: Path, documents: int) -> Index:
     """The index of drawn documents, with postings and sq8 codes; written if it does not exist."""
     index = hybrid.with_postings(work / f"latency-{documents}", lambda folder: _write(folder, documents))
-    if "sq8" not in built(index):
-        build_kind(index, "sq8")
+    if "sq8" not in describe_kinds(index.only_segment):
+        build_kind(index.only_segment, "sq8")
     return index
 
 
 def _write(folder: Path, documents: int) -> None:
     source = _source(folder.with_name("latency-source"))
-    forward = source.forward
+    forward = source.only_segment.forward
     arrays = (np.asarray(forward.impacts), np.asarray(forward.terms).astype(np.int32), np.asarray(forward.indptr))
     impacts = sp.csr_matrix(arrays, shape=(source.documents, forward.vocabulary))
-    known, rng = np.asarray(source.vectors), np.random.default_rng(0)
+    known, rng = np.asarray(source.only_segment.vectors), np.random.default_rng(0)
     with IndexBuilder(folder, dim=known.shape[1], terms=list(source.terms), scale=source.scale) as builder:
         for first in range(0, documents, BATCH):
             count = min(BATCH, documents - first)

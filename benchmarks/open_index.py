@@ -40,7 +40,7 @@ class Fake:
         ot = scipy.sparse.csr_matrix((numpy.ones(5, "f4"), numpy.arange(5) * 100, [0, 5]), shape=(1, 30522))
         return Representation(numpy.ones((1, 384), "f4"), ot)
 began = time.perf_counter()
-folder = Index.open(sys.argv[1]); folder.vectors; folder.forward
+folder = Index.open(sys.argv[1]); segment = folder.only_segment; segment.vectors; segment.forward
 opened = time.perf_counter() - began
 began = time.perf_counter()
 assert len(Searcher.open(sys.argv[1], Fake(), impact_search="lucene").search("q")) == 10

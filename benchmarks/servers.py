@@ -92,7 +92,7 @@ def indexed(data: Path, work: Path, collection: str) -> str:
     if not (index / "meta.json").is_file():
         encode(EncodeConfig(corpus=str(data / collection / "corpus.jsonl"), index=str(index), quiet=True))
     folder = Index.open(index)
-    export_postings(folder)
+    export_postings(folder.only_segment)
     return str(index)
 
 

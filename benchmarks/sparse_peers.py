@@ -62,7 +62,7 @@ def rounded_to(query: Weights, highest: int) -> Weights:
 def documents(index: Index) -> Iterator[tuple[int, list[str], list[int]]]:
     """Row, terms and impacts of every document."""
     names = np.array(index.terms, object)
-    forward = index.forward
+    forward = index.only_segment.forward
     for row in range(index.documents):
         part = slice(int(forward.indptr[row]), int(forward.indptr[row + 1]))
         yield row, names[forward.terms[part]].tolist(), forward.impacts[part].tolist()
@@ -70,7 +70,7 @@ def documents(index: Index) -> Iterator[tuple[int, list[str], list[int]]]:
 
 def most_frequent(index: Index, count: int) -> frozenset[str]:
     """The terms of the index that most documents have: all that occur, or ``count`` of them."""
-    frequencies = np.bincount(index.forward.terms, minlength=len(index.terms))
+    frequencies = np.bincount(index.only_segment.forward.terms, minlength=len(index.terms))
     best = np.argsort(-frequencies, kind="stable")[:count]
     return frozenset(index.terms[t] for t in best if frequencies[t])
 
@@ -129,7 +129,7 @@ class Bmp:
 
 def sums(index: Index) -> Iterator[np.ndarray]:
     """The sum of the impacts of every document, some documents at a time."""
-    forward = index.forward
+    forward = index.only_segment.forward
     for first in range(0, index.documents, CHUNK):
         starts = np.asarray(forward.indptr[first : first + CHUNK + 1])
         up_to = np.cumsum(forward.impacts[starts[0] : starts[-1]], dtype=np.int64)
@@ -140,7 +140,7 @@ def write_pisa(index: Index, folder: Path) -> None:
     """The collection in PISA's binary format: uint32 runs of rows and impacts, terms in the order of their names."""
     from pyterrier_pisa import _pisathon
 
-    forward, rows = index.forward, index.documents
+    forward, rows = index.only_segment.forward, index.documents
     by_term = sp.csr_matrix((forward.impacts, forward.terms, forward.indptr), (rows, len(index.terms))).tocsc()
     used = np.flatnonzero(np.diff(by_term.indptr))
     names = [index.terms[t] for t in used]
@@ -249,7 +249,7 @@ class Seismic:
 
 def write_seismic(index: Index, path: Path) -> None:
     """Seismic's binary format: the number of documents, then of each its length, components and float32 values."""
-    forward = index.forward
+    forward = index.only_segment.forward
     with open(path, "wb") as file:
         file.write(np.array([index.documents], np.uint32).tobytes())
         for first in range(0, index.documents, CHUNK):
