@@ -35,7 +35,7 @@ from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.heads.masked_lm import longest
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.pretrain.collate import COLLATORS, Draw
-from dupmae_ir.pretrain.objectives import build_objective
+from dupmae_ir.pretrain.model import build_objective
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged, Vocabulary
 from dupmae_ir.training.layers import set_dropout

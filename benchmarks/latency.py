@@ -42,7 +42,7 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.dense_kinds import build_kind, describe_kinds
 from dupmae_ir.index.index import Index
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.checkpoints.loading import quiet_transformers
 from dupmae_ir.search.query.encoder import QueryEncodings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Query

@@ -30,10 +30,10 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 from dupmae_ir.console import table
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.models.objectives.anchor import Anchor
+from dupmae_ir.models.objectives.bottleneck import Anchor
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.collate import COLLATORS, Draw
-from dupmae_ir.pretrain.objectives import build_objective
+from dupmae_ir.pretrain.model import build_objective
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged, Vocabulary
 from dupmae_ir.training.layers import training_attention

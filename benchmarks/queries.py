@@ -23,8 +23,7 @@ import numpy as np
 import passages
 import torch
 
-from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.checkpoints.loading import load_model, quiet_transformers
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.pooling import strongest
 

@@ -25,7 +25,6 @@ ORDER = [
     "console",
     "tables",
     "device",
-    "blas",
     "command",
     "testing",
     "pyserini",

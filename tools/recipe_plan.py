@@ -21,7 +21,7 @@ from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
 from dupmae_ir.finetune.mine import MineConfig
 from dupmae_ir.finetune.score import ScoreConfig
 from dupmae_ir.finetune.stages import Step, plan
-from dupmae_ir.pretrain.augment.config import AugmentConfig
+from dupmae_ir.pretrain.augment import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig
 
 OPERATIONAL = (

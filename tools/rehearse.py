@@ -33,7 +33,7 @@ from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
 from dupmae_ir.finetune.stages import Step
 from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.pretrain.augment.config import AugmentConfig
+from dupmae_ir.pretrain.augment import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig
 
 TRAINING = {"msmarco-train-judgements": "msmarco-passage", "msmarco-doc-train-judgements": "msmarco-doc"}

@@ -26,7 +26,7 @@ from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.heads.masked_lm import encoder_of, has_head
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.pretrain.objectives import build_objective
+from dupmae_ir.pretrain.model import build_objective
 from dupmae_ir.pretrain.recipes import Recipe
 from dupmae_ir.training.layers import set_dropout
 from dupmae_ir.types import CollectionStatistics, Document

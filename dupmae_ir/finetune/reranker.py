@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from dupmae_ir.errors import CheckpointError, UsageError
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.checkpoints.loading import quiet_transformers
 from dupmae_ir.models.inference.encoder import batches_by_tokens
 
 SEPARATORS = {"space": " ", "sep": " {sep} ", "colon": ": "}

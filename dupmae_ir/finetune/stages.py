@@ -38,7 +38,7 @@ COMMANDS = {
     "pretrain": ("dupmae_ir.pretrain.config", "PretrainConfig", ""),
     "encode.passages": ("dupmae_ir.encode.passages", "PassagesConfig", ".jsonl"),
     "pretrain.tokenizer": ("dupmae_ir.pretrain.tokenizer", "TokenizerConfig", ""),
-    "pretrain.augment": ("dupmae_ir.pretrain.augment.config", "AugmentConfig", ".jsonl"),
+    "pretrain.augment": ("dupmae_ir.pretrain.augment", "AugmentConfig", ".jsonl"),
     "finetune.convert": ("dupmae_ir.finetune.convert", "ConvertConfig", ".jsonl"),
     "finetune": ("dupmae_ir.finetune.config", "FinetuneConfig", ""),
     "finetune.mine": ("dupmae_ir.finetune.mine", "MineConfig", ".jsonl"),

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from dupmae_ir.pretrain import masking
 from dupmae_ir.pretrain.recipes import Recipe
-from dupmae_ir.pretrain.tokens import Corpus, Vocabulary
-from dupmae_ir.pretrain.word_counts import WordCounts, word_hashes, word_starts
+from dupmae_ir.pretrain.tokens import Corpus, Vocabulary, WordCounts, word_hashes, word_starts
 
 MAX_QUERIES = 10
 """Generated queries joined into one text for MASTER's decoder, as in the released code."""
@@ -128,7 +127,7 @@ class Collator:
 
 
 class MLMCollator(Collator):
-    """Batches of :class:`~dupmae_ir.models.objectives.plain_mlm.PlainMLM`."""
+    """Batches of :class:`~dupmae_ir.models.objectives.bottleneck.PlainMLM`."""
 
     def __call__(self, draws: Sequence[Draw]) -> Batch:
         texts = self.padded([self.text(d) for d in draws], draws)

@@ -19,27 +19,34 @@ from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.checkpoints.transformers_state import recompute_activations
 from dupmae_ir.models.heads.masked_lm import longest
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
 from dupmae_ir.models.retriever import Retriever
-from dupmae_ir.pretrain.base import load_anchor, load_base, load_continued_experts
 from dupmae_ir.pretrain.collate import COLLATORS, Draw, usable
 from dupmae_ir.pretrain.config import PretrainConfig, PretrainResult
 from dupmae_ir.pretrain.corpus import digest, read_texts
 from dupmae_ir.pretrain.initial_embeddings import initialise_embeddings
-from dupmae_ir.pretrain.objectives import DECODERS, KEPT, build_objective, load_decoders, save_decoders, save_encoder
+from dupmae_ir.pretrain.model import (
+    DECODERS,
+    KEPT,
+    build_objective,
+    load_anchor,
+    load_base,
+    load_continued_experts,
+    load_decoders,
+    save_decoders,
+    save_encoder,
+)
 from dupmae_ir.pretrain.recipes import Recipe, choices
-from dupmae_ir.pretrain.tokens import Corpus, Cutting, Vocabulary, load_corpus
+from dupmae_ir.pretrain.tokens import Corpus, Cutting, Vocabulary, WordCounts, count_words, load_corpus
 from dupmae_ir.pretrain.trainer import MixedBatches, PretrainTrainer
-from dupmae_ir.pretrain.word_counts import WordCounts, count_words
 from dupmae_ir.training.arguments import training_arguments, training_device
-from dupmae_ir.training.checkpoints import refuse_broken_weights
 from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training
-from dupmae_ir.training.layers import set_dropout
+from dupmae_ir.training.layers import recompute_activations, set_dropout
 from dupmae_ir.training.report import write_report
 from dupmae_ir.training.trained import LOG, read_log
+from dupmae_ir.training.trainer import refuse_broken_weights
 from dupmae_ir.types import SEPARATORS
 
 PATHS = ("model", "init_from", "from_config", "tokenizer", "corpus", "anchor")

@@ -23,10 +23,9 @@ REQUESTS = "requests"
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
     """Serve indexes over HTTP: a REST API described at /openapi.json, a page that shows why each hit was found at /,
-        health at
-    /health and /ready, metrics at /metrics. Queries that arrive together are encoded together. A new generation of an
-    index is taken in without a pause. Only this machine can connect unless --host names another address, which needs a
-    token.
+    health at /health and /ready, metrics at /metrics. Queries that arrive together are encoded together. A new
+    generation of an index is taken in without a pause. Only this machine can connect unless --host names another
+    address, which needs a token.
 
     Examples:
         dupmae-ir serve --index my-index

@@ -1,15 +1,18 @@
-"""Layers of a model in training: attention on a CPU in bfloat16, and the dropout rate."""
+"""Layers of a model in training: attention on a CPU in bfloat16, dropout, and activation checkpointing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 RATES = ("dropout", "inner_dropout", "dropout_prob", "attention_dropout")
 """Attributes in which modules keep a rate as a number: the decoders here, and attention layers of transformers."""
@@ -58,3 +61,10 @@ def set_dropout(model: nn.Module, rate: float) -> None:
         for name in RATES:
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, rate)
+
+
+def recompute_activations(model: PreTrainedModel) -> None:
+    """Turn on activation checkpointing: the layers keep their inputs only and are computed again for the gradient."""
+    # Transformers 5 renamed gradient_checkpointing_enable.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})

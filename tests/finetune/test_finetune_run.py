@@ -12,7 +12,7 @@ pytest.importorskip("accelerate", reason="training needs the extra: pip install 
 from dupmae_ir.finetune.__main__ import main
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.training.checkpoints import last_checkpoint
+from dupmae_ir.training.trainer import last_checkpoint
 
 WORDS = ["cat", "dog", "fox", "heap", "queue", "list", "tree", "graph", "mat", "quick", "brown", "lazy"]
 

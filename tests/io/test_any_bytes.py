@@ -27,8 +27,8 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.model_config import read_config
-from dupmae_ir.pretrain.augment.run import read_rows
 from dupmae_ir.pretrain.corpus import read_texts
+from dupmae_ir.pretrain.generation import read_rows
 from dupmae_ir.search.query.selection import read_ids as read_selected
 
 READERS: dict[str, Callable[[Path], Any]] = {

@@ -17,11 +17,9 @@ import transformers as tf
 from support.tiny_models import WORDS, tiny_config, tiny_tokenizer
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.pretrain.augment.__main__ import main
-from dupmae_ir.pretrain.augment.config import GeneratorConfig
-from dupmae_ir.pretrain.augment.generator import Generator
-from dupmae_ir.pretrain.augment.run import read_rows
+from dupmae_ir.pretrain.augment import GeneratorConfig, main
 from dupmae_ir.pretrain.corpus import read_texts
+from dupmae_ir.pretrain.generation import Generator, read_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -259,8 +257,8 @@ def test_queries_read_the_beginning_and_continuations_the_end(t5, gpt2, tmp_path
 
 SLOW = """
 import sys, time
-from dupmae_ir.pretrain.augment.__main__ import main
-from dupmae_ir.pretrain.augment.generator import Generator
+from dupmae_ir.pretrain.augment import main
+from dupmae_ir.pretrain.generation import Generator
 whole = Generator.__call__
 def slowly(*given):
     time.sleep(0.3)
@@ -303,7 +301,7 @@ def test_a_killed_run_resumes_to_the_same_output(t5, corpus, tmp_path):
 
 def test_other_settings_do_not_continue_unfinished_work(t5, corpus, tmp_path, capsys, monkeypatch):
     output = tmp_path / "o.jsonl"
-    monkeypatch.setattr("dupmae_ir.pretrain.augment.run._merge", lambda *_: exec("raise KeyboardInterrupt"))
+    monkeypatch.setattr("dupmae_ir.pretrain.generation._merge", lambda *_: exec("raise KeyboardInterrupt"))
     assert main(words("queries", t5, corpus, output)) == 130
     monkeypatch.undo()
     capsys.readouterr()

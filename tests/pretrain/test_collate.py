@@ -11,8 +11,7 @@ from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.pretrain.collate import COLLATORS, Draw, usable
 from dupmae_ir.pretrain.recipes import Recipe, resolve
-from dupmae_ir.pretrain.tokens import Cutting, Vocabulary, load_corpus
-from dupmae_ir.pretrain.word_counts import count_words
+from dupmae_ir.pretrain.tokens import Cutting, Vocabulary, count_words, load_corpus
 
 CLS, SEP, PAD, MASK = 3, 4, 0, 5
 ROWS = [

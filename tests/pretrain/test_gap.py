@@ -10,8 +10,8 @@ from support.pretraining import flags, tiny_base, tiny_corpus
 from support.tiny_models import tiny_config
 from transformers import BertForMaskedLM
 
+from dupmae_ir.models.objectives.bottleneck import PlainMLM
 from dupmae_ir.models.objectives.dupmae import DupMAE
-from dupmae_ir.models.objectives.plain_mlm import PlainMLM
 from dupmae_ir.pretrain.__main__ import main
 
 READ = {

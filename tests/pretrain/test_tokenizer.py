@@ -10,8 +10,7 @@ from transformers import AutoTokenizer, BertForMaskedLM
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.pretrain.__main__ import main as pretrain
-from dupmae_ir.pretrain.tokenizer import TokenizerConfig, main
-from dupmae_ir.pretrain.vocabulary_training import run
+from dupmae_ir.pretrain.tokenizer import TokenizerConfig, main, run
 
 TEXT = "The heartbeat of the hypersonic wing.\nÉtude: a study of wings, hearts and beats, 1957.\n" * 20
 

@@ -11,8 +11,16 @@ from support.tiny_models import tiny_tokenizer
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.pretrain import tokens
-from dupmae_ir.pretrain.tokens import Cutting, Vocabulary, load_corpus, pack
-from dupmae_ir.pretrain.word_counts import WordCounts, count_words, word_hashes, word_starts
+from dupmae_ir.pretrain.tokens import (
+    Cutting,
+    Vocabulary,
+    WordCounts,
+    count_words,
+    load_corpus,
+    pack,
+    word_hashes,
+    word_starts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +95,13 @@ def test_a_corpus_without_words_is_refused(tmp_path, tokenizer):
 
 
 def test_words_are_counted(tmp_path, tokenizer, monkeypatch):
-    import dupmae_ir.pretrain.word_counts as words
+    import dupmae_ir.pretrain.tokens as words
 
     texts = ["the cats sat on the mat", "dogs dog cats", "cat", "s cats"]
     corpus = corpus_of(tmp_path, tokenizer, [{"text": t} for t in texts])
     vocabulary = Vocabulary.of(tokenizer, 29, "tiny")
     # Small enough that counts of several chunks are added.
-    monkeypatch.setattr(words, "CHUNK", 4)
+    monkeypatch.setattr(words, "COUNTED_IDS", 4)
     counts = count_words(corpus, vocabulary.continues)
 
     def split(i):

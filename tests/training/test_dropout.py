@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.tiny_models import tiny_config
 
-from dupmae_ir.pretrain.objectives import build_objective
+from dupmae_ir.pretrain.model import build_objective
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
 from dupmae_ir.training.layers import set_dropout
 

@@ -2,17 +2,25 @@
 
 transformers fills a missing head with random weights and a warning; here that is an error. Nothing that is loaded can
 run code: ``.bin`` weights are read with ``weights_only``.
+
+Importing transformers takes longer than everything else in the first answer of a search. A folder that is in every
+respect an ordinary BERT checkpoint is therefore read without it by :func:`read_plain`, into modules of the same names.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
@@ -29,18 +37,23 @@ from dupmae_ir.models.checkpoints.layout import (
     untied_folders,
 )
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
-from dupmae_ir.models.checkpoints.plain import read_plain
-from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer, vocabulary_gap
-from dupmae_ir.models.checkpoints.sentence_modules import read_modules
-from dupmae_ir.models.checkpoints.transformers_state import LOADING, quiet_transformers
+from dupmae_ir.models.checkpoints.plain_files import (
+    BertShape,
+    PlainTokenizer,
+    read_plain_files,
+    vocabulary_gap,
+    weight_shapes,
+    with_biases,
+)
+from dupmae_ir.models.checkpoints.released import read_modules, read_tensors
 from dupmae_ir.models.heads.masked_lm import ExcludedIds, excluded_ids, has_head, longest
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from dupmae_ir.models.checkpoints.plain import PlainBert
-    from dupmae_ir.models.checkpoints.sentence_modules import Modules
+    from dupmae_ir.models.checkpoints.released import Modules
+
 
 Model: TypeAlias = "PreTrainedModel | PlainBert"
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase | PlainTokenizer"
@@ -49,9 +62,35 @@ Projections = dict[str, torch.nn.Linear | None]
 """Side -> W_cls."""
 
 _ARCHIVES = (".gz", ".tgz", ".tar", ".zip")
+LOADING = threading.RLock()
+"""Held while a model is loaded."""
 # Parts of the weights' names.
 _HEADS = ("cls.predictions.transform", "vocab_transform", "lm_head.dense", "generator_predictions")
 _TIED = ("cls.predictions", "vocab_layer_norm", "vocab_projector", "lm_head", "generator_lm_head")
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Load models inside this context: one thread at a time, without transformers' warnings and progress bars.
+
+    ``from_pretrained`` replaces functions of ``torch.nn.init`` and creates modules on the meta device; two threads
+    that load at once leave each other with weights on the meta device ("Cannot copy out of meta tensor"). The
+    verbosity and the progress bars are process-wide settings too. What transformers would warn about, missing and
+    unexpected weights, is checked by the callers.
+    """
+    with LOADING:
+        import transformers
+
+        bars = transformers.utils.logging.is_progress_bar_enabled()
+        level = transformers.utils.logging.get_verbosity()
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity(logging.ERROR)
+        try:
+            yield
+        finally:
+            transformers.utils.logging.set_verbosity(level)
+            if bars:
+                transformers.utils.logging.enable_progress_bar()
 
 
 def load_model(
@@ -73,7 +112,7 @@ def load_model(
         normalize: replaces the checkpoint's own.
         published: honour the modules of a sentence-transformers folder (pooling, Dense, Normalize, length), as encoding
             does. Training starts from [CLS] and leaves them out.
-        plain: read a plain BERT folder without transformers (:mod:`dupmae_ir.models.checkpoints.plain`), for packed
+        plain: read a plain BERT folder without transformers (:func:`read_plain`), for packed
             inference alone.
 
     Returns:
@@ -301,3 +340,91 @@ def _build_retriever(
             f"side {document.dim} and {document.lm.config.vocab_size}; they do not belong together"
         )
     return UntiedRetriever(query, document)
+
+
+_TRANSFORM, _DECODER = "cls.predictions.transform", "cls.predictions.decoder"
+
+
+class PlainBert(nn.Module):
+    """The weights of a BERT encoder, and of its masked-LM head if it has one, in modules named as in a checkpoint.
+
+    It has no forward pass: :class:`~dupmae_ir.models.inference.packed.PackedRetriever` computes on these modules, and
+    on transformers' own, which have the same names.
+
+    Args:
+        config: the sizes.
+        state: the weights by name; ``bert.`` is the prefix of the encoder's if there is a head.
+    """
+
+    def __init__(self, config: BertShape, state: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.config = config
+        for path in dict.fromkeys(name.rpartition(".")[0] for name in state):
+            owner, (*containers, last) = self, path.split(".")
+            modules: Any = owner._modules
+            for name in containers:
+                if name not in modules:
+                    modules[name] = {"layer": nn.ModuleList, "transform": _Transform}.get(name, nn.Module)()
+                modules = modules[name]._modules
+            weight, bias = state[f"{path}.weight"], state.get(f"{path}.bias")
+            if bias is None:
+                modules[last] = nn.Embedding(weight.shape[0], weight.shape[1], _weight=weight)
+                continue
+            layer = nn.LayerNorm(len(weight), eps=config.layer_norm_eps) if last == "LayerNorm" else nn.Module()
+            layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+            modules[last] = layer
+        if "cls" in self._modules:
+            model: Any = self
+            model.cls.predictions.decoder.weight = model.bert.embeddings.word_embeddings.weight
+
+
+class _Transform(nn.Module):
+    """The head's transform."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        layers: Any = self
+        return layers.LayerNorm(F.gelu(F.linear(hidden, layers.dense.weight, layers.dense.bias)))
+
+
+class Plain(NamedTuple):
+    """A model and its tokenizer."""
+
+    lm: PlainBert
+    tokenizer: PlainTokenizer
+
+
+def read_plain(folder: Path, need_ot: bool) -> Plain | None:
+    """The model in ``folder``; None if it is not a plain BERT folder. ``need_ot``: it must have a masked-LM head."""
+    if (files := read_plain_files(folder)) is None:
+        return None
+    try:
+        names = [COMPACT] if is_compact(folder) else [name for name in WEIGHTS if (folder / name).is_file()]
+        if names not in ([COMPACT], ["model.safetensors"]):
+            return None
+        lm = _build(files.shape, read_tensors(folder / names[0]), need_ot)
+        return None if lm is None else Plain(lm, files.tokenizer)
+    except (CheckpointError, OSError, ValueError, KeyError):
+        return None  # reported by the reader that follows
+
+
+def _build(bert: BertShape, state: Mapping[str, Tensor], need_ot: bool) -> PlainBert | None:
+    """A model with the weights of ``state`` in float32; None unless every weight is there, once, in its shape."""
+    state = {name if name.startswith(("bert.", "cls.")) else f"bert.{name}": value for name, value in state.items()}
+    shapes, width = weight_shapes(bert), bert.hidden_size
+    if f"{_TRANSFORM}.dense.weight" in state:
+        words = state["bert.embeddings.word_embeddings.weight"]
+        bias = "cls.predictions.bias" if "cls.predictions.bias" in state else f"{_DECODER}.bias"
+        tied = {f"{_DECODER}.weight": words, f"{_DECODER}.bias": state[bias]}
+        if not all(torch.equal(state.get(name, value), value) for name, value in tied.items()):
+            return None
+        state |= tied
+        head = {f"{_TRANSFORM}.dense": (width, width), f"{_TRANSFORM}.LayerNorm": (width,), _DECODER: words.shape}
+        shapes = {f"bert.{name}": shape for name, shape in shapes.items()} | with_biases(head)
+    elif need_ot:
+        return None
+    else:
+        state = {name.removeprefix("bert."): value for name, value in state.items()}
+    for name, shape in shapes.items():
+        if state[name].shape != shape or not state[name].is_floating_point():
+            return None
+    return PlainBert(bert, {name: state[name].float() for name in shapes}).eval()

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 from dupmae_ir.io.publishing import write_json
-from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers
+from dupmae_ir.models.checkpoints.loading import load_model, quiet_transformers
 from dupmae_ir.models.heads.masked_lm import has_head, head_of
 from dupmae_ir.models.pooling import ACTIVATIONS
 from dupmae_ir.models.retriever import Retriever

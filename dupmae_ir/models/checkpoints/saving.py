@@ -25,10 +25,10 @@ from dupmae_ir.models.checkpoints.layout import (
     module_folders,
     untied_folders,
 )
+from dupmae_ir.models.checkpoints.loading import quiet_transformers
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.released import read_weights, shard_names
 from dupmae_ir.models.checkpoints.stored import DIAGONAL, GROUP, METADATA, SCALE, VERSION
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, save_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -80,6 +80,19 @@ def save_model(
     make_readable(aside)
     move_into_place(aside, folder)
     return folder
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the files of ``tokenizer``, without the truncation and padding of its last call.
+
+    A fast tokenizer keeps both and would write them to ``tokenizer.json``: the file would depend on what was
+    tokenized last, and so on whether a training run was resumed.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    tokenizer.save_pretrained(folder)
 
 
 def make_readable(folder: Path) -> None:

@@ -29,10 +29,9 @@ from torch import Tensor
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.publishing import write_json
 from dupmae_ir.models.checkpoints.layout import SIDES
-from dupmae_ir.models.checkpoints.loading import load_model
+from dupmae_ir.models.checkpoints.loading import load_model, quiet_transformers
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
-from dupmae_ir.models.checkpoints.saving import make_readable
-from dupmae_ir.models.checkpoints.transformers_state import quiet_transformers, save_tokenizer
+from dupmae_ir.models.checkpoints.saving import make_readable, save_tokenizer
 from dupmae_ir.models.heads.masked_lm import encoder_of, excluded_ids, head_of
 from dupmae_ir.models.inference.term_encoder import vocabulary
 

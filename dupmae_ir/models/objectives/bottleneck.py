@@ -1,21 +1,69 @@
-"""The steps that all masked-auto-encoder objectives share: encode a masked text and decode from its [CLS] vector."""
+"""The steps that all masked-auto-encoder objectives share: encode a masked text and decode from its [CLS] vector.
+
+Masked auto-encoding changes [CLS] freely, and a sentence encoder that it starts from loses what it knew about
+similarity. An :class:`Anchor` is the cosine distance between [CLS] of the masked text, which the decoders read, and a
+frozen model's dense vector of the same text without masks.
+
+:class:`PlainMLM`, masked-LM pre-training only, is the baseline of the auto-encoders.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dupmae_ir.models.heads.masked_lm import embed, encoder_of, head_of, shape_of
-from dupmae_ir.models.objectives.anchor import Anchor, Masked
 from dupmae_ir.models.objectives.decoders import DecoderLayer
 from dupmae_ir.models.objectives.token_loss import IGNORED, token_cross_entropy
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
+
+    from dupmae_ir.models.retriever import Retriever
+
+
+class Masked(NamedTuple):
+    """A batch of masked texts as the encoder read it."""
+
+    hidden: Tensor  #: (B, L, d) last hidden states
+    ids: Tensor  #: (B, L), masked
+    mask: Tensor  #: (B, L) attention mask
+    labels: Tensor  #: (B, L), the original ids at masked tokens and -100 elsewhere
+
+
+class Anchor:
+    """The frozen model and the weight of the distance from it.
+
+    Not a module: its weights belong neither to the objective's parameters nor to its checkpoints.
+
+    Args:
+        model: the model whose dense vectors are the targets; frozen here.
+        weight: factor of the distance in the loss.
+    """
+
+    def __init__(self, model: Retriever, weight: float) -> None:
+        self.model, self.weight = model.eval().requires_grad_(False), weight
+
+    def distance(self, texts: Masked) -> Tensor:
+        """Mean over the texts of 1 - cos([CLS] of the masked text, vector of the whole text), in float32 at least."""
+        cls = texts.hidden[:, 0]
+        target = self.targets(texts)
+        exact = torch.float64 if cls.dtype == torch.float64 else torch.float32
+        return (1 - F.cosine_similarity(cls.to(exact), target.to(exact), dim=1)).mean()
+
+    @torch.no_grad()
+    def targets(self, texts: Masked) -> Tensor:
+        """(B, d) dense vectors of the unmasked texts."""
+        ids = torch.where(texts.labels == IGNORED, texts.ids, texts.labels)
+        model = self.model.to(ids.device)
+        vectors, _ = model(ids, texts.mask, ot=False)
+        return vectors
+
 
 Terms = dict[str, Tensor]
 """The loss of each task by name. Their weighted sum is minimised."""
@@ -103,3 +151,14 @@ def decoder_layers(config: PretrainedConfig, count: int) -> nn.ModuleList:
             nn.init.normal_(module.weight, std=shape_of(config).initial_std)
             nn.init.zeros_(module.bias)
     return layers
+
+
+class PlainMLM(Bottleneck):
+    """The encoder's masked-LM loss without a decoder: nothing trains [CLS] to represent the text."""
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Terms]:
+        """The loss and its terms. ``batch``: ``encoder_ids, attention_mask, encoder_labels``, each (B, L)."""
+        hidden = self.encode(batch["encoder_ids"], batch["attention_mask"])
+        loss = self.predict(hidden, batch["encoder_labels"])
+        texts = Masked(hidden, batch["encoder_ids"], batch["attention_mask"], batch["encoder_labels"])
+        return self.anchored(loss, {"mlm": loss}, texts)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dupmae_ir.models.heads.masked_lm import shape_of
-from dupmae_ir.models.objectives.anchor import Masked
-from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms, decoder_layers
+from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers
 from dupmae_ir.models.objectives.decoders import CausalBlock, causal
 from dupmae_ir.models.objectives.token_loss import IGNORED
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from dupmae_ir.errors import UsageError
 from dupmae_ir.models.experts import Experts, TextType, separate, siamese, with_experts
 from dupmae_ir.models.heads.masked_lm import head_of, shape_of
-from dupmae_ir.models.objectives.anchor import Masked
-from dupmae_ir.models.objectives.bottleneck import Terms
+from dupmae_ir.models.objectives.bottleneck import Masked, Terms
 from dupmae_ir.models.objectives.cot_mae import LeftToRight
 from dupmae_ir.models.pooling import ACTIVATIONS, ot_max
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.heads.masked_lm import head_of, shape_of
-from dupmae_ir.models.objectives.anchor import Masked
-from dupmae_ir.models.objectives.bottleneck import Terms
+from dupmae_ir.models.objectives.bottleneck import Masked, Terms
 from dupmae_ir.models.objectives.retromae import RetroMAE
 from dupmae_ir.models.pooling import ot_max
 

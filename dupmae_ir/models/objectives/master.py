@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dupmae_ir.models.objectives.anchor import Masked
-from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms, decoder_layers
+from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models.heads.masked_lm import position_rows
-from dupmae_ir.models.objectives.anchor import Masked
-from dupmae_ir.models.objectives.bottleneck import Bottleneck, Terms, decoder_layers
+from dupmae_ir.models.objectives.bottleneck import Bottleneck, Masked, Terms, decoder_layers
 from dupmae_ir.models.objectives.decoders import unpack
 
 if TYPE_CHECKING:

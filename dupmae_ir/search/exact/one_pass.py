@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dupmae_ir.blas import blas_threads
+from dupmae_ir.device import blas_threads
 from dupmae_ir.search.candidates.dense import DensePart, inner_products
 from dupmae_ir.search.candidates.impact import ImpactPart
 from dupmae_ir.search.exact.certified_topk import Outcome

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from dupmae_ir.models.checkpoints import loading
-from dupmae_ir.models.checkpoints.plain import PlainBert, read_plain
+from dupmae_ir.models.checkpoints.loading import PlainBert, read_plain
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.checkpoints.saving import write_compact
 from dupmae_ir.models.inference.encoder import TextEncoder

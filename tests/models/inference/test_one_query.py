@@ -25,8 +25,7 @@ from dupmae_ir.models.checkpoints.released import read_tensors
 from dupmae_ir.models.checkpoints.saving import save_compact
 from dupmae_ir.models.checkpoints.stored import StoredWeights
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.inference.lazy import LazyTextEncoder
-from dupmae_ir.models.inference.one_query import erf, gelu
+from dupmae_ir.models.inference.one_query import LazyTextEncoder, erf, gelu
 from dupmae_ir.models.names import default_model_path
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from support.tiny_models import tiny_config
 
-from dupmae_ir.models.objectives.anchor import Anchor, Masked
-from dupmae_ir.models.objectives.plain_mlm import PlainMLM
+from dupmae_ir.models.objectives.bottleneck import Anchor, Masked, PlainMLM
 from dupmae_ir.models.retriever import Retriever
 
 

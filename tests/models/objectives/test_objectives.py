@@ -6,10 +6,10 @@ import pytest
 import torch
 from support.tiny_models import tiny_config
 
+from dupmae_ir.models.objectives.bottleneck import PlainMLM
 from dupmae_ir.models.objectives.cot_mae import CoTMAE
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.objectives.master import MASTER, TASKS
-from dupmae_ir.models.objectives.plain_mlm import PlainMLM
 from dupmae_ir.models.objectives.retromae import RetroMAE
 from dupmae_ir.models.objectives.token_loss import token_cross_entropy
 

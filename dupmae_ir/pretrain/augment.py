@@ -1,10 +1,11 @@
-"""Options of ``dupmae-ir pretrain.augment``."""
+"""``dupmae-ir pretrain.augment``: add generated queries (MASTER, CoT-MoTE) or continuations (MASTER) to a corpus."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
+from dupmae_ir.command import Command
 from dupmae_ir.config import ComputeOptions, OutputOptions, option
 from dupmae_ir.device import DTYPES
 from dupmae_ir.errors import UsageError
@@ -96,3 +97,17 @@ class AugmentConfig(GeneratorConfig, OutputOptions):
     window: int = option(256, "texts between two saves, sorted by length together", group="compute", above=0)
     overwrite: bool = option(False, "replace an existing output once the new one is complete", group="output")
     restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")
+
+
+def summarize(config: AugmentConfig, result: AugmentResult) -> str:
+    """``FILE: 1,000 texts, 990 of them augmented in 12 s``."""
+    time = f" in {result['seconds']:,.0f} s" if "seconds" in result else ""
+    return f"{config.output}: {result['texts']:,} texts, {result['augmented']:,} of them augmented{time}"
+
+
+main = Command(
+    "pretrain.augment", AugmentConfig, "dupmae_ir.pretrain.generation:run", summarize=summarize, resumes=True
+)
+
+if __name__ == "__main__":
+    main.exit()

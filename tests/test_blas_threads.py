@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from dupmae_ir import blas
-from dupmae_ir.blas import blas_threads
+from dupmae_ir import device
+from dupmae_ir.device import blas_threads
 
 threadpoolctl = pytest.importorskip("threadpoolctl")
 assert np.dot([1.0], [1.0]) == 1  # numpy's BLAS is loaded
@@ -60,6 +60,6 @@ def test_the_smallest_limit_holds_and_the_last_to_leave_restores(limits: tuple[i
 
 
 def test_without_threadpoolctl_nothing_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "_libraries", lambda: ((), None))
+    monkeypatch.setattr(device, "_libraries", lambda: ((), None))
     with threadpoolctl.threadpool_limits(2, "blas"), blas_threads(1):
         assert threads() == {2}
