@@ -175,8 +175,8 @@ def spread(topics: Sequence[Query], most: int) -> list[Query]:
 def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Query], few: int, clients: int) -> Row:
     """One row of the table. With 0 ``clients``, several at once are not timed."""
     name = f"parity_{collection}"
-    found = load(LoadConfig(index=index, to=url, collection=name, quiet=True))
-    through = Searcher.open(index, table=url, collection=name, threads=1)
+    found = load(LoadConfig(index=index, to=url, table=name, quiet=True))
+    through = Searcher.open(index, server=url, table=name, threads=1)
     some = spread(topics, few)
     row: Row = {"server": kind, "collection": collection, "documents": found["documents"]}
     row |= compared(index, topics, through) | {"own_error": own_error(through, some)}
@@ -184,7 +184,7 @@ def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Q
     # The client of a folder holds it alone, so its eight threads share one.
     alone = kind == "qdrant"
     others = [
-        through if alone else Searcher.open(index, through.encoder, table=url, collection=name, threads=1)
+        through if alone else Searcher.open(index, through.encoder, server=url, table=name, threads=1)
         for _ in range(clients - 1)
     ]
     plain = Searcher.open(index, through.encoder, impact_search="postings", threads=1)
@@ -194,7 +194,7 @@ def measure(kind: str, url: str, index: str, collection: str, topics: Sequence[Q
             row[f"p50_{hits}_many"] = latency([through, *others], some[: max(4, few // 4)], hits)
         row[f"p50_{hits}_local"] = latency([plain], some, hits)
     del through, others
-    drop(DropConfig(where=url, collection=name))
+    drop(DropConfig(where=url, table=name))
     return row
 
 

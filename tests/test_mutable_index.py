@@ -117,8 +117,8 @@ def by_assistants(index: Path, mode: str) -> Lists:
 def by_a_server(index: Path, mode: str) -> Lists:
     with served(StandIn()) as port:
         url = f"opensearch://127.0.0.1:{port}"
-        load(LoadConfig(index=str(index), to=url, collection="mine", quiet=True))
-        searcher = Searcher.open(index, server=url, collection="mine")
+        load(LoadConfig(index=str(index), to=url, table="mine", quiet=True))
+        searcher = Searcher.open(index, server=url, table="mine")
         topics = {qid: pairs(hits) for qid, hits in searcher.search(TOPICS, HITS, mode).items()}
         assert {topic.qid: pairs(searcher.search(topic.text, HITS, mode)) for topic in TOPICS} == topics
     return topics

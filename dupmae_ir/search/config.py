@@ -108,8 +108,8 @@ class SearchSettings(ThreadOptions):
         metavar="URL",
         only_with="!bm25 and !bm25_index",
     )
-    collection: str | None = server_option(
-        None, "name of the copy on the server (default: from the name of the index folder)", metavar="NAME"
+    table: str | None = server_option(
+        None, "name of the table on the server (default: from the name of the index folder)", metavar="NAME"
     )
     approximate: bool = server_option(
         False,

@@ -86,7 +86,7 @@ class OpenedIndex:
         """
         if settings.server is None:
             return None
-        key = (settings.server, settings.collection, settings.approximate, settings.timeout)
+        key = (settings.server, settings.table, settings.approximate, settings.timeout)
         if key not in self._servers:
             self._servers[key] = ServerIndex.open(self.folder, *key)
         return self._servers[key]

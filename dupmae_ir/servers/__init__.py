@@ -1,4 +1,4 @@
-"""Search servers that hold an index beside the folder: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch, Vespa.
+"""Search servers that hold a copy of an index: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch, Vespa.
 
     dupmae-ir servers load --index I --to postgresql://host/db
     dupmae-ir search --index I --server postgresql://host/db --query "..."

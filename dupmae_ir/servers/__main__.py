@@ -10,11 +10,11 @@ from dupmae_ir.servers.config import DropConfig, FilesConfig, LoadConfig, ShowTa
 
 
 def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
-    """How many rows were written, deleted and unchanged, and the size of the collection."""
+    """How many rows were written, deleted and unchanged, and the size of the table."""
     counts = [f"{result[f'{w}_now']:,} {w}" for w in ("written", "deleted", "unchanged") if result[f"{w}_now"]]
     size = f", {megabytes(result['bytes'])}" if isinstance(result["bytes"], int) else ""
     return (
-        f"{config.index} in {result['server']}, collection {result['collection']}: {', '.join(counts) or 'empty'}; "
+        f"{config.index} in {result['server']}, table {result['table']}: {', '.join(counts) or 'empty'}; "
         f"{result['documents']:,} documents{size}, {result['seconds']:.1f} s"
     )
 
@@ -25,8 +25,8 @@ def summarize_files(_: FilesConfig, result: dict[str, object]) -> str:
     assert isinstance(size, int)
     files = f"{parts:,} file{'' if parts == 1 else 's'}"
     return (
-        f"{result['output']}: {result['documents']:,} documents for {result['server']}, collection "
-        f"{result['collection']}, {files}, {megabytes(size)}; README.md has the commands"
+        f"{result['output']}: {result['documents']:,} documents for {result['server']}, table "
+        f"{result['table']}, {files}, {megabytes(size)}; README.md has the commands"
     )
 
 
@@ -36,8 +36,8 @@ def show_record(_: ShowTableConfig, result: dict[str, object]) -> str:
 
 
 def summarize_drop(config: DropConfig, result: dict[str, object]) -> str:
-    """How many documents the collection had."""
-    return f"{config.collection}: dropped, {result['documents']:,} documents"
+    """How many documents the table had."""
+    return f"{config.table}: dropped, {result['documents']:,} documents"
 
 
 load = Command("servers load", LoadConfig, "dupmae_ir.servers.load:run", summarize=summarize_load, resumes=True)
@@ -50,8 +50,8 @@ drop = Command("servers drop", DropConfig, "dupmae_ir.servers.load:drop", summar
 VERBS = {
     "load": ("load an index into a server, or push what changed", load),
     "files": ("write files that a server's own tools load", files),
-    "show": ("what a collection of a server holds", show),
-    "drop": ("remove a collection", drop),
+    "show": ("what a table of a server holds", show),
+    "drop": ("remove a table", drop),
 }
 
 

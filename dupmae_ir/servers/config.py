@@ -11,10 +11,10 @@ FILE_SERVERS = ("opensearch", "elasticsearch", "vespa")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Config):
-    """Where a collection is in a server; shared by all verbs."""
+    """Which table of a server; shared by all verbs."""
 
-    collection: str | None = option(
-        None, "name of the collection (default: from the name of the index folder)", group="server", metavar="NAME"
+    table: str | None = option(
+        None, "name of the table (default: from the name of the index folder)", group="server", metavar="NAME"
     )
     timeout: float = option(
         60.0,
@@ -45,28 +45,28 @@ class LoadConfig(ServerOptions, OutputOptions):
         False, "also build the server's approximate index (HNSW), for search --approximate", group="server"
     )
     verify: bool = option(
-        False, "compare every stored row with the index, also if the collection is recorded as complete", group="server"
+        False, "compare every stored row with the index, also if the table is recorded as complete", group="server"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowTableConfig(ServerOptions, OutputOptions):
-    """Print what a collection of a server holds: of which index, how many rows, and how many bytes.
+    """Print what a table of a server holds: of which index, how many rows, and how many bytes.
 
     Examples:
-        python -m dupmae_ir.servers show --from postgresql://localhost/search --collection mine
+        python -m dupmae_ir.servers show --from postgresql://localhost/search --table mine
     """
 
     where: str = option(help="URL of the server", group="server", metavar="URL", flag="--from")
-    collection: str = option(help="name of the collection", group="server", metavar="NAME")
+    table: str = option(help="name of the table", group="server", metavar="NAME")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DropConfig(ShowTableConfig):
-    """Remove a collection that servers load made. Other tables and collections are not touched.
+    """Remove a table that servers load made. Other tables are not touched.
 
     Examples:
-        python -m dupmae_ir.servers drop --from postgresql://localhost/search --collection mine
+        python -m dupmae_ir.servers drop --from postgresql://localhost/search --table mine
     """
 
 
@@ -83,8 +83,8 @@ class FilesConfig(OutputOptions):
     index: str = option(help="index folder to write for a server", group="input", metavar="FOLDER")
     output: str = option(help="folder to create", group="output", metavar="FOLDER")
     kind: str = option(help="the server that reads the files", group="server", choices=FILE_SERVERS)
-    collection: str | None = option(
-        None, "name of the collection (default: from the name of the index folder)", group="server", metavar="NAME"
+    table: str | None = option(
+        None, "name of the table (default: from the name of the index folder)", group="server", metavar="NAME"
     )
     megabytes: float = option(
         10.0,

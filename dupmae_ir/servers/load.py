@@ -1,38 +1,43 @@
-"""``dupmae-ir servers load``: make the collection of a server that of an index.
+"""``dupmae-ir servers load``: make the table of a server that of an index.
 
 Every stored row has a fingerprint of its contents. A load reads the ids and fingerprints that the server holds, writes
 the rows of the index that are new or differ, and deletes the others. The first load, one that continues after a kill
 and one after ``index add``, ``update`` or ``delete`` are the same work, so doing it again changes nothing.
 
-The load record says ``loading`` from before the first change until after the last; searches refuse such a collection.
+The load record says ``loading`` from before the first change until after the last; searches refuse such a table.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+
+import numpy as np
 
 from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
-from dupmae_ir.servers.protocol import COMPLETE, LOADING, Record, ServerFailed, ServerTable, Spec
-from dupmae_ir.servers.rows import batches, largest_norm, selected, spec_of
-from dupmae_ir.servers.urls import connect, default_collection
+from dupmae_ir.servers.protocol import COMPLETE, LOADING, Record, Rows, ServerFailed, ServerTable, Spec, open_table
+from dupmae_ir.servers.urls import default_table
 
 
 def run(config: LoadConfig) -> dict[str, object]:
     """Load an index and return a summary.
 
-    Raises :class:`IndexMismatch` for a collection of another model, scale or width, :class:`ServerFailed` for an
+    Raises :class:`IndexMismatch` for a table of another model, scale or width, :class:`ServerFailed` for a
     server that fails; the same command continues then.
     """
     started = time.perf_counter()
     index = Index.open(config.index)
-    name = config.collection or default_collection(config.index)
-    with closing(connect(config.to, name, config.timeout)) as table:
+    name = config.table or default_table(config.index)
+    with closing(open_table(config.to, name, config.timeout)) as table:
         table.lock()
         load = _Load(config, index, table, name)
         counts = load.run()
@@ -40,7 +45,7 @@ def run(config: LoadConfig) -> dict[str, object]:
     return {
         "index": config.index,
         "server": table.kind,
-        "collection": name,
+        "table": name,
         "documents": index.documents,
         **counts,
         "bytes": size,
@@ -49,7 +54,7 @@ def run(config: LoadConfig) -> dict[str, object]:
 
 
 class _Load:
-    """One load of an index into an open collection."""
+    """One load of an index into an open table."""
 
     def __init__(self, config: LoadConfig, index: Index, table: ServerTable, name: str) -> None:
         self.config, self.index, self.table, self.name = config, index, table, name
@@ -101,38 +106,38 @@ class _Load:
         if (found := self.table.count()) != record.documents:
             raise ServerFailed(
                 f"{self.name}: {found:,} rows after loading {record.documents:,}; another program changes the "
-                "collection; load it again when that has ended"
+                "table; load it again when that has ended"
             )
         self.table.write_record(dataclasses.replace(record, state=COMPLETE))
 
 
 def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:
-    """Raise :class:`IndexMismatch`, with both values, unless rows of the two can be in one collection."""
+    """Raise :class:`IndexMismatch`, with both values, unless rows of the two can be in one table."""
     for field in dataclasses.fields(Spec):
         held, own = getattr(stored, field.name), getattr(wanted, field.name)
         if held != own:
             short = (str(value)[:12] if field.name == "model" else value for value in (held, own))
             raise IndexMismatch(
-                f"collection {name} holds rows with {field.name} {next(short)}, but {index} has {next(short)}; "
-                "load it into another `collection`, or drop this one with dupmae-ir servers drop"
+                f"table {name} holds rows with {field.name} {next(short)}, but {index} has {next(short)}; "
+                "load it into another `table`, or drop this one with dupmae-ir servers drop"
             )
 
 
 @contextmanager
 def _existing(config: ShowTableConfig) -> Iterator[tuple[ServerTable, Record]]:
-    with closing(connect(config.where, config.collection, config.timeout)) as table:
+    with closing(open_table(config.where, config.table, config.timeout)) as table:
         record = table.read_record()
         if record is None:
-            raise UsageError(f"the server has no collection {config.collection!r} that dupmae-ir loaded")
+            raise UsageError(f"the server has no table {config.table!r} that dupmae-ir loaded")
         yield table, record
 
 
 def show(config: ShowTableConfig) -> dict[str, object]:
-    """The load record of a collection, with the rows and bytes that it has now."""
+    """The load record of a table, with the rows and bytes that it has now."""
     with _existing(config) as (table, record):
         return {
             "server": table.kind,
-            "collection": config.collection,
+            "table": config.table,
             **{name: value for name, value in record.as_dict().items() if name != "spec"},
             **dataclasses.asdict(record.spec),
             "rows": table.count(),
@@ -141,7 +146,81 @@ def show(config: ShowTableConfig) -> dict[str, object]:
 
 
 def drop(config: DropConfig) -> dict[str, object]:
-    """Remove a collection that was loaded, and nothing else."""
+    """Remove a table that was loaded, and nothing else."""
     with _existing(config) as (table, record):
         table.drop()
-    return {"collection": config.collection, "documents": record.documents, "status": "dropped"}
+    return {"table": config.table, "documents": record.documents, "status": "dropped"}
+
+
+def spec_of(index: Index) -> Spec:
+    """What the rows of an index have in common."""
+    encoder = index.meta.get("encoder") or {}
+    return Spec(
+        model=str(encoder.get("digest", "")),
+        dim=index.dim or 0,
+        terms=len(index.terms),
+        scale=float(index.scale or 1.0),
+    )
+
+
+def batches(index: Index, size: int, first: int = 0) -> Iterator[Rows]:
+    """The live rows of all segments, at most ``size`` at a time, without the ``first`` ones."""
+    for segment, _, live in index.slices():
+        rows = np.flatnonzero(live)
+        rows, first = rows[first:], max(0, first - len(rows))
+        for start in range(0, len(rows), size):
+            yield _read(segment, rows[start : start + size])
+
+
+def selected(rows: Rows, positions: Sequence[int]) -> Rows:
+    """Some of the rows."""
+    return Rows(
+        [rows.docids[i] for i in positions],
+        [rows.fingerprints[i] for i in positions],
+        None if rows.cls is None else rows.cls[list(positions)],
+        None if rows.impacts is None else [rows.impacts[i] for i in positions],
+        None if rows.documents is None else [rows.documents[i] for i in positions],
+    )
+
+
+def largest_norm(rows: Rows) -> float:
+    """The largest norm of the vectors; 0 without any."""
+    if rows.cls is None:
+        return 0.0
+    wide = rows.cls.astype(np.float64)
+    return float(np.sqrt(np.vecdot(wide, wide).max(initial=0.0)))
+
+
+def _read(segment: Segment, numbers: np.ndarray) -> Rows:
+    docids = [segment.docids[row] for row in numbers.tolist()]
+    for docid in docids:
+        if "\0" in docid:
+            raise IndexMismatch(f"the document id {docid!r} contains a NUL character, which servers refuse; rename it")
+    cls = np.ascontiguousarray(segment.vectors[numbers], np.float32) if segment.dim is not None else None
+    impacts = [segment.forward.row(row) for row in numbers.tolist()] if segment.has_ot else None
+    texts = segment.texts
+    documents = None if texts is None else texts.get_all(numbers.tolist())
+    prints = [
+        _fingerprint(
+            docid,
+            None if cls is None else cls[place],
+            None if impacts is None else impacts[place],
+            None if documents is None else documents[place],
+        )
+        for place, docid in enumerate(docids)
+    ]
+    return Rows(docids, prints, cls, impacts, documents)
+
+
+def _fingerprint(
+    docid: str, cls: np.ndarray | None, impacts: tuple[np.ndarray, np.ndarray] | None, document: StoredDocument | None
+) -> bytes:
+    """16 bytes that differ for rows with other contents: id, vector, impacts, title, text or metadata."""
+    texts = [docid, *([document.title, document.text, dict(document.metadata)] if document else [])]
+    digest = hashlib.blake2b(json.dumps(texts, sort_keys=True).encode(), digest_size=16)
+    if cls is not None:
+        digest.update(cls.astype("<f4").tobytes())
+    if impacts is not None:
+        digest.update(impacts[0].astype("<u4").tobytes())
+        digest.update(impacts[1].astype("u1").tobytes())
+    return digest.digest()

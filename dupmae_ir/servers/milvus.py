@@ -13,8 +13,9 @@ import importlib
 import json
 import logging
 import os
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -24,84 +25,73 @@ import numpy as np
 
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
-from dupmae_ir.servers.milvus_filters import condition_expression
-from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
-from dupmae_ir.servers.urls import is_loopback, shown
+from dupmae_ir.index.conditions import Condition, Node
+from dupmae_ir.servers.protocol import (
+    RECORDS,
+    ConditionWriter,
+    Record,
+    Rows,
+    ServerFailed,
+    ServerHits,
+    ServerQuery,
+    ServerTable,
+    Spec,
+    Untranslatable,
+    Where,
+    first_line,
+)
+from dupmae_ir.servers.urls import check_secret
+from dupmae_ir.types import MetadataScalar
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
-_RECORDS = "dupmae_ir_collections"
 _PAGE = 1000
 _LONGEST_ID, _LONGEST_TEXT = 512, 65_535
 """Bytes of a string field; longer texts are cut."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TEXT = re.compile(r"[^\x00-\x1f\"\\]*")
+_ORDER = ("<", "<=", ">", ">=")
 
 
-def connect(parts: SplitResult, collection: str, timeout: float) -> Milvus:
-    """Open a collection of a server or of a file."""
-    return Milvus(parts, collection, timeout)
-
-
-class Milvus:
-    """A :class:`~dupmae_ir.servers.protocol.ServerTable`."""
+class Milvus(ServerTable):
+    """A collection of Milvus. Both of its lists are always exact."""
 
     kind = "milvus"
-    sums = False
-    rounding = 8.0
     max_rows = 16_384
 
-    def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
-        self.name, self._where, self._timeout = collection, shown(parts), timeout
+    def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
+        super().__init__(parts, name, timeout)
         self._file = Path(unquote(parts.path)) if not parts.netloc else None
-        self._terms: int | None = None
         _silence()
-        with self._errors():
+        with self.errors():
             self._client = _client(parts, self._file, timeout)
 
-    def read_record(self) -> Record | None:
-        """See :class:`ServerTable`; a collection of this name without a record is refused."""
-        record = None
-        with self._errors():
-            if self._client.has_collection(_RECORDS, timeout=self._timeout):
-                wanted = f"name == {json.dumps(self.name)}"
-                found = self._query(_RECORDS, wanted, "record")
-                record = found[0]["record"] if found else None
-            if record is None and self._client.has_collection(self.name, timeout=self._timeout):
-                raise UsageError(
-                    f"{self._where}: the collection {self.name} was not made by dupmae-ir; choose another `collection`"
-                )
-        if record is None:
-            return None
-        return Record.of(cast(dict[str, object], record), f"{self._where}, {self.name}")
+    def exists(self, name: str) -> bool:
+        return bool(self._client.has_collection(name, timeout=self.timeout))
+
+    def record_fields(self) -> Mapping[str, object] | None:
+        rows = self._query(RECORDS, f"name == {json.dumps(self.name)}", "record") if self.exists(RECORDS) else []
+        return cast(Mapping[str, object], rows[0]["record"]) if rows else None
 
     def write_record(self, record: Record) -> None:
-        """See :class:`ServerTable`; records are rows of a collection of their own."""
-        with self._errors():
-            if not self._client.has_collection(_RECORDS, timeout=self._timeout):
-                self._create(_RECORDS, {"name": _LONGEST_ID}, {"plain": 2}, False, "record")
+        with self.errors():
+            if not self.exists(RECORDS):
+                self._create(RECORDS, {"name": _LONGEST_ID}, {"plain": 2}, False, "record")
             row = {"name": self.name, "plain": [1.0, 0.0], "record": record.as_dict()}
-            self._client.upsert(_RECORDS, [row], timeout=self._timeout)
+            self._client.upsert(RECORDS, [row], timeout=self.timeout)
 
-    def lock(self) -> None:
-        """Milvus has no locks; writes of several loaders are the same."""
-
-    def create(self, spec: Spec) -> None:
-        """See :class:`ServerTable`; the record comes first, so that a killed load is continued."""
-        self.write_record(Record(spec, "loading", "", 0))
-        with self._errors():
-            if not self._client.has_collection(self.name, timeout=self._timeout):
-                strings = {"docid": _LONGEST_ID, "fingerprint": 32, "title": _LONGEST_TEXT, "text": _LONGEST_TEXT}
-                dense = {"cls": spec.dim} if spec.dim else {}
-                self._create(self.name, strings, dense, bool(spec.terms), "metadata")
+    def create_table(self, spec: Spec) -> None:
+        strings = {"docid": _LONGEST_ID, "fingerprint": 32, "title": _LONGEST_TEXT, "text": _LONGEST_TEXT}
+        self._create(self.name, strings, {"cls": spec.dim} if spec.dim else {}, bool(spec.terms), "metadata")
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """See :class:`ServerTable`."""
-        with self._errors():
+        with self.errors():
             pages = self._client.query_iterator(
-                self.name, batch_size=_PAGE, output_fields=["docid", "fingerprint"], timeout=self._timeout
+                self.name, batch_size=_PAGE, output_fields=["docid", "fingerprint"], timeout=self.timeout
             )
         while True:
-            with self._errors():
+            with self.errors():
                 found = pages.next()
             if not found:
                 pages.close()
@@ -109,30 +99,21 @@ class Milvus:
             yield from ((str(row["docid"]), bytes.fromhex(row["fingerprint"])) for row in found)
 
     def upsert(self, rows: Rows) -> None:
-        """See :class:`ServerTable`."""
-        with self._errors():
-            self._client.upsert(self.name, list(_rows(rows, self._vocabulary())), timeout=self._timeout)
+        with self.errors():
+            self._client.upsert(self.name, list(_rows(rows, self.vocabulary)), timeout=self.timeout)
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`ServerTable`."""
-        with self._errors():
-            self._client.delete(self.name, ids=list(docids), timeout=self._timeout)
-
-    def finish(self, approximate: bool) -> None:
-        """Nothing is left to do. An approximate index would replace the exact one and is refused."""
-        if approximate:
-            raise UsageError("milvus: `approximate` is not available; a collection has exact indexes only")
+        with self.errors():
+            self._client.delete(self.name, ids=list(docids), timeout=self.timeout)
 
     def drop(self) -> None:
-        """See :class:`ServerTable`."""
-        with self._errors():
-            self._client.drop_collection(self.name, timeout=self._timeout)
-            self._client.delete(_RECORDS, ids=[self.name], timeout=self._timeout)
+        with self.errors():
+            self._client.drop_collection(self.name, timeout=self.timeout)
+            self._client.delete(RECORDS, ids=[self.name], timeout=self.timeout)
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`ServerTable`."""
         expression = _expression(where)
-        with self._errors():
+        with self.errors():
             return int(str(self._query(self.name, expression, "count(*)")[0]["count(*)"]))
 
     def size(self) -> int | None:
@@ -145,10 +126,9 @@ class Milvus:
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
-        """See :class:`ServerTable`; one request for all queries. Both lists are exact in any case."""
         del approximate
         vectors = [_vector(part, query) for query in queries]
-        with self._errors():
+        with self.errors():
             answers = self._client.search(
                 self.name,
                 data=vectors,
@@ -157,7 +137,7 @@ class Milvus:
                 output_fields=["docid"],
                 search_params={"metric_type": "IP"},
                 anns_field="cls" if part == "dense" else "ot",
-                timeout=self._timeout,
+                timeout=self.timeout,
             )
         return [
             ServerHits([str(hit["docid"]) for hit in hits], np.array([hit["distance"] for hit in hits], np.float64))
@@ -165,13 +145,12 @@ class Milvus:
         ]
 
     def close(self) -> None:
-        """Release the connection."""
-        with self._errors():
+        with self.errors():
             self._client.close()
 
     def _query(self, collection: str, expression: str, field: str) -> list[dict[str, object]]:
         found = self._client.query(
-            collection, filter=expression, output_fields=[field], consistency_level="Strong", timeout=self._timeout
+            collection, filter=expression, output_fields=[field], consistency_level="Strong", timeout=self.timeout
         )
         return cast(list[dict[str, object]], found)
 
@@ -191,17 +170,11 @@ class Milvus:
             indexes.add_index("ot", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
         schema.add_field(values, DataType.JSON)
         self._client.create_collection(
-            name, schema=schema, index_params=indexes, consistency_level="Strong", timeout=self._timeout
+            name, schema=schema, index_params=indexes, consistency_level="Strong", timeout=self.timeout
         )
 
-    def _vocabulary(self) -> int:
-        if self._terms is None:
-            record = self.read_record()
-            self._terms = record.spec.terms if record else 0
-        return self._terms
-
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
         """The client's errors in one line, its warnings as nothing."""
         import grpc
         from pymilvus.exceptions import MilvusException
@@ -212,12 +185,9 @@ class Milvus:
                 yield
             except MilvusException as e:
                 fix = "; set MILVUS_TOKEN" if "auth" in str(e.message).lower() else ""
-                raise ServerFailed(f"{self._where}: {_line(str(e.message))}{fix}") from None
+                raise ServerFailed(f"{self.where}: {first_line(str(e.message))}{fix}") from None
             except (grpc.RpcError, grpc.FutureTimeoutError, RuntimeError, OSError) as e:
-                raise ServerFailed(
-                    f"{self._where}: no answer within {self._timeout:g} s ({_line(str(e))}); raise `timeout`, or check "
-                    "server and network"
-                ) from None
+                raise self.unanswered(first_line(e)) from None
 
 
 def _silence() -> None:
@@ -238,8 +208,8 @@ def _client(parts: SplitResult, file: Path | None, timeout: float) -> MilvusClie
             raise UsageError(f"{file}: the folder {file.parent} does not exist")
         return MilvusClient(str(file))
     secure, token = parts.scheme.endswith("+https"), os.environ.get("MILVUS_TOKEN", "")
-    if token and not secure and not is_loopback(parts.hostname):
-        raise UsageError(f"MILVUS_TOKEN would be sent in the clear to {parts.hostname}; use milvus+https://")
+    if token:
+        check_secret(parts, "MILVUS_TOKEN", "milvus+https")
     url = f"{'https' if secure else 'http'}://{parts.hostname}:{parts.port or (443 if secure else 19530)}"
     return MilvusClient(url, token=token, timeout=timeout)
 
@@ -281,6 +251,44 @@ def _expression(where: Where | None) -> str:
     return condition_expression(where.condition)
 
 
-def _line(text: str) -> str:
-    """The first line of a message."""
-    return text.strip().partition("\n")[0][:300] or "no message"
+def condition_expression(node: Node) -> str:
+    """The expression that selects the same documents. Raises :class:`Untranslatable`."""
+    return _Expressions().write(node)
+
+
+class _Expressions(ConditionWriter[str]):
+    """Boolean expressions over a JSON field: what is the same in every version, equality and the order of numbers.
+
+    Expressions about a missing key are neither true nor false, so nothing is negated but the existence of a key.
+    """
+
+    def condition(self, node: Condition) -> str:
+        if node.operation == "missing" and not node.inverted:
+            return f"not ({self.present(node.name)})"
+        return super().condition(node)
+
+    def present(self, name: str) -> str:
+        return f"exists {_key(name)}"
+
+    def test(self, name: str, operation: str, value: MetadataScalar) -> str:
+        ordered = operation in _ORDER
+        if isinstance(value, str):
+            if ordered or not _TEXT.fullmatch(value):
+                raise Untranslatable("the order of strings, strings with signs")
+            return f'{_key(name)} == "{value}"'
+        if isinstance(value, bool):
+            raise Untranslatable("truth values, which some versions take for numbers")
+        return f"{_key(name)} {operation if ordered else '=='} {json.dumps(value)}"
+
+    def negate(self, expression: str) -> str:
+        del expression
+        raise Untranslatable("a negation")
+
+    def join(self, expressions: Sequence[str], every: bool) -> str:
+        return (" and " if every else " or ").join(f"({one})" for one in expressions)
+
+
+def _key(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise Untranslatable("names with signs")
+    return f'metadata["{name}"]'

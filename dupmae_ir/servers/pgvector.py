@@ -15,7 +15,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult
@@ -24,71 +24,73 @@ import numpy as np
 
 from dupmae_ir.console import say
 from dupmae_ir.errors import EnvironmentProblem, UsageError
-from dupmae_ir.servers.pgvector_filters import condition_sql
-from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
-from dupmae_ir.servers.urls import shown
+from dupmae_ir.index.conditions import Condition, Node
+from dupmae_ir.servers.protocol import (
+    LOADING,
+    RECORDS,
+    ConditionWriter,
+    Record,
+    Rows,
+    ServerFailed,
+    ServerHits,
+    ServerQuery,
+    ServerTable,
+    Spec,
+    Untranslatable,
+    Where,
+    first_line,
+)
+from dupmae_ir.types import MetadataScalar
 
 if TYPE_CHECKING:
     import psycopg
 
-_RECORDS = "dupmae_ir_collections"
 _PAGE = 8160  #: bytes of a row that stay together: reading a vector out of line costs more than comparing it
 _HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)
 _COLUMNS = ("docid", "fingerprint", "cls", "ot", "title", "text", "metadata")
 
 
-def connect(parts: SplitResult, collection: str, timeout: float) -> PgVector:
-    """Open a collection of a database."""
-    return PgVector(parts, collection, timeout)
-
-
-class PgVector:
-    """A :class:`~dupmae_ir.servers.protocol.ServerTable`."""
+class PgVector(ServerTable):
+    """A table of a database."""
 
     kind = "pgvector"
+    noun = "table"
     sums = True
-    rounding = 8.0
-    max_rows = 0
 
-    def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
+    def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
         import psycopg
 
-        self._psycopg, self._where, self._timeout = psycopg, shown(parts), timeout
-        self.name, self.table = collection, f'"{collection}"'
+        super().__init__(parts, name, timeout)
+        self._psycopg, self.table = psycopg, f'"{name}"'
         url = re.sub("^postgres(ql)?(\\+[a-z]+)?:", "postgresql:", parts.geturl())
-        with self._errors():
+        with self._client_errors():
             wait = max(2, round(timeout))
             self._connection = psycopg.connect(url, autocommit=True, connect_timeout=wait, application_name="dupmae-ir")
         self._turn = threading.RLock()
-        self._terms: int | None = None
 
-    def read_record(self) -> Record | None:
-        """See :class:`ServerTable`; a table of this name without a record is refused."""
-        with self._running():
-            known = self._one("SELECT to_regclass(%s) IS NOT NULL, to_regclass(%s) IS NOT NULL", _RECORDS, self.table)
-            statement = f"SELECT record FROM {_RECORDS} WHERE name = %s"
-            found = self._execute(statement, self.name).fetchone() if known[0] else None
-        if found is None and known[1]:
-            raise UsageError(
-                f"{self._where}: the table {self.name} was not made by dupmae-ir; choose another `collection`"
-            )
-        return None if found is None else Record.of(cast(dict[str, object], found[0]), f"{self._where}, {self.name}")
+    def exists(self, name: str) -> bool:
+        return bool(self._one("SELECT to_regclass(%s) IS NOT NULL", f'"{name}"')[0])
+
+    def record_fields(self) -> Mapping[str, object] | None:
+        if not self.exists(RECORDS):
+            return None
+        row = self._execute(f"SELECT record FROM {RECORDS} WHERE name = %s", self.name).fetchone()
+        return cast(Mapping[str, object], row[0]) if row else None
 
     def write_record(self, record: Record) -> None:
-        """See :class:`ServerTable`."""
-        with self._running():
+        with self.errors():
             self._execute(
-                f"INSERT INTO {_RECORDS} VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET record = EXCLUDED.record",
+                f"INSERT INTO {RECORDS} VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET record = EXCLUDED.record",
                 self.name,
                 json.dumps(record.as_dict()),
             )
 
     def lock(self) -> None:
         """Take the advisory lock of the collection; the server releases it when the connection ends."""
-        with self._running():
+        with self.errors():
             (free,) = self._one("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", f"dupmae-ir {self.name}")
         if not free:
-            raise UsageError(f"{self._where}: another process is loading {self.name}; wait until it has ended")
+            raise UsageError(f"{self.where}: another process is loading {self.name}; wait until it has ended")
 
     def create(self, spec: Spec) -> None:
         """Make the extension, the record table and the collection's table, in one transaction with its record."""
@@ -96,15 +98,15 @@ class PgVector:
         columns += [f"cls vector({spec.dim}) STORAGE MAIN"] if spec.dim else []
         columns += [f"ot sparsevec({spec.terms}) STORAGE MAIN"] if spec.terms else []
         columns += ["title text", "text text", "metadata jsonb"]
-        with self._running(), self._connection.transaction():
+        with self.errors(), self._connection.transaction():
             execute = self._execute
             execute("CREATE EXTENSION IF NOT EXISTS vector")
-            execute(f"CREATE TABLE IF NOT EXISTS {_RECORDS} (name text PRIMARY KEY, record jsonb NOT NULL)")
+            execute(f"CREATE TABLE IF NOT EXISTS {RECORDS} (name text PRIMARY KEY, record jsonb NOT NULL)")
             body = f"({', '.join(columns)}) WITH (toast_tuple_target = {_PAGE})"
             execute(f"CREATE TABLE IF NOT EXISTS {self.table} {body}")
-            empty = Record(spec, "loading", "", 0)
+            empty = Record(spec, LOADING, "", 0)
             execute(
-                f"INSERT INTO {_RECORDS} VALUES (%s, %s) ON CONFLICT (name) DO NOTHING",
+                f"INSERT INTO {RECORDS} VALUES (%s, %s) ON CONFLICT (name) DO NOTHING",
                 self.name,
                 json.dumps(empty.as_dict()),
             )
@@ -112,10 +114,10 @@ class PgVector:
     def stored(self) -> Iterator[tuple[str, bytes]]:
         """See :class:`ServerTable`; streamed by a server-side cursor."""
         with self._connection.transaction(), self._connection.cursor("stored") as cursor:
-            with self._running():
+            with self.errors():
                 cursor.execute(f"SELECT docid, fingerprint FROM {self.table}".encode())
             while True:
-                with self._running():
+                with self.errors():
                     found = cursor.fetchmany(20_000)
                 if not found:
                     return
@@ -125,9 +127,9 @@ class PgVector:
         """Copy the rows into a temporary table and merge that, in one transaction."""
         names = _columns(rows)
         listed = ", ".join(names)
-        terms = self._vocabulary()
+        terms = self.vocabulary
         updates = ", ".join(f"{name} = EXCLUDED.{name}" for name in names[1:])
-        with self._running(), self._connection.transaction():
+        with self.errors(), self._connection.transaction():
             execute = self._execute
             command = f"COPY incoming ({listed}) FROM STDIN (FORMAT BINARY)"
             execute(f"CREATE TEMP TABLE incoming (LIKE {self.table}) ON COMMIT DROP")
@@ -142,44 +144,40 @@ class PgVector:
             )
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`ServerTable`."""
-        with self._running():
+        with self.errors():
             self._execute(f"DELETE FROM {self.table} WHERE docid = ANY(%s)", list(docids))
 
     def finish(self, approximate: bool) -> None:
         """Analyse the table; with ``approximate``, build HNSW indexes of both columns."""
         record = self.read_record()
         if approximate and record is not None:
-            with self._running(forever=True):
+            with self.errors(forever=True):
                 for column, operators in (("cls", "vector_ip_ops"), ("ot", "sparsevec_ip_ops")):
                     if column in record.spec.parts:
                         self._index(column, operators)
-        with self._running():
+        with self.errors():
             self._execute(f"ANALYZE {self.table}")
 
     def drop(self) -> None:
-        """See :class:`ServerTable`."""
-        with self._running(), self._connection.transaction():
+        with self.errors(), self._connection.transaction():
             self._execute(f"DROP TABLE IF EXISTS {self.table}")
-            self._execute(f"DELETE FROM {_RECORDS} WHERE name = %s", self.name)
+            self._execute(f"DELETE FROM {RECORDS} WHERE name = %s", self.name)
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`ServerTable`."""
         condition, values = _where(where)
-        with self._running():
+        with self.errors():
             (rows,) = self._one(f"SELECT count(*) FROM {self.table} WHERE {condition}", *values)
         return cast(int, rows)
 
     def size(self) -> int | None:
         """Bytes of the table, its TOAST table and its indexes."""
-        with self._running():
+        with self.errors():
             (size,) = self._one("SELECT pg_total_relation_size(%s::regclass)", self.table)
         return cast(int, size)
 
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
-        """See :class:`ServerTable`."""
         return [self._top(part, query, depth, where, approximate) for query in queries]
 
     def close(self) -> None:
@@ -205,7 +203,7 @@ class PgVector:
             f"SELECT docid, score FROM (SELECT docid, {score} AS score FROM {self.table} WHERE {condition}) AS scored "
             f"WHERE {common} ORDER BY {order} LIMIT {int(depth)}"
         )
-        with self._running(), self._connection.transaction():
+        with self.errors(), self._connection.transaction():
             if approximate:
                 self._execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(40, depth))}")
                 self._execute("SET LOCAL hnsw.iterative_scan = strict_order")
@@ -215,13 +213,7 @@ class PgVector:
     def _sparse(self, query: ServerQuery) -> str:
         """The impacts of a query as pgvector reads them; its numbers of elements start at 1."""
         pairs = zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
-        return "{" + ",".join(f"{term + 1}:{impact}" for term, impact in pairs) + f"}}/{self._vocabulary()}"
-
-    def _vocabulary(self) -> int:
-        if self._terms is None:
-            record = self.read_record()
-            self._terms = record.spec.terms if record else 0
-        return self._terms
+        return "{" + ",".join(f"{term + 1}:{impact}" for term, impact in pairs) + f"}}/{self.vocabulary}"
 
     def _index(self, column: str, operators: str) -> None:
         name = f'"{self.name}_{column}_hnsw"'
@@ -230,7 +222,7 @@ class PgVector:
         except (self._psycopg.errors.ProgramLimitExceeded, self._psycopg.errors.DataException) as e:
             if column == "cls":
                 raise
-            say(f"note: impacts are searched without an index: {_line(e)}")
+            say(f"note: impacts are searched without an index: {first_line(e)}")
 
     def _execute(self, statement: str, *values: object) -> psycopg.Cursor[tuple[object, ...]]:
         return self._connection.execute(statement.encode(), values or None)
@@ -241,16 +233,16 @@ class PgVector:
         return found
 
     @contextmanager
-    def _running(self, forever: bool = False) -> Iterator[None]:
+    def errors(self, forever: bool = False) -> Iterator[None]:
         """Within the block, the connection is this thread's, and is cut when the server does not answer in time."""
         with self._turn:
             late = threading.Event()
-            timer = threading.Timer(self._timeout, self._cut, [late])
+            timer = threading.Timer(self.timeout, self._cut, [late])
             timer.daemon = True
             if not forever:
                 timer.start()
             try:
-                with self._errors(late):
+                with self._client_errors(late):
                     yield
             finally:
                 timer.cancel()
@@ -261,31 +253,24 @@ class PgVector:
             own.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
-    def _errors(self, late: threading.Event | None = None) -> Iterator[None]:
+    def _client_errors(self, late: threading.Event | None = None) -> Iterator[None]:
         """The client's errors in one line."""
         psycopg = self._psycopg
         try:
             yield
         except psycopg.errors.ConnectionTimeout:
-            raise ServerFailed(f"{self._where}: no answer within {self._timeout:g} s; is the server up?") from None
+            raise ServerFailed(f"{self.where}: no answer within {self.timeout:g} s; is the server up?") from None
         except psycopg.errors.UndefinedFile:
             raise EnvironmentProblem(
-                f"{self._where}: the server has no pgvector; install its package postgresql-NN-pgvector"
+                f"{self.where}: the server has no pgvector; install its package postgresql-NN-pgvector"
             ) from None
         except psycopg.Error as e:
             if late is not None and late.is_set():
-                raise ServerFailed(
-                    f"{self._where}: no answer within {self._timeout:g} s; raise `timeout`, or check server and network"
-                ) from None
-            raise ServerFailed(f"{self._where}: {_line(e)}") from None
+                raise self.unanswered() from None
+            raise ServerFailed(f"{self.where}: {first_line(e)}") from None
 
 
-def _line(error: Exception) -> str:
-    """The first line of a message."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-def _where(where: Where | None) -> tuple[str, list[object]]:
+def _where(where: Where | None) -> Sql:
     """A WHERE clause and its values."""
     if where is None:
         return "true", []
@@ -328,3 +313,59 @@ def _binary_rows(rows: Rows, terms: int) -> Iterator[bytes]:
 def _text(text: str) -> bytes:
     """UTF-8 without what PostgreSQL refuses: NUL and half surrogate pairs."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace")
+
+
+Sql = tuple[str, list[object]]
+"""A boolean SQL expression, never null, and its values."""
+
+
+def condition_sql(node: Node) -> Sql:
+    """The expression that selects the same documents. Raises :class:`Untranslatable`."""
+    return _Conditions().write(node)
+
+
+class _Conditions(ConditionWriter[Sql]):
+    """SQL over a ``jsonb`` column.
+
+    A value is compared by a lax SQL/JSON path ``$."name"[*]``, which takes a scalar as a list of one. As in
+    :mod:`dupmae_ir.search.query.filters`, values of different kinds never compare, strings compare by code points, and
+    a list satisfies a test if one of its elements does.
+    """
+
+    def condition(self, node: Condition) -> Sql:
+        if any("\0" in text for text in (node.name, *node.values) if isinstance(text, str)):
+            raise Untranslatable("PostgreSQL has no NUL character")
+        return super().condition(node)
+
+    def present(self, name: str) -> Sql:
+        return "jsonb_exists(metadata, %s)", [name]
+
+    def tests(self, node: Condition) -> Sql:
+        if node.operation != "contains":
+            return _path(node.name, node.operation, node.values)
+        (part,) = node.values
+        element, values = self.test(node.name, "=", part)
+        sql = f"jsonb_typeof(metadata -> %s) = 'array' AND {element}"
+        if not isinstance(part, str):
+            return f"coalesce({sql}, false)", [node.name, *values]
+        inside = "jsonb_typeof(metadata -> %s) = 'string' AND strpos(metadata ->> %s, %s) > 0"
+        return f"coalesce(({sql}) OR ({inside}), false)", [node.name, *values, node.name, node.name, part]
+
+    def test(self, name: str, operation: str, value: MetadataScalar) -> Sql:
+        return _path(name, operation, [value])
+
+    def negate(self, expression: Sql) -> Sql:
+        return f"NOT ({expression[0]})", expression[1]
+
+    def join(self, expressions: Sequence[Sql], every: bool) -> Sql:
+        joined = (" AND " if every else " OR ").join(f"({sql})" for sql, _ in expressions)
+        return joined, [value for _, values in expressions for value in values]
+
+
+def _path(name: str, operation: str, values: Sequence[MetadataScalar]) -> Sql:
+    """Whether a scalar, or an element of a list, compares with one of the values."""
+    sign = operation if operation[0] in "<>" else "=="
+    tests = " || ".join(f"@ {sign} $v{number}" for number in range(len(values)))
+    path = f"$.{json.dumps(name)}[*] ? ({tests})"
+    variables = {f"v{number}": value for number, value in enumerate(values)}
+    return "jsonb_path_exists(metadata, %s::jsonpath, %s::jsonb, true)", [path, json.dumps(variables)]

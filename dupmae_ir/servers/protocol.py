@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from functools import cached_property
+from typing import Generic, NamedTuple, Self, TypeVar, cast
+from urllib.parse import SplitResult
 
 import numpy as np
 
-from dupmae_ir.errors import DupmaeError, IndexMismatch
-from dupmae_ir.index.conditions import Node
+from dupmae_ir.console import one_line
+from dupmae_ir.device import need_packages
+from dupmae_ir.errors import DupmaeError, IndexMismatch, UsageError
+from dupmae_ir.index.conditions import Condition, Joined, Node, Not
 from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.servers.urls import SERVERS, check_table, parse, shown
+from dupmae_ir.types import MetadataScalar
 
 LOADING, COMPLETE = "loading", "complete"
 FORMAT = 1
+RECORDS = "dupmae_ir_collections"
+"""The table of the load records, in every server."""
+Expression = TypeVar("Expression")
 
 
 class ServerFailed(DupmaeError):
@@ -27,7 +39,7 @@ class Untranslatable(Exception):
 
 @dataclass(frozen=True)
 class Spec:
-    """What all rows of a collection have in common. Rows of another spec are refused.
+    """What all rows of a table have in common. Rows of another spec are refused.
 
     ``model``: digest of the encoder. ``dim``: width of the [CLS] vectors, 0 without. ``terms``: size of the
     vocabulary, 0 without impacts. ``scale``: the impact scale.
@@ -47,7 +59,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Record:
-    """What a collection holds: one generation of one index, complete or while it is loaded.
+    """What a table holds: one generation of one index, complete or while it is loaded.
 
     ``digest``: of the index. ``longest``: the largest norm of a vector, for bounds on rounding. ``written``: rows
     written by the load so far.
@@ -73,7 +85,7 @@ class Record:
             return cls(**{**found, "spec": Spec(**spec)})  # type: ignore[arg-type]
         except (KeyError, TypeError, AssertionError):
             raise IndexMismatch(
-                f"{where}: its load record is not one of this version; load it again into another `collection`"
+                f"{where}: its load record is not one of this version; load it again into another `table`"
             ) from None
 
 
@@ -115,52 +127,146 @@ class Where:
     docids: tuple[str, ...] | None = None
 
 
-class ServerTable(Protocol):
-    """One collection in a server. Safe for several threads where the client is; errors are one line.
+class ConditionWriter(ABC, Generic[Expression]):
+    """Writes conditions on metadata as expressions of a server that select the same documents.
 
-    ``server``: its name. ``sums``: whether it ranks by the exact sum of both parts. ``rounding``: units in the last
-    place (2**-24) by which its inner products may differ from exact ones, beside one for each term. ``max_rows``: the
-    longest list that it returns; 0 for no limit.
+    Methods raise :class:`Untranslatable` for what the server cannot express.
+    """
+
+    def write(self, node: Node) -> Expression:
+        """The expression of a condition."""
+        if isinstance(node, Not):
+            return self.negate(self.write(node.node))
+        if isinstance(node, Joined):
+            return self.join([self.write(one) for one in node.nodes], node.every)
+        return self.condition(node)
+
+    def condition(self, node: Condition) -> Expression:
+        """One condition. An inverted one holds for documents that have a value but fail the tests."""
+        present = self.present(node.name)
+        if node.operation == "missing":
+            return present if node.inverted else self.negate(present)
+        tests = self.tests(node)
+        return self.join([present, self.negate(tests)], every=True) if node.inverted else tests
+
+    def tests(self, node: Condition) -> Expression:
+        """Whether a value of the document passes the test with one of the values of the condition."""
+        if node.operation == "contains":
+            raise Untranslatable("parts of strings")
+        return self.join([self.test(node.name, node.operation, value) for value in node.values], every=False)
+
+    @abstractmethod
+    def present(self, name: str) -> Expression:
+        """Whether a document has a value."""
+
+    @abstractmethod
+    def test(self, name: str, operation: str, value: MetadataScalar) -> Expression:
+        """Whether a document's value, or an element of it, is equal to ``value``, or in the order of ``operation``."""
+
+    @abstractmethod
+    def negate(self, expression: Expression) -> Expression:
+        """Whether the expression does not hold."""
+
+    @abstractmethod
+    def join(self, expressions: Sequence[Expression], every: bool) -> Expression:
+        """Whether every expression holds, or any."""
+
+
+class ServerTable(ABC):
+    """One table in a server. Safe for several threads where the client is; errors are one line.
+
+    ``kind``: the server. ``noun``: what it calls a table. ``sums``: whether it ranks by the exact sum of both parts.
+    ``rounding``: units in the last place (2**-24) by which its inner products may differ from exact ones, in addition
+    to one for each term. ``max_rows``: the longest list that it returns; 0 for no limit.
     """
 
     kind: str
-    sums: bool
-    rounding: float
-    max_rows: int
+    noun = "collection"
+    sums = False
+    rounding = 8.0
+    max_rows = 0
+
+    def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
+        self.name, self.where, self.timeout = name, shown(parts), timeout
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Within the block, errors of the client are raised as :class:`ServerFailed`."""
+        yield
+
+    def unanswered(self, cause: str = "") -> ServerFailed:
+        """The error of a request that was not answered in time."""
+        reason = f" ({cause})" if cause else ""
+        return ServerFailed(
+            f"{self.where}: no answer within {self.timeout:g} s{reason}; raise `timeout`, or check server and network"
+        )
 
     def read_record(self) -> Record | None:
-        """The load record; None where the collection does not exist."""
+        """The load record; None if the table does not exist. Another program's table of this name is refused."""
+        with self.errors():
+            fields = self.record_fields()
+            if fields is None and self.exists(self.name):
+                raise UsageError(
+                    f"{self.where}: the {self.noun} {self.name} was not made by dupmae-ir; choose another `table`"
+                )
+        return None if fields is None else Record.of(fields, f"{self.where}, {self.name}")
 
+    @abstractmethod
+    def record_fields(self) -> Mapping[str, object] | None:
+        """The fields of the load record as they are stored; None without one."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Whether the server has a table of this name."""
+
+    @abstractmethod
     def write_record(self, record: Record) -> None:
         """Replace the load record."""
 
-    def lock(self) -> None:
-        """Refuse other loaders of this collection until :meth:`close`, where the server can."""
+    def lock(self) -> None:  # noqa: B027  (not every server has locks)
+        """Refuse other loaders of this table until :meth:`close`, where the server can; their writes are the same."""
 
     def create(self, spec: Spec) -> None:
-        """Make the collection where it does not exist."""
+        """Make the table if it does not exist. The record comes first, so that a killed load is continued."""
+        self.write_record(Record(spec, LOADING, "", 0))
+        with self.errors():
+            if not self.exists(self.name):
+                self.create_table(spec)
 
+    def create_table(self, spec: Spec) -> None:
+        """Make the table, which does not exist."""
+        raise NotImplementedError
+
+    @abstractmethod
     def stored(self) -> Iterator[tuple[str, bytes]]:
         """The id and the fingerprint of each stored row."""
 
+    @abstractmethod
     def upsert(self, rows: Rows) -> None:
         """Store rows, replacing those with the same ids; durable when it returns."""
 
+    @abstractmethod
     def delete(self, docids: Sequence[str]) -> None:
         """Delete rows by id; unknown ids are ignored."""
 
     def finish(self, approximate: bool) -> None:
         """Make written rows searchable; with ``approximate``, build the server's approximate index."""
+        if approximate:
+            raise UsageError(f"{self.kind}: `approximate` is not available; its lists compare every row")
 
+    @abstractmethod
     def drop(self) -> None:
-        """Remove the collection and its record."""
+        """Remove the table and its record."""
 
+    @abstractmethod
     def count(self, where: Where | None = None) -> int:
         """How many rows there are, or satisfy ``where``. Raises :class:`Untranslatable`."""
 
     def size(self) -> int | None:
-        """Bytes of the collection in the server; None where it does not say."""
+        """Bytes of the table in the server; None if it is not known."""
+        return None
 
+    @abstractmethod
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
@@ -169,5 +275,27 @@ class ServerTable(Protocol):
         Lists of the impact part contain only documents with a common term. Exact unless ``approximate``.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """Release the connection."""
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """The size of the vocabulary."""
+        record = self.read_record()
+        return record.spec.terms if record else 0
+
+
+def first_line(error: Exception | str) -> str:
+    """The first line of a message."""
+    return one_line(str(error).strip().partition("\n")[0], 300) or type(error).__name__
+
+
+def open_table(url: str, name: str, timeout: float) -> ServerTable:
+    """Open a table of a server. Raises :class:`UsageError` for a URL that names no server or has credentials,
+    :class:`ServerFailed` for a server that does not answer within ``timeout`` seconds."""
+    parts = parse(url)
+    entry = SERVERS[parts.scheme.partition("+")[0]]
+    need_packages(f"{parts.scheme}://", entry.packages, entry.extra)
+    module = importlib.import_module(f"dupmae_ir.servers.{entry.module}")
+    return cast(ServerTable, getattr(module, entry.table)(parts, check_table(name), timeout))

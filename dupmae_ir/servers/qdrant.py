@@ -12,9 +12,10 @@ of a server is read from ``QDRANT_API_KEY``.
 from __future__ import annotations
 
 import os
+import re
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -23,86 +24,81 @@ from urllib.parse import SplitResult, unquote
 import numpy as np
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
-from dupmae_ir.servers.qdrant_filters import condition_filter
-from dupmae_ir.servers.urls import is_loopback, shown
+from dupmae_ir.index.conditions import Node
+from dupmae_ir.servers.protocol import (
+    RECORDS,
+    ConditionWriter,
+    Record,
+    Rows,
+    ServerFailed,
+    ServerHits,
+    ServerQuery,
+    ServerTable,
+    Spec,
+    Untranslatable,
+    Where,
+    first_line,
+)
+from dupmae_ir.servers.urls import check_secret
+from dupmae_ir.types import MetadataScalar
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient, models
 
-_RECORDS = "dupmae_ir_collections"
 _SPACE = uuid.UUID("8f7f3f3e-6a0b-5c5e-9d6d-2f1f0a6c7b11")
 _PAGE = 1000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_BOUNDS = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
+_EXACT = 2**53
+"""Integers above are not floats, as which Qdrant compares numbers."""
+Json = dict[str, object]
 
 
-def connect(parts: SplitResult, collection: str, timeout: float) -> Qdrant:
-    """Open a collection of a server or of a folder."""
-    return Qdrant(parts, collection, timeout)
-
-
-class Qdrant:
-    """A :class:`~dupmae_ir.servers.protocol.ServerTable`."""
+class Qdrant(ServerTable):
+    """A collection of Qdrant, in a server or in a folder, which the client locks."""
 
     kind = "qdrant"
-    sums = False
-    rounding = 8.0
-    max_rows = 0
 
-    def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
-        self.name, self._where, self._timeout = collection, shown(parts), timeout
+    def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
+        super().__init__(parts, name, timeout)
         self._local = Path(unquote(parts.path)) if not parts.netloc else None
-        with self._errors():
+        with self.errors():
             self._client = _client(parts, self._local, timeout)
 
-    def read_record(self) -> Record | None:
-        """See :class:`ServerTable`; a collection of this name without a record is refused."""
-        with self._errors():
-            record = None
-            if self._client.collection_exists(_RECORDS):
-                found = self._client.retrieve(_RECORDS, [_point(self.name)], with_payload=True)
-                record = found[0].payload if found else None
-            if record is None and self._client.collection_exists(self.name):
-                raise UsageError(
-                    f"{self._where}: the collection {self.name} was not made by dupmae-ir; choose another `collection`"
-                )
-        return None if record is None else Record.of(record, f"{self._where}, {self.name}")
+    def exists(self, name: str) -> bool:
+        return self._client.collection_exists(name)
+
+    def record_fields(self) -> Mapping[str, object] | None:
+        ids = [_point(self.name)]
+        points = self._client.retrieve(RECORDS, ids, with_payload=True) if self.exists(RECORDS) else []
+        return points[0].payload if points else None
 
     def write_record(self, record: Record) -> None:
-        """See :class:`ServerTable`; records are points of a collection of their own."""
         from qdrant_client import models
 
-        with self._errors():
-            if not self._client.collection_exists(_RECORDS):
+        with self.errors():
+            if not self.exists(RECORDS):
                 plain = models.VectorParams(size=1, distance=models.Distance.DOT)
-                self._client.create_collection(_RECORDS, vectors_config=plain)
+                self._client.create_collection(RECORDS, vectors_config=plain)
             point = models.PointStruct(id=_point(self.name), vector=[1.0], payload=record.as_dict())
-            self._client.upsert(_RECORDS, [point], wait=True)
+            self._client.upsert(RECORDS, [point], wait=True)
 
-    def lock(self) -> None:
-        """A folder is locked by the client; a server takes writes of several loaders, which are the same."""
-
-    def create(self, spec: Spec) -> None:
-        """See :class:`ServerTable`; the record comes first, so that a killed load is continued."""
+    def create_table(self, spec: Spec) -> None:
         from qdrant_client import models
 
-        self.write_record(Record(spec, "loading", "", 0))
-        with self._errors():
-            if self._client.collection_exists(self.name):
-                return
-            dense = models.VectorParams(size=spec.dim, distance=models.Distance.DOT)
-            self._client.create_collection(
-                self.name,
-                vectors_config={"cls": dense} if spec.dim else {},
-                sparse_vectors_config={"ot": models.SparseVectorParams()} if spec.terms else None,
-                # Searches are exact until an approximate index is asked for, and building it takes most of a load.
-                hnsw_config=models.HnswConfigDiff(m=0),
-            )
+        dense = models.VectorParams(size=spec.dim, distance=models.Distance.DOT)
+        self._client.create_collection(
+            self.name,
+            vectors_config={"cls": dense} if spec.dim else {},
+            sparse_vectors_config={"ot": models.SparseVectorParams()} if spec.terms else None,
+            # Searches are exact until an approximate index is asked for, and building it takes most of a load.
+            hnsw_config=models.HnswConfigDiff(m=0),
+        )
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """See :class:`ServerTable`."""
         offset = None
         while True:
-            with self._errors():
+            with self.errors():
                 found, offset = self._client.scroll(
                     self.name, limit=_PAGE, offset=offset, with_payload=["docid", "fingerprint"], with_vectors=False
                 )
@@ -113,13 +109,11 @@ class Qdrant:
                 return
 
     def upsert(self, rows: Rows) -> None:
-        """See :class:`ServerTable`."""
-        with self._errors():
+        with self.errors():
             self._client.upsert(self.name, list(_points(rows)), wait=True)
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`ServerTable`."""
-        with self._errors():
+        with self.errors():
             self._client.delete(self.name, [_point(docid) for docid in docids], wait=True)
 
     def finish(self, approximate: bool) -> None:
@@ -127,19 +121,17 @@ class Qdrant:
         from qdrant_client import models
 
         if approximate and self._local is None:
-            with self._errors():
+            with self.errors():
                 self._client.update_collection(self.name, hnsw_config=models.HnswConfigDiff(m=16))
 
     def drop(self) -> None:
-        """See :class:`ServerTable`."""
-        with self._errors():
+        with self.errors():
             self._client.delete_collection(self.name)
-            self._client.delete(_RECORDS, [_point(self.name)], wait=True)
+            self._client.delete(RECORDS, [_point(self.name)], wait=True)
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`ServerTable`."""
         chosen = _filter(where)
-        with self._errors():
+        with self.errors():
             return int(self._client.count(self.name, count_filter=chosen, exact=True).count)
 
     def size(self) -> int | None:
@@ -153,7 +145,6 @@ class Qdrant:
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
-        """See :class:`ServerTable`; one request for all queries."""
         from qdrant_client import models
 
         chosen = _filter(where)
@@ -168,17 +159,16 @@ class Qdrant:
             )
             for query in queries
         ]
-        with self._errors():
-            answers = self._client.query_batch_points(self.name, requests, timeout=round(self._timeout + 0.5))
+        with self.errors():
+            answers = self._client.query_batch_points(self.name, requests, timeout=round(self.timeout + 0.5))
         return [_found(answer.points) for answer in answers]
 
     def close(self) -> None:
-        """Release the connection, or the folder."""
-        with self._errors():
+        with self.errors():
             self._client.close()
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
         """The client's errors in one line, its warnings as nothing."""
         from httpx import HTTPError
         from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
@@ -189,15 +179,12 @@ class Qdrant:
                 yield
             except (HTTPError, ResponseHandlingException) as e:
                 cause = e.source if isinstance(e, ResponseHandlingException) else e
-                raise ServerFailed(
-                    f"{self._where}: no answer within {self._timeout:g} s ({_line(cause)}); raise `timeout`, or check "
-                    "server and network"
-                ) from None
+                raise self.unanswered(first_line(cause)) from None
             except UnexpectedResponse as e:
                 fix = "; set QDRANT_API_KEY" if e.status_code in (401, 403) else ""
-                raise ServerFailed(f"{self._where}: {e.status_code} {e.reason_phrase}: {_line(e)}{fix}") from None
+                raise ServerFailed(f"{self.where}: {e.status_code} {e.reason_phrase}: {first_line(e)}{fix}") from None
             except (ApiException, RuntimeError, ValueError, OSError) as e:
-                raise ServerFailed(f"{self._where}: {_line(e)}") from None
+                raise ServerFailed(f"{self.where}: {first_line(e)}") from None
 
 
 def _client(parts: SplitResult, local: Path | None, timeout: float) -> QdrantClient:
@@ -208,8 +195,8 @@ def _client(parts: SplitResult, local: Path | None, timeout: float) -> QdrantCli
             raise UsageError(f"{local}: the folder {local.parent} does not exist")
         return QdrantClient(path=str(local))
     secure, key = parts.scheme.endswith("+https"), os.environ.get("QDRANT_API_KEY")
-    if key and not secure and not is_loopback(parts.hostname):
-        raise UsageError(f"QDRANT_API_KEY would be sent in the clear to {parts.hostname}; use qdrant+https://")
+    if key:
+        check_secret(parts, "QDRANT_API_KEY", "qdrant+https")
     return QdrantClient(
         host=parts.hostname,
         port=parts.port or 6333,
@@ -269,9 +256,36 @@ def _filter(where: Where | None) -> models.Filter | None:
     if where.docids is not None:
         return models.Filter(must=[models.HasIdCondition(has_id=[_point(docid) for docid in where.docids])])
     assert where.condition is not None
-    return models.Filter.model_validate(condition_filter(where.condition))
+    return models.Filter.model_validate({"must": [condition_filter(where.condition)]})
 
 
-def _line(error: Exception) -> str:
-    """The first line of a message."""
-    return str(error).strip().partition("\n")[0][:300] or type(error).__name__
+def condition_filter(node: Node) -> Json:
+    """The filter that selects the same documents, in the JSON of Qdrant's REST API. Raises :class:`Untranslatable`."""
+    return _Filters().write(node)
+
+
+class _Filters(ConditionWriter[Json]):
+    """Filters over the payload. A condition of a field holds if one element of a list satisfies it."""
+
+    def present(self, name: str) -> Json:
+        if not _NAME.fullmatch(name):
+            raise Untranslatable("the name would be read as a path")
+        # Names of a document's values: is_empty also holds for an empty list, which is a value.
+        return {"key": "names", "match": {"value": name}}
+
+    def test(self, name: str, operation: str, value: MetadataScalar) -> Json:
+        key = f"metadata.{name}"
+        if isinstance(value, bool | str):
+            if operation in _BOUNDS:
+                raise Untranslatable("the order of strings")
+            return {"key": key, "match": {"value": value}}
+        if abs(value) > _EXACT:
+            raise Untranslatable("large numbers")
+        bounds = [_BOUNDS[operation]] if operation in _BOUNDS else ["gte", "lte"]
+        return {"key": key, "range": {bound: float(value) for bound in bounds}}
+
+    def negate(self, expression: Json) -> Json:
+        return {"must_not": [expression]}
+
+    def join(self, expressions: Sequence[Json], every: bool) -> Json:
+        return {"must" if every else "should": list(expressions)}

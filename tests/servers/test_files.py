@@ -37,8 +37,8 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Living:
 
 
 def write(living: Living, output: Path, kind: str, **more: Any) -> dict[str, Any]:
-    """The files of an index as the collection ``mine``."""
-    given = {"index": str(living.index), "output": str(output), "kind": kind, "collection": "mine", "quiet": True}
+    """The files of an index as the table ``mine``."""
+    given = {"index": str(living.index), "output": str(output), "kind": kind, "table": "mine", "quiet": True}
     return run(FilesConfig(**given, **more))  # type: ignore[arg-type]
 
 
@@ -176,7 +176,7 @@ def test_killed_at_any_file_it_continues_with_the_same_bytes(living: Living, tmp
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     made = write(living, whole, "opensearch", megabytes=0.05)
     words = ["servers", "files", "--index", str(living.index), "--output", str(broken), "--kind", "opensearch"]
-    words += ["--collection", "mine", "--megabytes", "0.05", "--quiet"]
+    words += ["--table", "mine", "--megabytes", "0.05", "--quiet"]
     for left in (6, 5):
         command = [sys.executable, "-c", KILLED, *words, str(left)]
         killed = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -196,7 +196,7 @@ def test_the_contract_of_jobs(living: Living, tmp_path: Path, capfd: pytest.Capt
     words = ["servers", "files", "--index", str(living.index), "--output", str(output), "--kind", "vespa"]
     assert main(words) == 0
     error = capfd.readouterr().err
-    assert re.search(r"168 documents for vespa, collection \w+, 1 file, \d+", error)
+    assert re.search(r"168 documents for vespa, table \w+, 1 file, \d+", error)
     before = contents(output)
     assert main([*words, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["status"] == "already complete"
@@ -208,9 +208,9 @@ def test_the_contract_of_jobs(living: Living, tmp_path: Path, capfd: pytest.Capt
         write_as(living, tmp_path / "other", "No")
 
 
-def write_as(living: Living, output: Path, collection: str) -> None:
-    """The files of a collection of another name."""
-    run(FilesConfig(index=str(living.index), output=str(output), kind="vespa", collection=collection, quiet=True))
+def write_as(living: Living, output: Path, table: str) -> None:
+    """The files of a table of another name."""
+    run(FilesConfig(index=str(living.index), output=str(output), kind="vespa", table=table, quiet=True))
 
 
 def test_files_of_a_changed_index_are_its_live_rows(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from dupmae_ir.servers.protocol import ServerFailed
 pytest.importorskip("pymilvus", reason="pip install 'dupmae-ir[milvus]'")
 pytest.importorskip("milvus_lite", reason="pip install 'dupmae-ir[milvus]'")
 
-from dupmae_ir.servers.milvus import Milvus
-from dupmae_ir.servers.milvus_filters import condition_expression
+from dupmae_ir.servers.milvus import Milvus, condition_expression
 
 # Its server runs in this process and closes its sockets when it likes.
 pytestmark = pytest.mark.filterwarnings(
@@ -35,7 +34,7 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Living:
 
 @pytest.fixture(scope="module")
 def loaded(living: Living, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of a file with the collection ``mine``."""
+    """The URL of a file with the table ``mine``."""
     url = f"milvus://{tmp_path_factory.mktemp('kind') / 'm.db'}"
     assert load(living, url, "mine", batch=50)["written_now"] == len(living.documents)
     return url
@@ -54,7 +53,7 @@ def test_conditions_select_the_same_documents(living: Living, loaded: str) -> No
 
 def test_lists_end_where_the_engine_ends_them(living: Living, loaded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Milvus, "max_rows", 40)
-    through = Searcher.open(living.index, server=loaded, collection="mine")
+    through = Searcher.open(living.index, server=loaded, table="mine")
     exact = Searcher.open(living.index, impact_search="postings").search(TOPICS, 40, "dense")
     for answer in through.answers(TOPICS, 40, "dense"):
         assert answer.report
@@ -79,7 +78,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(KeyboardInterrupt):
         load(living, url, "mine", batch=15)
     with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
-        Searcher.open(living.index, server=url, collection="mine")
+        Searcher.open(living.index, server=url, table="mine")
     assert load(living, url, "mine", batch=15)["unchanged_now"] == 30
     first, *others = sorted(living.documents)
     living.delete(others[:5])
@@ -87,13 +86,13 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     counts = load(living, url, "mine")
     assert [counts[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
     assert_same(living, url, "mine", hits=[7])
-    shown = show(ShowTableConfig(where=url, collection="mine"))
+    shown = show(ShowTableConfig(where=url, table="mine"))
     assert (shown["rows"], shown["state"]) == (55, "complete")
     with pytest.raises(UsageError, match="`approximate` is not available"):
         load(living, url, "mine", approximate=True)
-    drop(DropConfig(where=url, collection="mine"))
-    with pytest.raises(UsageError, match="no collection 'mine'"):
-        show(ShowTableConfig(where=url, collection="mine"))
+    drop(DropConfig(where=url, table="mine"))
+    with pytest.raises(UsageError, match="no table 'mine'"):
+        show(ShowTableConfig(where=url, table="mine"))
 
 
 def test_refusals_are_one_line(

@@ -15,7 +15,7 @@ from support.server_samples import assert_same, load, small_index, translated
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, ShowTableConfig
-from dupmae_ir.servers.experimental.opensearch_filters import condition_query
+from dupmae_ir.servers.experimental.opensearch import condition_query
 from dupmae_ir.servers.load import drop, show
 from dupmae_ir.servers.protocol import ServerFailed
 
@@ -62,7 +62,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, standin: StandIn, port: i
         load(living, url, "mine", batch=15)
     assert "\n" not in str(caught.value)
     with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
-        Searcher.open(living.index, server=url, collection="mine")
+        Searcher.open(living.index, server=url, table="mine")
     assert load(living, url, "mine", batch=15)["unchanged_now"] == 30
     first, *others = sorted(living.documents)
     living.delete(others[:5])
@@ -70,10 +70,10 @@ def test_changes_and_interrupted_loads(tmp_path: Path, standin: StandIn, port: i
     counts = load(living, url, "mine")
     assert [counts[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
     assert_same(living, url, "mine", hits=[7])
-    assert show(ShowTableConfig(where=url, collection="mine"))["rows"] == 55
+    assert show(ShowTableConfig(where=url, table="mine"))["rows"] == 55
     with pytest.raises(UsageError, match="`approximate` is not available"):
         load(living, url, "mine", approximate=True)
-    drop(DropConfig(where=url, collection="mine"))
+    drop(DropConfig(where=url, table="mine"))
     assert "mine" not in standin.indexes
     standin.indexes["mine"] = {}
     with pytest.raises(UsageError, match="the index mine was not made by dupmae-ir"):

@@ -38,7 +38,7 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Living:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest, postgres: str) -> Iterator[str]:
-    """A collection of its own, dropped after the test."""
+    """A table that is dropped after the test."""
     made = f"c{abs(hash(request.node.nodeid)) % 10**9}"
     yield made
     with psycopg.connect(postgres, autocommit=True) as connection:
@@ -73,14 +73,14 @@ def test_weights_join_the_servers_sum(living: Living, postgres: str, name: str, 
     load(living, postgres, name)
     given = {"dense_weight": weights[0], "impact_weight": weights[1]}
     plain = Searcher.open(living.index, impact_search="postings", **given)
-    through = Searcher.open(living.index, server=postgres, collection=name, **given)
+    through = Searcher.open(living.index, server=postgres, table=name, **given)
     assert through.search(TOPICS, 20) == plain.search(TOPICS, 20)
 
 
 def test_conditions_select_the_same_documents(living: Living, postgres: str, name: str) -> None:
     load(living, postgres, name)
     plain = Searcher.open(living.index, impact_search="postings")
-    through = Searcher.open(living.index, server=postgres, collection=name)
+    through = Searcher.open(living.index, server=postgres, table=name)
     assert through.server is not None
     sizes = set()
     for condition in CONDITIONS:
@@ -98,12 +98,12 @@ def test_conditions_select_the_same_documents(living: Living, postgres: str, nam
 def test_changes_are_pushed_as_differences(tmp_path: Path, postgres: str, name: str) -> None:
     living = small_index(tmp_path, 60)
     load(living, postgres, name)
-    through = Searcher.open(living.index, server=postgres, collection=name)
+    through = Searcher.open(living.index, server=postgres, table=name)
     first, *others = sorted(living.documents)
     living.delete(others[:5])
     living.update([living.documents[first]._replace(text="sort a list of dates by month")])
-    with pytest.raises(IndexMismatch, match=f"collection {name} holds 60 documents of another state"):
-        Searcher.open(living.index, server=postgres, collection=name)
+    with pytest.raises(IndexMismatch, match=f"table {name} holds 60 documents of another state"):
+        Searcher.open(living.index, server=postgres, table=name)
     loaded = load(living, postgres, name)
     assert [loaded[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
     assert_same(living, postgres, name)
@@ -133,7 +133,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_load_killed_at_random_ends_whole(living: Living, postgres: str, name: str, sql: Sql) -> None:
-    words = ["servers", "load", "--index", str(living.index), "--to", postgres, "--collection", name, "--batch", "7"]
+    words = ["servers", "load", "--index", str(living.index), "--to", postgres, "--table", name, "--batch", "7"]
     seed = random.randrange(10**6)
     statements = random.Random(seed).sample(range(5, 18), 3)  # of about 60: what was loaded is not loaded again
     done = 0
@@ -145,7 +145,7 @@ def test_a_load_killed_at_random_ends_whole(living: Living, postgres: str, name:
             before, done = done, sql(f"SELECT count(*) FROM {name}")[0][0]
             assert done >= before, seed
             with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
-                Searcher.open(living.index, server=postgres, collection=name)
+                Searcher.open(living.index, server=postgres, table=name)
     loaded = load(living, postgres, name, batch=7)
     assert loaded["unchanged_now"] == done, seed
     assert loaded["written_now"] == len(living.documents) - done, seed
@@ -176,7 +176,7 @@ def test_a_server_that_goes_away_is_one_line_and_the_load_continues(
 def test_a_server_killed_while_loading_ends_whole(
     living: Living, mortal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--index", str(living.index), "--collection", "mine"]
+    words = ["--index", str(living.index), "--table", "mine"]
     load_words = ["servers", "load", *words, "--to", mortal.url, "--batch", "7", "--quiet"]
     search_words = ["search", *words, "--server", mortal.url, "--query", "sort a list of dates"]
     binary_rows, seed = pgvector._binary_rows, random.randrange(10**6)
@@ -217,7 +217,7 @@ def test_a_server_killed_while_loading_ends_whole(
 
 def test_a_stalled_server_is_one_line(living: Living, postgres: str, name: str, sql: Sql) -> None:
     load(living, postgres, name)
-    through = Searcher.open(living.index, server=postgres, collection=name, timeout=1.0)
+    through = Searcher.open(living.index, server=postgres, table=name, timeout=1.0)
     sql("BEGIN")
     sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")  # the server takes the query and does not answer
     with pytest.raises(ServerFailed, match=r"no answer within 1 s; raise `timeout`") as caught:
@@ -227,7 +227,7 @@ def test_a_stalled_server_is_one_line(living: Living, postgres: str, name: str, 
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and says nothing
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x"
         with pytest.raises(ServerFailed, match="no answer within 2 s"):
-            Searcher.open(living.index, server=url, collection=name, timeout=2.0)
+            Searcher.open(living.index, server=url, table=name, timeout=2.0)
 
 
 def test_two_loads_at_once_are_refused(living: Living, postgres: str, name: str, sql: Sql) -> None:
@@ -241,22 +241,22 @@ def test_what_is_not_its_own_is_refused(living: Living, tmp_path: Path, postgres
     with pytest.raises(UsageError, match=f"the table {name} was not made by dupmae-ir"):
         load(living, postgres, name)
     with pytest.raises(UsageError, match=f"the table {name} was not made by dupmae-ir"):
-        drop(DropConfig(where=postgres, collection=name))
+        drop(DropConfig(where=postgres, table=name))
     sql(f"DROP TABLE {name}")
     load(living, postgres, name)
     (record,) = sql("SELECT record FROM dupmae_ir_collections WHERE name = %s", name)[0]
     for field, value in {"model": "another", "scale": 1.5, "dim": 8, "terms": 9}.items():
         changed = json.dumps({**record, "spec": {**record["spec"], field: value}})
         sql("UPDATE dupmae_ir_collections SET record = %s WHERE name = %s", changed, name)
-        with pytest.raises(IndexMismatch, match=f"collection {name} holds rows with {field} {value}, but"):
+        with pytest.raises(IndexMismatch, match=f"table {name} holds rows with {field} {value}, but"):
             load(living, postgres, name)
-        with pytest.raises(IndexMismatch, match=f"collection {name} holds rows with {field} {value}, but"):
-            Searcher.open(living.index, server=postgres, collection=name)
+        with pytest.raises(IndexMismatch, match=f"table {name} holds rows with {field} {value}, but"):
+            Searcher.open(living.index, server=postgres, table=name)
 
 
 def test_rows_that_somebody_changed_are_noticed(living: Living, postgres: str, name: str, sql: Sql) -> None:
     load(living, postgres, name)
-    through = Searcher.open(living.index, HashingEncoder(), server=postgres, collection=name)
+    through = Searcher.open(living.index, HashingEncoder(), server=postgres, table=name)
     best = through.search(TOPICS[0].text, 1)[0].docid
     sql(f"UPDATE {name} SET cls = cls + cls WHERE docid = %s", best)
     with pytest.raises(ServerFailed, match=f"the hybrid score of '{best}' is"):
@@ -275,7 +275,7 @@ def test_an_approximate_index_changes_only_what_asks_for_it(living: Living, post
     indexes = {row[0] for row in sql("SELECT indexname FROM pg_indexes WHERE tablename = %s", name)}
     assert {f"{name}_cls_hnsw", f"{name}_ot_hnsw"} <= indexes
     assert_same(living, postgres, name)
-    answers = list(Searcher.open(living.index, server=postgres, collection=name, approximate=True).answers(TOPICS, 10))
+    answers = list(Searcher.open(living.index, server=postgres, table=name, approximate=True).answers(TOPICS, 10))
     assert not any(answer.report and answer.report.exact for answer in answers)
     exact = Searcher.open(living.index, impact_search="postings").search(TOPICS, 10)
     found = {answer.query.qid: {hit.docid: hit.score for hit in answer.hits} for answer in answers}
@@ -288,11 +288,11 @@ def test_the_commands(
 ) -> None:
     topics = tmp_path / "topics.tsv"
     topics.write_text("".join(f"{query.qid}\t{query.text}\n" for query in TOPICS))
-    at, index = ["--to", postgres, "--collection", name], ["--index", str(living.index)]
+    at, index = ["--to", postgres, "--table", name], ["--index", str(living.index)]
     assert main(["servers", "load", *index, *at]) == 0
-    assert f"in pgvector, collection {name}: 168 written; 168 documents" in capfd.readouterr().err
+    assert f"in pgvector, table {name}: 168 written; 168 documents" in capfd.readouterr().err
     search = ["search", *index, "--topics", str(topics), "--filter", "year >= 2019", "--hits", "20"]
-    through = ["--server", postgres, "--collection", name]
+    through = ["--server", postgres, "--table", name]
     runs = [tmp_path / "a.trec", tmp_path / "b.trec"]
     assert main([*search, "--output", str(runs[0])]) == 0
     assert main([*search, "--output", str(runs[1]), *through, "--report", str(tmp_path / "r")]) == 0
@@ -301,14 +301,14 @@ def test_the_commands(
     assert all(json.loads(line)["exact"] for line in (tmp_path / "r").read_text().splitlines())
     assert main(["search", *index, *through, "--query", "sort a list of dates", "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
-    assert answer["server"] == {"server": "pgvector", "collection": name, "exact": True}
+    assert answer["server"] == {"server": "pgvector", "table": name, "exact": True}
     assert answer["report"]["exact"]
-    shown = show(ShowTableConfig(where=postgres, collection=name))
+    shown = show(ShowTableConfig(where=postgres, table=name))
     assert (shown["state"], shown["rows"], shown["dim"]) == ("complete", 168, 16)
-    assert main(["servers", "drop", "--from", postgres, "--collection", name]) == 0
-    assert main(["servers", "show", "--from", postgres, "--collection", name]) == 2
+    assert main(["servers", "drop", "--from", postgres, "--table", name]) == 0
+    assert main(["servers", "show", "--from", postgres, "--table", name]) == 2
     error = capfd.readouterr().err
-    assert f"no collection '{name}'" in error
+    assert f"no table '{name}'" in error
     assert main([*search, "--output", str(runs[1]), *through]) == 2
     assert "into it with dupmae-ir servers load" in capfd.readouterr().err
 

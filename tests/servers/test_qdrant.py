@@ -18,7 +18,7 @@ from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, ShowTableConfig
 from dupmae_ir.servers.load import drop, show
 from dupmae_ir.servers.protocol import ServerFailed
-from dupmae_ir.servers.qdrant_filters import condition_filter
+from dupmae_ir.servers.qdrant import condition_filter
 
 pytest.importorskip("qdrant_client", reason="pip install 'dupmae-ir[qdrant]'")
 
@@ -31,7 +31,7 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Living:
 
 @pytest.fixture(scope="module")
 def loaded(living: Living, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of a folder with the collection ``mine``."""
+    """The URL of a folder with the table ``mine``."""
     url = f"qdrant://{tmp_path_factory.mktemp('kind') / 'q'}"
     assert load(living, url, "mine", batch=50)["written_now"] == len(living.documents)
     return url
@@ -64,7 +64,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(KeyboardInterrupt):
         load(living, url, "mine", batch=15)
     with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
-        Searcher.open(living.index, server=url, collection="mine")
+        Searcher.open(living.index, server=url, table="mine")
     assert load(living, url, "mine", batch=15)["unchanged_now"] == 30
     first, *others = sorted(living.documents)
     living.delete(others[:5])
@@ -72,12 +72,12 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
     counts = load(living, url, "mine")
     assert [counts[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
     assert_same(living, url, "mine", hits=[7])
-    shown = show(ShowTableConfig(where=url, collection="mine"))
+    shown = show(ShowTableConfig(where=url, table="mine"))
     assert (shown["rows"], shown["state"]) == (55, "complete")
     assert isinstance(shown["bytes"], int)
-    drop(DropConfig(where=url, collection="mine"))
-    with pytest.raises(UsageError, match="no collection 'mine'"):
-        show(ShowTableConfig(where=url, collection="mine"))
+    drop(DropConfig(where=url, table="mine"))
+    with pytest.raises(UsageError, match="no table 'mine'"):
+        show(ShowTableConfig(where=url, table="mine"))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -21,11 +21,9 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.search.query.filters import Filter
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.servers.config import DropConfig, ShowTableConfig
-from dupmae_ir.servers.experimental.vespa_filters import condition_yql, numbers
-from dupmae_ir.servers.experimental.vespa_package import application
-from dupmae_ir.servers.load import drop, show
+from dupmae_ir.servers.experimental.vespa import application, condition_yql, numbers
+from dupmae_ir.servers.load import drop, show, spec_of
 from dupmae_ir.servers.protocol import ServerFailed, Untranslatable
-from dupmae_ir.servers.rows import spec_of
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +67,14 @@ def test_weights_join_the_engines_sum(living: Living, url: str, weights: tuple[f
     load(living, url, "mine")
     given = {"dense_weight": weights[0], "impact_weight": weights[1]}
     plain = Searcher.open(living.index, impact_search="postings", **given)
-    through = Searcher.open(living.index, server=url, collection="mine", **given)
+    through = Searcher.open(living.index, server=url, table="mine", **given)
     assert through.search(TOPICS, 20) == plain.search(TOPICS, 20)
 
 
 def test_conditions_select_the_same_documents(living: Living, url: str, standin: StandIn) -> None:
     load(living, url, "mine")
     plain = Searcher.open(living.index, impact_search="postings")
-    through = Searcher.open(living.index, server=url, collection="mine")
+    through = Searcher.open(living.index, server=url, table="mine")
     assert through.server is not None
     translated = 0
     for condition in [*CONDITIONS, "year > -1 and year != 1e-30", "year > 1e-30", "tags = 'True' or year = 2020"]:
@@ -105,7 +103,7 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
             load(living, url, "mine", batch=15)
         assert "\n" not in str(caught.value)
         with pytest.raises(IndexMismatch, match="is not complete: a load is running or was interrupted"):
-            Searcher.open(living.index, server=url, collection="mine")
+            Searcher.open(living.index, server=url, table="mine")
         standin.failures = [429]
         assert 15 <= int(str(load(living, url, "mine", batch=15)["unchanged_now"])) < 60
         first, *others = sorted(living.documents)
@@ -114,8 +112,8 @@ def test_changes_and_interrupted_loads(tmp_path: Path, monkeypatch: pytest.Monke
         counts = load(living, url, "mine")
         assert [counts[f"{word}_now"] for word in ("written", "deleted", "unchanged")] == [1, 5, 54]
         assert_same(living, url, "mine", hits=[7])
-        assert show(ShowTableConfig(where=url, collection="mine"))["rows"] == 55
-        drop(DropConfig(where=url, collection="mine"))
+        assert show(ShowTableConfig(where=url, table="mine"))["rows"] == 55
+        drop(DropConfig(where=url, table="mine"))
         assert not any(standin.documents.values())
         standin.documents["mine"]["x"] = {"docid": "x"}
         with pytest.raises(UsageError, match="id:dupmae_ir:mine::x was not fed by dupmae-ir"):
@@ -126,19 +124,19 @@ def test_what_is_not_deployed_is_named(living: Living, url: str, standin: StandI
     with pytest.raises(UsageError, match="no document type other; deploy the package that dupmae-ir servers files"):
         load(living, url, "other")
     del standin.schemas["mine"].fields["ot"]
-    with pytest.raises(ServerFailed, match="the schema mine lacks fields of this collection"):
+    with pytest.raises(ServerFailed, match="the schema mine lacks fields of this table"):
         load(living, url, "mine")
     empty = StandIn()
     with served(empty) as port:
         with pytest.raises(UsageError, match="no document type dupmae_ir_collections"):
             load(living, f"vespa://127.0.0.1:{port}", "mine")
-        with pytest.raises(IndexMismatch, match="the server has no collection 'mine'"):
-            Searcher.open(living.index, server=f"vespa://127.0.0.1:{port}", collection="mine")
+        with pytest.raises(IndexMismatch, match="the server has no table 'mine'"):
+            Searcher.open(living.index, server=f"vespa://127.0.0.1:{port}", table="mine")
 
 
 def test_an_answer_from_a_part_of_the_documents_is_refused(living: Living, url: str, standin: StandIn) -> None:
     load(living, url, "mine")
-    through = Searcher.open(living.index, server=url, collection="mine")
+    through = Searcher.open(living.index, server=url, table="mine")
     for coverage in ({"coverage": 50, "full": False}, {"coverage": 100, "full": True, "degraded": {"timeout": True}}):
         standin.coverage = coverage
         with pytest.raises(ServerFailed, match=f"searched {coverage['coverage']} % of the documents"):
@@ -151,7 +149,7 @@ def test_approximate_lists_are_of_hnsw_and_wand(living: Living, tmp_path: Path) 
     with served(standin) as port:
         url = f"vespa://127.0.0.1:{port}"
         load(living, url, "mine", approximate=True)
-        through = Searcher.open(living.index, server=url, collection="mine", approximate=True)
+        through = Searcher.open(living.index, server=url, table="mine", approximate=True)
         answers = list(through.answers(TOPICS, 10))
         where = {query["yql"].partition(" where ")[2] for query in standin.queries if query["hits"]}
         assert {re.sub(r": \d+", ": N", text) for text in where} == {
@@ -201,7 +199,7 @@ def test_credentials(living: Living, standin: StandIn, monkeypatch: pytest.Monke
 def test_client_certificates_are_those_of_the_vespa_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"CERT_FILE": "c.pem", "KEY_FILE": "k.pem", "CA_CERT_FILE": "ca.pem"}.items():
         monkeypatch.setenv(f"VESPA_CLI_DATA_PLANE_{name}", value)
-    table: Any = vespa.connect(urlsplit("vespa+https://vespa.example/music"), "mine", 1.0)
-    assert (table._rest.session.cert, table._rest.session.verify) == (("c.pem", "k.pem"), "ca.pem")
-    assert (table._rest._base, table._cluster) == ("https://vespa.example:443", "music")
+    table: Any = vespa.Vespa(urlsplit("vespa+https://vespa.example/music"), "mine", 1.0)
+    assert (table.session.cert, table.session.verify) == (("c.pem", "k.pem"), "ca.pem")
+    assert (table._base, table._cluster) == ("https://vespa.example:443", "music")
     table.close()

@@ -69,22 +69,22 @@ def small_index(folder: Path, count: int | None = None) -> Living:
     return Living(folder, documents()[:count])
 
 
-def load(living: Living, url: str, collection: str, **more: object) -> dict[str, object]:
+def load(living: Living, url: str, table: str, **more: object) -> dict[str, object]:
     """Load an index into a server."""
-    return run(LoadConfig(index=str(living.index), to=url, collection=collection, quiet=True, **more))  # type: ignore[arg-type]
+    return run(LoadConfig(index=str(living.index), to=url, table=table, quiet=True, **more))  # type: ignore[arg-type]
 
 
 def assert_same(
     living: Living,
     url: str,
-    collection: str,
+    table: str,
     modes: Sequence[str] = ("dense", "impact", "hybrid"),
     hits: Sequence[int] = (5, 1000),
     **more: object,
 ) -> None:
     """Hits, scores and order of all topics are those of a search without a server, and certified."""
     plain = Searcher.open(living.index, impact_search="postings")
-    through = Searcher.open(living.index, server=url, collection=collection)
+    through = Searcher.open(living.index, server=url, table=table)
     for mode in modes:
         for count in hits:
             expected = [answer.hits for answer in plain.answers(TOPICS, count, mode, **more)]  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def assert_same(
 def translated(living: Living, url: str, translate: Callable[..., object]) -> int:
     """How many of :data:`CONDITIONS` ``translate`` accepts; each must select the same documents with the server."""
     plain = Searcher.open(living.index, impact_search="postings")
-    through = Searcher.open(living.index, server=url, collection="mine")
+    through = Searcher.open(living.index, server=url, table="mine")
     count = 0
     for condition in CONDITIONS:
         try:

@@ -31,7 +31,7 @@ from dupmae_ir.search.candidates.dense import DensePart
 from dupmae_ir.search.candidates.impact import ImpactPart, ImpactQuery
 from dupmae_ir.search.candidates.segments import SegmentedPart
 from dupmae_ir.search.exact.certified_topk import Candidates, Part, Weighted, first_depth
-from dupmae_ir.servers.load import check_spec
+from dupmae_ir.servers.load import check_spec, spec_of
 from dupmae_ir.servers.protocol import (
     COMPLETE,
     Record,
@@ -41,9 +41,9 @@ from dupmae_ir.servers.protocol import (
     ServerTable,
     Untranslatable,
     Where,
+    open_table,
 )
-from dupmae_ir.servers.rows import spec_of
-from dupmae_ir.servers.urls import connect, default_collection
+from dupmae_ir.servers.urls import default_table
 
 Dense = SegmentedPart[DensePart]
 Impact = SegmentedPart[ImpactPart]
@@ -61,12 +61,12 @@ class ServerSummary:
     """The server that proposed candidates."""
 
     server: str
-    collection: str
+    table: str
     exact: bool
 
 
 class ServerIndex:
-    """A collection that holds an index, opened for searching."""
+    """A table that holds an index, opened for searching."""
 
     def __init__(self, index: Index, table: ServerTable, name: str, approximate: bool = False) -> None:
         self.index, self.table, self.name, self.approximate = index, table, name, approximate
@@ -75,10 +75,10 @@ class ServerIndex:
         self._wheres: weakref.WeakKeyDictionary[RowSet, Where] = weakref.WeakKeyDictionary()
 
     @classmethod
-    def open(cls, index: Index, url: str, collection: str | None, approximate: bool, timeout: float) -> Self:
-        """Connect to the collection of an index. Raises :class:`IndexMismatch` if it holds anything else."""
-        name = collection or default_collection(index.path)
-        return cls(index, connect(url, name, timeout), name, approximate)
+    def open(cls, index: Index, url: str, table: str | None, approximate: bool, timeout: float) -> Self:
+        """Connect to the table of an index. Raises :class:`IndexMismatch` if it holds anything else."""
+        name = table or default_table(index.path)
+        return cls(index, open_table(url, name, timeout), name, approximate)
 
     @property
     def sums(self) -> bool:
@@ -142,7 +142,7 @@ class ServerIndex:
         ]
 
     def top(self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None) -> list[ServerHits]:
-        """The server's lists. Raises :class:`IndexMismatch` if the collection was changed meanwhile: a load marks it
+        """The server's lists. Raises :class:`IndexMismatch` if the table was changed meanwhile: a load marks it
         as incomplete before its first change, and as another state after the last."""
         lists = self.table.top(part, queries, depth, where, self.approximate)
         self._current()
@@ -153,7 +153,7 @@ class ServerIndex:
         rows = [self._row_of.get(docid, -1) for docid in docids]
         if -1 in rows:
             docid = docids[rows.index(-1)]
-            raise ServerFailed(f"collection {self.name} has a document {docid!r} that {self.index.path} lacks; {AGAIN}")
+            raise ServerFailed(f"table {self.name} has a document {docid!r} that {self.index.path} lacks; {AGAIN}")
         return np.array(rows, np.int64)
 
     @cached_property
@@ -165,14 +165,13 @@ class ServerIndex:
         record = self.table.read_record()
         load = f"load {self.index.path} into it with dupmae-ir servers load"
         if record is None:
-            raise IndexMismatch(f"the server has no collection {self.name!r}; {load}")
+            raise IndexMismatch(f"the server has no table {self.name!r}; {load}")
         check_spec(record.spec, spec_of(self.index), str(self.index.path), self.name)
         if record.state != COMPLETE:
-            raise IndexMismatch(f"collection {self.name} is not complete: a load is running or was interrupted; {load}")
+            raise IndexMismatch(f"table {self.name} is not complete: a load is running or was interrupted; {load}")
         if record.digest != self.index.digest:
             raise IndexMismatch(
-                f"collection {self.name} holds {record.documents:,} documents of another state of "
-                f"{self.index.path}; {load}"
+                f"table {self.name} holds {record.documents:,} documents of another state of {self.index.path}; {load}"
             )
         return record
 
@@ -194,7 +193,7 @@ class ServerIndex:
         where = self._ids(allowed)
         if (rows := self.table.count(where)) != len(allowed):
             raise ServerFailed(
-                f"collection {self.name}: {rows:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
+                f"table {self.name}: {rows:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
             )
         return where
 
@@ -237,13 +236,12 @@ class ServerPart:
     def _candidates(self, query: int, answer: ServerHits, count: int) -> Candidates:
         rows = self.server.rows(answer.docids)
         if self.allowed is not None and not self.allowed.mask[rows].all():
-            raise ServerFailed(f"collection {self.server.name}: a document that the filter excludes; {AGAIN}")
+            raise ServerFailed(f"table {self.server.name}: a document that the filter excludes; {AGAIN}")
         if self.server.approximate:
             return Candidates(rows, np.inf, False)
         if len(rows) < count and self.part != "impact":
             raise ServerFailed(
-                f"collection {self.server.name}: {self.server.table.kind} returned {len(rows):,} of {count:,} "
-                f"rows; {AGAIN}"
+                f"table {self.server.name}: {self.server.table.kind} returned {len(rows):,} of {count:,} rows; {AGAIN}"
             )
         self._check(query, rows, answer)
         if len(rows) == self.documents:
@@ -259,7 +257,7 @@ class ServerPart:
         if len(wrong):
             position = int(wrong[0])
             raise ServerFailed(
-                f"collection {self.server.name}: the {self.part} score of {answer.docids[position]!r} is "
+                f"table {self.server.name}: the {self.part} score of {answer.docids[position]!r} is "
                 f"{answer.scores[position]:.9g} in {self.server.table.kind} and {exact[position]:.9g} in "
                 f"{self.server.index.path}; the server holds or computes other vectors: {AGAIN}"
             )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -24,14 +25,20 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import atomic_write, write_json
 from dupmae_ir.servers.config import FilesConfig
-from dupmae_ir.servers.experimental.guides import bulk_guide, feed_guide
 from dupmae_ir.servers.experimental.opensearch import RECORDS_BODY, bulk_lines, dense_body, impact_body, index_body
 from dupmae_ir.servers.experimental.rest import Json
-from dupmae_ir.servers.experimental.vespa import document_fields, operation, query_body, record_fields, user_part
-from dupmae_ir.servers.experimental.vespa_package import RECORDS, application
-from dupmae_ir.servers.protocol import COMPLETE, Record, Rows, ServerQuery
-from dupmae_ir.servers.rows import batches, largest_norm, spec_of
-from dupmae_ir.servers.urls import check_collection, default_collection
+from dupmae_ir.servers.experimental.vespa import (
+    TEMPLATES,
+    application,
+    document_fields,
+    operation,
+    query_body,
+    record_document,
+    user_part,
+)
+from dupmae_ir.servers.load import batches, largest_norm, spec_of
+from dupmae_ir.servers.protocol import COMPLETE, RECORDS, Record, Rows, ServerQuery
+from dupmae_ir.servers.urls import check_table, default_table
 
 PROGRESS = "progress.json"
 _BATCH = 500
@@ -43,11 +50,11 @@ def run(config: FilesConfig) -> dict[str, object]:
     index = Index.open(config.index)
     if not index.documents:
         raise UsageError(f"{config.index}: the index has no documents")
-    name = check_collection(config.collection or default_collection(config.index))
+    name = check_table(config.table or default_table(config.index))
     layout: Layout = Feed(name, config.approximate) if config.kind == "vespa" else Bulk(config.kind, name)
     settings = {
         "kind": config.kind,
-        "collection": name,
+        "table": name,
         "megabytes": config.megabytes,
         "gzip": config.gzip,
         "approximate": config.approximate,
@@ -65,7 +72,7 @@ def run(config: FilesConfig) -> dict[str, object]:
             with atomic_write(target / path) as f:
                 f.write(text)
         counts = {"documents": index.documents, "parts": len(parts.done.files), "bytes": parts.done.bytes}
-        return job.publish(target, {"server": config.kind, "collection": name, **counts})
+        return job.publish(target, {"server": config.kind, "table": name, **counts})
 
 
 class Layout(Protocol):
@@ -103,7 +110,8 @@ class Bulk:
         }
         files |= {"query-dense.json": dense_body(self.kind, example, _HITS, record.longest)} if spec.dim else {}
         files |= {"query-impact.json": impact_body(example, _HITS)} if spec.terms else {}
-        guide = bulk_guide(self.kind, self.name, config.index, config.gzip)
+        title = {"opensearch": "OpenSearch", "elasticsearch": "Elasticsearch"}[self.kind]
+        guide = _guide("bulk.md", self.name, config, kind=self.kind, title=title)
         return {path: _indented(body) for path, body in files.items()} | {"README.md": guide}
 
 
@@ -124,11 +132,11 @@ class Feed:
         """The package, the record, queries, and the commands."""
         spec = record.spec
         files = {f"application/{path}": text for path, text in application(self.name, spec, self.approximate).items()}
-        files["record.jsonl"] = json.dumps(operation(RECORDS, self.name, record_fields(record))) + "\n"
+        files["record.jsonl"] = json.dumps(operation(RECORDS, self.name, record_document(record))) + "\n"
         sides = {"dense": spec.dim, "impact": spec.terms, "hybrid": spec.dim and spec.terms}
         for part in (part for part, present in sides.items() if present):
             files[f"query-{part}.json"] = _indented(query_body(self.name, part, example, _HITS))
-        return files | {"README.md": feed_guide(self.name, config.index, config.gzip)}
+        return files | {"README.md": _guide("feed.md", self.name, config)}
 
 
 class _Done(NamedTuple):
@@ -189,6 +197,12 @@ def _example(index: Index) -> ServerQuery:
     ids, impacts = rows.impacts[0] if rows.impacts is not None else (none, none)
     cls = rows.cls[0] if rows.cls is not None else np.zeros(0, np.float32)
     return ServerQuery(cls, ids.astype(np.int64), impacts.astype(np.int64), 1.0, 1.0 / spec.scale**2)
+
+
+def _guide(template: str, name: str, config: FilesConfig, **values: str) -> str:
+    """The page with the commands that load the files."""
+    index = {"index": config.index, "path": shlex.quote(config.index)}
+    return TEMPLATES.get_template(template).render(name=name, gzip=config.gzip, **index, **values)
 
 
 def _indented(body: Json) -> str:

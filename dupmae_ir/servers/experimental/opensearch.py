@@ -15,20 +15,32 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 from urllib.parse import SplitResult
 
 import numpy as np
 
+from dupmae_ir.console import one_line
 from dupmae_ir.errors import UsageError
-from dupmae_ir.servers.experimental.opensearch_filters import NAME, condition_query
-from dupmae_ir.servers.experimental.rest import Json, Rest, line
-from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
-from dupmae_ir.servers.urls import shown
-from dupmae_ir.types import Metadata
+from dupmae_ir.index.conditions import Node
+from dupmae_ir.servers.experimental.rest import Json, RestTable
+from dupmae_ir.servers.protocol import (
+    RECORDS,
+    ConditionWriter,
+    Record,
+    Rows,
+    ServerFailed,
+    ServerHits,
+    ServerQuery,
+    Spec,
+    Untranslatable,
+    Where,
+)
+from dupmae_ir.servers.urls import check_secret
+from dupmae_ir.types import Metadata, MetadataScalar
 
-RECORDS = "dupmae_ir_collections"
 RECORDS_BODY: dict[str, object] = {"mappings": {"enabled": False}}
 _PAGE = 1000
 _LONGEST_ID = 512
@@ -38,107 +50,84 @@ _DIALECTS: dict[str, tuple[str, str]] = {
     "elasticsearch": ("dotProduct(params.q, 'cls')", "dense_vector"),
 }
 """Server -> the inner product in its scripts, and the type of a vector."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_BOUNDS = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
+_EXACT = 2**53
+"""Integers above are not doubles."""
 
 
-def connect(parts: SplitResult, collection: str, timeout: float) -> OpenSearch:
-    """Open an index of a server."""
-    return OpenSearch(parts, collection, timeout)
+class OpenSearch(RestTable):
+    """An index of OpenSearch or Elasticsearch. Every list is exact."""
 
-
-class OpenSearch:
-    """A :class:`~dupmae_ir.servers.protocol.ServerTable` for both servers."""
-
-    sums = False
+    noun = "index"
     rounding = 16.0  #: the constant that is added doubles the magnitude of a float32 score
     max_rows = 100_000
 
-    def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
+    def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
+        super().__init__(parts, name, timeout, 9200)
         self.kind = parts.scheme.partition("+")[0]
-        self.name, self._where = collection, shown(parts)
-        self._rest = Rest(parts, 9200, timeout)
-        self._call, self._post = self._rest.call, self._rest.post
-        self._authorize()
+        self._authorize(parts)
         self._longest = 0.0
 
+    def exists(self, name: str) -> bool:
+        return self.call("GET", name, missing=True) is not None
+
+    def record_fields(self) -> Mapping[str, object] | None:
+        answer = self.call("GET", f"{RECORDS}/_doc/{self.name}", missing=True) or {}
+        return cast(Json | None, answer.get("_source"))
+
     def read_record(self) -> Record | None:
-        """See :class:`ServerTable`; an index of this name without a record is refused."""
-        found = self._call("GET", f"{RECORDS}/_doc/{self.name}", missing=True)
-        source = found.get("_source") if found else None
-        if source is None:
-            if self._call("GET", self.name, missing=True) is not None:
-                raise UsageError(
-                    f"{self._where}: the index {self.name} was not made by dupmae-ir; choose another `collection`"
-                )
-            return None
-        record = Record.of(cast(Json, source), f"{self._where}, {self.name}")
-        self._longest = record.longest
+        record = super().read_record()
+        self._longest = record.longest if record else 0.0
         return record
 
     def write_record(self, record: Record) -> None:
-        """See :class:`ServerTable`; records are documents of an index of their own."""
-        if self._call("GET", RECORDS, missing=True) is None:
-            self._call("PUT", RECORDS, RECORDS_BODY)
-        self._call("PUT", f"{RECORDS}/_doc/{self.name}?refresh=true", record.as_dict())
+        if not self.exists(RECORDS):
+            self.call("PUT", RECORDS, RECORDS_BODY)
+        self.call("PUT", f"{RECORDS}/_doc/{self.name}?refresh=true", record.as_dict())
 
-    def lock(self) -> None:
-        """There are no locks; writes of several loaders are the same."""
-
-    def create(self, spec: Spec) -> None:
-        """See :class:`ServerTable`; the record comes first, so that a killed load is continued."""
-        self.write_record(Record(spec, "loading", "", 0))
-        if self._call("GET", self.name, missing=True) is None:
-            self._call("PUT", self.name, index_body(self.kind, spec))
+    def create_table(self, spec: Spec) -> None:
+        self.call("PUT", self.name, index_body(self.kind, spec))
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
         """See :class:`ServerTable`; read by a scroll."""
-        self._call("POST", f"{self.name}/_refresh")
+        self.call("POST", f"{self.name}/_refresh")
         body: Json = {"size": _PAGE, "sort": ["_doc"], "_source": ["fingerprint"], "query": {"match_all": {}}}
-        page = self._post(f"{self.name}/_search?scroll=5m", body)
+        page = self.post(f"{self.name}/_search?scroll=5m", body)
         while hits := _hits(page):
             for hit in hits:
                 yield str(hit["_id"]), bytes.fromhex(str(cast(Json, hit["_source"])["fingerprint"]))
-            page = self._post("_search/scroll", {"scroll": "5m", "scroll_id": page["_scroll_id"]})
-        self._call("DELETE", "_search/scroll", {"scroll_id": page["_scroll_id"]}, missing=True)
+            page = self.post("_search/scroll", {"scroll": "5m", "scroll_id": page["_scroll_id"]})
+        self.call("DELETE", "_search/scroll", {"scroll_id": page["_scroll_id"]}, missing=True)
 
     def upsert(self, rows: Rows) -> None:
-        """See :class:`ServerTable`."""
         self._bulk(part for action in bulk_lines(rows) for part in action)
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`ServerTable`."""
         self._bulk({"delete": {"_id": docid}} for docid in docids)
 
     def finish(self, approximate: bool) -> None:
-        """Make written rows searchable. An approximate index is refused."""
-        if approximate:
-            raise UsageError(f"{self.kind}: `approximate` is not available; lists compare every document")
-        self._call("POST", f"{self.name}/_refresh")
+        super().finish(approximate)
+        self.call("POST", f"{self.name}/_refresh")
 
     def drop(self) -> None:
-        """See :class:`ServerTable`."""
-        self._call("DELETE", self.name, missing=True)
-        self._call("DELETE", f"{RECORDS}/_doc/{self.name}?refresh=true", missing=True)
+        self.call("DELETE", self.name, missing=True)
+        self.call("DELETE", f"{RECORDS}/_doc/{self.name}?refresh=true", missing=True)
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`ServerTable`."""
-        return int(str(self._post(f"{self.name}/_count", {"query": _query(where)})["count"]))
+        return int(str(self.post(f"{self.name}/_count", {"query": _query(where)})["count"]))
 
     def size(self) -> int | None:
         """Bytes of the primary shards."""
-        found = self._call("GET", f"{self.name}/_stats/store") or {}
+        found = self.call("GET", f"{self.name}/_stats/store") or {}
         total = cast(Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]], found)
         return total["_all"]["primaries"]["store"]["size_in_bytes"]
 
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
-        """See :class:`ServerTable`. Every list is exact in any case."""
         del approximate
         return [self._dense(q, depth, where) if part == "dense" else self._impact(q, depth, where) for q in queries]
-
-    def close(self) -> None:
-        """Release the connections."""
-        self._rest.close()
 
     def _dense(self, query: ServerQuery, depth: int, where: Where | None) -> ServerHits:
         body = dense_body(self.kind, query, depth, self._longest, where)
@@ -149,29 +138,29 @@ class OpenSearch:
         return self._search(impact_body(query, depth, where))
 
     def _search(self, body: Json) -> ServerHits:
-        hits = _hits(self._post(f"{self.name}/_search", body))
+        hits = _hits(self.post(f"{self.name}/_search", body))
         return ServerHits([str(hit["_id"]) for hit in hits], np.array([hit["_score"] for hit in hits], np.float64))
 
     def _bulk(self, lines: Iterator[Json]) -> None:
         body = "".join(json.dumps(one) + "\n" for one in lines)
-        found = self._post(f"{self.name}/_bulk", body)
+        found = self.post(f"{self.name}/_bulk", body)
         if not found.get("errors"):
             return
         for item in cast(list[Mapping[str, Json]], found["items"]):
             for action, result in item.items():
                 if "error" in result and not (action == "delete" and result.get("status") == 404):
-                    raise ServerFailed(f"{self._where}: {result['_id']}: {line(json.dumps(result['error']))}")
+                    raise ServerFailed(f"{self.where}: {result['_id']}: {one_line(json.dumps(result['error']), 300)}")
 
-    def _authorize(self) -> None:
+    def _authorize(self, parts: SplitResult) -> None:
         key, user = os.environ.get("ELASTICSEARCH_API_KEY"), os.environ.get("OPENSEARCH_USERNAME")
         elastic = self.kind == "elasticsearch"
         if elastic and key:
-            self._rest.session.headers["Authorization"] = f"ApiKey {key}"
+            self.session.headers["Authorization"] = f"ApiKey {key}"
         elif not elastic and user:
-            self._rest.session.auth = (user, os.environ.get("OPENSEARCH_PASSWORD", ""))
+            self.session.auth = (user, os.environ.get("OPENSEARCH_PASSWORD", ""))
         else:
             return
-        self._rest.check_secret(f"{self.kind}+https")
+        check_secret(parts, "credentials", f"{self.kind}+https")
 
 
 def index_body(kind: str, spec: Spec) -> Json:
@@ -243,8 +232,8 @@ def _typed(metadata: Metadata) -> Json:
     typed: dict[str, dict[str, list[object]]] = {"num": {}, "str": {}, "bool": {}}
     for name, value in metadata.items():
         for one in value if isinstance(value, list) else [value]:
-            kind = "bool" if isinstance(one, bool) else "str" if isinstance(one, str) else "num"
-            if NAME.fullmatch(name) and (kind != "num" or math.isfinite(float(cast(float, one)))):
+            kind = _kind(one)
+            if _NAME.fullmatch(name) and (kind != "num" or math.isfinite(float(cast(float, one)))):
                 typed[kind].setdefault(name, []).append(one)
     return dict(typed)
 
@@ -265,3 +254,41 @@ def _hits(page: Json) -> list[Json]:
 def _text(text: str) -> str:
     """A text without half surrogate pairs, which UTF-8 lacks."""
     return text.encode("utf-8", "replace").decode()
+
+
+def condition_query(node: Node) -> Json:
+    """The query that selects the same documents. Raises :class:`Untranslatable`."""
+    return _Queries().write(node)
+
+
+class _Queries(ConditionWriter[Json]):
+    """The query language of both servers.
+
+    Values are stored by kind (``num.NAME``, ``str.NAME``, ``bool.NAME``), so kinds never compare; keywords are ordered
+    by UTF-8, which is the order of code points. ``names`` lists the names that have a value.
+    """
+
+    def present(self, name: str) -> Json:
+        if not _NAME.fullmatch(name):
+            raise Untranslatable("names with signs")
+        return {"term": {"names": name}}
+
+    def test(self, name: str, operation: str, value: MetadataScalar) -> Json:
+        field = f"{_kind(value)}.{name}"
+        if _kind(value) == "num" and abs(float(value)) > _EXACT:
+            raise Untranslatable("large numbers")
+        if operation in _BOUNDS:
+            return {"range": {field: {_BOUNDS[operation]: value}}}
+        return {"term": {field: value}}
+
+    def negate(self, expression: Json) -> Json:
+        return {"bool": {"must_not": [expression]}}
+
+    def join(self, expressions: Sequence[Json], every: bool) -> Json:
+        if every:
+            return {"bool": {"filter": list(expressions)}}
+        return {"bool": {"should": list(expressions), "minimum_should_match": 1}}
+
+
+def _kind(value: MetadataScalar) -> str:
+    return "bool" if isinstance(value, bool) else "str" if isinstance(value, str) else "num"

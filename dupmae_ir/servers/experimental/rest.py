@@ -9,33 +9,24 @@ from urllib.parse import SplitResult
 import requests
 from requests.adapters import HTTPAdapter
 
-from dupmae_ir.errors import UsageError
-from dupmae_ir.servers.protocol import ServerFailed
-from dupmae_ir.servers.urls import is_loopback, shown
+from dupmae_ir.console import one_line
+from dupmae_ir.servers.protocol import ServerFailed, ServerTable
 
 Json = dict[str, object]
 CONNECTIONS = 8  #: of one client to a server
 
 
-class Rest:
-    """A server that speaks JSON over HTTP; safe for several threads.
+class RestTable(ServerTable):
+    """A table of a server with JSON over HTTP; safe for several threads. ``session``: for credentials."""
 
-    ``where``: its URL for messages. ``session``: for credentials.
-    """
-
-    def __init__(self, parts: SplitResult, port: int, timeout: float) -> None:
-        self.where, self._timeout = shown(parts), timeout
-        self._secure, self._host = parts.scheme.endswith("+https"), parts.hostname
-        self._base = f"{'https' if self._secure else 'http'}://{parts.hostname}:{parts.port or port}"
+    def __init__(self, parts: SplitResult, name: str, timeout: float, port: int) -> None:
+        super().__init__(parts, name, timeout)
+        secure = parts.scheme.endswith("+https")
+        self._base = f"{'https' if secure else 'http'}://{parts.hostname}:{parts.port or port}"
         self.session = requests.Session()
         self.session.trust_env = False  # no proxies, and no passwords of ~/.netrc for another service
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=CONNECTIONS))
-
-    def check_secret(self, secure_scheme: str) -> None:
-        """Raise :class:`UsageError` if credentials would cross a network without TLS."""
-        if not self._secure and not is_loopback(self._host):
-            raise UsageError(f"credentials would be sent in the clear to {self._host}; use {secure_scheme}://")
 
     def call(self, method: str, path: str, body: Json | str | None = None, missing: bool = False) -> Json | None:
         """The answer to a request; None for a 404 if that may be ``missing``. Raises :class:`ServerFailed`."""
@@ -62,24 +53,16 @@ class Rest:
                 f"{self._base}/{path}",
                 data=data,
                 headers={"Content-Type": kind},
-                timeout=self._timeout,
+                timeout=self.timeout,
                 allow_redirects=False,
             )
         except (requests.RequestException, OSError) as e:
-            raise ServerFailed(
-                f"{self.where}: no answer within {self._timeout:g} s ({type(e).__name__}); raise `timeout`, or check "
-                "server and network"
-            ) from None
+            raise self.unanswered(type(e).__name__) from None
 
     def refusal(self, answer: requests.Response) -> ServerFailed:
         """The error for a response that is not a success."""
-        return ServerFailed(f"{self.where}: {answer.status_code} {answer.reason}: {line(answer.text)}")
+        return ServerFailed(f"{self.where}: {answer.status_code} {answer.reason}: {one_line(answer.text, 300)}")
 
     def close(self) -> None:
         """Release the connections."""
         self.session.close()
-
-
-def line(text: str) -> str:
-    """The start of a message, on one line."""
-    return " ".join(text.split())[:300]

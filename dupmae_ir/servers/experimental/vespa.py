@@ -3,7 +3,7 @@
 The rank profile ``hybrid`` is the exact sum of Eq. 12 up to float32 rounding of the inner product, so Vespa ranks
 hybrid searches by itself. Its lists are those of all content nodes: answers that searched only a part of the documents
 are refused. ``dupmae-ir servers files`` writes the application package
-(:mod:`dupmae_ir.servers.experimental.vespa_package`), which is deployed with Vespa's own command.
+(:func:`application`), which is deployed with Vespa's own command.
 
 The requests follow the published references and are tested against a stand-in; they were not run against Vespa.
 
@@ -14,25 +14,50 @@ clusters. Credentials are those of the Vespa CLI:
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple, cast
 from urllib.parse import SplitResult, quote, urlencode
 
 import numpy as np
 import requests
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from dupmae_ir.console import one_line
 from dupmae_ir.errors import UsageError
-from dupmae_ir.servers.experimental.rest import CONNECTIONS, Json, Rest, line
-from dupmae_ir.servers.experimental.vespa_filters import condition_yql, docid_fact, facts, numbers
-from dupmae_ir.servers.experimental.vespa_package import DEEPEST, RECORDS
-from dupmae_ir.servers.protocol import Record, Rows, ServerFailed, ServerHits, ServerQuery, Spec, Where
-from dupmae_ir.servers.urls import shown
+from dupmae_ir.index.conditions import Node
+from dupmae_ir.servers.experimental.rest import CONNECTIONS, Json, RestTable
+from dupmae_ir.servers.protocol import (
+    RECORDS,
+    ConditionWriter,
+    Record,
+    Rows,
+    ServerFailed,
+    ServerHits,
+    ServerQuery,
+    Spec,
+    Untranslatable,
+    Where,
+)
+from dupmae_ir.servers.urls import check_secret
+from dupmae_ir.types import Metadata, MetadataScalar
 
+MAX_ROWS = 100_000
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    keep_trailing_newline=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+"""The application package, and the pages of ``dupmae-ir servers files``."""
 NAMESPACE = "dupmae_ir"
 _PAGE = 1000
 _BUSY = (429, 503)
@@ -45,50 +70,40 @@ _NOT_TEXT = re.compile(
     + "]"
 )
 """Code points that Vespa's strings must not contain."""
+_ORDER = ("<", "<=", ">", ">=")
+_EXACT = 2**53
+"""Integers above are not doubles."""
 
 
-def connect(parts: SplitResult, collection: str, timeout: float) -> Vespa:
-    """Open a document type of an application."""
-    return Vespa(parts, collection, timeout)
-
-
-class Vespa:
-    """A :class:`~dupmae_ir.servers.protocol.ServerTable`."""
+class Vespa(RestTable):
+    """A document type of an application. There are no locks, and the sizes of types are not known."""
 
     kind = "vespa"
+    noun = "document type"
     sums = True
-    rounding = 8.0
-    max_rows = DEEPEST
+    max_rows = MAX_ROWS
 
-    def __init__(self, parts: SplitResult, collection: str, timeout: float) -> None:
-        self.name, self._where, self._timeout = collection, shown(parts), timeout
-        self._rest = Rest(parts, 443 if parts.scheme.endswith("+https") else 8080, timeout)
+    def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
+        super().__init__(parts, name, timeout, 443 if parts.scheme.endswith("+https") else 8080)
         self._cluster = parts.path.strip("/")
-        self._authorize()
+        self._authorize(parts)
         self._pool = ThreadPoolExecutor(CONNECTIONS)
 
-    def read_record(self) -> Record | None:
-        """See :class:`ServerTable`; a document type of this name with documents but without a record is refused."""
-        answer = self._rest.send("GET", _path(RECORDS, self.name))
+    def exists(self, name: str) -> bool:
+        """Whether the type has documents: one without them is a table that was not loaded."""
+        return self._is_deployed(RECORDS) and self._is_deployed(name) and next(self.stored(), None) is not None
+
+    def record_fields(self) -> Mapping[str, object] | None:
+        answer = self.send("GET", _path(RECORDS, self.name))
         if answer.ok:
             fields = cast(dict[str, str], answer.json().get("fields", {}))
-            return Record.of(json.loads(fields.get("record", "{}")), f"{self._where}, {self.name}")
-        if not self._is_deployed(RECORDS) or not self._is_deployed(self.name):
-            return None
-        if answer.status_code != 404:
-            raise self._rest.refusal(answer)
-        if next(self.stored(), None):
-            raise UsageError(
-                f"{self._where}: the documents of {self.name} were not fed by dupmae-ir; choose another `collection`"
-            )
+            return cast(Json, json.loads(fields.get("record", "{}")))
+        if answer.status_code != 404 and self._is_deployed(RECORDS) and self._is_deployed(self.name):
+            raise self.refusal(answer)
         return None
 
     def write_record(self, record: Record) -> None:
-        """See :class:`ServerTable`; records are documents of a type of their own."""
-        self._feed("POST", _path(RECORDS, self.name), {"fields": record_fields(record)})
-
-    def lock(self) -> None:
-        """There are no locks; writes of several loaders are the same."""
+        self._feed("POST", _path(RECORDS, self.name), {"fields": record_document(record)})
 
     def create(self, spec: Spec) -> None:
         """Check that the application has the document type: packages are deployed with Vespa's own command."""
@@ -96,34 +111,31 @@ class Vespa:
         for kind in (RECORDS, self.name):
             if not self._is_deployed(kind):
                 raise UsageError(
-                    f"{self._where}: the application has no document type {kind}; deploy the package that dupmae-ir "
+                    f"{self.where}: the application has no document type {kind}; deploy the package that dupmae-ir "
                     "servers files writes for vespa"
                 )
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """See :class:`ServerTable`; read by a visit."""
         token: str | None = ""
         while token is not None:
             page = self._visit(self.name, f"{self.name}:docid,fingerprint", token)
             if not page.ok:
-                raise self._rest.refusal(page)
+                raise self.refusal(page)
             found = page.json()
             token = found.get("continuation")
             for document in found.get("documents", []):
                 fields = document["fields"]
                 if "fingerprint" not in fields:
-                    raise UsageError(f"{self._where}: {document['id']} was not fed by dupmae-ir; remove it")
+                    raise UsageError(f"{self.where}: {document['id']} was not fed by dupmae-ir; remove it")
                 yield fields["docid"], bytes.fromhex(fields["fingerprint"])
 
     def upsert(self, rows: Rows) -> None:
-        """See :class:`ServerTable`; an operation for each document, several at once."""
         paths = [_path(self.name, user_part(docid)) for docid in rows.docids]
         bodies = [{"fields": fields} for fields in document_fields(rows)]
         for _ in self._pool.map(self._feed, ["POST"] * len(paths), paths, bodies):
             pass
 
     def delete(self, docids: Sequence[str]) -> None:
-        """See :class:`ServerTable`."""
         paths = [_path(self.name, user_part(docid)) for docid in docids]
         for _ in self._pool.map(self._feed, ["DELETE"] * len(paths), paths):
             pass
@@ -137,36 +149,30 @@ class Vespa:
         self._feed("DELETE", _path(RECORDS, self.name))
 
     def count(self, where: Where | None = None) -> int:
-        """See :class:`ServerTable`."""
         found = self._search(count_body(self.name, where))
         return int(str(cast(Json, found["fields"])["totalCount"]))
-
-    def size(self) -> int | None:
-        """Not known: the endpoints of documents and queries do not say."""
-        return None
 
     def top(
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
-        """See :class:`ServerTable`."""
         bodies = [query_body(self.name, part, query, depth, where, approximate) for query in queries]
         return [_found(found) for found in self._pool.map(self._search, bodies)]
 
     def close(self) -> None:
-        """Release the connections."""
         self._pool.shutdown()
-        self._rest.close()
+        super().close()
 
     def _search(self, body: Json) -> Json:
         """The root of an answer. Raises :class:`ServerFailed` unless all documents were searched."""
-        root = cast(Json, self._rest.post("search/", {**body, "timeout": f"{self._timeout:g}s"})["root"])
+        root = cast(Json, self.post("search/", {**body, "timeout": f"{self.timeout:g}s"})["root"])
         if errors := root.get("errors"):
-            raise ServerFailed(f"{self._where}: {line(json.dumps(errors))}")
+            raise ServerFailed(f"{self.where}: {one_line(json.dumps(errors), 300)}")
         coverage = cast(Json, root.get("coverage", {}))
         if coverage.get("full") is not True or coverage.get("degraded"):
+            reason = one_line(json.dumps(coverage.get("degraded", {})), 300)
             raise ServerFailed(
-                f"{self._where}: searched {coverage.get('coverage', 'an unknown number of')} % of the documents "
-                f"({line(json.dumps(coverage.get('degraded', {})))}); raise `timeout`, or wait until all nodes are up"
+                f"{self.where}: searched {coverage.get('coverage', 'an unknown number of')} % of the documents "
+                f"({reason}); raise `timeout`, or wait until all nodes are up"
             )
         return root
 
@@ -175,7 +181,7 @@ class Vespa:
         answer = self._visit(kind, "[id]")
         unknown = answer.status_code == 400 and "document type" in answer.text
         if not answer.ok and not unknown:
-            raise self._rest.refusal(answer)
+            raise self.refusal(answer)
         return not unknown
 
     def _visit(self, kind: str, fields: str, token: str = "") -> requests.Response:
@@ -183,36 +189,36 @@ class Vespa:
         options = {"fieldSet": fields, "wantedDocumentCount": str(_PAGE)}
         options |= {"cluster": self._cluster} if self._cluster else {}
         options |= {"continuation": token} if token else {}
-        return self._rest.send("GET", f"document/v1/{NAMESPACE}/{kind}/docid?{urlencode(options)}")
+        return self.send("GET", f"document/v1/{NAMESPACE}/{kind}/docid?{urlencode(options)}")
 
     def _feed(self, method: str, path: str, body: Json | None = None) -> None:
         """One operation, which is repeated while the server is busy."""
         for pause in (*_PAUSES, None):
-            answer = self._rest.send(method, path, body)
+            answer = self.send(method, path, body)
             if answer.status_code not in _BUSY or pause is None:
                 break
             time.sleep(pause)
         if not answer.ok:
-            raise self._rest.refusal(answer)
+            raise self.refusal(answer)
         if answer.headers.get("X-Vespa-Ignored-Fields") == "true":
             raise ServerFailed(
-                f"{self._where}: the schema {self.name} lacks fields of this collection; deploy the package that "
+                f"{self.where}: the schema {self.name} lacks fields of this table; deploy the package that "
                 "dupmae-ir servers files writes for vespa"
             )
 
-    def _authorize(self) -> None:
+    def _authorize(self, parts: SplitResult) -> None:
         given = {
             name: os.environ.get(f"VESPA_CLI_DATA_PLANE_{name}")
             for name in ("TOKEN", "CERT_FILE", "KEY_FILE", "CA_CERT_FILE")
         }
-        session = self._rest.session
+        session = self.session
         if given["CA_CERT_FILE"]:
             session.verify = given["CA_CERT_FILE"]
         if given["CERT_FILE"] and given["KEY_FILE"]:
             session.cert = (given["CERT_FILE"], given["KEY_FILE"])
         if given["TOKEN"]:
             session.headers["Authorization"] = f"Bearer {given['TOKEN']}"
-            self._rest.check_secret("vespa+https")
+            check_secret(parts, "credentials", "vespa+https")
 
 
 class _Clause(NamedTuple):
@@ -301,7 +307,7 @@ def document_fields(rows: Rows) -> Iterator[Json]:
         yield fields
 
 
-def record_fields(record: Record) -> Json:
+def record_document(record: Record) -> Json:
     """The fields of a load record's document."""
     return {"record": json.dumps(record.as_dict())}
 
@@ -329,3 +335,89 @@ def _found(root: Json) -> ServerHits:
 def _text(text: str) -> str:
     """A text without what Vespa refuses."""
     return _NOT_TEXT.sub("\ufffd", text)
+
+
+def application(name: str, spec: Spec, approximate: bool) -> dict[str, str]:
+    """The files of the application package by their paths. ``approximate``: with an HNSW index of the vectors.
+
+    The schema has the [CLS] vector as a dense tensor, the impacts as a weighted set, and one rank profile for each kind
+    of list. The first phase of ``hybrid`` is the sum of DupMAE, Eq. 12, over every document that matches.
+    """
+    values = {"name": name, "spec": spec, "approximate": approximate, "records": RECORDS, "max_rows": MAX_ROWS}
+    templates = {
+        "services.xml": "services.xml",
+        f"schemas/{name}.sd": "schema.sd",
+        f"schemas/{RECORDS}.sd": "records.sd",
+        "search/query-profiles/default.xml": "query-profile.xml",
+    }
+    return {path: TEMPLATES.get_template(template).render(values) for path, template in templates.items()}
+
+
+def facts(docid: str, metadata: Metadata) -> list[str]:
+    """The digests of a document: of its id, of the names that have a value, and of every value."""
+    found = [docid_fact(docid), *(_digest("name", name) for name in metadata)]
+    return sorted({*found, *(_value(name, one) for name, one in _scalars(metadata))})
+
+
+def numbers(metadata: Metadata) -> list[dict[str, object]]:
+    """The numbers of a document, with the digests of their names."""
+    pairs = [(name, value) for name, value in _scalars(metadata) if _kind(value) == "num"]
+    return [{"named": _digest("name", name), "number": float(cast(float, value))} for name, value in pairs]
+
+
+def docid_fact(docid: str) -> str:
+    """The digest by which a document is selected by its id."""
+    return _digest("docid", docid)
+
+
+def condition_yql(node: Node) -> str:
+    """The YQL expression that selects the same documents. Raises :class:`Untranslatable`."""
+    return _Yql().write(node)
+
+
+class _Yql(ConditionWriter[str]):
+    """Expressions over the field ``facts``, which has a digest of each value with its name and kind, of each name that
+    has a value, and of the document's id. So case, accents, tokens and signs cannot change what an equality selects.
+    Numbers are also in ``numbers``, for their order.
+    """
+
+    def present(self, name: str) -> str:
+        return f'facts contains "{_digest("name", name)}"'
+
+    def test(self, name: str, operation: str, value: MetadataScalar) -> str:
+        kind = _kind(value)
+        if kind == "num" and not abs(float(value)) <= _EXACT:
+            raise Untranslatable("large numbers")
+        if operation not in _ORDER:
+            return f'facts contains "{_value(name, value)}"'
+        limit = format(float(value), ".20f").rstrip("0") + "0" if kind == "num" else ""
+        if kind != "num" or float(limit) != float(value):
+            raise Untranslatable("the order of strings and truth values, tiny numbers")
+        return f'numbers contains sameElement(named contains "{_digest("name", name)}", number {operation} {limit})'
+
+    def negate(self, expression: str) -> str:
+        return f"(true and !({expression}))"
+
+    def join(self, expressions: Sequence[str], every: bool) -> str:
+        return "(" + (" and " if every else " or ").join(expressions) + ")"
+
+
+def _scalars(metadata: Metadata) -> Iterator[tuple[str, MetadataScalar]]:
+    """The names and single values, without numbers that are infinite or none."""
+    for name, value in metadata.items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str) or math.isfinite(one):
+                yield name, one
+
+
+def _kind(value: MetadataScalar) -> str:
+    return "bool" if isinstance(value, bool) else "str" if isinstance(value, str) else "num"
+
+
+def _value(name: str, value: MetadataScalar) -> str:
+    kind = _kind(value)
+    return _digest("value", name, kind, repr(float(value) + 0.0) if kind == "num" else str(value))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()
