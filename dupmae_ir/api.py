@@ -136,13 +136,13 @@ def update_index(
 def delete_documents(index: str | Path, docids: Iterable[str]) -> IndexChange:
     """Mark documents of an index as deleted. Raises :class:`UsageError` for ids that the index does not have."""
     given: dict[str, object] = {"index": index, "ids": list(docids), "quiet": True}
-    return _change(_run("dupmae_ir.index.config:DeleteConfig", "dupmae_ir.index.changes.deletion:run", given))
+    return _change(_run("dupmae_ir.index.config:DeleteConfig", "dupmae_ir.index.changes.changes:run_delete", given))
 
 
 def compact_index(index: str | Path, *, progress: bool = False) -> IndexChange:
     """Rewrite the segments of an index as one, without deleted documents and without encoding anything."""
     given: dict[str, object] = {"index": index, "quiet": not progress}
-    return _change(_run("dupmae_ir.index.config:CompactConfig", "dupmae_ir.index.changes.compaction:run", given))
+    return _change(_run("dupmae_ir.index.config:CompactConfig", "dupmae_ir.index.changes.changes:run_compact", given))
 
 
 def compare(

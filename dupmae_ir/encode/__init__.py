@@ -13,7 +13,7 @@ _HOMES = {
     "DupmaeQueryEncoder": "pyserini_encoders",
     "EncodeConfig": "config",
     "MergeConfig": "merge",
-    "write_queries": "query_files",
+    "write_queries": "pyserini_files",
 }
 __all__ = sorted(_HOMES)
 

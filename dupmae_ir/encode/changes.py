@@ -12,7 +12,7 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +24,19 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.run import vocabulary_record
 from dupmae_ir.encode.window_encoding import represent
-from dupmae_ir.encode.window_files import EncodedWindow, build_index, read_header, window_paths, write_window
-from dupmae_ir.encode.windows import document_digest, documents_digest, windows
+from dupmae_ir.encode.windows import (
+    EncodedWindow,
+    build_index,
+    document_digest,
+    documents_digest,
+    read_header,
+    window_paths,
+    windows,
+    write_window,
+)
 from dupmae_ir.errors import CheckpointError, IndexMismatch, UsageError
 from dupmae_ir.index.changes.changes import ChangeJob, build_optional
-from dupmae_ir.index.config import AddConfig, ChangeOptions, SyncConfig, UpdateConfig
+from dupmae_ir.index.config import AddConfig, ChangeOptions, ChangeResult, SyncConfig, UpdateConfig
 from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
@@ -43,7 +51,7 @@ _WORK = ("digest", "document_length", "top_k", "activation", "dtype", "title_sep
 
 
 @with_torch_threads
-def run_add(config: AddConfig) -> dict[str, Any]:
+def run_add(config: AddConfig) -> ChangeResult:
     """Add documents and return a summary. Documents that the index has already are skipped.
 
     Raises :class:`UsageError` for a document whose id the index has with another text; nothing is added then.
@@ -52,13 +60,13 @@ def run_add(config: AddConfig) -> dict[str, Any]:
 
 
 @with_torch_threads
-def run_update(config: UpdateConfig) -> dict[str, Any]:
+def run_update(config: UpdateConfig) -> ChangeResult:
     """Add documents, replacing those of the same ids that changed, and return a summary."""
     return _Change(config, "index update")()
 
 
 @with_torch_threads
-def run_sync(config: SyncConfig) -> dict[str, Any]:
+def run_sync(config: SyncConfig) -> ChangeResult:
     """Make the index that of the collection: as :func:`run_update`; documents that it lacks are deleted."""
     return _Change(config, "index sync")()
 
@@ -98,7 +106,7 @@ class _Change:
         self.started = time.monotonic()
         self.resumed = 0
 
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self) -> ChangeResult:
         config = self.config
         with ChangeJob(config.index, self.command, restart=config.restart, quiet=config.quiet) as job:
             index = job.current()
@@ -106,7 +114,7 @@ class _Change:
             collection = self._collection(index.meta)
             with tempfile.TemporaryFile("w+", encoding="utf-8", dir=job.target.parent) as spool:
                 plan = self._planned(index, collection, _Plan(spool))
-                now: dict[str, Any] = plan.counts()
+                now = plan.counts()
                 if not plan.encoded and not plan.gone:
                     result = job.unchanged(index, now)
                 else:
@@ -188,7 +196,10 @@ class _Change:
                 dim=index.dim,
                 terms=index.terms if index.has_ot else None,
                 scale=index.scale,
-                describe=lambda: self._describe(collection),
+                describe=lambda: {
+                    "made_by": f"dupmae-ir {self.command}",
+                    "inputs": [dataclasses.asdict(source) for source in collection.inputs],
+                },
                 on_documents=bar.update,
                 texts=index.segments[0].has_part("texts"),
             )
@@ -223,11 +234,6 @@ class _Change:
                 bar.update(len(window))
         return paths
 
-    def _describe(self, collection: DocumentSource) -> dict[str, Any]:
-        """What the manifest records of a segment."""
-        inputs = [dataclasses.asdict(source) for source in collection.inputs]
-        return {"made_by": f"dupmae-ir {self.command}", "inputs": inputs}
-
 
 def _sweep_windows(job: ChangeJob) -> None:
     """Remove saved windows whose documents the index has, and the work folder if no others are left."""
@@ -247,7 +253,7 @@ def _sweep_windows(job: ChangeJob) -> None:
         job.discard()
 
 
-def _work_settings(index: Index, name: str) -> dict[str, Any]:
+def _work_settings(index: Index, name: str) -> Mapping[str, object]:
     """What decides the bytes of a saved window."""
     recorded = index.meta.get("encoder")
     if not recorded:
@@ -278,7 +284,7 @@ def _encoder(index: Index, config: ChangeOptions) -> Encoder:
     return encoder
 
 
-def _check_encoder(encoder: Encoder, recorded: dict[str, Any], name: str) -> None:
+def _check_encoder(encoder: Encoder, recorded: Mapping[str, Any], name: str) -> None:
     if encoder.digest != recorded["digest"]:
         raise IndexMismatch(
             f"{name} was encoded by {recorded['name']} (digest {recorded['digest'][:12]}), and {encoder.name} is "

@@ -12,8 +12,7 @@ from pathlib import Path
 from dupmae_ir.console import megabytes, table
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.window_encoding import EncoderChoice, encode_window
-from dupmae_ir.encode.window_files import EncodedWindow, build_index, write_window
-from dupmae_ir.encode.windows import Window, document_digest, documents_digest
+from dupmae_ir.encode.windows import EncodedWindow, Window, build_index, document_digest, documents_digest, write_window
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.format.manifest import read_manifest
 from dupmae_ir.index.format.quantisation import Scale

@@ -9,22 +9,22 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import scipy.sparse as sp
+import numpy as np
 
 from dupmae_ir import __version__
 from dupmae_ir.config import differences, to_dict
 from dupmae_ir.console import progress
-from dupmae_ir.encode.jobs import MergeJob, shards_digest, summary
 from dupmae_ir.encode.merge import MergeConfig, MergeResult
-from dupmae_ir.encode.window_files import EncodedWindow, build_index, split_digests
-from dupmae_ir.encode.windows import window_size
+from dupmae_ir.encode.run import IndexJob, index_summary
+from dupmae_ir.encode.windows import EncodedWindow, build_index, split_digests, window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import Meta, check_target
-from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.index import Index
+from dupmae_ir.io.jobs import JobRecord
+from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.io.transfer import is_url
 
 
@@ -44,8 +44,27 @@ def run(config: MergeConfig) -> MergeResult:
     ) as job:
         if not (result := job.finished()):
             meta = _merge(config, shards, job.begin() / "index")
-            result = job.publish(job.work / "index", summary(meta))
+            result = job.publish(job.work / "index", index_summary(meta))
     return cast("MergeResult", output.publish({**result, **names}))
+
+
+class MergeJob(IndexJob):
+    """``dupmae-ir encode.merge``."""
+
+    def recorded(self) -> JobRecord:
+        """The record in ``meta.json``; an index that was not merged has no shards."""
+        meta = self.meta()
+        return {
+            "made_by": f"dupmae-ir {self.command}",
+            "settings": {},
+            "inputs": {"shards": shards_digest([s["digest"] for s in meta.get("merged_from") or []])},
+            "result": index_summary(meta),
+        }
+
+
+def shards_digest(digests: list[str]) -> str:
+    """One digest for the shards of an index, in their order."""
+    return combined_digest(["shards", *digests])
 
 
 def in_order(shards: Sequence[Index]) -> list[Index]:
@@ -74,7 +93,7 @@ def interleaved(shards: Sequence[Index], window: int) -> Iterator[EncodedWindow]
         shard, start = shards[turn], at[turn]
         end = min(start + window_size(number, window), len(shard.docids))
         at[turn] = end
-        impacts = _rows(shard.only_segment, start, end) if shard.has_ot else None
+        impacts = shard.only_segment.forward.matrix(np.arange(start, end)) if shard.has_ot else None
         cls = shard.only_segment.vectors[start:end] if shard.dim is not None else None
         clipped, dropped = (0, 0) if start else (shard.meta["clipped"], shard.meta["dropped"])
         documents = shard.texts.get_all(range(start, end)) if shard.texts else None
@@ -82,17 +101,6 @@ def interleaved(shards: Sequence[Index], window: int) -> Iterator[EncodedWindow]
         yield EncodedWindow(list(shard.docids[start:end]), cls, impacts, clipped, dropped, documents, digests)
     if at != [len(s.docids) for s in shards]:
         raise IndexMismatch(f"{shards[0].path} and the other shards have other numbers of documents than they recorded")
-
-
-def _rows(shard: Segment, start: int, end: int) -> sp.csr_matrix:
-    """The impacts of the documents from ``start`` to ``end``."""
-    forward = shard.forward
-    low, high = int(forward.indptr[start]), int(forward.indptr[end])
-    indptr = forward.indptr[start : end + 1] - low
-    return sp.csr_matrix(
-        (forward.impacts[low:high], forward.terms[low:high].astype("int32"), indptr),
-        shape=(end - start, len(shard.terms)),
-    )
 
 
 def _merge(config: MergeConfig, shards: list[Index], folder: Path) -> Meta:
@@ -113,7 +121,7 @@ def _merge(config: MergeConfig, shards: list[Index], folder: Path) -> Meta:
         )
 
 
-def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, Any]:
+def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]:
     first = shards[0].meta
     return {
         "made_by": "dupmae-ir encode.merge",

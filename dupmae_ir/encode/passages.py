@@ -6,6 +6,7 @@ encoder's ``document_length``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, cast
@@ -13,12 +14,12 @@ from typing import TypedDict, cast
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import progress
-from dupmae_ir.errors import UsageError
+from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import LinesCollection, file_digests
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.lines import json_lines
-from dupmae_ir.io.passages import word_passages
 from dupmae_ir.io.publishing import combined_digest
+from dupmae_ir.types import PASSAGE_DELIMITER, Document
 
 
 class PassagesResult(TypedDict):
@@ -68,6 +69,26 @@ def run(config: PassagesConfig) -> PassagesResult:
         made = job.begin() / Path(config.output).name
         published = job.publish(made, _write(config, collection, made), inputs=collection.digests())
         return cast("PassagesResult", published)
+
+
+def word_passages(document: Document, words: int, stride: int, titles: bool = True) -> Iterator[Document]:
+    """The passages of a document: ``words`` words each, ``stride`` words from one beginning to the next.
+
+    Every word is in one, and none is contained in another; an empty text has one. A passage's id is its document's,
+    ``#`` and a number from 0, as in Anserini and Pyserini; only the first has the title without ``titles``.
+
+    Raises :class:`InputError` for an id that contains the delimiter of passages.
+    """
+    if PASSAGE_DELIMITER in document.docid:
+        raise InputError(
+            f"the id {document.docid!r} contains {PASSAGE_DELIMITER!r}, which separates document and passage"
+        )
+    tokens = document.text.split()
+    for number, start in enumerate(range(0, max(1, len(tokens) - words + stride), stride)):
+        text = " ".join(tokens[start : start + words])
+        yield Document(
+            f"{document.docid}{PASSAGE_DELIMITER}{number}", text, document.title if titles or not number else ""
+        )
 
 
 def _write(config: PassagesConfig, collection: LinesCollection, path: Path) -> dict[str, int]:

@@ -14,7 +14,7 @@ integers; divide them by the square of the index's scale to add them to dense sc
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dupmae_ir.encode.representation_files import impact_dicts
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format.manifest import read_meta
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, quantise
-from dupmae_ir.index.format.statistics import for_index
-from dupmae_ir.index.index import Index
+from dupmae_ir.index.index import Index, for_index
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import Document, Encoder, LexicalEncoder, Representation
 
@@ -234,6 +232,12 @@ class DupmaeQueryEncoder(_Vectors):
     def encode_batch(self, queries: Sequence[str], **kwargs: object) -> Vectors:
         """See :meth:`QueryView.encode_batch`."""
         return self._view.encode_batch(queries, **kwargs)
+
+
+def impact_dicts(impacts: sp.csr_matrix, terms: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Rows of an integer CSR as ``{term: impact}`` of Python integers, which the Java bridge requires."""
+    for start, end in zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True):
+        yield {terms[t]: int(i) for t, i in zip(impacts.indices[start:end], impacts.data[start:end], strict=True)}
 
 
 def _loaded(model: str | Path | None, device: str, settings: Mapping[str, Any]) -> Encoder:

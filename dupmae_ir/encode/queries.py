@@ -47,7 +47,7 @@ def summarize(config: QueriesConfig, result: QueriesResult) -> str:
     return f"{result['queries']} queries in {', '.join(f'{config.output}/{name}' for name in result['files'])}"
 
 
-main = Command("encode.queries", QueriesConfig, "dupmae_ir.encode.query_files:run", summarize=summarize)
+main = Command("encode.queries", QueriesConfig, "dupmae_ir.encode.pyserini_files:run", summarize=summarize)
 
 if __name__ == "__main__":
     main.exit()

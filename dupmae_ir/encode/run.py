@@ -7,7 +7,7 @@ always encoded as one, the resumed index is bit-identical to that of an undistur
 
 One machine's share (``--shard``), several devices, a Ray cluster and work shared through an object store are the same
 loop: :meth:`_Run._windows` says which windows are missing, the :class:`~dupmae_ir.encode.executors.Executor` encodes
-them, and the :class:`~dupmae_ir.encode.window_files.WindowFiles` keep them.
+them, and the :class:`~dupmae_ir.encode.windows.WindowFiles` keep them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from tqdm import tqdm
 
@@ -30,22 +30,25 @@ from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
 from dupmae_ir.encode.estimate import estimate
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
-from dupmae_ir.encode.jobs import EncodeJob, summary
-from dupmae_ir.encode.representation_files import JsonlFolder, jsonl_work
+from dupmae_ir.encode.pyserini_files import JsonlFolder, jsonl_work
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult
-from dupmae_ir.encode.window_files import (
+from dupmae_ir.encode.windows import (
     SHARED,
     EncodedWindow,
     SharedWindowFiles,
+    Window,
     WindowFiles,
     build_index,
+    documents_digest,
     remove_shared,
+    windows,
 )
-from dupmae_ir.encode.windows import Window, documents_digest, windows
-from dupmae_ir.errors import DupmaeError, UsageError
+from dupmae_ir.errors import DupmaeError, IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import Output
-from dupmae_ir.index.format.manifest import Meta, check_target
+from dupmae_ir.index.format.manifest import META, Meta, check_target, read_meta
 from dupmae_ir.io.collections import DocumentSource
+from dupmae_ir.io.jobs import Job, JobRecord
+from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import SEPARATORS, Encoder
@@ -82,6 +85,60 @@ def run(config: EncodeConfig) -> EncodeResult:
     return cast("EncodeResult", published)
 
 
+class IndexJob(Job):
+    """A job whose target is an index folder; :mod:`dupmae_ir.index.changes.builder` writes its ``meta.json``."""
+
+    ADVICE = "Name another `index`, or pass `overwrite`"
+
+    def __enter__(self) -> Self:
+        check_target(self.target)
+        super().__enter__()
+        return self
+
+    def write_record(self, made: Path, record: Mapping[str, Any]) -> None:
+        """Nothing: the builder has written ``meta.json``, which :meth:`recorded` reads."""
+
+    def check_replaceable(self) -> None:
+        """Any index folder may be replaced; :meth:`__enter__` refuses everything else."""
+
+    def meta(self) -> Meta:
+        """The meta of the existing index. Raises :class:`UsageError` where it does not record settings."""
+        meta = read_meta(self.target)
+        if not isinstance(meta.get("settings"), dict) or not isinstance(meta.get("inputs"), list):
+            raise UsageError(f"{self.target / META}: not written by dupmae-ir encode; name another `index`")
+        return meta
+
+
+class EncodeJob(IndexJob):
+    """``dupmae-ir encode``. An index that encode.merge made from the same settings and inputs is also its output."""
+
+    START_OVER = "pass `restart`"
+
+    def recorded(self) -> JobRecord:
+        """The record in ``meta.json``. Where representation files lie is not compared.
+
+        Raises :class:`IndexMismatch` for an index that was changed since it was encoded.
+        """
+        meta = self.meta()
+        if meta["generation"]:
+            raise IndexMismatch(
+                f"{self.target} was changed since it was encoded, by {meta['changed_by']}; bring it up to date with "
+                f"dupmae-ir index sync, or pass `overwrite`"
+            )
+        return {
+            "made_by": f"dupmae-ir {self.command}",
+            "settings": {**meta["settings"], "jsonl": self.settings["jsonl"]},
+            "inputs": {"corpus": combined_digest([i["sha256"] for i in meta["inputs"]])},
+            "result": index_summary(meta),
+        }
+
+
+def index_summary(meta: Meta) -> dict[str, object]:
+    """The part of a meta that a command reports."""
+    names = ("documents", "empty_documents", "parts", "dim", "scale", "scale_source", "postings", "clipped", "digest")
+    return {name: meta.get(name) for name in names} | ({"sources": meta["sources"]} if "sources" in meta else {})
+
+
 class _Run:
     """One run: its settings, and the steps from the collection to the summary."""
 
@@ -96,7 +153,7 @@ class _Run:
         self.busy: dict[str, float] = {}  # seconds in the encoder, by worker
         self.by_worker: dict[str, int] = {}  # documents, by worker
 
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self) -> dict[str, object]:
         config = self.config
         with EncodeJob(
             self.output.target,
@@ -167,7 +224,7 @@ class _Run:
         if jsonl:
             jsonl.publish()
         meta = self._build(job, files)
-        return job.publish(job.work / "index", summary(meta), inputs=self.collection.digests())
+        return job.publish(job.work / "index", index_summary(meta), inputs=self.collection.digests())
 
     def _window_files(self, job: EncodeJob, work: Path) -> WindowFiles:
         index = self.output.remote

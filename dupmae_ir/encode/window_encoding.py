@@ -2,7 +2,7 @@
 
 The result depends on nothing but the window, the encoder and the impact scale: in this process, in one process for each
 device and on a Ray cluster, the same window becomes the same bytes. Whoever receives them writes them to the
-work folder (:class:`~dupmae_ir.encode.window_files.WindowFiles`), which is what commits the window.
+work folder (:class:`~dupmae_ir.encode.windows.WindowFiles`), which is what commits the window.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from dupmae_ir import __version__
 from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.window_files import EncodedWindow
-from dupmae_ir.encode.windows import Window
+from dupmae_ir.encode.windows import EncodedWindow, Window
 from dupmae_ir.index.format.quantisation import Scale, choose_scale
 from dupmae_ir.models import load_encoder
 from dupmae_ir.types import (

@@ -1,19 +1,45 @@
-"""Windows: runs of consecutive documents that are encoded and committed together.
+"""Windows: runs of consecutive documents that are encoded and committed together, and the files that keep them.
 
 They depend on the collection and ``--window`` only, and a window is always encoded as one, so a resumed run gives the
-same bits as an undisturbed one.
+same bits as an undisturbed one. ``.I.work/window-000000.safetensors`` and so on are the finished windows of an index
+``I``, each a file that is complete or not there, saved until the index is built from them; ``windows.json`` records the
+impact scale. Impacts are stored as the integers of the index: three bytes a posting instead of eight, and the same bits
+whether the index is built at once, after a resumption, or from shards.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
+import scipy.sparse as sp
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from dupmae_ir.config import differences
+from dupmae_ir.console import say
+from dupmae_ir.errors import EnvironmentProblem, IndexMismatch, InputError, OutputError
+from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.integrity import DIGEST_BYTES
-from dupmae_ir.index.format.quantisation import CALIBRATION, Scale
-from dupmae_ir.types import Document
+from dupmae_ir.index.format.manifest import Meta
+from dupmae_ir.index.format.quantisation import CALIBRATION, Scale, dropped, quantise
+from dupmae_ir.index.format.texts import StoredDocument, pack, stored, unpack
+from dupmae_ir.io.publishing import atomic_write, disk_full, move_into_place, read_json_object, sha256_file, write_json
+from dupmae_ir.io.transfer import Remote, json_object
+from dupmae_ir.types import Document, Representation
+
+STATE = "windows.json"
+SHARED = "work"
+"""Folder of shared window files, below the URL of the index."""
+_NAME = "window-*.safetensors"
+_OBJECT = re.compile(r"window-(\d{6,})-([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
@@ -75,3 +101,317 @@ def documents_digest(documents: Iterable[Document]) -> str:
             sha256.update(b"%d:" % len(raw))
             sha256.update(raw)
     return sha256.hexdigest()
+
+
+@dataclass(frozen=True)
+class EncodedWindow:
+    """``docids``: n ids. ``cls``: (n, dim) float32 or None. ``impacts``: (n, V) CSR of uint8, sorted columns, or None.
+
+    ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0. ``documents``: titles,
+    texts and metadata, if the index stores them. ``digests``: one for each document
+    (:func:`~dupmae_ir.encode.windows.document_digest`).
+    """
+
+    docids: list[str]
+    cls: np.ndarray | None
+    impacts: sp.csr_matrix | None
+    clipped: int = 0
+    dropped: int = 0
+    documents: list[StoredDocument] | None = None
+    digests: list[bytes] | None = None
+
+    @classmethod
+    def of(
+        cls, documents: Sequence[Document], representation: Representation, scale: float | None, *, texts: bool
+    ) -> Self:
+        """The encoded window of ``documents``: vectors unchanged, weights as impacts.
+
+        Raises :class:`IndexMismatch` for a value that is not finite.
+        """
+        vectors, weights = representation.cls, representation.ot
+        if vectors is not None and len(wrong := np.flatnonzero(~np.isfinite(vectors).all(axis=1))):
+            raise IndexMismatch(
+                f"the [CLS] vector of document {documents[wrong[0]].docid!r} is not finite; check the model's weights "
+                "and dtype"
+            )
+        impacts, clipped, lost = None, 0, 0
+        if weights is not None:
+            if scale is None:
+                raise ValueError("OT weights need a scale")
+            impacts, clipped = quantise(weights, scale)
+            lost = dropped(weights, impacts)
+        return cls(
+            [document.docid for document in documents],
+            vectors,
+            impacts,
+            clipped,
+            lost,
+            stored(documents) if texts else None,
+            [document_digest(document) for document in documents],
+        )
+
+    def to_bytes(self, digest: str, encoder: str | None = None) -> bytes:
+        """The contents of a window file. ``digest``: of the documents together, ``encoder``: of what encoded them."""
+        tensors: dict[str, np.ndarray] = {"docids": np.frombuffer("\n".join(self.docids).encode(), np.uint8)}
+        if self.cls is not None:
+            tensors["cls"] = np.ascontiguousarray(self.cls, np.float32)
+        header = {"documents": digest, "clipped": str(self.clipped), "dropped": str(self.dropped)}
+        header |= {"encoder": encoder} if encoder else {}
+        if self.impacts is not None:
+            width = self.impacts.shape[1]
+            header["vocabulary"] = str(width)
+            tensors["indptr"] = self.impacts.indptr.astype(np.int64)
+            tensors["terms"] = self.impacts.indices.astype(np.uint16 if width <= 1 << 16 else np.uint32)
+            tensors["impacts"] = self.impacts.data
+        if self.documents is not None:
+            tensors["documents"] = pack(self.documents)
+        if self.digests is not None:
+            tensors["digests"] = np.frombuffer(b"".join(self.digests), np.uint8)
+        return save(tensors, header)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the file that was written from :meth:`to_bytes`."""
+        with _open(path) as f:
+            header, names = f.metadata(), set(f.keys())
+            docids = f.get_tensor("docids").tobytes().decode().split("\n")
+            vectors = f.get_tensor("cls") if "cls" in names else None
+            impacts = None
+            if "impacts" in names:
+                data, terms, indptr = (f.get_tensor(n) for n in ("impacts", "terms", "indptr"))
+                impacts = sp.csr_matrix(
+                    (data, terms.astype(np.int32), indptr), shape=(len(docids), int(header["vocabulary"]))
+                )
+            documents = unpack(f.get_tensor("documents")) if "documents" in names else None
+            digests = split_digests(f.get_tensor("digests")) if "digests" in names else None
+        return cls(docids, vectors, impacts, int(header["clipped"]), int(header["dropped"]), documents, digests)
+
+
+def read_header(path: Path) -> dict[str, str]:
+    """The header of a window file: the digest of its ``documents``, that of the ``encoder``, and counts."""
+    with _open(path) as f:
+        return dict(f.metadata())
+
+
+def write_window(path: Path, contents: bytes) -> None:
+    """Write a window file: it is there complete, on the disk, or not at all."""
+    with atomic_write(path, "wb") as f:
+        f.write(contents)
+
+
+def window_paths(folder: Path) -> list[Path]:
+    """The window files in a folder, by name."""
+    return sorted(folder.glob(_NAME))
+
+
+def split_digests(joined: np.ndarray) -> list[bytes]:
+    """uint8 of any shape -> the digests, 16 bytes each."""
+    raw = joined.tobytes()
+    return [raw[start : start + DIGEST_BYTES] for start in range(0, len(raw), DIGEST_BYTES)]
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="np")
+    except SafetensorError as e:
+        raise IndexMismatch(f"{path}: damaged ({e}); remove this file and run the same command again") from None
+
+
+class WindowFiles:
+    """The window files in a job's work folder. The caller holds the lock of the target."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._state = read_json_object(folder / STATE)
+        if "id" not in self._state:
+            self._state = {"id": uuid.uuid4().hex, "scale": None, "scale_source": None}
+            write_json(folder / STATE, self._state)
+
+    @property
+    def id(self) -> str:
+        """Identifies this encoding; recorded in the index and in its representation files."""
+        return self._state["id"]
+
+    @property
+    def scale(self) -> Scale | None:
+        """The impact scale; None before it is chosen, and without impacts."""
+        value = self._state["scale"]
+        return None if value is None else Scale(value, str(self._state["scale_source"]))
+
+    def set_scale(self, scale: Scale) -> None:
+        """Fix the scale before the first window is saved; later runs read it from here."""
+        self._state.update(scale=scale.value, scale_source=scale.source)
+        write_json(self.folder / STATE, self._state)
+
+    def numbers(self) -> list[int]:
+        """The finished windows, ascending."""
+        return sorted(int(path.stem.partition("-")[2]) for path in window_paths(self.folder))
+
+    def path(self, number: int) -> Path:
+        """The file of window ``number``."""
+        return self.folder / f"window-{number:06d}.safetensors"
+
+    def has(self, window: Window, source: str, encoder: str) -> bool:
+        """Whether a window is finished; :class:`IndexMismatch` if it was made from other documents, or by an encoder of
+        another digest."""
+        path = self.path(window.number)
+        if not path.exists():
+            return False
+        header = read_header(path)
+        if header["documents"] != window.digest:
+            raise self.changed(source, f"the documents of window {window.number} differ")
+        if header.get("encoder", encoder) != encoder:
+            raise IndexMismatch(
+                f"{path}: encoded by another model ({header['encoder'][:12]} instead of {encoder[:12]}); remove this "
+                f"file and run the same command again"
+            )
+        return True
+
+    def changed(self, source: str, how: str) -> IndexMismatch:
+        """The error for an input that is not the one that the work began with."""
+        return IndexMismatch(
+            f"{source}: the input changed since the work began ({how}); restore it, or start over with `restart`"
+        )
+
+    def save(self, window: Window, contents: bytes) -> None:
+        """Commit a window: ``contents`` are those of its file."""
+        try:
+            write_window(self.path(window.number), contents)
+        except OSError as e:
+            if disk_full(e, self.folder) is None:
+                raise
+            raise OutputError(
+                f"{self.folder}: the disk is full, at {window}; the windows before it are kept: free some space and "
+                f"run the same command again"
+            ) from e
+
+    def __iter__(self) -> Iterator[EncodedWindow]:
+        """Every finished window in order, one in memory at a time."""
+        for number in self.numbers():
+            yield EncodedWindow.read(self.path(number))
+
+
+class SharedWindowFiles(WindowFiles):
+    """Window files that are also at the URL of the index (``--share-work``), so that another machine can continue.
+
+        s3://bucket/I/work/state.json             the settings of the run and the impact scale
+        s3://bucket/I/work/window-000003-SHA256   a finished window; its name contains the sha256 of its bytes
+
+    The machine that runs the command may be lost with its disk. The same command on another one receives the windows
+    that are there, compares each with its name, and encodes the others. An object appears complete, or is recognised as
+    damaged and encoded again. The objects are removed once the index is complete.
+    """
+
+    def __init__(self, folder: Path, index: Remote, settings: Mapping[str, Any], *, quiet: bool) -> None:
+        """Raises :class:`IndexMismatch` for work at the URL that was begun with other settings."""
+        self.remote, self._settings, self._quiet = index / SHARED, settings, quiet
+        self._sent: set[int] = set()
+        self._state_there = json_object((self.remote / "state.json").read())
+        begun = {"settings", "windows"} <= self._state_there.keys()
+        if begun and (changed := differences(self._state_there["settings"], settings)):
+            raise IndexMismatch(
+                f"{self.remote}: unfinished work was begun with other settings: {changed}. Run the first command again "
+                "to finish it, or pass `restart` to start over"
+            )
+        if begun and not window_paths(folder):
+            write_json(folder / STATE, self._state_there["windows"])
+        super().__init__(folder)
+        if not begun:
+            return
+        if self._state["scale"] != (scale := self._state_there["windows"]["scale"]):
+            raise IndexMismatch(
+                f"{self.remote}: finished windows of another collection (impact scale {scale} instead of "
+                f"{self._state['scale']}); pass `restart` to start over"
+            )
+        if received := sum(self._receive(remote) for remote in _files(self.remote)):
+            say(f"{self.remote}: {received} finished window(s) of another machine", quiet)
+
+    def has(self, window: Window, source: str, encoder: str) -> bool:
+        """See :meth:`WindowFiles.has`; a finished window that is not at the URL is sent."""
+        if finished := super().has(window, source, encoder):
+            self._send(window)
+        return finished
+
+    def save(self, window: Window, contents: bytes) -> None:
+        """See :meth:`WindowFiles.save`."""
+        super().save(window, contents)
+        self._send(window)
+
+    def _receive(self, remote: Remote) -> bool:
+        match = _OBJECT.fullmatch(remote.name)
+        if match is None:
+            return False
+        number, path = int(match[1]), self.path(int(match[1]))
+        if path.exists():
+            self._sent.add(number)
+            return False
+        aside = path.with_name(f".{path.name}.tmp")  # removed by the next run, if it stays
+        aside.unlink(missing_ok=True)
+        try:
+            digest = remote.fetch(aside)
+        except FileNotFoundError:
+            return False
+        if digest != match[2]:
+            aside.unlink()
+            remote.remove()
+            say(
+                f"note: {remote} is damaged: its sha256 is not the one in its name; the window is encoded again",
+                self._quiet,
+            )
+            return False
+        move_into_place(aside, path)
+        self._sent.add(number)
+        return True
+
+    def _send(self, window: Window) -> None:
+        """Copy a finished window to the URL, after the settings and the scale that it belongs to."""
+        if window.number in self._sent:
+            return
+        path = self.path(window.number)
+        state = {"settings": dict(self._settings), "windows": dict(self._state)}
+        try:
+            if state != self._state_there:
+                (self.remote / "state.json").write_json(state)
+                self._state_there = state
+            (self.remote / f"window-{window.number:06d}-{sha256_file(path)}").send(path)
+        except EnvironmentProblem as e:
+            raise EnvironmentProblem(f"{window}: {e}") from None
+        self._sent.add(window.number)
+
+
+def remove_shared(index: Remote) -> None:
+    """Remove the shared window files of an index: the state last, so the next run removes what a kill leaves."""
+    for remote in sorted(_files(index / SHARED), key=lambda remote: remote.name == "state.json"):
+        remote.remove()
+
+
+def _files(folder: Remote) -> list[Remote]:
+    try:
+        return folder.files() or []
+    except InputError:
+        return []  # nothing is there
+
+
+def build_index(
+    encoded: Iterable[EncodedWindow],
+    folder: Path,
+    *,
+    dim: int | None,
+    terms: list[str] | None,
+    scale: float | None,
+    describe: Callable[[], Mapping[str, object]],
+    on_documents: Callable[[int], object],
+    texts: bool = False,
+    postings: bool = False,
+) -> Meta:
+    """Write the index of encoded windows into ``folder``, which is new, and return its meta.
+
+    ``describe`` is called after the last window and returns what the meta records beyond the counts. ``on_documents``
+    is called with the number of documents of each window.
+    """
+    with IndexBuilder(folder, dim=dim, terms=terms, scale=scale, texts=texts, postings=postings) as builder:
+        for window in encoded:
+            counts = window.clipped, window.dropped
+            builder.add_impacts(window.docids, window.cls, window.impacts, *counts, window.documents, window.digests)
+            on_documents(len(window.docids))
+        return builder.finish(describe())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dupmae_ir.command import Command, dispatch, load
@@ -12,32 +12,33 @@ from dupmae_ir.index.config import (
     AddConfig,
     Bm25Config,
     ChangeOptions,
+    ChangeResult,
     CompactConfig,
     DeleteConfig,
     DenseConfig,
+    DenseResult,
+    IndexResult,
     PostingsConfig,
+    PostingsResult,
     PullConfig,
+    PullResult,
     PushConfig,
+    PushResult,
     ShowIndexConfig,
     SyncConfig,
     UpdateConfig,
     VerifyConfig,
+    VerifyResult,
 )
 from dupmae_ir.io.jobs import COMPLETE
 
-_CHANGES = """
-Documents are compared by a digest of id, title, text and metadata; what is new or changed becomes a new segment.
-Searches give exactly what an index of the same documents made at once would give. Interrupted or killed, the index is
-what it was, and the same command continues.
-"""
 
-
-def summarize_bm25(config: Bm25Config, result: dict[str, Any]) -> str:
+def summarize_bm25(config: Bm25Config, result: IndexResult) -> str:
     """How many documents the index has."""
     return f"{config.index}: {result['documents']:,} documents"
 
 
-def summarize_dense(config: DenseConfig, result: dict[str, Any]) -> str:
+def summarize_dense(config: DenseConfig, result: DenseResult) -> str:
     """The kind, its size, and its settings with their reasons."""
     settings = "".join(f", {name} {v:,} ({result['reasons'][name]})" for name, v in result["parameters"].items())
     percent = 100 * result["bytes"] / (4 * result["dim"] * result["documents"])
@@ -45,51 +46,52 @@ def summarize_dense(config: DenseConfig, result: dict[str, Any]) -> str:
     return f"{config.index}: {result['kind']} of {result['documents']:,} documents, {size}{settings}"
 
 
-def summarize_postings(config: PostingsConfig, result: dict[str, Any]) -> str:
+def summarize_postings(config: PostingsConfig, result: PostingsResult) -> str:
     """How many documents the postings cover, and their size."""
     return f"{config.index}: postings of {result['documents']:,} documents, {megabytes(result['bytes'])}"
 
 
-def summarize_verified(config: VerifyConfig, result: dict[str, Any]) -> str:
+def summarize_verified(config: VerifyConfig, result: VerifyResult) -> str:
     """What was compared."""
     text = f"{config.index}: undamaged: {result['documents']:,} documents"
     return f"{text}, {result['files']} files, {megabytes(result['bytes'])}"
 
 
-def summarize_change(config: ChangeOptions, result: dict[str, Any]) -> str:
+def summarize_change(config: ChangeOptions, result: ChangeResult) -> str:
     """How many documents were added, updated, deleted and unchanged, and what the index is now."""
+    numbers: Mapping[str, Any] = result
     words = ("added", "updated", "deleted", "unchanged")
-    counts = [f"{result[f'{word}_now']:,} {word}" for word in words if result[f"{word}_now"]]
+    counts = [f"{numbers[f'{word}_now']:,} {word}" for word in words if numbers[f"{word}_now"]]
     return f"{config.index}: {', '.join(counts)}; {_state(result)}, {result['seconds']:.1f} s"
 
 
-def summarize_deleted(config: DeleteConfig, result: dict[str, Any]) -> str:
+def summarize_deleted(config: DeleteConfig, result: ChangeResult) -> str:
     """How many documents were deleted, and what the index is now."""
     return f"{config.index}: {result['deleted_now']:,} deleted; {_state(result)}"
 
 
-def summarize_compacted(config: CompactConfig, result: dict[str, Any]) -> str:
+def summarize_compacted(config: CompactConfig, result: ChangeResult) -> str:
     """How many deleted rows were removed, and what the index is now."""
     return f"{config.index}: {result['removed_now']:,} deleted rows removed; {_state(result)}"
 
 
-def summarize_pushed(config: PushConfig, result: dict[str, Any]) -> str:
+def summarize_pushed(config: PushConfig, result: PushResult) -> str:
     """How many files were sent."""
     files = f"{result['sent_now']:,} of {result['files']:,} files sent"
     return f"{config.index}: {result['to']} is complete, {megabytes(result['bytes'])}; {files}"
 
 
-def summarize_pulled(config: PullConfig, result: dict[str, Any]) -> str:
+def summarize_pulled(config: PullConfig, result: PullResult) -> str:
     """How many documents the copy has."""
     done = ", already complete" if result["status"] == COMPLETE else ""
     return f"{config.index}: {result['documents']:,} documents{done}"
 
 
-def _state(result: dict[str, Any]) -> str:
+def _state(result: ChangeResult) -> str:
     return f"{result['documents']:,} documents in {result['segments']} segment(s), generation {result['generation']}"
 
 
-def show(config: ShowIndexConfig, meta: dict[str, Any]) -> str:
+def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
     """The index in words: its parts, what made it, its digest, and the parts built on demand."""
     if config.quiet:
         return ""
@@ -98,7 +100,7 @@ def show(config: ShowIndexConfig, meta: dict[str, Any]) -> str:
     return "\n".join([config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)])
 
 
-def _shown(meta: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
+def _shown(meta: Mapping[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
     encoder, versions = meta.get("encoder") or {}, meta.get("versions") or {}
     yield "documents", f"{meta['documents']:,} ({meta['empty_documents']:,} without impacts)"
     segments, deleted = meta["segments"], (meta["deleted"] or {}).get("rows", 0)
@@ -137,9 +139,11 @@ CHANGES = "dupmae_ir.encode.changes"
 add = Command("index add", AddConfig, f"{CHANGES}:run_add", summarize=summarize_change, resumes=True)
 update = Command("index update", UpdateConfig, f"{CHANGES}:run_update", summarize=summarize_change, resumes=True)
 sync = Command("index sync", SyncConfig, f"{CHANGES}:run_sync", summarize=summarize_change, resumes=True)
-delete = Command("index delete", DeleteConfig, "dupmae_ir.index.changes.deletion:run", summarize=summarize_deleted)
+delete = Command(
+    "index delete", DeleteConfig, "dupmae_ir.index.changes.changes:run_delete", summarize=summarize_deleted
+)
 compact = Command(
-    "index compact", CompactConfig, "dupmae_ir.index.changes.compaction:run", summarize=summarize_compacted
+    "index compact", CompactConfig, "dupmae_ir.index.changes.changes:run_compact", summarize=summarize_compacted
 )
 
 push = Command("index push", PushConfig, f"{RUN}:run_push", summarize=summarize_pushed, resumes=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NotRequired, TypedDict
 
 from dupmae_ir.config import OneOf, OutputOptions, Requires, ThreadOptions, option
 from dupmae_ir.io.sources import CorpusOptions
@@ -16,6 +16,87 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "hnsw-sq8": (("m", "ef_construction"), ("ef_search",)),
 }
 """Kind of a smaller dense index -> the settings that shape it when it is built, and when it is searched."""
+
+
+class IndexResult(TypedDict):
+    """An index after a command."""
+
+    index: str
+    documents: int
+
+
+class PostingsResult(IndexResult):
+    """Postings of all segments."""
+
+    postings: int
+    bytes: int
+    status: str
+
+
+class KindRecord(TypedDict):
+    """``cls/KIND.json``, the record of a smaller dense index."""
+
+    format: int
+    kind: str
+    parameters: dict[str, int]  #: what shaped it, by name
+    reasons: dict[str, str]  #: why each has its value
+    documents: int
+    dim: int
+    digest: str  #: of the segment whose vectors it was built from
+    error: float | None  #: the largest distance of a decoded vector from its own, if it is known
+    bytes: int
+    threads: int
+    repeatable: bool  #: another build gives the same bytes
+    faiss: str
+
+
+class DenseResult(KindRecord):
+    """A kind of all segments; what is no count is that of the first."""
+
+    index: str
+    status: str
+
+
+class VerifyResult(IndexResult):
+    """What was read."""
+
+    files: int
+    bytes: int
+    digest: str
+
+
+class ChangeResult(IndexResult):
+    """An index after a change, and the documents that it concerned, as far as the command changes such."""
+
+    generation: int
+    segments: int
+    status: str
+    added_now: NotRequired[int]
+    updated_now: NotRequired[int]
+    deleted_now: NotRequired[int]
+    unchanged_now: NotRequired[int]
+    removed_now: NotRequired[int]
+    clipped_now: NotRequired[int]
+    resumed: NotRequired[int]
+    seconds: NotRequired[float]
+
+
+class PushResult(TypedDict):
+    """What an object store has of an index folder."""
+
+    index: str
+    to: str
+    files: int
+    sent_now: int
+    bytes: int
+    digest: str
+
+
+class PullResult(IndexResult):
+    """The copy."""
+
+    digest: str
+    status: str
 
 
 @dataclass(frozen=True, kw_only=True)

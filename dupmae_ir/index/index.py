@@ -12,7 +12,7 @@ Rows are numbered through the segments in their order. A document that is update
 to a new one, so segments never change. Replacing ``meta.json`` is what makes a generation the current one; what it does
 not name belongs to no generation. An opened index stays what it was when it was opened: later changes add files and
 replace ``meta.json``, and the folder of a segment stays as long as somebody reads it
-(:mod:`dupmae_ir.index.format.readers`).
+(:mod:`dupmae_ir.index.format.segment`).
 :mod:`dupmae_ir.index.changes.changes` makes the next generation.
 """
 
@@ -28,11 +28,11 @@ import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.changes.object_store import local_index
-from dupmae_ir.index.format.docids import MappedDocids
 from dupmae_ir.index.format.integrity import AGAIN, content_problem
-from dupmae_ir.index.format.joined import JoinedForward, JoinedTexts, locate
+from dupmae_ir.index.format.joined import JoinedForward, JoinedTexts, MappedDocids, locate
 from dupmae_ir.index.format.manifest import META, SUMS, DeletedRecord, Manifest, Meta, read_manifest
 from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
 
 _ATTEMPTS = 100
 """How often a generation that is replaced while it is read is read again."""
@@ -289,3 +289,13 @@ def _check_distinct(index: Index, paths: Sequence[str]) -> None:
             raise IndexMismatch(
                 f"the document id {docids[before]!r} is in two of {', '.join(paths)}; every document needs its own id"
             )
+
+
+def for_index(encoder: Encoder, index: Index) -> Encoder:
+    """``encoder`` with the document frequencies of ``index`` if its OT part is lexical; otherwise itself.
+
+    Deleted documents are not counted.
+    """
+    if encoder.settings.ot != "lexical" or not index.has_ot or not isinstance(encoder, LexicalEncoder):
+        return encoder
+    return encoder.for_collection(CollectionStatistics(index.documents, index.forward.frequencies))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tqdm import tqdm
 
@@ -16,11 +16,17 @@ from dupmae_ir.index.changes.object_store import is_copy, local_index, need_fold
 from dupmae_ir.index.config import (
     Bm25Config,
     DenseConfig,
+    DenseResult,
+    IndexResult,
     PostingsConfig,
+    PostingsResult,
     PullConfig,
+    PullResult,
     PushConfig,
+    PushResult,
     ShowIndexConfig,
     VerifyConfig,
+    VerifyResult,
 )
 from dupmae_ir.index.format import dense_kinds, manifest, verification
 from dupmae_ir.index.format.manifest import Meta
@@ -32,7 +38,7 @@ from dupmae_ir.io.transfer import Remote, is_url
 from dupmae_ir.types import Document
 
 
-def run_bm25(config: Bm25Config) -> dict[str, Any]:
+def run_bm25(config: Bm25Config) -> IndexResult:
     """Make the BM25 index and return a summary; an older one stays until the new one is complete."""
     need_folder(config.index, "dupmae-ir index bm25")
     collection = config.collection()
@@ -54,14 +60,13 @@ def run_bm25(config: Bm25Config) -> dict[str, Any]:
         resumable=False,
         quiet=config.quiet,
     ) as job:
-        if result := job.finished():
-            return {"index": config.index, **result}
-        pyserini.start_jvm(config.heap)
-        made = job.begin() / "index"
-        with progress("bm25", "documents", quiet=config.quiet) as bar:
-            documents = build_bm25(_counted(collection, bar), made, config.title_field)
-        result = job.publish(made, {"documents": documents}, inputs=collection.digests())
-        return {"index": config.index, **result}
+        if not (result := job.finished()):
+            pyserini.start_jvm(config.heap)
+            made = job.begin() / "index"
+            with progress("bm25", "documents", quiet=config.quiet) as bar:
+                documents = build_bm25(_counted(collection, bar), made, config.title_field)
+            result = job.publish(made, {"documents": documents}, inputs=collection.digests())
+        return cast("IndexResult", {"index": config.index, **result})
 
 
 class _Bm25Job(Job):
@@ -73,31 +78,32 @@ class _Bm25Job(Job):
             super().check_replaceable()
 
 
-def run_dense(config: DenseConfig) -> dict[str, Any]:
+def run_dense(config: DenseConfig) -> DenseResult:
     """Build the kind into the index folder and return its description (see
     :mod:`dupmae_ir.index.format.dense_kinds`)."""
     need_folder(config.index, "dupmae-ir index dense")
-    results: list[dict[str, Any]] = []
+    results: list[Mapping[str, Any]] = []
     for segment in Index.open(config.index).segments:
         # The number of lists is that of the first segment; later ones are small and choose their own.
         given = config if not results else replace(config, nlist=0)
         dense_kinds.choose(config.kind, segment.documents, given)  # misuse first, then a missing part
         with dense_kinds.KindJob(segment, config.kind, given, overwrite=config.overwrite, quiet=config.quiet) as job:
             results.append(job.finished() or job.build())
-    return {"index": config.index, **_together(results)}
+    return cast("DenseResult", _together(config.index, results))
 
 
-def run_postings(config: PostingsConfig) -> dict[str, Any]:
+def run_postings(config: PostingsConfig) -> PostingsResult:
     """Write the postings of an index next to its other parts and return a summary; older ones stay until then."""
     need_folder(config.index, "dupmae-ir index postings")
-    results: list[dict[str, Any]] = []
+    results: list[Mapping[str, Any]] = []
     for segment in Index.open(config.index).segments:
         with PostingsJob(segment, quiet=config.quiet) as job:
-            if not (result := job.finished()):
+            result: Mapping[str, Any] | None = job.finished()
+            if not result:
                 with progress("postings", "documents", segment.documents, config.quiet) as bar:
                     result = job.build(bar.update)
             results.append(result)
-    return {"index": config.index, **_together(results)}
+    return cast("PostingsResult", _together(config.index, results))
 
 
 def show(config: ShowIndexConfig) -> Meta:
@@ -110,7 +116,7 @@ def show(config: ShowIndexConfig) -> Meta:
     return Index.open(config.index).meta
 
 
-def verify(config: VerifyConfig) -> dict[str, Any]:
+def verify(config: VerifyConfig) -> VerifyResult:
     """Read every byte and compare the parts. Raises :class:`DamagedIndex` with every problem found."""
     if found := verification.problems(local_index(config.index)):
         raise DamagedIndex(found)
@@ -125,15 +131,15 @@ def verify(config: VerifyConfig) -> dict[str, Any]:
     }
 
 
-def run_push(config: PushConfig) -> dict[str, Any]:
+def run_push(config: PushConfig) -> PushResult:
     """Copy an index folder to a URL and return the counts of :func:`~dupmae_ir.index.changes.object_store.push`."""
     to = _remote(config.to, "to")
     need_folder(config.index, "dupmae-ir index push")
     folder = Index.open(config.index).path
-    return {"index": config.index, **push(folder, to, overwrite=config.overwrite, quiet=config.quiet)}
+    return {**push(folder, to, overwrite=config.overwrite, quiet=config.quiet), "index": config.index}
 
 
-def run_pull(config: PullConfig) -> dict[str, Any]:
+def run_pull(config: PullConfig) -> PullResult:
     """Copy the index of a URL to a folder and return a summary; an index that it has replaced is removed."""
     source = _remote(config.url, "url")
     need_folder(config.index, "dupmae-ir index pull")
@@ -168,12 +174,12 @@ def show_extras(config: ShowIndexConfig) -> dict[str, str]:
     return shown
 
 
-def _together(results: list[dict[str, Any]]) -> dict[str, Any]:
+def _together(index: str, results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The result of building the same part of all segments: counts of all, the rest from the first."""
     counts = [name for name in ("documents", "postings", "bytes") if name in results[0]]
-    sums: dict[str, Any] = {name: sum(result[name] for result in results) for name in counts}
+    sums = {name: sum(result[name] for result in results) for name in counts}
     complete = all(result["status"] == COMPLETE for result in results)
-    return {**results[0], **sums, "status": COMPLETE if complete else "complete"}
+    return {"index": index, **results[0], **sums, "status": COMPLETE if complete else "complete"}
 
 
 def _counted(documents: Iterable[Document], bar: tqdm[Any]) -> Iterator[Document]:

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NotRequired, Self, TypedDict, cast
 
 from dupmae_ir import __version__
 from dupmae_ir.config import differences
@@ -34,6 +34,16 @@ COMPLETE = "already complete"
 """``status`` in the result of a job that found its output made."""
 
 Digests = Mapping[str, str]
+
+
+class JobRecord(TypedDict):
+    """What a job writes about its output; :meth:`Job.publish` may add keys."""
+
+    made_by: str  #: ``dupmae-ir`` and the command
+    version: NotRequired[str]
+    settings: Mapping[str, Any]  #: what decides the contents, by field name
+    inputs: Mapping[str, str]  #: digests of what was read
+    result: Mapping[str, Any]
 
 
 class Job:
@@ -181,7 +191,7 @@ class Job:
         """Remove the work of a run that finished nothing worth continuing."""
         shutil.rmtree(self.work, ignore_errors=True)
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> JobRecord:
         """The record of the existing target: ``made_by``, ``settings``, ``inputs`` and ``result``.
 
         Overridden where the target has a record of its own form. Raises :class:`InputError` where there is none.
@@ -207,11 +217,11 @@ class Job:
         """Raise unless the existing target is an output of this command, which ``overwrite`` may replace."""
         self._check_maker(self.recorded())
 
-    def _check_maker(self, made: Mapping[str, Any]) -> None:
+    def _check_maker(self, made: JobRecord) -> None:
         if made["made_by"] != f"dupmae-ir {self.command}":
             raise UsageError(f"{self.target}: made by {made['made_by']}; name another output")
 
-    def _made(self, inputs: Digests) -> dict[str, Any]:
+    def _made(self, inputs: Digests) -> Mapping[str, object]:
         return {
             "made_by": f"dupmae-ir {self.command}",
             "version": __version__,
@@ -239,7 +249,7 @@ def record_path(target: str | Path) -> Path:
     return Path(f"{target}.meta.json")
 
 
-def read_record(target: str | Path, name: str = "made.json") -> dict[str, Any]:
+def read_record(target: str | Path, name: str = "made.json") -> JobRecord:
     """The record of a finished target: ``made_by``, ``settings``, ``inputs``, ``result`` and what the job added.
 
     Raises :class:`InputError` where there is none, or one of something else.
@@ -250,7 +260,7 @@ def read_record(target: str | Path, name: str = "made.json") -> dict[str, Any]:
     record = read_json(path)
     if not isinstance(record, dict) or not {"made_by", "settings", "inputs", "result"} <= record.keys():
         raise InputError(f"{path}: not a record of this toolkit; name another output, or remove {target}")
-    return record
+    return cast("JobRecord", record)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -261,6 +271,6 @@ def _holds_something(target: Path) -> bool:
     return bool(_entries(target)) if target.is_dir() else target.exists()
 
 
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """As JSON gives it back."""
     return json.loads(json.dumps(value))

@@ -13,9 +13,9 @@ from typing import Any
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import ENDINGS, JSON_ENDINGS, has_ending, list_files, read_collection
-from dupmae_ir.io.datasets import dataset_rows
 from dupmae_ir.io.lines import json_records, numbered_lines
 from dupmae_ir.io.publishing import combined_digest, sha256_file
+from dupmae_ir.io.sources import dataset_rows
 
 TEXT_ENDINGS = (*ENDINGS, ".txt", ".md")
 

@@ -30,9 +30,8 @@ from typing import Any, overload
 
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.format.statistics import for_index
 from dupmae_ir.index.format.texts import StoredDocument
-from dupmae_ir.index.index import Index
+from dupmae_ir.index.index import Index, for_index
 from dupmae_ir.registry import lookup
 from dupmae_ir.search.candidates.dense import DenseIndex
 from dupmae_ir.search.candidates.impact import ImpactIndex

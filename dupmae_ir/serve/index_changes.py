@@ -12,14 +12,14 @@ import logging
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 
 from dupmae_ir.encode.changes import run_add, run_update
 from dupmae_ir.errors import DupmaeError, UnknownName, UsageError
-from dupmae_ir.index.changes.deletion import run as run_delete
-from dupmae_ir.index.config import AddConfig, DeleteConfig, UpdateConfig
+from dupmae_ir.index.changes.changes import run_delete
+from dupmae_ir.index.config import AddConfig, ChangeResult, DeleteConfig, UpdateConfig
 from dupmae_ir.serve.batch_handler import NotFound, Unavailable
 from dupmae_ir.serve.errors import RESPONSES
 from dupmae_ir.serve.schemas import ChangeResponse, DeleteRequest, Name, NewDocument, WriteRequest
@@ -56,7 +56,7 @@ class Writer:
     def delete(self, name: str, docids: Sequence[str], ignore_unknown: bool) -> ChangeResponse:
         """Delete documents. Raises :class:`NotFound` for an unknown id; nothing is deleted then."""
 
-        def run(folder: str) -> dict[str, Any]:
+        def run(folder: str) -> ChangeResult:
             try:
                 return run_delete(
                     DeleteConfig(index=folder, ids=tuple(docids), ignore_unknown=ignore_unknown, quiet=True)
@@ -66,7 +66,7 @@ class Writer:
 
         return self._change(name, run)
 
-    def _change(self, name: str, run: Callable[[str], dict[str, Any]]) -> ChangeResponse:
+    def _change(self, name: str, run: Callable[[str], ChangeResult]) -> ChangeResponse:
         with self._lock:
             self.service.catalogue.get(name)
             folder = self.service.catalogue.folders()[name]
@@ -82,9 +82,15 @@ class Writer:
                 raise Unavailable("the index cannot be changed; the server's log has the reason") from None
             self.service.reload()
             generation = self.service.catalogue.get(name)
-        counts = {what: int(result.get(f"{what}_now", 0)) for what in ("added", "updated", "unchanged", "deleted")}
         return ChangeResponse(
-            index=name, index_id=generation.id, generation=generation.number, documents=generation.documents, **counts
+            index=name,
+            index_id=generation.id,
+            generation=generation.number,
+            documents=generation.documents,
+            added=result.get("added_now", 0),
+            updated=result.get("updated_now", 0),
+            unchanged=result.get("unchanged_now", 0),
+            deleted=result.get("deleted_now", 0),
         )
 
 

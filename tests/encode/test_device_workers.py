@@ -16,14 +16,13 @@ from pathlib import Path
 import pytest
 from support.encode_runs import ROOT, content, meta, write_corpus
 
-from dupmae_ir.encode import window_files
+from dupmae_ir.encode import windows as window_files
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.executors import ATTEMPTS, DevicePool
 from dupmae_ir.encode.run import run
 from dupmae_ir.encode.window_encoding import EncoderChoice
-from dupmae_ir.encode.window_files import read_header
-from dupmae_ir.encode.windows import Window
+from dupmae_ir.encode.windows import Window, read_header
 from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.types import Document
 

@@ -17,9 +17,8 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.index.__main__ import main as index_main
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import LinesCollection
-from dupmae_ir.io.datasets import HfDataset, IrDataset
 from dupmae_ir.io.documents.collection import DocumentCollection
-from dupmae_ir.io.sources import CorpusOptions
+from dupmae_ir.io.sources import CorpusOptions, HfDataset, IrDataset
 from dupmae_ir.search.__main__ import main as search
 
 pytestmark = pytest.mark.jvm

@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from dupmae_ir.encode.passages import main
+from dupmae_ir.encode.passages import main, word_passages
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.passages import word_passages
 from dupmae_ir.types import Document
 
 

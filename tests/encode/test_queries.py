@@ -11,8 +11,8 @@ import pytest
 from support.encode_runs import ROOT
 
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
+from dupmae_ir.encode.pyserini_files import write_queries
 from dupmae_ir.encode.queries import main
-from dupmae_ir.encode.query_files import write_queries
 from dupmae_ir.index.index import Index
 from dupmae_ir.types import Query
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dupmae_ir import pyserini
-from dupmae_ir.encode.representation_files import line_of
+from dupmae_ir.encode.pyserini_files import line_of
 from dupmae_ir.types import Document
 
 

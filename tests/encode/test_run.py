@@ -17,7 +17,7 @@ from dupmae_ir.encode import run as run_module
 from dupmae_ir.encode.__main__ import main
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run
-from dupmae_ir.encode.window_files import EncodedWindow
+from dupmae_ir.encode.windows import EncodedWindow
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import compare_postings

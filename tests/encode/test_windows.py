@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dupmae_ir.encode.window_files import EncodedWindow, read_header, write_window
-from dupmae_ir.encode.windows import documents_digest, window_size, windows
+from dupmae_ir.encode.windows import EncodedWindow, documents_digest, read_header, window_size, windows, write_window
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.format.quantisation import CALIBRATION, calibrated_scale
 from dupmae_ir.testing import HashingEncoder

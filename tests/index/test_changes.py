@@ -467,7 +467,7 @@ def test_a_link_to_an_index_is_followed(living: Living) -> None:
     link.symlink_to(living.index)
     config = AddConfig(index=str(link), corpus=write_documents(living.where / "c.jsonl", NEW), quiet=True)
     from dupmae_ir.encode.changes import run_add
-    from dupmae_ir.index.changes.compaction import run as compact
+    from dupmae_ir.index.changes.changes import run_compact as compact
 
     reader = Index.open(link)
     run_add(config)

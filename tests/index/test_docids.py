@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dupmae_ir.index.format import docids
-from dupmae_ir.index.format.docids import MappedDocids
+from dupmae_ir.index.format import joined
+from dupmae_ir.index.format.joined import MappedDocids
 
 IDS = ["b", "a", "é", "e\u0301", "\U0001f600", "\uffff", "a\x00b", "a\x00", "zz", "10", "9", "x" * 70, "ab"]
 
@@ -24,7 +24,7 @@ def write(folder: Path, *files: list[str]) -> MappedDocids:
 @pytest.mark.parametrize("seed", range(6))
 def test_it_equals_the_list(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(docids, "_BLOCK", 7)
+    monkeypatch.setattr(joined, "_BLOCK", 7)
     ids = rng.sample(IDS if seed % 2 else [i for i in IDS if "\0" not in i and len(i) < 60], 10)
     at = rng.randrange(11)
     found = write(tmp_path, ids[:at], [], ids[at:])

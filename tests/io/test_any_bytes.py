@@ -19,7 +19,7 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.errors import DupmaeError
 from dupmae_ir.eval.answers import read_answers
 from dupmae_ir.finetune.data import read_mined, read_pairs, read_scores
-from dupmae_ir.index.changes.deletion import read_ids
+from dupmae_ir.index.changes.changes import read_ids
 from dupmae_ir.index.format.manifest import META, read_meta
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.lines import numbered_lines

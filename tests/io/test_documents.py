@@ -16,10 +16,9 @@ from support.document_samples import FILES, HTML, docx, epub, paragraphs, pdf, w
 
 from dupmae_ir.errors import EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io.documents import files as document_files
-from dupmae_ir.io.documents.collection import DocumentCollection, path_id
+from dupmae_ir.io.documents.collection import DocumentCollection, count_tokens, path_id, structured_passages
 from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
 from dupmae_ir.io.documents.files import extract, find_files
-from dupmae_ir.io.passages import count_tokens, structured_passages
 
 
 def read(*sources, **settings):

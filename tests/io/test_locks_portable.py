@@ -47,8 +47,8 @@ COMMANDS = (
     HIDDEN
     + """
 from dupmae_ir.__main__ import main
-from dupmae_ir.index.format import readers
-assert readers.fcntl is None
+from dupmae_ir.index.format import segment
+assert segment.fcntl is None
 for words in sys.argv[1:]:
     status = main(words.split())
     assert status == 0, (words, status)

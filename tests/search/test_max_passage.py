@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.search_samples import write_index
 
+from dupmae_ir.encode.passages import word_passages
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.passages import word_passages
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.exact.hits import best_passages

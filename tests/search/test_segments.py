@@ -18,8 +18,7 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import IndexMismatch, UnknownName
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.format.statistics import for_index
-from dupmae_ir.index.index import Index
+from dupmae_ir.index.index import Index, for_index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.models import load_encoder

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.serving import Client, serving, texts, write_index
 
-from dupmae_ir.index.changes.compaction import run as compact
+from dupmae_ir.index.changes.changes import run_compact as compact
 from dupmae_ir.index.config import CompactConfig
 
 pytestmark = pytest.mark.jvm

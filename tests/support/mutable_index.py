@@ -16,8 +16,8 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.encode.window_encoding import represent
 from dupmae_ir.index.changes.builder import IndexBuilder
-from dupmae_ir.index.changes.compaction import run as compact
-from dupmae_ir.index.changes.deletion import run as delete
+from dupmae_ir.index.changes.changes import run_compact as compact
+from dupmae_ir.index.changes.changes import run_delete as delete
 from dupmae_ir.index.config import AddConfig, CompactConfig, DeleteConfig, SyncConfig, UpdateConfig
 from dupmae_ir.index.format.dense_kinds import build_kind
 from dupmae_ir.index.format.texts import stored

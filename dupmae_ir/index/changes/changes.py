@@ -3,7 +3,9 @@
 A new segment is written into the work folder, moved to ``I/segments``, and named by the new ``meta.json``, whose
 replacement is the change. Until then the index is what it was; a kill leaves at most files that no manifest names,
 which the next change removes. :class:`ChangeJob` is the shell of all these commands; documents are encoded by
-:mod:`dupmae_ir.encode.changes`, deletions and compaction need no encoder.
+:mod:`dupmae_ir.encode.changes`. Deletions and compaction, which are here, need no encoder: :func:`run_delete` marks
+rows as deleted, :func:`run_compact` writes one segment from the stored vectors and impacts of the documents that are
+left. Readers keep the segments that they opened.
 """
 
 from __future__ import annotations
@@ -11,26 +13,30 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
+from tqdm import tqdm
 
-from dupmae_ir.console import say
-from dupmae_ir.errors import IndexMismatch
-from dupmae_ir.index.changes.builder import segment_name
+from dupmae_ir.console import progress, say
+from dupmae_ir.errors import IndexMismatch, InputError, UnknownName
+from dupmae_ir.index.changes.builder import IndexBuilder, segment_name
 from dupmae_ir.index.changes.object_store import need_folder
-from dupmae_ir.index.config import KINDS, Parameters
+from dupmae_ir.index.config import KINDS, ChangeResult, CompactConfig, DeleteConfig, Parameters
 from dupmae_ir.index.format import dense_kinds, manifest
 from dupmae_ir.index.format.integrity import part_of
 from dupmae_ir.index.format.manifest import SEGMENTS, DeletedRecord, SegmentRecord, read_manifest
-from dupmae_ir.index.format.readers import sweep_segments
-from dupmae_ir.index.format.segment import Segment
+from dupmae_ir.index.format.segment import Segment, sweep_segments
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.io.jobs import COMPLETE, STATE, Job
 from dupmae_ir.io.publishing import atomic_write, fsync_folder, fsync_tree, sha256_file
+
+_BLOCK = 4096
+"""Documents copied at a time."""
 
 
 class ChangeJob(Job):
@@ -79,14 +85,14 @@ class ChangeJob(Job):
             )
         return index
 
-    def unchanged(self, index: Index, now: Mapping[str, Any]) -> dict[str, Any]:
+    def unchanged(self, index: Index, now: Mapping[str, int]) -> ChangeResult:
         """The result of a change that was made before."""
         say(f"{self.name}: nothing to change", self.quiet)
-        return {**self._summary(index), **now, "status": COMPLETE}
+        return self._result(index, now, COMPLETE)
 
     def commit(
-        self, index: Index, deleted: np.ndarray, new: Path | None, now: Mapping[str, Any], alone: bool = False
-    ) -> dict[str, Any]:
+        self, index: Index, deleted: np.ndarray, new: Path | None, now: Mapping[str, int], alone: bool = False
+    ) -> ChangeResult:
         """Make the next generation: ``index`` without the rows ``deleted``, and with the segment of the index folder
         ``new``, if any; ``alone``: instead of all others.
         """
@@ -99,7 +105,9 @@ class ChangeJob(Job):
                 added = read_manifest(new)
                 record = self._move_segment(new, added.segments[0], segments)
                 segments = [record] if alone else [*segments, record]
-                meta = {**meta, "inputs": _union(meta.get("inputs"), added.meta.get("inputs"))}
+                inputs = [*(meta.get("inputs") or []), *(added.meta.get("inputs") or [])]
+                each_once = {(file["path"], file["sha256"]): file for file in inputs}
+                meta = {**meta, "inputs": list(each_once.values())}
             record_of_deleted = None if alone else self._write_deleted(number, rows)
             for folder in (self.target / SEGMENTS, self.target):
                 fsync_folder(folder)
@@ -110,7 +118,7 @@ class ChangeJob(Job):
         if new is not None:
             shutil.rmtree(new, ignore_errors=True)
         self.sweep()
-        return {**self._summary(Index.open(self.target)), **now, "status": "complete"}
+        return self._result(Index.open(self.target), now, "complete")
 
     def _move_segment(self, new: Path, record: SegmentRecord, segments: list[SegmentRecord]) -> SegmentRecord:
         """Move the segment of a new index into this one, as the next."""
@@ -130,22 +138,20 @@ class ChangeJob(Job):
             np.save(f, rows, allow_pickle=False)
         return DeletedRecord(name, len(rows), path.stat().st_size, sha256_file(path))
 
-    def _summary(self, index: Index) -> dict[str, Any]:
-        return {
+    def _result(self, index: Index, now: Mapping[str, int], status: str) -> ChangeResult:
+        result = {
             "index": self.name,
             "documents": index.documents,
             "generation": index.manifest.generation,
             "segments": len(index.segments),
+            **now,
+            "status": status,
         }
+        return cast("ChangeResult", result)
 
     def sweep(self) -> None:
         """Let stock Pyserini read the first segment, and remove what the manifest does not name and nobody reads."""
         sweep_segments(self.target, read_manifest(self.target))
-
-
-def _union(inputs: Any, more: Any) -> list[dict[str, Any]]:
-    """The input files of an index and of a new segment, each once."""
-    return list({(file["path"], file["sha256"]): file for file in [*(inputs or []), *(more or [])]}.values())
 
 
 def optional_parts(segment: Segment) -> set[str]:
@@ -166,3 +172,91 @@ def build_optional(index: Index, new: Path) -> None:
         if f"cls/{kind}" in parts and segment.documents:
             settings = dense_kinds.read_meta(like, kind)["parameters"] if like.has_part(f"cls/{kind}") else {}
             dense_kinds.build_kind(segment, kind, Parameters(**{k: v for k, v in settings.items() if k != "nlist"}))
+
+
+def run_delete(config: DeleteConfig) -> ChangeResult:
+    """Delete documents and return a summary. Ids that are deleted already are accepted.
+
+    Raises :class:`UnknownName` for an id that the index does not contain; nothing is deleted then.
+    """
+    docids = config.ids or read_ids(config.ids_file or "-")
+    with ChangeJob(config.index, "index delete", quiet=config.quiet) as job:
+        index = job.current()
+        rows = rows_to_delete(index, docids, config.index, config.ignore_unknown)
+        now = {"deleted_now": len(rows)}
+        return job.commit(index, rows, None, now) if len(rows) else job.unchanged(index, now)
+
+
+def rows_to_delete(index: Index, docids: Sequence[str], name: str, ignore_unknown: bool = False) -> np.ndarray:
+    """(m,) int64: the live rows of some ids."""
+    asked = set(docids)
+    rows = [row for row, docid in enumerate(index.docids) if docid in asked]
+    if not ignore_unknown:
+        unknown = asked - {index.docids[row] for row in rows}
+        if unknown:
+            first = next(docid for docid in docids if docid in unknown)
+            more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+            raise UnknownName(
+                f"{name} has no document {first!r}{more}; nothing was deleted. Pass `ignore_unknown` to "
+                "delete the others"
+            )
+    return np.array([row for row in rows if index.live[row]], np.int64)
+
+
+def read_ids(source: str) -> list[str]:
+    """The ids of a file, one on each line; blank lines are skipped. ``-`` is standard input."""
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InputError(f"{source}: cannot be read: {e}") from None
+    ids = [line.strip() for line in text.splitlines() if line.strip()]
+    for number, docid in enumerate(ids, start=1):
+        if docid.split() != [docid]:
+            raise InputError(
+                f"{source}:{number}: {docid!r} contains white space; expected one document id on each line"
+            )
+    if not ids:
+        raise InputError(f"{source}: no document ids in it")
+    return ids
+
+
+def run_compact(config: CompactConfig) -> ChangeResult:
+    """Rewrite all segments as one and return a summary; an index in a single piece is left as it is."""
+    with ChangeJob(config.index, "index compact", quiet=config.quiet) as job:
+        index = job.current()
+        if index.manifest.plain:
+            return job.unchanged(index, {"removed_now": 0})
+        index.verify()  # every byte is about to be copied, and recorded as part of the new segment
+        new = job.target / SEGMENTS / "compacted"  # not named by a manifest: after a kill, the next change removes it
+        try:
+            with progress("compact", "documents", index.documents, config.quiet) as bar:
+                _copy(index, new, bar)
+            build_optional(index, new)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        removed = index.rows - index.documents
+        result = job.commit(index, np.zeros(0, np.int64), new, {"removed_now": removed}, alone=True)
+        del index  # it reads the old segments
+        job.sweep()
+        return result
+
+
+def _copy(index: Index, new: Path, bar: tqdm[Any]) -> None:
+    terms = index.terms if index.has_ot else None
+    texts = index.has_texts
+    with IndexBuilder(new, dim=index.dim, terms=terms, scale=index.scale, texts=texts) as builder:
+        for segment, _, live in index.slices():
+            clipped, dropped = segment.record.clipped, segment.record.dropped
+            rows = np.flatnonzero(live)
+            for start in range(0, len(rows), _BLOCK):
+                block = rows[start : start + _BLOCK]
+                vectors = segment.vectors[block] if segment.dim is not None else None
+                impacts = segment.forward.matrix(block) if segment.has_ot else None
+                digests = None if segment.digests is None else [segment.digests[row].tobytes() for row in block]
+                docids = [segment.docids[row] for row in block]
+                documents = segment.texts.get_all(block.tolist()) if texts and segment.texts else None
+                builder.add_impacts(docids, vectors, impacts, clipped, dropped, documents, digests)
+                clipped = dropped = 0
+                bar.update(len(block))
+        builder.finish({"made_by": "dupmae-ir index compact"})

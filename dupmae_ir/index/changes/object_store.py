@@ -19,14 +19,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from dupmae_ir.console import byte_bar
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem, IndexMismatch, InputError, OutputError, UsageError
+from dupmae_ir.index.config import PushResult
 from dupmae_ir.index.format import integrity, manifest
 from dupmae_ir.index.format.integrity import FileRecord
-from dupmae_ir.index.format.manifest import META, Manifest, read_manifest
-from dupmae_ir.index.format.readers import sweep_segments
+from dupmae_ir.index.format.manifest import META, Manifest, Meta, read_manifest
+from dupmae_ir.index.format.segment import sweep_segments
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write, disk_full, fsync_tree, move_into_place, sha256_file
 from dupmae_ir.io.transfer import Moved, Remote, cache_folder, is_url, json_object, offline_by
@@ -73,7 +73,7 @@ class Output:
         if self.remote and not self.overwrite and (self.remote / META).read() is not None:
             pull(self.remote, self.folder, quiet=self.quiet)
 
-    def publish(self, result: dict[str, Any]) -> dict[str, Any]:
+    def publish(self, result: Mapping[str, object]) -> Mapping[str, object]:
         """Push the finished folder; returns the result of the command with the URL in the place of the folder."""
         if self.remote is None:
             return result
@@ -108,7 +108,7 @@ def need_folder(path: str | Path, command: str) -> None:
         )
 
 
-def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: bool = False) -> dict[str, Any]:
+def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: bool = False) -> PushResult:
     """Copy a finished index folder to a URL and return how many files it has and how many were sent.
 
     Objects that are there whole are not sent again, unless with ``overwrite``. The manifest goes last, so the index
@@ -139,7 +139,14 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
             sent += 1
     (remote / META).write(raw)
     _remove_others(remote, record, wanted)
-    return {"to": str(remote), "files": len(wanted), "sent_now": sent, "bytes": total, "digest": index.digest}
+    return {
+        "index": str(folder),
+        "to": str(remote),
+        "files": len(wanted),
+        "sent_now": sent,
+        "bytes": total,
+        "digest": index.digest,
+    }
 
 
 def _prepared(
@@ -159,7 +166,7 @@ def _prepared(
     return record
 
 
-def _follows(index: Manifest, found: dict[str, Any]) -> bool:
+def _follows(index: Manifest, found: Meta) -> bool:
     """Whether an index is the one that was ``found``, changed since, or with other optional parts."""
     if manifest.meta_problem(found):
         return False

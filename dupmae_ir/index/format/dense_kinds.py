@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import faiss
 import numpy as np
@@ -24,10 +24,10 @@ import numpy as np
 from dupmae_ir.console import megabytes
 from dupmae_ir.device import faiss_threads, processors
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.config import KINDS, Parameters
+from dupmae_ir.index.config import KINDS, KindRecord, Parameters
 from dupmae_ir.index.format.faiss import read_index
 from dupmae_ir.index.format.manifest import sweep_lock
-from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.jobs import Job, JobRecord
 from dupmae_ir.io.publishing import write_json
 from dupmae_ir.registry import lookup
 
@@ -57,7 +57,7 @@ class DenseKind:
 
     kind: str
     index: faiss.Index
-    meta: dict[str, Any]
+    meta: KindRecord
 
 
 def choose(kind: str, documents: int, given: Parameters) -> dict[str, Chosen]:
@@ -80,7 +80,7 @@ def choose(kind: str, documents: int, given: Parameters) -> dict[str, Chosen]:
     }
 
 
-def search_effort(meta: Mapping[str, Any]) -> Chosen | None:
+def search_effort(meta: KindRecord) -> Chosen | None:
     """What ``--nprobe`` or ``--ef-search`` is unless given; None for a kind that reads all codes."""
     if meta["kind"] == "ivf-sq8":
         nlist = meta["parameters"]["nlist"]
@@ -90,7 +90,7 @@ def search_effort(meta: Mapping[str, Any]) -> Chosen | None:
     return None
 
 
-def build_kind(segment: Segment, kind: str, parameters: Parameters | None = None) -> dict[str, Any]:
+def build_kind(segment: Segment, kind: str, parameters: Parameters | None = None) -> KindRecord:
     """Build ``kind`` from the vectors of ``segment``, replacing an older one; returns its description, as in the JSON.
 
     Memory for ``sq8`` does not grow with the collection; for the others it holds the codes. The same vectors give the
@@ -100,7 +100,7 @@ def build_kind(segment: Segment, kind: str, parameters: Parameters | None = None
     """
     with KindJob(segment, kind, parameters or Parameters(), overwrite=True) as job:
         job.build()
-        return job.description
+        return job.description()
 
 
 class KindJob(Job):
@@ -125,7 +125,8 @@ class KindJob(Job):
             resumable=False,
             quiet=quiet,
         )
-        self.description: dict[str, Any] = {}
+        self.bytes = 0
+        self.error: float | None = None
 
     def __enter__(self) -> Self:
         """As :meth:`Job.__enter__`; a killed run may also have left the lock of the index's record."""
@@ -133,37 +134,38 @@ class KindJob(Job):
         sweep_lock(self.segment.index)
         return self
 
-    def build(self) -> dict[str, Any]:
+    def build(self) -> Mapping[str, object]:
         """Build and publish the kind; returns its description with the job's ``output`` and ``status``."""
         made = self.begin() / self.target.name
         threads = self.given.threads or processors()
         with faiss_threads(threads), open(made, "wb") as f:
-            error = _write(self.kind, self.segment.vectors, self.settings, f)
-        size = made.stat().st_size
+            self.error = _write(self.kind, self.segment.vectors, self.settings, f)
+        self.bytes = made.stat().st_size
         data, described = _files(self.segment.path, self.kind)
         for old in (described, data):  # the record first: without it the kind is unfinished
             old.unlink(missing_ok=True)
-        result = self.publish(made, {}, self._description(size, error))
+        result = self.publish(made, {}, self.description())
         self.segment.record_part(f"cls/{self.kind}")
-        return result | self.description
+        return {**result, **self.description()}
 
-    def _description(self, size: int, error: float | None) -> dict[str, Any]:
+    def description(self) -> KindRecord:
+        """The JSON of the kind that was built."""
         return {
             "format": FORMAT,
             "kind": self.kind,
-            "parameters": self.settings,
+            "parameters": {name: value for name, (value, _) in self.chosen.items()},
             "reasons": {name: reason for name, (_, reason) in self.chosen.items()},
             "documents": len(self.segment.vectors),
             "dim": int(self.segment.vectors.shape[1]),
             "digest": self.segment.digest,
-            "error": error,
-            "bytes": size,
+            "error": self.error,
+            "bytes": self.bytes,
             "threads": self.given.threads,
             "repeatable": self.kind != "hnsw-sq8" or self.given.threads == 1,
             "faiss": faiss.__version__,
         }
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> JobRecord:
         """The description of the existing kind as a job's record."""
         meta = read_meta(self.segment, self.kind)
         return {
@@ -175,7 +177,6 @@ class KindJob(Job):
 
     def write_record(self, made: Path, record: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Write ``KIND.json``."""
-        self.description = dict(record)
         write_json(_files(self.segment.path, self.kind)[1], record)
 
     def check_replaceable(self) -> None:
@@ -199,7 +200,7 @@ def open_kind(segment: Segment, kind: str) -> DenseKind:
     return DenseKind(kind, index, meta)
 
 
-def read_meta(segment: Segment, kind: str) -> dict[str, Any]:
+def read_meta(segment: Segment, kind: str) -> KindRecord:
     """The JSON of ``kind``, checked against the index and the size of the data; raises as :func:`open_kind`."""
     data, described = _files(segment.path, kind)
     again = _again(kind)
@@ -211,7 +212,7 @@ def read_meta(segment: Segment, kind: str) -> dict[str, Any]:
         raise IndexMismatch(f"{described} cannot be read: {e}; {again}") from None
     if problem := _stale(meta, segment, kind) or _truncated(data, meta):
         raise IndexMismatch(f"{problem}; {again}")
-    return dict(meta)
+    return cast("KindRecord", meta)
 
 
 def describe_kinds(segment: Segment) -> dict[str, str]:
@@ -260,7 +261,7 @@ def _stale(meta: Any, segment: Segment, kind: str) -> str | None:
     return f"{segment.path / 'cls' / kind}.json does not describe a {kind} index of this folder"
 
 
-def _truncated(data: Path, meta: dict[str, Any]) -> str | None:
+def _truncated(data: Path, meta: KindRecord) -> str | None:
     size = data.stat().st_size if data.is_file() else None
     if size is None:
         return f"{data} is missing"

@@ -11,12 +11,15 @@ import contextlib
 import functools
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.postings.compiling import pays
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 FILES = ("indptr.npy", "terms.npy", "impacts.npy")
 FREQUENCIES = "frequencies.npy"
@@ -164,6 +167,16 @@ class Forward:
         """Vocabulary ids and impacts of one document."""
         start, end = int(self.indptr[row]), int(self.indptr[row + 1])
         return np.asarray(self.terms[start:end]), np.asarray(self.impacts[start:end])
+
+    def matrix(self, rows: np.ndarray) -> sp.csr_matrix:
+        """(m, V) uint8 CSR: the impacts of some rows, in their order."""
+        from scipy.sparse import csr_matrix  # takes longer to import than a search of a small index
+
+        starts, lengths = self.indptr[rows], np.diff(self.indptr)[rows]
+        indptr = np.cumsum([0, *lengths])
+        where = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+        shape = (len(rows), self.vocabulary)
+        return csr_matrix((self.impacts[where], self.terms[where].astype(np.int32), indptr), shape=shape)
 
     def scores(self, rows: np.ndarray, query_ids: np.ndarray, query_impacts: np.ndarray) -> np.ndarray:
         """Exact inner products with one query: (m,) rows, (t,) vocabulary ids, (t,) impacts -> (m,) int64."""

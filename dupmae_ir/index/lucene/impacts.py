@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -387,14 +387,29 @@ def _check_query(query: dict[str, int]) -> None:
             raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
 
 
-def _hits(found: list[dict[str, Any]], by_docid: bool) -> Hits:
+class _BytesRef(TypedDict):
+    """Lucene's BytesRef in JSON; ``bytes`` in base64."""
+
+    bytes: str
+    offset: int
+    length: int
+
+
+class _ScoreDoc(TypedDict):
+    """A hit of Lucene in JSON; ``fields`` are what hits are sorted by, if not by score alone: score and id."""
+
+    doc: int
+    score: float
+    fields: tuple[float, _BytesRef]
+
+
+def _hits(found: Sequence[_ScoreDoc], by_docid: bool) -> Hits:
     rows = np.fromiter((hit["doc"] for hit in found), np.int64, len(found))
     scores = np.fromiter((hit["score"] for hit in found), np.float64, len(found))
     return Hits(rows, scores, [_text(hit["fields"][1]) for hit in found] if by_docid else None)
 
 
-def _text(ref: dict[str, Any]) -> str:
-    """The string of a Java BytesRef in JSON."""
+def _text(ref: _BytesRef) -> str:
     return base64.b64decode(ref["bytes"])[ref["offset"] : ref["offset"] + ref["length"]].decode("utf-8")
 
 

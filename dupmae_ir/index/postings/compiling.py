@@ -1,10 +1,14 @@
-"""When compiled loops pay: importing numba and loading its cached functions takes a third of a second."""
+"""What the compiled loops take, and when they pay: importing numba and loading its cached functions takes a third of a
+second."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import sys
+from typing import NamedTuple
+
+import numpy as np
 
 SMALL = 1 << 18
 """Numbers (impacts, or rows times queries) that numpy handles in a few milliseconds."""
@@ -32,3 +36,36 @@ def pays(numbers: int) -> bool:
 @functools.cache
 def _installed() -> bool:
     return importlib.util.find_spec("numba") is not None
+
+
+class Files(NamedTuple):
+    """The arrays of the postings; see :mod:`dupmae_ir.index.postings.format` for what they contain.
+
+    Shapes and types: ``starts`` (w + 1,) int64, ``pointers`` (w, V + 1) uint32, ``maxima`` (w, V) uint8, ``rows`` (s,)
+    uint16, ``impacts`` (s,) uint8, ``columns`` (w, V) uint16, ``column_starts`` (w + 1,) int64, ``dense`` (d,) uint8.
+    """
+
+    starts: np.ndarray
+    pointers: np.ndarray
+    maxima: np.ndarray
+    rows: np.ndarray
+    impacts: np.ndarray
+    columns: np.ndarray
+    column_starts: np.ndarray
+    dense: np.ndarray
+
+
+class Queries(NamedTuple):
+    """Several queries: terms (t,) int64 and weights (t,) int32; query q has those from ``starts[q]`` to the next."""
+
+    starts: np.ndarray
+    terms: np.ndarray
+    weights: np.ndarray
+
+
+class Kept(NamedTuple):
+    """Candidates of each query, (q, m): their rows int32, sums of impacts int32 and totals float32."""
+
+    rows: np.ndarray
+    sums: np.ndarray
+    totals: np.ndarray

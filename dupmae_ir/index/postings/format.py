@@ -36,8 +36,8 @@ from dupmae_ir.console import megabytes
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.format.forward import Forward, NpyWriter, mapped
 from dupmae_ir.index.format.manifest import SegmentRecord, sweep_lock
-from dupmae_ir.index.postings.arrays import Files
-from dupmae_ir.io.jobs import Job
+from dupmae_ir.index.postings.compiling import Files
+from dupmae_ir.io.jobs import Job, JobRecord
 from dupmae_ir.io.publishing import write_json
 
 FORMAT = 1
@@ -138,16 +138,16 @@ class PostingsJob(Job):
             self.overwrite = True
         return self
 
-    def build(self, tick: Callable[[int], object] | None = None) -> dict[str, Any]:
+    def build(self, tick: Callable[[int], object] | None = None) -> Mapping[str, Any]:
         """Write and publish the postings; returns their counts and size in bytes."""
         folder = self.begin() / "postings"
         folder.mkdir()
         write_postings(self.forward, folder, self.segment.digest, self.window, tick)
         result = self.publish(folder, {})
         self.segment.record_part("postings")
-        return result | self._counts()
+        return {**result, **self._counts()}
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> JobRecord:
         """The ``meta.json`` of the existing postings as a job's record."""
         meta = _read_meta(self.segment)
         return {
@@ -157,7 +157,7 @@ class PostingsJob(Job):
             "result": self._counts(),
         }
 
-    def _counts(self) -> dict[str, Any]:
+    def _counts(self) -> dict[str, int]:
         counts = {"documents": self.segment.documents, "postings": self.segment.record.postings}
         return {**counts, "bytes": _size(self.segment)}
 

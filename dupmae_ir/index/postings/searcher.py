@@ -17,8 +17,7 @@ from dupmae_ir.device import need_packages
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT
 from dupmae_ir.index.format.row_set import RowSet
-from dupmae_ir.index.postings.arrays import Files, Kept, Queries
-from dupmae_ir.index.postings.compiling import pays
+from dupmae_ir.index.postings.compiling import Files, Kept, Queries, pays
 from dupmae_ir.index.postings.format import ImpactSegment, folder_of, open_postings
 
 HIGHEST_SCORE = (1 << 31) - 1

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import natural_key
-from dupmae_ir.io.documents import html, office, plain
+from dupmae_ir.io.documents import formats
 from dupmae_ir.io.documents.extracted import LARGEST, Extracted, Unreadable
 
 EXTRA = "documents"
@@ -26,16 +26,16 @@ PACKAGES = {"lxml": ("html", "epub", "docx"), "docx": ("docx",), "pypdf": ("pdf"
 """Package of the extra -> the kinds of files that need it."""
 
 EXTRACTORS: dict[str, Callable[[bytes], Extracted]] = {
-    "text": plain.text,
-    "md": plain.markdown,
-    "html": html.html,
-    "pdf": office.pdf,
-    "docx": office.docx,
-    "epub": office.epub,
-    "csv": plain.table,
-    "json": plain.json_values,
-    "ipynb": plain.notebook,
-    "code": plain.code,
+    "text": formats.text,
+    "md": formats.markdown,
+    "html": formats.html,
+    "pdf": formats.pdf,
+    "docx": formats.docx,
+    "epub": formats.epub,
+    "csv": formats.table,
+    "json": formats.json_values,
+    "ipynb": formats.notebook,
+    "code": formats.code,
 }
 """Kind of a file -> its text."""
 

@@ -54,6 +54,7 @@ def open_dense(segment: Segment, kind: str = FLAT, nprobe: int = 0, ef_search: i
     opened = open_kind(segment, kind)
     dense: DenseIndex
     if kind == "sq8":
+        assert opened.meta["error"] is not None  # known of this kind
         dense = QuantisedIndex(opened.index, segment.vectors, opened.meta["error"])
     else:
         dense = ApproximateIndex(opened, segment.vectors, nprobe or ef_search)
