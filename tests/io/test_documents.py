@@ -177,7 +177,7 @@ def test_cut_and_flipped_files_never_raise_anything_else(make, cut):
 def test_archives_that_unpack_to_too_much_are_refused(monkeypatch):
     bomb = zipped({"META-INF/container.xml": b"<x/>", "big": bytes(3 << 20)})
     assert len(bomb) < 10_000
-    for module in ("office", "files"):
+    for module in ("formats", "files"):
         monkeypatch.setattr(f"dupmae_ir.io.documents.{module}.LARGEST", 1 << 20)
     for name in ("a.epub", "a.docx"):
         with pytest.raises(Unreadable, match="unpacks to 3 MiB in 2 parts; the limit is 1 MiB"):
