@@ -21,8 +21,7 @@ from dupmae_ir.adapt.queries import draw, pseudo_queries
 from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.data import text_key
 from dupmae_ir.finetune.examples import Example, ExampleCollator
-from dupmae_ir.finetune.losses import anchor
-from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss
+from dupmae_ir.finetune.objective import BiEncoder, Parts, anchor, batch_loss
 from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.pretrain.collate import Collator, Draw
 from dupmae_ir.pretrain.trainer import DrawDataset

@@ -1,13 +1,42 @@
-"""``dupmae-ir finetune.convert``: its settings and command line; the work is in ``conversion``."""
+"""``dupmae-ir finetune.convert``: rows of published formats become lines of pairs or of mined negatives."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
 
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, option
-from dupmae_ir.errors import UsageError
+from dupmae_ir.console import progress
+from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.finetune import formats
+from dupmae_ir.finetune.data import (
+    SHOWN,
+    HardNegative,
+    IdTable,
+    Passages,
+    Records,
+    counted,
+    files_digest,
+    hard_negatives,
+    mined_line,
+    passage_object,
+    text_key,
+    write_file,
+)
+from dupmae_ir.finetune.formats import PublishedRow
+from dupmae_ir.io.collections import LinesCollection, Seen, read_collection
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.lines import json_lines
+from dupmae_ir.io.publishing import combined_digest, move_into_place
+from dupmae_ir.io.qrels import read_qrels
+from dupmae_ir.io.topics import read_topics
+from dupmae_ir.types import Document, Hit
 
 FORMATS = ("msmarco-qrels", "msmarco-triples", "dpr", "beir", "st-hard-negatives", "tevatron", "tsv", "titles")
 REQUIRED: dict[str, tuple[str, ...]] = {
@@ -115,13 +144,256 @@ class ConvertConfig(OutputOptions):
         return "mined" if by_id else "pairs"
 
 
+T = TypeVar("T")
+FILES = ("input", "queries", "collection", "titles", "scores")
+UNKNOWN = ("unknown_queries", "unknown_positives", "unknown_negatives", "without_score")
+"""Counts of ids without a text and of passages without a score."""
+
+
+def run(config: ConvertConfig) -> dict[str, object]:
+    """Convert, write ``config.output`` and its record, and return the counts.
+
+    Raises :class:`InputError` naming file and line for what cannot be read, and in one line with counts for unknown
+    ids; see :mod:`dupmae_ir.io.jobs` for what a second run returns.
+    """
+    for path in filter(None, (config.input, config.scores)):
+        if path.removesuffix(".gz").endswith((".pkl", ".pickle")):
+            raise UsageError(f"{path}: a pickle may run any code; convert it to lines of qid, pid and score first")
+        if not Path(path).exists():
+            raise InputError(f"{path}: no such file or folder")
+        if Path(path).is_dir() != (config.format == "beir"):
+            expected = "BEIR folder" if config.format == "beir" else "file, not a folder"
+            raise InputError(f"{path}: expected a {expected}")
+    digests = {"input": lambda path: files_digest(path, ("*.jsonl*", "qrels/*.tsv"))}
+    return write_file(config, "finetune.convert", FILES, lambda job: _convert(config, job), digests)
+
+
+def scores_path(output: str | Path) -> Path:
+    """Where the teacher's scores that belong to ``output`` are written."""
+    return Path(f"{output}.scores.jsonl")
+
+
+def _convert(config: ConvertConfig, job: Job) -> dict[str, object]:
+    target = job.begin() / Path(config.output).name
+    conversion, lines = Conversion(config), 0
+    with ExitStack() as files, progress("convert", "lines", quiet=config.quiet) as bar:
+        write = files.enter_context(json_lines(target))
+        write_scores = files.enter_context(json_lines(scores_path(target))) if config.scores else None
+        for line in conversion.lines():
+            write(line)
+            if write_scores:
+                write_scores(conversion.teacher_line)
+            lines += 1
+            bar.update()
+        conversion.check(lines)
+    if config.scores:
+        move_into_place(scores_path(target), scores_path(config.output))
+    return job.publish(target, {"lines": lines, **conversion.counts}, conversion.record())
+
+
+class Conversion:
+    """Converts the rows of the input to lines of the output, and counts what is kept and left out."""
+
+    def __init__(self, config: ConvertConfig) -> None:
+        self.config = config
+        self.counts: dict[str, int] = {}
+        self.examples: dict[str, list[str]] = {}  #: a few examples of what is left out, by the name of its count
+        self.teacher_line: Mapping[str, object] = {}  #: the teacher's scores that belong to the last line
+
+    def lines(self) -> Iterator[Mapping[str, object]]:
+        """The lines of the output, in the order of the input."""
+        if self.config.result == "collection":
+            documents = map(self._titled, read_collection(self.config.input))
+            return ({"_id": d.docid, "title": d.title, "text": d.text} for d in documents)
+        return self._pair_lines() if self.config.result == "pairs" else self._mined_lines()
+
+    def record(self) -> dict[str, object]:
+        """For negatives by id, the collection that they belong to, as mining records it."""
+        if self.config.result != "mined":
+            return {}
+        digest = combined_digest(i.sha256 for i in self.passages.inputs)
+        return {"collection": self.config.collection, "pool": False, "collection_digest": digest}
+
+    def check(self, lines: int) -> None:
+        """Raise :class:`InputError` for unknown ids, unless they are skipped, and for an output without lines."""
+        if self.config.unknown == "refuse" and (unknown := self._left_out(*(n for n in UNKNOWN if n in self.counts))):
+            raise InputError(f"{self.config.input}: {unknown}; give the files they belong to, or `unknown` skip")
+        if not lines:
+            left_out = self._left_out(*self.counts) or "it is empty"
+            raise InputError(f"{self.config.input}: nothing in it can be trained on ({left_out})")
+
+    def _left_out(self, *names: str) -> str:
+        words = {name: name.replace("_", " ") for name in names}
+        return ", ".join(counted(self.examples.get(n, []), w, w, self.counts[n]) for n, w in words.items())
+
+    def _count(self, name: str, count: int = 1, example: str = "") -> None:
+        if count:
+            self.counts[name] = self.counts.get(name, 0) + count
+        examples = self.examples.setdefault(name, [])
+        if example and len(examples) < SHOWN:
+            examples.append(example)
+
+    def _rows(self) -> Iterator[PublishedRow]:
+        config = self.config
+        if config.format == "msmarco-triples" and config.collection:
+            return formats.id_triples(config.input, self.queries)
+        if config.format == "st-hard-negatives":
+            return formats.st_hard_negatives(config.input, self.queries, config.systems)
+        if config.format in ("msmarco-qrels", "beir"):
+            return formats.judged(read_qrels(config.input, config.split), self.queries, config.input)
+        readers = {
+            "msmarco-triples": formats.text_triples,
+            "dpr": formats.dpr,
+            "tevatron": formats.tevatron,
+            "tsv": formats.text_pairs,
+        }
+        return readers[config.format](config.input)
+
+    @cached_property
+    def queries(self) -> dict[str, str]:
+        """Query texts by id."""
+        path = Path(self.config.queries or Path(self.config.input) / "queries.jsonl")
+        zipped = path.with_suffix(".jsonl.gz")
+        use_zipped = self.config.queries is None and zipped.is_file() and not path.is_file()
+        return {q.qid: q.text for q in read_topics(zipped if use_zipped else path)}
+
+    @cached_property
+    def passages(self) -> Passages:
+        """The positives that the input names by id."""
+        ids = {p for row in self._rows() for p in row.positives if isinstance(p, str)}
+        return Passages(self.config.collection or self.config.input, ids)
+
+    @cached_property
+    def titles(self) -> Passages | None:
+        """Titles by docid, as texts; None if no file of titles is given."""
+        return Passages(self.config.titles) if self.config.titles else None
+
+    @cached_property
+    def keys(self) -> IdTable:
+        """Text keys of the complete collection by docid."""
+        return IdTable((d.docid, text_key(d)) for d in LinesCollection(str(self.config.collection)))
+
+    @cached_property
+    def teacher(self) -> Records | None:
+        """Scores by docid, by query id; None if no file of scores is given."""
+        return Records(formats.teacher_scores(self.config.scores)) if self.config.scores else None
+
+    def _answerable(self) -> Iterator[tuple[PublishedRow, str, dict[int, Document]]]:
+        """(row, query, positives by text key) of the rows with a query and a positive."""
+        for row in self._rows():
+            name = f"{row.qid or row.query} at {row.where}"
+            if row.query is None:
+                self._count("unknown_queries", example=row.qid)
+            elif not row.query.strip():
+                self._count("queries_without_text", example=name)
+            elif answers := self._answers(row):
+                yield row, row.query, answers
+            else:
+                self._count("queries_without_positive", example=name)
+
+    def _answers(self, row: PublishedRow) -> dict[int, Document]:
+        answers: dict[int, Document] = {}
+        for positive in row.positives:
+            document = positive if isinstance(positive, Document) else self.passages.get(positive)
+            if document is None:
+                self._count("unknown_positives", example=f"{positive} of query {row.qid}")
+            elif not document.joined().strip():
+                self._count("empty_passages")
+            elif answers.setdefault(text_key(document), document) is not document:
+                self._count("duplicates")
+        return answers
+
+    def _titled(self, document: Document) -> Document:
+        """The passage with the title that the file of titles has for it, if any."""
+        title = self.titles.get(document.docid) if self.titles else None
+        if title is None or not title.text:
+            return document
+        self._count("with_title")
+        return document._replace(title=title.text)
+
+    def _pair_lines(self) -> Iterator[Mapping[str, object]]:
+        """A line for every positive, each with the negatives of its query."""
+        seen, config = Seen(), self.config
+        for row, query, answers in self._answerable():
+            negatives = [passage_object(d) for d in _first(self._negative_passages(row, answers), config.negatives)]
+            fresh = 0
+            for positive in _first(list(answers.values()), config.positives):
+                pair = {"query": query, "positive": passage_object(self._titled(positive)), "negatives": negatives}
+                if seen.add(json.dumps(pair)):
+                    self._count("duplicates")
+                    continue
+                fresh += 1
+                yield {"qid": row.qid, **pair, "kind": config.kind}
+            self._count("queries", min(fresh, 1))
+            self._count("positives", fresh)
+            self._count("negatives", len(negatives) if fresh else 0)
+
+    def _negative_passages(self, row: PublishedRow, answers: Mapping[int, Document]) -> list[Document]:
+        """The negatives whose text is neither a positive's nor an earlier negative's."""
+        ids = {d.docid for d in answers.values() if d.docid}
+        negatives: dict[int, Document] = {}
+        for document in (d for d in row.negatives if isinstance(d, Document)):
+            key = text_key(document)
+            if not document.joined().strip():
+                self._count("empty_passages")
+            elif key in answers or document.docid in ids:
+                self._count("positives_as_negatives")
+            elif negatives.setdefault(key, document) is not document:
+                self._count("duplicates")
+        return list(negatives.values())
+
+    def _mined_lines(self) -> Iterator[Mapping[str, object]]:
+        """A line for every query in the format of mining; ``teacher_line`` has its scores if there is a teacher."""
+        seen = Seen()
+        for row, query, answers in self._answerable():
+            if seen.add(row.qid):
+                raise InputError(f"{row.where}: query {row.qid} occurs twice; sort the lines by query")
+            negatives = self._negative_ids(row, answers)
+            positives = {d.docid: d for d in answers.values()}
+            if self.teacher is not None:
+                scores = self.teacher.get(row.qid) or {}
+                for docid in (*positives, *negatives):
+                    if docid not in scores:
+                        self._count("without_score", example=f"{docid} of query {row.qid}")
+                positives = {docid: d for docid, d in positives.items() if docid in scores}
+                negatives = [docid for docid in negatives if docid in scores]
+                if not positives:
+                    self._count("queries_without_positive", example=row.qid)
+                    continue
+            positives = dict(_first(list(positives.items()), self.config.positives))
+            negatives = _first(negatives, self.config.negatives)
+            if self.teacher is not None:
+                self.teacher_line = {"qid": row.qid, "scores": {d: scores[d] for d in (*positives, *negatives)}}
+            for name, count in (("queries", 1), ("positives", len(positives)), ("negatives", len(negatives))):
+                self._count(name, count)
+            ranked = [HardNegative(docid, 0.0, rank) for rank, docid in enumerate(negatives, 1)]
+            yield mined_line(row.qid, query, positives, ranked)
+
+    def _negative_ids(self, row: PublishedRow, answers: Mapping[int, Document]) -> list[str]:
+        """The ids that the collection contains, without positives, their copies and copies of each other."""
+        hits = []
+        for docid in map(str, row.negatives):
+            if self.keys.get(docid) is not None:
+                hits.append(Hit(docid, 0.0))
+            else:
+                self._count("unknown_negatives", example=f"{docid} of query {row.qid}")
+        negatives, dropped = hard_negatives(hits, set(map(str, row.positives)), answers.keys(), self.keys.get)
+        self._count("positives_as_negatives", dropped["positive_id"] + dropped["positive_text"])
+        self._count("duplicates", dropped["duplicate"])
+        return [n.docid for n in negatives]
+
+
+def _first(values: list[T], count: int) -> list[T]:
+    return values[:count] if count else values
+
+
 def summarize(config: ConvertConfig, result: Mapping[str, object]) -> str:
     """The closing line: lines written, and every count."""
     counts = [f"{n:,} {name.replace('_', ' ')}" for name, n in result.items() if isinstance(n, int) and name != "lines"]
     return f"{config.output}: {result['lines']:,} lines; {', '.join(counts)}"
 
 
-main = Command("finetune.convert", ConvertConfig, "dupmae_ir.finetune.conversion:run", summarize=summarize)
+main = Command("finetune.convert", ConvertConfig, "dupmae_ir.finetune.convert:run", summarize=summarize)
 
 if __name__ == "__main__":
     main.exit()

@@ -14,7 +14,16 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 from dupmae_ir.console import say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import UsageError
-from dupmae_ir.finetune.base import lexical_batches, load_base, load_teacher, ot_form, stored_config, with_learned_scale
+from dupmae_ir.finetune.base import (
+    add_adapters,
+    lexical_batches,
+    load_base,
+    load_teacher,
+    merge_adapters,
+    ot_form,
+    stored_config,
+    with_learned_scale,
+)
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.data import cap_kinds, read_pairs
 from dupmae_ir.finetune.examples import (
@@ -25,7 +34,6 @@ from dupmae_ir.finetune.examples import (
     TopicalSchedule,
     mined_examples,
 )
-from dupmae_ir.finetune.lora import add_adapters, merge_adapters
 from dupmae_ir.finetune.objective import BiEncoder
 from dupmae_ir.finetune.trainer import PairTrainer, TrainingData
 from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES

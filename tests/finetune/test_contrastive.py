@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from dupmae_ir.finetune.config import Objective
-from dupmae_ir.finetune.losses import contrastive, flops
-from dupmae_ir.finetune.objective import batch_loss
+from dupmae_ir.finetune.objective import batch_loss, contrastive, flops
 from dupmae_ir.finetune.trainer import FrozenTeacher
 from dupmae_ir.models.pooling import keep_top_k
 

@@ -13,8 +13,7 @@ import pytest
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.finetune import formats
-from dupmae_ir.finetune.conversion import run, scores_path
-from dupmae_ir.finetune.convert import ConvertConfig, main
+from dupmae_ir.finetune.convert import ConvertConfig, main, run, scores_path
 from dupmae_ir.finetune.data import open_passages, read_mined, read_pairs, read_scores, require_scores
 from dupmae_ir.finetune.examples import mined_examples
 from dupmae_ir.finetune.formats import array_items

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from dupmae_ir.finetune.losses import contrastive, distillation, flops, l1
+from dupmae_ir.finetune.objective import contrastive, distillation, flops, l1
 
 SCORES = [[3.0, 1.0, -0.5], [0.2, 0.9, 0.0]]
 TAUGHT = [[5.0, 2.0, 4.0], [1.0, -1.0, 0.0]]

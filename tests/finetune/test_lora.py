@@ -99,7 +99,7 @@ def test_every_family_has_default_targets(kind):
     lora()
     import transformers
 
-    from dupmae_ir.finetune.lora import add_adapters, merge_adapters
+    from dupmae_ir.finetune.base import add_adapters, merge_adapters
     from dupmae_ir.models.retriever import Retriever
 
     sizes = {"vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
