@@ -1,8 +1,18 @@
 """Test collections by name: download, verification, conversion to BEIR's layout, and means over groups."""
 
-from dupmae_ir.collections.benchmark_groups import GROUPS, expand, mean_over
-from dupmae_ir.collections.catalogue import Cache, CollectionCatalogue, Test, TestCollection, find, load, names
-from dupmae_ir.collections.download import licence_message
+from dupmae_ir.collections.catalogue import (
+    GROUPS,
+    Cache,
+    CollectionCatalogue,
+    Test,
+    TestCollection,
+    expand,
+    find,
+    load,
+    mean_over,
+    names,
+)
+from dupmae_ir.collections.convert import licence_message
 from dupmae_ir.collections.prepare import find_prepared, get, state
 from dupmae_ir.collections.prepared import (
     PreparedCollection,

@@ -8,13 +8,16 @@ import sys
 import textwrap
 from collections.abc import Mapping
 
-from dupmae_ir.collections.config import (
+from dupmae_ir.collections.run import (
     CheckCollectionsConfig,
+    CheckReport,
+    CollectionRow,
     GetCollectionsConfig,
     ListCollectionsConfig,
     ShowCollectionConfig,
+    describe,
+    describe_cache,
 )
-from dupmae_ir.collections.run import CheckReport, CollectionRow, describe, describe_cache
 from dupmae_ir.command import Command, dispatch
 from dupmae_ir.console import table
 

@@ -1,4 +1,4 @@
-"""The catalogue of collections, read from ``catalogue.toml``.
+"""The catalogue of collections (``catalogue.toml``) and the groups that are averaged together (``groups.toml``).
 
 An overlay (``--catalogue FILE`` or ``$DUPMAE_IR_CATALOGUE``) has the same format; its keys replace those of the
 built-in catalogue. With an overlay the same commands can use other archives, for example synthetic stand-ins in tests.
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
+import math
 import os
 import platform
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from dupmae_ir.config import from_mapping
+from dupmae_ir.config import from_mapping, read_toml
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.jobs import work_folder
+from dupmae_ir.io.publishing import sha256_file
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.transfer import RemoteFile, cache_folder
 from dupmae_ir.registry import lookup, suggest
@@ -32,6 +31,11 @@ LOCAL = "local:"
 FAMILIES = ("msmarco", "dpr", "beir", "local", "demo")
 
 _TEMPLATES = {"url", "corpus", "topics", "qrels"}  #: keys whose text may contain {set} and {ADDRESS}
+BUILT_IN = Path(__file__).with_name("catalogue.toml")
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(members) for name, members in read_toml(BUILT_IN.with_name("groups.toml")).items()
+}
+"""Group -> members, in the papers' order."""
 T = TypeVar("T")
 
 
@@ -156,35 +160,28 @@ def names() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _load(overlay: Path | None, modified: int = 0) -> CollectionCatalogue:  # noqa: ARG001 (distinguishes versions of the file)
-    text = resources.files("dupmae_ir.collections").joinpath("catalogue.toml").read_bytes()
-    where, tables = "catalogue.toml", _parse(text, "catalogue.toml")
+    tables: Mapping[str, Any] = read_toml(BUILT_IN)
     if overlay is not None:
-        text, where = overlay.read_bytes(), str(overlay)
-        over = _parse(text, where)
+        over = read_toml(overlay)
         levels = (("table", tables, over), ("shared table", tables["shared"], over.get("shared", {})))
         for kind, known, given in levels:
             for name in given:
                 if name not in known:
                     raise InputError(
-                        f"{where}: no {kind} named {name!r} in the built-in catalogue.{suggest(name, known)}"
+                        f"{overlay}: no {kind} named {name!r} in the built-in catalogue.{suggest(name, known)}"
                     )
         tables = _merged(tables, over)
-    addresses, shared = tables.pop("addresses"), tables.pop("shared")
+    addresses, shared = tables["addresses"], tables["shared"]
+    where = str(overlay or BUILT_IN.name)
     collections = {
         name: _collection(name, _merged(shared[table["like"]], table) if "like" in table else table, addresses, where)
         for name, table in tables.items()
+        if name not in ("addresses", "shared")
     }
-    return CollectionCatalogue(collections, overlay, hashlib.sha256(text).hexdigest())
+    return CollectionCatalogue(collections, overlay, sha256_file(overlay or BUILT_IN))
 
 
-def _parse(text: bytes, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InputError(f"{where}: not valid TOML: {e}") from None
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Mapping[str, Any]:
     """``base`` updated with ``over``; nested tables are merged."""
     result = dict(base)
     for key, value in over.items():
@@ -230,3 +227,39 @@ def _local(name: str) -> TestCollection:
             f"{folder}: no qrels/*.tsv here; BEIR's layout has corpus.jsonl, queries.jsonl and qrels/test.tsv"
         )
     return TestCollection(name, folder.absolute().name, "local", None, tests)
+
+
+def expand(name: str, catalogue: str | Path | None = None) -> tuple[str, ...]:
+    """The collections of a group, with nested groups expanded, or the collection of that name itself.
+
+    Raises :class:`UnknownName`, suggesting the nearest name.
+    """
+    if name in GROUPS:
+        return tuple(one for member in GROUPS[name] for one in expand(member, catalogue))
+    if not name.startswith(LOCAL):
+        lookup("collection or group", name, {**load(catalogue).collections, **GROUPS})
+    return (name,)
+
+
+def mean_over(group: str, values: Mapping[str, float]) -> tuple[float | None, tuple[str, ...]]:
+    """(mean over a group, missing collections). The mean is None if a value is missing or not finite.
+
+    ``values`` maps collections to values. CQADupStack counts once, as the mean of its twelve forums or as one value
+    named ``beir-cqadupstack``; if none of the forums has a value, the group's name is reported as missing.
+    """
+    present = []
+    missing: list[str] = []
+    for member in lookup("group", group, GROUPS):
+        value = values.get(member)
+        if member in GROUPS and not _is_number(value):
+            value, absent = mean_over(member, values)
+            missing += absent if len(absent) < len(GROUPS[member]) else [member]
+        elif not _is_number(value):
+            missing.append(member)
+        if value is not None:
+            present.append(value)
+    return (None if missing else math.fsum(present) / len(present)), tuple(missing)
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

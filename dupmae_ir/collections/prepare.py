@@ -12,8 +12,7 @@ import shutil
 from pathlib import Path
 
 from dupmae_ir.collections.catalogue import LOCAL, Cache, CollectionCatalogue, TestCollection, find, load
-from dupmae_ir.collections.convert import convert
-from dupmae_ir.collections.download import UNPACKED, SourceFiles, discard_download
+from dupmae_ir.collections.convert import UNPACKED, SourceFiles, convert, discard_download
 from dupmae_ir.collections.prepared import (
     MANIFEST,
     PreparedCollection,

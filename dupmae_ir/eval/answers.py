@@ -9,8 +9,6 @@ without tokens in every text, here in none; the test queries of NQ and TriviaQA 
 
 from __future__ import annotations
 
-import ast
-import csv
 import json
 import re
 import unicodedata
@@ -19,12 +17,13 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from dupmae_ir.collections.convert import answered_query, checked_answers
 from dupmae_ir.command import Command
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import progress, say, table
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import read_collection
-from dupmae_ir.io.lines import numbered_lines
+from dupmae_ir.io.lines import json_record, numbered_lines
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.types import Hit
@@ -170,36 +169,20 @@ def _tokens() -> re.Pattern[str]:
 
 def read_answers(path: str | Path) -> dict[str, list[str]]:
     """Query id -> its answers, from JSON lines or DPR's lines. Raises :class:`InputError` with file and line."""
-    found: dict[str, list[str]] = {}
-    for number, line in numbered_lines(Path(path)):
+    answers: dict[str, list[str]] = {}
+    for number, line in numbered_lines(path):
         where = f"{path}:{number}"
-        is_json = line.lstrip().startswith("{")
-        qid, answers = _from_json(line, where) if is_json else (str(len(found)), _from_dpr(line, where))
-        if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers):
-            raise InputError(f"{where}: the answers are not a list of strings")
-        if qid in found:
+        if line.lstrip().startswith("{"):
+            row = json_record(line, where)
+            if missing := {"_id", "answers"} - row.keys():
+                raise InputError(f"{where}: {min(missing)!r} is missing; expected _id and answers")
+            qid, texts = str(row["_id"]), checked_answers(row["answers"], where)
+        else:
+            qid, _, texts = answered_query(line, number, path)
+        if qid in answers:
             raise InputError(f"{where}: query {qid!r} appears twice")
-        found[qid] = answers
-    return found
-
-
-def _from_json(line: str, where: str) -> tuple[str, object]:
-    try:
-        row = json.loads(line)
-        return str(row["_id"]), row["answers"]
-    except ValueError as e:
-        raise InputError(f"{where}: not valid JSON: {e}") from None
-    except KeyError as e:
-        raise InputError(f"{where}: {e} is missing; expected _id and answers") from None
-
-
-def _from_dpr(line: str, where: str) -> object:
-    try:
-        # DPR writes and reads these lines with csv: a list that contains " is quoted, and each " doubled.
-        _, *cells = next(csv.reader([line], delimiter="\t"))
-        return ast.literal_eval(cells[-1].strip()) if cells else None
-    except (ValueError, SyntaxError, csv.Error):
-        raise InputError(f"{where}: expected question<tab>['answer', ...], got {line[:60]!r}") from None
+        answers[qid] = texts
+    return answers
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.eval.compare import compare, mean_intervals
 from dupmae_ir.eval.config import ComparisonOptions, EvalConfig
 from dupmae_ir.eval.evaluate import Evaluation, evaluate
-from dupmae_ir.eval.reports.html import FigureData, as_html
-from dupmae_ir.eval.reports.ranks import Ranks, relevant_ranks
+from dupmae_ir.eval.reports.html import FigureData, Ranks, as_html, relevant_ranks
 from dupmae_ir.eval.reports.text import FORMATS, EvalReport, as_json, per_query_tsv
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from dupmae_ir import tables
 from dupmae_ir.console import table, visible
-from dupmae_ir.eval.reports import page
+from dupmae_ir.eval.reports import html
 
 if TYPE_CHECKING:
     from dupmae_ir.search.query.words import TermShare, WordShare
@@ -128,7 +128,7 @@ def as_html(cases: Sequence[CaseStudy], tally: CaseTally | None = None) -> str:
         "marked": lambda shown: _marked(_short(shown.words), shown),
     }
     title = "[CLS], OT and their sum: a case study"
-    return page.render(
+    return html.render(
         "case.html",
         Path(__file__).parent,
         title=title,

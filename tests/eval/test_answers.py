@@ -238,9 +238,9 @@ def test_a_passage_is_read_no_more_than_once_and_depth_is_kept():
     [
         ("who\n", "the answers are not a list of strings"),
         ("who\t[1]\n", "the answers are not a list of strings"),
-        ("who\tno list\n", "expected question<tab>"),
+        ("who\tno list\n", "expected query<TAB>"),
         ('{"_id": "0"}\n', "'answers' is missing"),
-        ('{"_id": "0", \n', "not valid JSON"),
+        ('{"_id": "0", \n', "broken JSON"),
         ('{"_id": "0", "answers": []}\n{"_id": "0", "answers": []}\n', "appears twice"),
     ],
 )

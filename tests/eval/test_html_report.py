@@ -18,9 +18,7 @@ from dupmae_ir.eval.__main__ import main
 from dupmae_ir.eval.compare import compare, mean_intervals
 from dupmae_ir.eval.config import ComparisonOptions
 from dupmae_ir.eval.reports.figures import curves, difference_bars, scatter
-from dupmae_ir.eval.reports.html import FigureData, as_html
-from dupmae_ir.eval.reports.page import render
-from dupmae_ir.eval.reports.ranks import complementarity, recall_curve, relevant_ranks
+from dupmae_ir.eval.reports.html import FigureData, as_html, complementarity, recall_curve, relevant_ranks, render
 from dupmae_ir.eval.reports.text import FORMATS, EvalReport, as_json
 from dupmae_ir.types import Hit
 

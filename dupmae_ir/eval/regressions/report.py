@@ -25,7 +25,7 @@ from dupmae_ir.eval.regressions.verdict import (
     compare_printed,
     overall,
 )
-from dupmae_ir.eval.reports.page import render
+from dupmae_ir.eval.reports.html import render
 
 NOT_HERE = "not run here"
 SIDE_HEADS = ("against the paper", "against accepted")

@@ -1,19 +1,32 @@
-"""An evaluation as an HTML page: the tables of the other formats, and figures of per-query values."""
+"""Self-contained HTML pages from the jinja2 templates next to this module.
+
+The page of an evaluation has the tables of the other formats, and figures of per-query values: recall at every rank,
+and relevant documents that only one of two lists finds.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup
 
+from dupmae_ir import __version__
+from dupmae_ir.console import visible
 from dupmae_ir.eval.compare import Comparison, QueryChange
 from dupmae_ir.eval.reports import text
 from dupmae_ir.eval.reports.figures import curves, difference_bars, scatter
-from dupmae_ir.eval.reports.page import render
-from dupmae_ir.eval.reports.ranks import Ranks, complementarity, recall_curve
 from dupmae_ir.eval.reports.text import EvalReport, signed
+from dupmae_ir.io.runs import trec_order
+from dupmae_ir.types import Hit, Qrels
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FIRST = 10  #: ranks within which an answer counts as found, as in DupMAE's appendix A.1
 QUERIES_NAMED = 12  #: of each kind of answer
@@ -165,3 +178,104 @@ def _scatter(report: EvalReport, parts: tuple[str, ...], measure: str) -> _Figur
 def _some(qids: tuple[str, ...]) -> str:
     more = f" and {len(qids) - QUERIES_NAMED:,} more" if len(qids) > QUERIES_NAMED else ""
     return ", ".join(qids[:QUERIES_NAMED]) + more
+
+
+DEEPEST = 1000  #: length of the recall curve
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of the relevant documents of every evaluated query, in trec_eval's order of the run."""
+
+    found: dict[str, dict[str, int]]  #: query id -> relevant docid -> its rank from 1, for documents in the run
+    relevant: dict[str, int]  #: query id -> number of relevant documents
+    depth: int  #: longest list of the run, at most ``DEEPEST``
+
+
+def relevant_ranks(
+    qrels: Qrels, run: Mapping[str, Iterable[Hit]], level: int = 1, complete: bool = True, remove_unjudged: bool = False
+) -> Ranks:
+    """Ranks of the documents graded ``level`` or better; the other settings are :func:`evaluate`'s."""
+    found: dict[str, dict[str, int]] = {}
+    relevant: dict[str, int] = {}
+    depth = 0
+    for qid, grades in qrels.items():
+        scores = {d: s for d, s in run.get(qid, ()) if not remove_unjudged or d in grades}
+        if not grades or not (scores or complete):
+            continue
+        order = trec_order(scores)
+        depth = max(depth, len(order))
+        found[qid] = {d: rank for rank, d in enumerate(order, 1) if grades.get(d, 0) >= level}
+        relevant[qid] = sum(grade >= level for grade in grades.values())
+    return Ranks(found, relevant, min(depth, DEEPEST))
+
+
+def recall_curve(ranks: Ranks) -> np.ndarray:
+    """(depth,) float64: R@1, R@2, ... as in trec_eval; a query without relevant documents counts as 0."""
+    gains = np.zeros(ranks.depth + 1)
+    for qid, places in ranks.found.items():
+        for rank in places.values():
+            if rank <= ranks.depth:
+                gains[rank] += 1 / ranks.relevant[qid]
+    return np.asarray(np.cumsum(gains)[1:] / max(1, len(ranks.relevant)))
+
+
+@dataclass(frozen=True)
+class Complement:
+    """Relevant documents found by the same parts, and how many of them the sum finds."""
+
+    parts: str  #: both, only [CLS], only OT or neither
+    documents: int
+    in_sum: int  #: of those, found by the hybrid list
+    qids: tuple[str, ...]  #: queries with such a document, by id
+
+
+def complementarity(cls: Ranks, ot: Ranks, hybrid: Ranks, depth: int = 10) -> list[Complement]:
+    """Relevant documents by which of [CLS] and OT finds them within ``depth`` ranks, the success of DupMAE's
+    appendix A.1: both, only [CLS], only OT, neither, in this order."""
+    cells: dict[tuple[bool, bool], list[tuple[str, bool]]] = {}
+    for qid, total in cls.relevant.items():
+        places = [r.found.get(qid, {}) for r in (cls, ot, hybrid)]
+        anywhere = set().union(*places)
+        for docid in anywhere:
+            by_cls, by_ot, by_sum = (p.get(docid, depth + 1) <= depth for p in places)
+            cells.setdefault((by_cls, by_ot), []).append((qid, by_sum))
+        # Documents in no list.
+        cells.setdefault((False, False), []).extend([(qid, False)] * (total - len(anywhere)))
+    names = {(True, True): "both", (True, False): "only [CLS]", (False, True): "only OT", (False, False): "neither"}
+    return [_counted(who, cells.get(cell, [])) for cell, who in names.items()]
+
+
+def _counted(who: str, answers: list[tuple[str, bool]]) -> Complement:
+    return Complement(who, len(answers), sum(kept for _, kept in answers), tuple(sorted({qid for qid, _ in answers})))
+
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+def render(template: str, folder: Path = TEMPLATES, **values: Any) -> str:
+    """The page of a template in ``folder``, without a final newline. Text is escaped, :class:`Markup` is not."""
+    page = _environment(folder).get_template(template).render(version=__version__, **values)
+    return "\n".join(line.rstrip() for line in page.strip().splitlines())
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    # Imported here, because an evaluation without a page should not wait for it.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader([folder, TEMPLATES]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=_visible,
+    )
+
+
+def _visible(value: Any) -> Any:
+    """Control characters made visible, in text and in markup."""
+    if isinstance(value, Markup):
+        return Markup(visible(value))
+    return visible(value) if isinstance(value, str) else value
