@@ -276,15 +276,20 @@ def parse(parser: argparse.ArgumentParser, config: type[T], argv: list[str] | No
             parser.error(f"the argument {word!r} is not UTF-8 text")
     add_config(parser, config)
     parser.add_argument("--recipe", metavar="FILE", help="a TOML file of these settings; flags given here win over it")
-    probe = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    probe.add_argument("--recipe", nargs="?")
-    recipe = probe.parse_known_args(argv)[0].recipe
-    if recipe:
+    if recipe := recipe_of(argv):
         values = recipe_values(config, recipe)
         parser.set_defaults(**values)
         for action in parser._actions:
             action.required = action.required and action.dest not in values
     return from_namespace(config, parser.parse_args(argv))
+
+
+def recipe_of(argv: list[str] | None) -> str | None:
+    """The value of ``--recipe``, if it is given."""
+    probe = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    probe.add_argument("--recipe", nargs="?")
+    recipe: str | None = probe.parse_known_args(argv)[0].recipe
+    return recipe
 
 
 def recipe_values(config: type, path: str | Path) -> dict[str, Any]:

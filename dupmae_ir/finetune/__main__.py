@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
 
 from dupmae_ir.command import Command, help_text
-from dupmae_ir.config import add_config, from_namespace, with_flags
+from dupmae_ir.config import add_config, from_namespace, recipe_of, with_flags
 from dupmae_ir.console import Parser, guarded
 from dupmae_ir.finetune.config import FinetuneConfig, StagesConfig
 from dupmae_ir.finetune.stages import has_steps, run_stages
@@ -37,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(parser: Parser, argv: list[str] | None) -> int:
-    recipe = _recipe_of(argv)
+    recipe = recipe_of(argv)
     if recipe is None or not has_steps(recipe):
         return stage(argv)
     add_config(parser, StagesConfig)
@@ -46,12 +45,6 @@ def _main(parser: Parser, argv: list[str] | None) -> int:
     if config.json and summary:
         print(json.dumps(summary))
     return 0
-
-
-def _recipe_of(argv: list[str] | None) -> str | None:
-    probe = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    probe.add_argument("--recipe", nargs="?")
-    return probe.parse_known_args(argv)[0].recipe
 
 
 if __name__ == "__main__":

@@ -112,7 +112,6 @@ def gather_batch(
             filler = 0 if name == "teacher_scores" else ABSENT
             every[name] = accelerator.pad_across_processes(every[name], dim=1, pad_index=filler)
     sizes = accelerator.gather(torch.tensor([len(batch["document_keys"])], device=batch["document_keys"].device))
-    own = int(sizes[accelerator.process_index])
     before = [int(sizes[:r].sum()) for r in range(len(sizes))]
     # Columns of the group refer to the documents of all processes.
     group = every["group"]
@@ -120,23 +119,17 @@ def gather_batch(
     keys = gather_rows(every.pop("document_keys"), accelerator)
     rest = {k: accelerator.gather(v.contiguous()) for k, v in every.items()}
 
-    def documents_of_all(value: Tensor | None) -> Tensor | None:
+    def of_all(value: Tensor | None, start: int) -> Tensor | None:
         if value is None:
             return None
         rows = gather_rows(value.detach(), accelerator)
-        start = before[accelerator.process_index]
-        return torch.cat([rows[:start], value, rows[start + own :]])
-
-    def queries_of_all(value: Tensor | None) -> Tensor | None:
-        if value is None:
-            return None
-        rows = accelerator.gather(value.detach().contiguous())
-        start = accelerator.process_index * len(value)
         return torch.cat([rows[:start], value, rows[start + len(value) :]])
 
+    first_query = accelerator.process_index * len(batch["query_keys"])
+    first_document = before[accelerator.process_index]
     return (
-        (queries_of_all(queries[0]), queries_of_all(queries[1])),
-        (documents_of_all(documents[0]), documents_of_all(documents[1])),
+        (of_all(queries[0], first_query), of_all(queries[1], first_query)),
+        (of_all(documents[0], first_document), of_all(documents[1], first_document)),
         {**rest, "document_keys": keys},
     )
 

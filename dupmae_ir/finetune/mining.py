@@ -8,7 +8,6 @@ do from the top 200.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import time
 from collections import Counter
@@ -31,8 +30,8 @@ from dupmae_ir.index.postings.format import folder_of
 from dupmae_ir.index.run import run_bm25, run_postings
 from dupmae_ir.io.collections import LinesCollection
 from dupmae_ir.io.jobs import Job
-from dupmae_ir.io.lines import ResumableJsonl
-from dupmae_ir.io.publishing import atomic_write, combined_digest
+from dupmae_ir.io.lines import ResumableJsonl, json_lines
+from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.layout import folder_digest
@@ -148,10 +147,9 @@ class _Mining:
                     raise InputError(f"{path}: id {docid!r} names two different passages; make the ids unique")
         target = self.job.target
         pool = target.with_name(f"{target.name}.passages.jsonl")
-        with atomic_write(pool) as f:
+        with json_lines(pool) as write:
             for docid, document in passages.items():
-                row = {"_id": docid, "title": document.title, "text": document.text}
-                f.write(json.dumps(row, ensure_ascii=False) + "\n")
+                write({"_id": docid, "title": document.title, "text": document.text})
         return pool
 
     def _read_collection(self, source: str, queries: Iterable[MiningQuery]) -> IdTable:
