@@ -35,35 +35,11 @@ from dupmae_ir.errors import EnvironmentProblem
 from dupmae_ir.types import Document
 
 KINDS = ("lexical", "mixed", "paraphrase")
-SKIPPED = {
-    "antigravity",
-    "this",
-    "idlelib",
-    "turtledemo",
-    "turtle",
-    "tkinter",
-    "lib2to3",
-    "test",
-    "pydoc_data",
-    "distutils",
-    "ensurepip",
-    "encodings",
-    "nt",
-    "posix",
-    "posixpath",
-    "ntpath",
-    "genericpath",
-    "sre_compile",
-    "sre_parse",
-    "sre_constants",
-    "nturl2path",
-    "pyexpat",
-    "xxsubtype",
-    "xxlimited",
-    "xxlimited_35",
-    "rlcompleter",
-    "msilib",
-}
+_SIDE_EFFECTS = ("antigravity", "this", "idlelib", "turtle", "turtledemo", "tkinter", "rlcompleter", "msilib")
+_UNDOCUMENTED = ("lib2to3", "test", "pydoc_data", "distutils", "ensurepip", "encodings", "xxlimited", "xxlimited_35")
+_DUPLICATES = ("nt", "posix", "posixpath", "ntpath", "genericpath", "nturl2path", "pyexpat", "xxsubtype")
+_OLD_NAMES = ("sre_compile", "sre_parse", "sre_constants")
+SKIPPED = {*_SIDE_EFFECTS, *_UNDOCUMENTED, *_DUPLICATES, *_OLD_NAMES}
 """Modules with side effects, without documentation, or that duplicate another module under an unusual name."""
 
 ALIASES = ("os.path",)
