@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.console import table
-from dupmae_ir.eval.regressions.environment import processor
+from dupmae_ir.device import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

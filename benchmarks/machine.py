@@ -28,11 +28,10 @@ import numpy as np
 from dupmae_ir import __version__, pyserini
 from dupmae_ir.collections.stdlib import load_queries, stdlib_documents
 from dupmae_ir.console import guarded, say, table
-from dupmae_ir.device import processors
+from dupmae_ir.device import processor, processors
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import DupmaeError
-from dupmae_ir.eval.regressions.environment import processor
 from dupmae_ir.index.format.manifest import versions
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.search.candidates.impact import ImpactQuery

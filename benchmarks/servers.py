@@ -31,9 +31,9 @@ from pathlib import Path
 import numpy as np
 
 from dupmae_ir.console import table
+from dupmae_ir.device import processor
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
-from dupmae_ir.eval.regressions.environment import processor
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.io.topics import read_topics

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ _ACCELERATORS = ("nvidiactl", "nvidia0", "nvhost-ctrl", "kfd", "dxg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 MIXED = "mixed"
 """Precision of encoding on a CPU: the products of the layers in bfloat16, everything else in float32."""
+CPU_INFO = Path("/proc/cpuinfo")
 IMPACT_SEARCHES = ("lucene", "postings", "auto")
 """How impacts are searched."""
 
@@ -136,6 +138,18 @@ def cpu_supports_bf16() -> bool:
 def processors() -> int:
     """Number of processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The processor's model name, and the instruction sets by which libraries select their kernels."""
+    name, flags = platform.processor() or platform.machine(), ""
+    if CPU_INFO.is_file():
+        parted = (line.partition(":") for line in CPU_INFO.read_text(errors="replace").splitlines())
+        lines = {key.strip(): value.strip() for key, _, value in parted}
+        name = lines.get("model name", name)
+        supported = set(lines.get("flags", "").split())
+        flags = " ".join(f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in supported)
+    return f"{name} ({flags})" if flags else name
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from records import Record, ranked, read_records
 from rows import LAST, MODES, PARTS, Experiment, Row, commands, write_recipe
 
 from dupmae_ir.console import guarded, say
+from dupmae_ir.device import processor
 from dupmae_ir.errors import DupmaeError, InputError, UsageError
-from dupmae_ir.eval.regressions.environment import processor
 from dupmae_ir.finetune.stages import run_stages
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.models.checkpoints.layout import folder_digest

@@ -14,8 +14,7 @@ The class implements the methods of ``beir.retrieval.search.BaseSearch``, withou
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +23,7 @@ import numpy as np
 from dupmae_ir.encode.run import EncodeConfig
 from dupmae_ir.encode.run import run as encode_corpus
 from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.io.lines import json_lines
 from dupmae_ir.io.runs import strictly_decreasing
 from dupmae_ir.search.config import SearchSettings
 from dupmae_ir.search.searcher import Searcher
@@ -119,19 +119,14 @@ class DupmaeRetriever:
     def _build(self, corpus: Corpus) -> None:
         with TemporaryDirectory(prefix="dupmae-beir-") as folder:
             path = Path(folder) / "corpus.jsonl"
-            with open(path, "w", encoding="utf-8") as file:
-                file.writelines(_lines(corpus))
+            with json_lines(path) as write:
+                for docid, document in corpus.items():
+                    write({"_id": docid, "title": document.get("title", ""), "text": document.get("text", "")})
             encode_corpus(
                 EncodeConfig(
                     corpus=str(path), index=str(self.index), model=self.model, device=self.device, quiet=self.quiet
                 )
             )
-
-
-def _lines(corpus: Corpus) -> Iterable[str]:
-    for docid, document in corpus.items():
-        row = {"_id": docid, "title": document.get("title", ""), "text": document.get("text", "")}
-        yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def _scores(hits: Sequence[Hit]) -> dict[str, float]:

@@ -309,13 +309,7 @@ def started(name: str, where: dict, stop: str = "") -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(
     "stop",
-    [
-        "download:unpack",
-        "convert:_link",
-        "prepare:collect_facts",
-        "prepare:move_into_place",
-        "prepare:discard_download",
-    ],
+    ["convert:unpack", "convert:_link", "prepare:collect_facts", "prepare:move_into_place", "prepare:discard_download"],
 )
 def test_a_killed_run_is_recovered(stop, where):
     process = started("beir-cqadupstack-gis", where, stop)

@@ -19,9 +19,8 @@ from dupmae_ir.encode.__main__ import main as encode_main
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.__main__ import main
-from dupmae_ir.eval.regressions.commands import command_lines
 from dupmae_ir.eval.regressions.config import TIERS, ListOptions
-from dupmae_ir.eval.regressions.execute import Result
+from dupmae_ir.eval.regressions.execute import Result, command_lines
 from dupmae_ir.eval.regressions.report import CaseRow, means
 from dupmae_ir.eval.regressions.run import CaseSelection
 from dupmae_ir.eval.regressions.verdict import CaseVerdict, Status, judge

@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dupmae_ir.config import checked_values, read_toml
+from dupmae_ir.config import checked_values, from_mapping, read_toml
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.eval.regressions.config import TIERS
 from dupmae_ir.index.config import Bm25Config
+from dupmae_ir.io.lines import json_record
 from dupmae_ir.measures import parse_measures
 from dupmae_ir.registry import lookup, suggest
 from dupmae_ir.search.config import SearchConfig
@@ -37,32 +38,15 @@ MODELS = "models.toml"
 HYPERPARAMETERS = "hyperparameters.toml"
 RECIPES = "recipes"
 DOWNLOADS = "files"
-_MODEL_KEYS = {"title", "note", "embedded", "tiny", "url", "files", "sha256", "recipe", "step", "set", "query_prefix"}
 _MODEL_KINDS = ("embedded", "tiny", "files", "recipe")
 ACCEPTED = "accepted"
-SHARED = (
-    "model",
-    "collection",
-    "mode",
-    "test",
-    "source",
-    "tolerance",
-    "seed_deviation",
-    "drift",
-    "compare",
-    "measures",
-    "note",
-    "encode",
-    "search",
-)
-"""Keys that a file may set for all of its cases; a case overrides them."""
 MEAN_TOLERANCE = 0.005
 """Default tolerance of a mean over collections: about the noise of one collection (0.02) over the root of 14."""
 ACCURACY = "Acc@"
 """Prefix of DPR's answer accuracy, which is computed from passages and answer strings instead of judgements."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One run file and the measures computed on it."""
 
@@ -70,21 +54,21 @@ class Case:
     name: str
     tier: str
     title: str
-    model: str  #: name in models.toml; empty for BM25
+    model: str = ""  #: name in models.toml; empty for BM25
     collection: str
     mode: str
-    test: str
-    encode: Mapping[str, Any]  #: settings of the encode command (of ``index bm25`` for BM25)
-    search: Mapping[str, Any]  #: settings of the search command
-    measures: tuple[str, ...]
-    paper: Mapping[str, str]  #: measure -> the number as printed
-    source: str  #: table or section of the paper
-    tolerance: float | None  #: of a comparison with the paper; None: two seeds, or a bootstrap over queries
-    seed_deviation: Mapping[str, float]  #: measure -> standard deviation over training seeds, where it is known
-    drift: float | None  #: allowed difference of fixed weights on another processor; None: none
-    compare: bool  #: False: the printed numbers are context only; they belong to other weights
-    exact: bool  #: True: a different value in the same environment is a failure
-    note: str
+    test: str = "test"
+    encode: Mapping[str, Any] = field(default_factory=dict)  #: settings of the encode command (or ``index bm25``)
+    search: Mapping[str, Any] = field(default_factory=dict)  #: settings of the search command
+    measures: tuple[str, ...] = ()
+    paper: Mapping[str, str] = field(default_factory=dict)  #: measure -> the number as printed
+    source: str = ""  #: table or section of the paper
+    tolerance: float | None = None  #: of a comparison with the paper; None: two seeds, or a bootstrap over queries
+    seed_deviation: Mapping[str, float] = field(default_factory=dict)  #: measure -> standard deviation, where known
+    drift: float | None = None  #: allowed difference of fixed weights on another processor; None: none
+    compare: bool = True  #: False: the printed numbers are context only; they belong to other weights
+    exact: bool = False  #: True: a different value in the same environment is a failure
+    note: str = ""
 
     @property
     def id(self) -> str:
@@ -103,15 +87,22 @@ class Case:
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+SHARED = tuple(f.name for f in fields(Case) if f.name not in ("regression", "name", "tier", "title", "paper", "exact"))
+"""Keys that a file may set for all of its cases; a case overrides them."""
+_NUMBER = re.compile(r"-?\d*\.?\d+")
+_TABLES = ("encode", "search", "paper", "seed_deviation")
+"""Keys whose values are tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mean:
     """A mean over collections, as printed in a paper."""
 
     name: str
     group: str  #: a group of dupmae_ir.collections
-    paper: Mapping[str, str]
-    source: str
-    tolerance: float  #: largest difference from the printed mean that is within noise
+    paper: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    tolerance: float = MEAN_TOLERANCE  #: largest difference from the printed mean that is within noise
 
 
 @dataclass(frozen=True)
@@ -130,7 +121,7 @@ class Regression:
     def accepted_queries(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
         """Accepted values per query: case name -> measure -> query id -> value."""
         path = self.path.parent / ACCEPTED / f"{self.name}.json"
-        return read_json(path) if path.is_file() else {}
+        return json_record(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else {}
 
 
 def find_folder(folder: str | None = None) -> Path:
@@ -210,9 +201,7 @@ def _case(
 ) -> Case:
     where = f"{path}: case {table.get('name')!r}"
     _check_keys(table, ("name", "title", "paper", *SHARED), where)
-    settings = {**shared, **table}
-    for key in ("encode", "search"):
-        settings[key] = {**shared.get(key, {}), **table.get(key, {})}
+    settings = {"title": table.get("name"), **shared, **table}
     if missing := [k for k in ("name", "collection", "mode") if not isinstance(settings.get(k), str)]:
         raise InputError(f"{where}: missing {', '.join(missing)}")
     if settings["mode"] not in SEARCH_MODES:
@@ -222,48 +211,42 @@ def _case(
         raise InputError(f"{where}: mode bm25 takes no model; every other mode requires one")
     if model and model not in models:
         raise InputError(f"{where}: no model {model!r} in {MODELS}.{suggest(model, models)}")
-    paper = {canonical(m, where): _printed(v, where) for m, v in settings.get("paper", {}).items()}
-    case = Case(
-        regression=path.stem,
-        name=settings["name"],
-        tier=data["tier"],
-        title=settings.get("title", settings["name"]),
-        model=model,
-        collection=settings["collection"],
-        mode=settings["mode"],
-        test=settings.get("test", "test"),
-        encode=settings["encode"],
-        search=settings["search"],
-        measures=tuple(canonical(m, where) for m in settings.get("measures", ())),
-        paper=paper,
-        source=settings.get("source", ""),
-        tolerance=settings.get("tolerance"),
+    plain = {key: value for key, value in settings.items() if key not in _TABLES}
+    of_file = {"regression": path.stem, "tier": data["tier"], "exact": data.get("exact", False)}
+    case = from_mapping(Case, {**plain, **of_file}, where)
+    case = replace(
+        case,
+        encode={**shared.get("encode", {}), **table.get("encode", {})},
+        search={**shared.get("search", {}), **table.get("search", {})},
+        measures=tuple(canonical(m, where) for m in case.measures),
+        paper=_printed_numbers(table, where),
         seed_deviation={canonical(m, where): v for m, v in settings.get("seed_deviation", {}).items()},
-        drift=settings.get("drift"),
-        compare=settings.get("compare", True),
-        exact=data.get("exact", False),
-        note=settings.get("note", ""),
     )
-    _check_settings(case, where)
-    return case
-
-
-def _check_settings(case: Case, where: str) -> None:
-    """Raise :class:`InputError` for a setting that the command does not have."""
     if not case.all_measures:
         raise InputError(f"{where}: nothing to measure; set measures or paper")
+    # Settings that the commands do not have are refused.
     checked_values(Bm25Config if case.mode == "bm25" else EncodeConfig, case.encode, where)
     checked_values(SearchConfig, case.search, where)
+    return case
 
 
 def _mean(path: Path, data: Mapping[str, Any], table: Mapping[str, Any]) -> Mean:
     where = f"{path}: mean {table.get('name')!r}"
-    _check_keys(table, ("name", "group", "paper", "source", "tolerance"), where)
-    if missing := [k for k in ("name", "group", "paper") if k not in table]:
-        raise InputError(f"{where}: missing {', '.join(missing)}")
-    paper = {canonical(m, where): _printed(v, where) for m, v in table["paper"].items()}
-    source, tolerance = (table.get(k, data.get(k)) for k in ("source", "tolerance"))
-    return Mean(table["name"], table["group"], paper, source or "", MEAN_TOLERANCE if tolerance is None else tolerance)
+    shared = {key: data[key] for key in ("source", "tolerance") if key in data}
+    plain = {key: value for key, value in table.items() if key != "paper"}
+    mean = from_mapping(Mean, {**shared, **plain}, where)
+    if "paper" not in table:
+        raise InputError(f"{where}: missing paper")
+    return replace(mean, paper=_printed_numbers(table, where))
+
+
+def _printed_numbers(table: Mapping[str, Any], where: str) -> Mapping[str, str]:
+    """Measure -> printed number, a string: "0.410" has three significant digits, 0.41 has two."""
+    numbers = table.get("paper", {})
+    for value in numbers.values():
+        if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+            raise InputError(f'{where}: the paper\'s numbers must be strings such as "0.410", to keep their digits')
+    return {canonical(measure, where): value for measure, value in numbers.items()}
 
 
 def canonical(measure: str, where: str) -> str:
@@ -276,32 +259,10 @@ def canonical(measure: str, where: str) -> str:
         raise InputError(f"{where}: {e}") from None
 
 
-def _printed(value: object, where: str) -> str:
-    """A printed number, which must be a string: "0.410" has three significant digits, 0.41 has two."""
-    if isinstance(value, str):
-        with suppress(ValueError):
-            float(value)
-            return value
-    raise InputError(f'{where}: the paper\'s numbers must be strings such as "0.410", to keep their digits')
-
-
 def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for key in table:
         if key not in known:
             raise InputError(f"{where}: no key named {key!r}.{suggest(key, known)}")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises :class:`InputError` naming the file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
-    except ValueError as e:
-        raise InputError(f"{path}: not valid JSON: {e}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a JSON object")
-    return content
 
 
 @dataclass(frozen=True)
@@ -348,15 +309,14 @@ def read_models(data: Mapping[str, Any], folder: Path) -> dict[str, Model]:
         if name == DOWNLOADS:
             continue
         where = f"{folder / MODELS}: {name}"
-        if unknown := sorted(table.keys() - _MODEL_KEYS):
-            raise InputError(f"{where}: no key named {unknown[0]!r}")
         kinds = [k for k in _MODEL_KINDS if table.get(k)]
         if len(kinds) != 1:
             raise InputError(f"{where}: exactly one of {', '.join(_MODEL_KINDS)} is required")
         if "recipe" in kinds and not (folder / RECIPES / f"{table['recipe']}.toml").is_file():
             raise InputError(f"{where}: there is no {RECIPES}/{table['recipe']}.toml")
-        settings = {**table, "files": tuple(table.get("files", ()))}
-        models[name] = Model(name=name, title=settings.pop("title", name), **settings)
+        plain = {key: value for key, value in table.items() if key not in ("sha256", "set")}
+        model = from_mapping(Model, {"title": name, **plain, "name": name}, where)
+        models[name] = replace(model, sha256=table.get("sha256", {}), set=table.get("set", {}))
     return models
 
 

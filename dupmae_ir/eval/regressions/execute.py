@@ -1,8 +1,13 @@
-"""Runs one case: collection, model, index, search, measures; checks that index and run are the case's."""
+"""Runs one case: collection, model, index, search, measures; checks that index and run are the case's.
+
+A case's commands are configurations, to run, and lines, to type.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,27 +16,28 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.collections import qrels_digest, topics_digest
+from dupmae_ir.config import flags, from_mapping
 from dupmae_ir.console import say
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem
 from dupmae_ir.eval.answers import accuracy, read_answers
 from dupmae_ir.eval.evaluate import evaluate
-from dupmae_ir.eval.regressions.cases import ACCURACY, Case, read_json
-from dupmae_ir.eval.regressions.commands import command_line, index_path, plan_commands, result_path, run_path
-from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
-from dupmae_ir.eval.regressions.workspace import SIDECAR, CollectionFiles, Workspace
+from dupmae_ir.eval.regressions.cases import ACCURACY, Case, dependencies
+from dupmae_ir.eval.regressions.workspace import SIDECAR, TINY, CollectionFiles, Workspace, code_digest, fingerprint
 from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
 from dupmae_ir.index.run import run_bm25
 from dupmae_ir.io.collections import read_collection
-from dupmae_ir.io.publishing import sha256_file, write_json
+from dupmae_ir.io.lines import json_record
+from dupmae_ir.io.publishing import read_json_object, sha256_file, write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.names import default_model_path
+from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.run import run as search
 from dupmae_ir.search.view.results import RunSummary
 from dupmae_ir.types import Qrels, Run
@@ -107,7 +113,8 @@ def load_result(path: Path) -> Result | None:
     if not path.is_file():
         return None
     known = {f.name for f in fields(Result)}
-    values = {k: v for k, v in read_json(path).items() if k in known}
+    row = json_record(path.read_text(encoding="utf-8"), str(path))
+    values = {k: v for k, v in row.items() if k in known}
     return Result(**{**values, "problems": tuple(values["problems"])})
 
 
@@ -134,7 +141,13 @@ def _index_and_search(
     statistics = index_statistics(folder, case.mode)
     result = replace(result, index=statistics)
     same = dict(result.environment) == accepted.get("environment")
-    expected = accepted.get("index", {}) if _is_comparable(accepted, case, workspace, result.key) else {}
+    # If the accepted index had other settings, another collection or other fixed weights, the accepted block is stale;
+    # the new index must be measured so that it can be accepted.
+    origin = {"configuration": case.configuration, "collection": result.key["collection"]}
+    if case.model and workspace.models[case.model].fixed:
+        origin["weights"] = result.key["weights"]
+    comparable = all(accepted.get(name) == value for name, value in origin.items())
+    expected = accepted.get("index", {}) if comparable else {}
     if problems := list(index_problems(folder, statistics, result.key, files, expected, same)):
         return replace(result, problems=tuple(f"index: {problem}" for problem in problems))
     _log(workspace, f"$ {command_line(commands.search)}")
@@ -142,17 +155,6 @@ def _index_and_search(
     summary = search(commands.search)
     assert isinstance(summary, RunSummary)
     return _measure(case, workspace, files, result, summary.without_hits)
-
-
-def _is_comparable(accepted: Mapping[str, Any], case: Case, workspace: Workspace, key: Mapping[str, Any]) -> bool:
-    """Whether the accepted index had the same settings, collection and, if these are fixed, weights.
-
-    If not, the accepted block is stale; the new index must be measured so that it can be accepted.
-    """
-    expected = {"configuration": case.configuration, "collection": key["collection"]}
-    if case.model and workspace.models[case.model].fixed:
-        expected["weights"] = key["weights"]
-    return all(accepted.get(name) == value for name, value in expected.items())
 
 
 def _measure(case: Case, workspace: Workspace, files: CollectionFiles, result: Result, without_hits: int) -> Result:
@@ -166,16 +168,11 @@ def _measure(case: Case, workspace: Workspace, files: CollectionFiles, result: R
         evaluation = evaluate(qrels, run, measures)
         values |= evaluation.mean
         per_query |= {m: {q: v[m] for q, v in evaluation.per_query.items()} for m in evaluation.mean}
-    accuracies = _accuracy(case, run, files)
-    values |= {m: sum(v.values()) / len(v) for m, v in accuracies.items()}
-    per_query |= accuracies
+    if depths := [int(m.removeprefix(ACCURACY)) for m in case.all_measures if m.startswith(ACCURACY)]:
+        accuracies = accuracy(run, files.answers, files.corpus, depths)
+        values |= {m: sum(v.values()) / len(v) for m, v in accuracies.items()}
+        per_query |= accuracies
     return replace(result, values=values, per_query=per_query, problems=tuple(problems), run_sha256=sha256_file(path))
-
-
-def _accuracy(case: Case, run: Run, files: CollectionFiles) -> dict[str, dict[str, float]]:
-    """DPR's answer accuracy at the depths of the case: measure -> query id -> 0 or 1."""
-    depths = [int(m.removeprefix(ACCURACY)) for m in case.all_measures if m.startswith(ACCURACY)]
-    return accuracy(run, files.answers, files.corpus, depths) if depths else {}
 
 
 def _build_index(config: EncodeConfig | Bm25Config, workspace: Workspace, key: Mapping[str, Any]) -> None:
@@ -184,7 +181,7 @@ def _build_index(config: EncodeConfig | Bm25Config, workspace: Workspace, key: M
     sidecar = folder.with_name(f"{folder.name}.{SIDECAR}")
     index_key = {k: v for k, v in key.items() if k not in SEARCH_KEYS}
     exists = sidecar.is_file() and folder.is_dir()
-    if exists and not workspace.fresh and _same(read_json(sidecar), index_key):
+    if exists and not workspace.fresh and _same(read_json_object(sidecar), index_key):
         _log(workspace, f"reusing the index of the same configuration, weights, data and code: {folder}")
         return
     # Only a finished index has a sidecar, so a killed run's is never reused.
@@ -279,9 +276,13 @@ def index_problems(
         yield from _content_problems(folder, files)
     for name in COMPARED:
         now, then = statistics.get(name), accepted.get(name)
-        if then is not None and not _is_close(now, then, name, same):
+        exact = now is None or same or name in ("documents", "dim")
+        if then is not None and (now != then if exact else abs(now - then) > DRIFT * abs(then)):
             label = name.replace("_", " ")
-            yield f"{label} is {_number(now)}, accepted was {_number(then)}{_cause(name, statistics, accepted)}"
+            scales = [_number(of.get("scale")) for of in (statistics, accepted)]
+            scaled = name in ("sum_of_impacts", "postings") and statistics.get("scale") != accepted.get("scale")
+            cause = f" (scale {scales[0]} instead of {scales[1]})" if scaled else ""
+            yield f"{label} is {_number(now)}, accepted was {_number(then)}{cause}"
 
 
 def _content_problems(folder: Path, files: CollectionFiles) -> Iterator[str]:
@@ -320,22 +321,110 @@ def run_problems(run: Run, judged: Collection[str], files: CollectionFiles, with
     return problems
 
 
-def _is_close(now: float | None, then: float, name: str, same: bool) -> bool:
-    if now is None or same or name in ("documents", "dim"):
-        return now == then
-    return abs(now - then) <= DRIFT * abs(then)
-
-
-def _cause(name: str, statistics: Mapping[str, Any], accepted: Mapping[str, Any]) -> str:
-    now, then = statistics.get("scale"), accepted.get("scale")
-    if name in ("sum_of_impacts", "postings") and now != then:
-        return f" (scale {_number(now)} instead of {_number(then)})"
-    return ""
-
-
 def _number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else "none" if value is None else f"{value:g}"
 
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+VERBS = {EncodeConfig: "encode", Bm25Config: "index bm25", SearchConfig: "search"}
+
+
+@dataclass(frozen=True)
+class CaseCommands:
+    """The configurations of a case's two commands."""
+
+    index: EncodeConfig | Bm25Config
+    search: SearchConfig
+
+
+def run_path(case: Case, workspace: Workspace) -> Path:
+    """The case's run file."""
+    return workspace.folder / "runs" / case.regression / f"{case.name}.trec"
+
+
+def result_path(case: Case, workspace: Workspace) -> Path:
+    """The case's result, beside its run file."""
+    return run_path(case, workspace).with_suffix(".json")
+
+
+def index_path(case: Case, workspace: Workspace) -> Path:
+    """The case's index, shared by cases with the same collection, model and encode settings."""
+    settings = hashlib.sha256(json.dumps(case.encode, sort_keys=True, default=list).encode()).hexdigest()[:6]
+    collection = case.collection.replace(":", "-").replace("/", "-")
+    return workspace.folder / "indexes" / f"{collection}--{case.model or 'bm25'}--{settings}"
+
+
+def plan_commands(case: Case, workspace: Workspace, files: CollectionFiles | None = None) -> CaseCommands:
+    """The commands of a case. ``files`` defaults to the collection's planned paths."""
+    files = files or workspace.planned_collection(case.collection)
+    return CaseCommands(_index_config(case, workspace, files), _search_config(case, workspace, files))
+
+
+def command_line(config: EncodeConfig | Bm25Config | SearchConfig) -> str:
+    """``config`` as the line to type."""
+    return f"dupmae-ir {VERBS[type(config)]} {shlex.join(flags(config))}"
+
+
+def command_lines(case: Case, workspace: Workspace) -> list[str]:
+    """Every command of a case as lines to type, from download to evaluation."""
+    lines = []
+    if case.collection != TINY and ":" not in case.collection:
+        lines.append(f"dupmae-ir collections get {case.collection}")
+    lines += _model_lines(case, workspace)
+    commands = plan_commands(case, workspace)
+    lines.append(command_line(replace(commands.index, quiet=False)))
+    lines.append(command_line(replace(commands.search, quiet=False)))
+    return [*lines, _evaluation_line(case, workspace)]
+
+
+def _index_config(case: Case, workspace: Workspace, files: CollectionFiles) -> EncodeConfig | Bm25Config:
+    common = {"corpus": str(files.corpus), "index": str(index_path(case, workspace)), "quiet": workspace.quiet}
+    if case.mode == "bm25":
+        return from_mapping(Bm25Config, {**case.encode, **common})
+    model = workspace.model_folder(case.model)
+    settings: dict[str, Any] = {"model": str(model) if model else None, "threads": workspace.threads}
+    if not workspace.models[case.model].embedded:
+        # The papers' settings for the collection. The embedded model has its own, for every collection.
+        settings |= {"document_length": files.document_length, "title_separator": files.title_separator}
+    return from_mapping(EncodeConfig, {**settings, **case.encode, **common})
+
+
+def _search_config(case: Case, workspace: Workspace, files: CollectionFiles) -> SearchConfig:
+    search = dict(case.search)
+    if files.query_length and case.mode != "bm25":
+        search["query_length"] = max(search.get("query_length") or 0, files.query_length)
+    settings = {
+        "remove_query": files.remove_query,
+        "threads": workspace.threads,
+        **search,
+        case.mode: True,
+        "index": [str(index_path(case, workspace))],
+        "topics": str(files.queries),
+        "output": str(run_path(case, workspace)),
+        "quiet": workspace.quiet,
+        "qrels": None if files.answers else str(files.qrels(case.test)),
+    }
+    return from_mapping(SearchConfig, settings)
+
+
+def _model_lines(case: Case, workspace: Workspace) -> Iterator[str]:
+    for name in dependencies(case.model, workspace.models, workspace.references) if case.model else ():
+        model = workspace.models[name]
+        if model.files:
+            folder = workspace.model_folder(name)
+            yield f"# {model.title}: {len(model.files)} files of {model.url}, into {folder}"
+        elif model.recipe:
+            steps = workspace.steps(model)
+            yield from (f"dupmae-ir {step.command} {shlex.join(flags(step.config))}" for step in steps)
+
+
+def _evaluation_line(case: Case, workspace: Workspace) -> str:
+    files, run = workspace.planned_collection(case.collection), run_path(case, workspace)
+    if files.answers:
+        depths = " ".join(m.removeprefix(ACCURACY) for m in case.all_measures)
+        return f"dupmae-ir eval.answers --run {run} --answers {files.answers} --corpus {files.corpus} -k {depths}"
+    measures = " ".join(map(shlex.quote, case.all_measures))
+    return f"dupmae-ir eval --qrels {files.qrels(case.test)} {run} -m {measures}"

@@ -13,7 +13,6 @@ from dupmae_ir import tables
 from dupmae_ir.collections import mean_over
 from dupmae_ir.console import table, visible
 from dupmae_ir.eval.regressions.cases import Case, Mean, Regression
-from dupmae_ir.eval.regressions.environment import describe
 from dupmae_ir.eval.regressions.execute import Result
 from dupmae_ir.eval.regressions.verdict import (
     ACCEPTED,
@@ -25,6 +24,7 @@ from dupmae_ir.eval.regressions.verdict import (
     compare_printed,
     overall,
 )
+from dupmae_ir.eval.regressions.workspace import describe
 from dupmae_ir.eval.reports.html import render
 
 NOT_HERE = "not run here"
@@ -202,19 +202,17 @@ def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
         for measure in mean.paper:
             known = {r.case.collection: v for r in rows if (v := r.measured(measure)) is not None}
             values[measure], missing = mean_over(mean.group, known)
-        verdicts = [*_against_printed(mean, values, missing), *_against_accepted(mean, values, rows)]
+        names = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
+        skipped = f"{len(missing)} collections missing: {names}"
+        verdicts = [
+            CaseVerdict(Status.SKIP, measure, against=PAPER, reason=skipped)
+            if value is None
+            else compare_printed(mean.paper[measure], value, mean.tolerance, measure)
+            for measure, value in values.items()
+        ]
+        verdicts += _against_accepted(mean, values, rows)
         mean_rows.append(MeanRow(verdicts, regression.name, mean, values, missing))
     return mean_rows
-
-
-def _against_printed(mean: Mean, values: Mapping[str, float | None], missing: Sequence[str]) -> Iterator[CaseVerdict]:
-    for measure, value in values.items():
-        if value is None:
-            names = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
-            reason = f"{len(missing)} collections missing: {names}"
-            yield CaseVerdict(Status.SKIP, measure, against=PAPER, reason=reason)
-        else:
-            yield compare_printed(mean.paper[measure], value, mean.tolerance, measure)
 
 
 def _against_accepted(mean: Mean, values: Mapping[str, float | None], rows: Sequence[CaseRow]) -> Iterator[CaseVerdict]:
@@ -409,11 +407,6 @@ class RegressionRows:
         return self.rows[0].case.regression
 
     @property
-    def printed(self) -> int:
-        """How many numbers of papers it has."""
-        return sum(len(row.case.paper) for row in self.rows)
-
-    @property
     def measured(self) -> bool:
         """Whether any case has a result or an accepted value."""
         return any(row.result or row.accepted for row in self.rows)
@@ -423,11 +416,6 @@ class RegressionRows:
         """Cases by status, most urgent first."""
         counts = Counter(row.status for row in self.rows)
         return {status: counts[status] for status in Status if counts[status]}
-
-    @property
-    def sources(self) -> list[str]:
-        """Where the numbers are printed."""
-        return list(dict.fromkeys(row.case.source for row in self.rows if row.case.source))
 
 
 def as_html(judged: JudgedCases, groups: Sequence[RegressionRows], moved: Mapping[str, MovedQueries]) -> str:

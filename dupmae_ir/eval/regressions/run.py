@@ -18,10 +18,17 @@ from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.cases import ACCEPTED, Case, Regression
-from dupmae_ir.eval.regressions.commands import command_lines, index_path, result_path, run_path
 from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunCasesOptions
-from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
-from dupmae_ir.eval.regressions.execute import Result, changed_names, execute, load_result
+from dupmae_ir.eval.regressions.execute import (
+    Result,
+    changed_names,
+    command_lines,
+    execute,
+    index_path,
+    load_result,
+    result_path,
+    run_path,
+)
 from dupmae_ir.eval.regressions.report import (
     CaseRow,
     JudgedCases,
@@ -36,7 +43,7 @@ from dupmae_ir.eval.regressions.report import (
     row_lines,
 )
 from dupmae_ir.eval.regressions.verdict import SHOWN, CaseVerdict, Status, changed_queries, judge
-from dupmae_ir.eval.regressions.workspace import Workspace
+from dupmae_ir.eval.regressions.workspace import Workspace, code_digest, fingerprint
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write, sha256_file
 from dupmae_ir.io.topics import read_topics
@@ -152,25 +159,22 @@ class CaseSelection:
     def workspace(self, case: Case) -> Workspace:
         """The workspace of a case. Tiers with exact values use one thread, because sums depend on their number."""
         if case.tier not in self._workspaces:
-            self._workspaces[case.tier] = self._workspace(case)
+            o = self.options
+            threads = o.threads if o.threads is not None else 0 if case.tier == "full" else 1
+            self._workspaces[case.tier] = self._make_workspace(
+                recipes=self.folder,
+                folder=Path(o.output, o.preset or ""),
+                preset=o.preset,
+                data=_path(o.collections),
+                cache=_path(o.cache),
+                mirror=o.mirror,
+                catalogue=_path(o.catalogue),
+                given=_given_models(o.model),
+                threads=threads or processors(),
+                fresh=isinstance(o, RunCasesOptions) and o.fresh,
+                quiet=o.quiet,
+            )
         return self._workspaces[case.tier]
-
-    def _workspace(self, case: Case) -> Workspace:
-        o = self.options
-        threads = o.threads if o.threads is not None else 0 if case.tier == "full" else 1
-        return self._make_workspace(
-            recipes=self.folder,
-            folder=Path(o.output, o.preset or ""),
-            preset=o.preset,
-            data=_path(o.collections),
-            cache=_path(o.cache),
-            mirror=o.mirror,
-            catalogue=_path(o.catalogue),
-            given=_given_models(o.model),
-            threads=threads or processors(),
-            fresh=isinstance(o, RunCasesOptions) and o.fresh,
-            quiet=o.quiet,
-        )
 
     def run(self) -> Iterator[CaseRow]:
         """Run the cases one after the other, holding the lock of the output folder."""

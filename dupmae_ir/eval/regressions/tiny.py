@@ -6,13 +6,12 @@ and a query contains some words of one topic. The model is a two-layer BERT with
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.collections.prepared import write_qrels, write_records
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -59,9 +58,10 @@ def write_collection(folder: Path) -> Path:
     query_topics = rng.integers(0, TOPICS, QUERIES)
     queries = [{"_id": f"q{n}", "text": text(t, 2, 1)} for n, t in enumerate(query_topics)]
     corpus += [{"_id": q["_id"], "title": "", "text": q["text"]} for q in queries[:COPIES]]
-    judgements = [
-        (f"q{n}", f"d{m}", 1 + m % 2) for n, t in enumerate(query_topics) for m in np.flatnonzero(document_topics == t)
-    ]
+    qrels = {
+        f"q{n}": {f"d{m}": 1 + int(m) % 2 for m in np.flatnonzero(document_topics == t)}
+        for n, t in enumerate(query_topics)
+    }
     pair_topics = rng.integers(0, TOPICS, PAIRS)
     pairs = [
         {"query": text(t, 2, 1), "positive": {"id": f"p{n}", "title": "", "text": text(t, 3, 8)}}
@@ -72,11 +72,8 @@ def write_collection(folder: Path) -> Path:
         for d, t in zip(corpus, document_topics, strict=False)
     ]
     for name, rows in (("corpus", corpus), ("queries", queries), ("pairs", pairs), ("augmented", augmented)):
-        with atomic_write(folder / f"{name}.jsonl") as f:
-            f.writelines(json.dumps(row) + "\n" for row in rows)
-    with atomic_write(folder / "qrels" / "test.tsv") as f:
-        f.write("query-id\tcorpus-id\tscore\n")
-        f.writelines(f"{q}\t{d}\t{grade}\n" for q, d, grade in judgements)
+        write_records(folder / f"{name}.jsonl", rows)
+    write_qrels(folder, "test", qrels)
     return folder
 
 

@@ -150,8 +150,10 @@ def _measure(
     if abs(value - expected) <= SAME:
         return CaseVerdict(Status.OK, measure, value, expected, ACCEPTED, tolerance=0.0)
     same = dict(result.environment) == accepted.get("environment")
-    environment = "same environment" if same else "different environment"
-    reason = environment + _changed_queries(result, then, measure)
+    reason = "same environment" if same else "different environment"
+    if changed := changed_queries(result.per_query[measure], then):
+        largest = ", ".join(f"{q} {d:+.3f}" for q, d in changed[:SHOWN])
+        reason += f"; {len(changed)} queries changed, most of all {largest}"
     tolerance = _allowed(case, result, then, measure, fixed, same)
     if tolerance == 0.0:
         return CaseVerdict(Status.FAIL, measure, value, expected, ACCEPTED, 0.0, f"must be equal; {reason}")
@@ -167,7 +169,9 @@ def _allowed(case: Case, result: Result, then: Mapping[str, float], measure: str
         return case.drift
     if (seeds := case.seed_deviation.get(measure)) is not None:
         return TWO_SEEDS * seeds
-    return 0.0 if fixed else _paired_noise(result.per_query[measure], then)
+    now = result.per_query[measure]
+    # Without the same queries there are no paired differences.
+    return 0.0 if fixed or now.keys() != then.keys() else _noise(now[q] - then[q] for q in now)
 
 
 def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
@@ -176,7 +180,7 @@ def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
     value, tolerance = result.values[measure], case.tolerance
     if tolerance is None:
         seeds = case.seed_deviation.get(measure)
-        tolerance = _own_noise(result.per_query[measure]) if seeds is None else TWO_SEEDS * seeds
+        tolerance = _noise(result.per_query[measure].values()) if seeds is None else TWO_SEEDS * seeds
     return compare_printed(case.paper[measure], value, tolerance, measure)
 
 
@@ -205,30 +209,10 @@ def _classify(difference: float, tolerance: float) -> Status:
     return Status.BETTER if difference > 0 else Status.FAIL
 
 
-def _paired_noise(now: Mapping[str, float], then: Mapping[str, float]) -> float:
-    """Half the width of the 95 % bootstrap interval of the mean difference; 0 if the queries are not the same."""
-    if now.keys() != then.keys():
-        return 0.0
-    return _half_interval(np.array([now[q] - then[q] for q in now]))
-
-
-def _own_noise(values: Mapping[str, float]) -> float:
+def _noise(values: Iterable[float]) -> float:
     """Half the width of the 95 % bootstrap interval of the mean."""
-    return _half_interval(np.array(list(values.values())))
-
-
-def _half_interval(values: np.ndarray) -> float:
-    (interval,) = bootstrap_intervals(values[:, None], level=LEVEL)
+    (interval,) = bootstrap_intervals(np.array(list(values))[:, None], level=LEVEL)
     return (interval.high - interval.low) / 2 if interval else 0.0
-
-
-def _changed_queries(result: Result, then: Mapping[str, float], measure: str) -> str:
-    """The queries whose values changed most, in words."""
-    changed = changed_queries(result.per_query[measure], then)
-    if not changed:
-        return ""
-    largest = ", ".join(f"{q} {d:+.3f}" for q, d in changed[:SHOWN])
-    return f"; {len(changed)} queries changed, most of all {largest}"
 
 
 def changed_queries(now: Mapping[str, float], then: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -1,26 +1,30 @@
-"""The workspace of a run: where collections, models and training outputs are, and how missing ones are obtained."""
+"""The workspace of a run: its collections, models and training outputs, how missing ones are obtained, and what
+values depend on besides them: the code, the libraries and the processor."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from dupmae_ir import collections
 from dupmae_ir.config import read_toml
 from dupmae_ir.console import say
+from dupmae_ir.device import processor
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.eval.regressions import tiny
-from dupmae_ir.eval.regressions.cases import DOWNLOADS, MODELS, RECIPES, Model, dependencies, read_json, read_models
-from dupmae_ir.eval.regressions.environment import code_digest, fingerprint
+from dupmae_ir.eval.regressions.cases import DOWNLOADS, MODELS, RECIPES, Model, dependencies, read_models
 from dupmae_ir.finetune.stages import Step, plan, recipe_inputs, run_stages
+from dupmae_ir.index.format.manifest import versions
 from dupmae_ir.io.archives import unpack
-from dupmae_ir.io.publishing import write_json
+from dupmae_ir.io.publishing import read_json_object, write_json
 from dupmae_ir.io.transfer import RemoteFile, download
 from dupmae_ir.io.transfer import cache_folder as default_cache
 from dupmae_ir.registry import lookup
@@ -30,6 +34,7 @@ SIDECAR = "made-by.json"
 TINY = "tiny"
 LOCAL = "folder:"
 _BEIR = "beir-"
+PACKAGE = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -226,7 +231,7 @@ class Workspace:
         recipe, output, inputs = self.training(model, fetch=True)
         key = {"code": code_digest(), "environment": fingerprint(self.threads)}
         sidecar = output.with_name(f"{output.name}.{SIDECAR}")
-        before = read_json(sidecar) if sidecar.is_file() else key
+        before = read_json_object(sidecar) if sidecar.is_file() else key
         # Weeks of training survive a change of code. The seconds of tier tiny do not: they are what is under test.
         small = any(self.models[n].tiny for n in dependencies(model.name, self.models, self.references))
         if self.fresh or (small and before != key):
@@ -279,3 +284,41 @@ def _models_in(steps: Iterable[Step]) -> list[str]:
     values = (getattr(step.config, f.name) for step in steps for f in fields(step.config))
     found = [v for value in values for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, str)]
     return list(dict.fromkeys(v.removeprefix("model:") for v in found if v.startswith("model:")))
+
+
+@cache
+def code_digest() -> str:
+    """sha256 of the package's Python sources, in order of their paths."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def fingerprint(threads: int) -> Mapping[str, Any]:
+    """Everything that can change the last digits: versions, processor, threads. Equal fingerprints, equal bits."""
+    libraries = {k: v for k, v in versions().items() if k not in ("java", "dupmae_ir")}
+    return {
+        **libraries,
+        "numpy": _version("numpy"),
+        "scipy": _version("scipy"),
+        "pytrec_eval": _version("pytrec_eval-terrier"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
+        "threads": threads,
+    }
+
+
+def describe(environment: Mapping[str, Any]) -> str:
+    """A fingerprint in one line, for reports."""
+    names = ("python", "torch", "transformers", "faiss", "pyserini")
+    libraries = ", ".join(f"{n} {environment[n]}" for n in names if environment.get(n))
+    return f"{libraries}; {environment.get('processor')}, {environment.get('threads')} thread(s)"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -243,11 +243,12 @@ def complementarity(cls: Ranks, ot: Ranks, hybrid: Ranks, depth: int = 10) -> li
         # Documents in no list.
         cells.setdefault((False, False), []).extend([(qid, False)] * (total - len(anywhere)))
     names = {(True, True): "both", (True, False): "only [CLS]", (False, True): "only OT", (False, False): "neither"}
-    return [_counted(who, cells.get(cell, [])) for cell, who in names.items()]
-
-
-def _counted(who: str, answers: list[tuple[str, bool]]) -> Complement:
-    return Complement(who, len(answers), sum(kept for _, kept in answers), tuple(sorted({qid for qid, _ in answers})))
+    complements = []
+    for cell, parts in names.items():
+        answers = cells.get(cell, [])
+        qids = tuple(sorted({qid for qid, _ in answers}))
+        complements.append(Complement(parts, len(answers), sum(in_sum for _, in_sum in answers), qids))
+    return complements
 
 
 TEMPLATES = Path(__file__).with_name("templates")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from dupmae_ir import tables
 from dupmae_ir.console import table, visible
-from dupmae_ir.eval.compare import MARKS, TEST_NAMES, Comparison, Difference, QueryChange
+from dupmae_ir.eval.compare import MARKS, TEST_NAMES, Comparison
 from dupmae_ir.eval.evaluate import SHALLOW, Evaluation
 from dupmae_ir.eval.significance import BOOTSTRAPS, Interval
 from dupmae_ir.measures import Measure
@@ -52,7 +51,10 @@ def as_table(report: EvalReport) -> str:
     several = len(report.runs) > 1
     # Marks follow the number; blanks in their place, also in the header, keep digits aligned.
     room = several + (len(report.comparison.settings.tests) if report.comparison else 0)
-    found = {name: [_starred(c).ljust(len(c.text) + room) for c in row] for name, row in cells(report).items()}
+    found = {
+        name: [f"{c.text}{'*' if c.best else ''}{c.marks}".ljust(len(c.text) + room) for c in row]
+        for name, row in cells(report).items()
+    }
     body = table([[name, *row] for name, row in found.items()], ["run", *(f"{m}{' ' * room}" for m in report.measures)])
     stars = ["* best of its column"] if "*" in body else []
     lines = [headline(report), "", body, *stars, *_legend(report)]
@@ -110,34 +112,39 @@ def as_csv(report: EvalReport) -> str:
     return tables.csv_text([header, *lines])
 
 
-def _compared(report: EvalReport, run: str, measure: str) -> dict[str, Any]:
-    """Column -> value of the CSV, besides the mean."""
+def _compared(report: EvalReport, run: str, measure: str) -> Mapping[str, float | None]:
+    """Column -> value of the CSV, besides the mean; None for the baseline's own difference and an undefined test."""
     assert report.comparison
-    low, high = report.intervals.get(run, {}).get(measure) or (None, None)
     difference = report.comparison.runs.get(run, {}).get(measure)
-    return {"low": low, "high": high} | csv_columns(difference, report.comparison.settings.tests)
+    low, high = report.intervals.get(run, {}).get(measure) or (None, None)
+    tests = report.comparison.settings.tests
+    p = [f"{name} {test}" for name in ("p", "p_holm") for test in tests]
+    columns = ("difference", "difference low", "difference high", "wins", "ties", "losses", *p)
+    if difference is None:
+        values: Sequence[float | None] = [None] * len(columns)
+    else:
+        d = difference
+        values = [d.mean, *(d.interval or (None, None)), d.wins, d.ties, d.losses]
+        values += [of[test] for of in (d.p, d.corrected) for test in tests]
+    return {"low": low, "high": high, **dict(zip(columns, values, strict=True))}
 
 
 def as_json(report: EvalReport, per_query: bool = False) -> str:
     """Everything in full precision; ``per_query`` adds query id -> measure -> value to each run."""
-    return json.dumps(to_dict(report, per_query), indent=2, ensure_ascii=False)
-
-
-def to_dict(report: EvalReport, per_query: bool = False) -> dict[str, Any]:
-    """The JSON form as plain values."""
     runs = [
         {"run": name, "path": report.paths[name], "values": e.mean, "counts": asdict(e.counts)}
         | ({"intervals": report.intervals[name]} if name in report.intervals else {})
         | ({"per_query": e.per_query} if per_query else {})
         for name, e in report.runs.items()
     ]
-    return {
+    everything = {
         "qrels": report.qrels,
         "complete": report.complete,
         "remove_unjudged": report.remove_unjudged,
         "measures": [{"name": str(m), "trec_eval": m.trec_flags(report.complete)} for m in report.measures],
         "runs": runs,
-    } | ({"comparison": comparison_dict(report.comparison)} if report.comparison else {})
+    } | ({"comparison": _comparison(report.comparison)} if report.comparison else {})
+    return json.dumps(everything, indent=2, ensure_ascii=False)
 
 
 def per_query_tsv(report: EvalReport) -> str:
@@ -193,10 +200,6 @@ def cells(report: EvalReport) -> dict[str, list[Cell]]:
 
 def _legend(report: EvalReport) -> list[str]:
     return legend(report.comparison) if report.comparison else []
-
-
-def _starred(cell: Cell) -> str:
-    return f"{cell.text}{'*' if cell.best else ''}{cell.marks}"
 
 
 def _bold(cell: Cell, how: str) -> str:
@@ -266,11 +269,6 @@ def p_text(p: float | None) -> str:
     return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def change_text(change: QueryChange) -> str:
-    """``q7 +0.5000 (0.5000 to 1.0000)``."""
-    return f"{change.qid} {signed(change.difference)} ({change.baseline:.4f} to {change.run:.4f})"
-
-
 def _permutation_text(comparison: Comparison) -> str:
     done = [d.permutation for measures in comparison.runs.values() for d in measures.values() if d.permutation]
     drawn = f"{comparison.settings.resamples:,} random sign flips, seed {comparison.settings.seed}"
@@ -284,17 +282,32 @@ def moved_lines(comparison: Comparison) -> list[str]:
     lines = []
     for run, measures in comparison.runs.items():
         for measure, difference in list(measures.items())[:1]:
-            if moved := difference.moved(comparison.settings.moved):
-                lines.append(f"{run} moved most in {measure}: {', '.join(map(change_text, moved))}")
+            moved = [
+                f"{c.qid} {signed(c.difference)} ({c.baseline:.4f} to {c.run:.4f})"
+                for c in difference.moved(comparison.settings.moved)
+            ]
+            if moved:
+                lines.append(f"{run} moved most in {measure}: {', '.join(moved)}")
     return lines
 
 
-def comparison_dict(comparison: Comparison) -> dict[str, Any]:
-    """The JSON form: settings, then run -> measure -> values of the difference."""
+def _comparison(comparison: Comparison) -> Mapping[str, object]:
+    """For JSON: settings, then run -> measure -> values of the difference."""
     s = comparison.settings
     runs = {
         run: {
-            m: _difference_dict(d) | {"moved": [asdict(c) | {"difference": c.difference} for c in d.moved(s.moved)]}
+            m: {
+                "queries": len(d.changes),
+                "difference": d.mean,
+                "interval": d.interval,
+                "wins": d.wins,
+                "ties": d.ties,
+                "losses": d.losses,
+                "p": d.p,
+                "p_holm": d.corrected,
+                "permutation": d.permutation._asdict() if d.permutation else None,
+                "moved": [asdict(c) | {"difference": c.difference} for c in d.moved(s.moved)],
+            }
             for m, d in measures.items()
         }
         for run, measures in comparison.runs.items()
@@ -308,28 +321,3 @@ def comparison_dict(comparison: Comparison) -> dict[str, Any]:
         "seed": s.seed,
         "runs": runs,
     }
-
-
-def _difference_dict(d: Difference) -> dict[str, Any]:
-    return {
-        "queries": len(d.changes),
-        "difference": d.mean,
-        "interval": d.interval,
-        "wins": d.wins,
-        "ties": d.ties,
-        "losses": d.losses,
-        "p": d.p,
-        "p_holm": d.corrected,
-        "permutation": d.permutation._asdict() if d.permutation else None,
-    }
-
-
-def csv_columns(difference: Difference | None, tests: Iterable[str]) -> dict[str, Any]:
-    """Column -> value of one run in one measure; empty values for the baseline itself and for undefined tests."""
-    d = difference
-    low, high = (d.interval if d else None) or (None, None)
-    counts = {"wins": d.wins, "ties": d.ties, "losses": d.losses} if d else dict.fromkeys(("wins", "ties", "losses"))
-    p = {f"p {test}": d.p[test] if d else None for test in tests}
-    corrected = {f"p_holm {test}": d.corrected[test] if d else None for test in tests}
-    ends = {"difference low": low, "difference high": high}
-    return {"difference": d.mean if d else None, **ends, **counts, **p, **corrected}
