@@ -23,6 +23,10 @@ from dupmae_ir.integrations.passages import PassageSearch
 from dupmae_ir.search.config import QUERY_HITS
 
 COMPARISONS = ("==", "!=", ">", ">=", "<", "<=", "in", "not in")
+HaystackFilter = dict[str, Any]
+"""A filter as Haystack writes it: ``field``, ``operator`` and ``value``, or ``operator`` and ``conditions``."""
+SavedComponent = dict[str, Any]
+"""A component as Haystack saves it: ``type`` and ``init_parameters``."""
 
 
 @component
@@ -37,7 +41,7 @@ class HaystackRetriever:
     """
 
     def __init__(
-        self, index: str | Path, top_k: int = QUERY_HITS, mode: str | None = None, filters: dict[str, Any] | None = None
+        self, index: str | Path, top_k: int = QUERY_HITS, mode: str | None = None, filters: HaystackFilter | None = None
     ) -> None:
         if top_k < 1:
             raise UsageError(f"top_k must be at least 1, got {top_k}")
@@ -54,7 +58,7 @@ class HaystackRetriever:
 
     @component.output_types(documents=list[Document])
     def run(
-        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+        self, query: str, filters: HaystackFilter | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """``{"documents": [...]}``, best first. ``filters`` and ``top_k`` replace those of the component."""
         self.warm_up()
@@ -65,17 +69,17 @@ class HaystackRetriever:
         )
         return {"documents": [Document(id=p.docid, content=p.text, meta=p.to_dict(), score=p.score) for p in passages]}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SavedComponent:
         """The component as Haystack saves it."""
         return default_to_dict(self, index=self.index, top_k=self.top_k, mode=self.mode, filters=self.filters)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> HaystackRetriever:
+    def from_dict(cls, data: SavedComponent) -> HaystackRetriever:
         """The component from what :meth:`to_dict` returned."""
         return default_from_dict(cls, data)
 
 
-def condition(filters: dict[str, Any]) -> str:
+def condition(filters: HaystackFilter) -> str:
     """A filter dictionary of Haystack as a condition of ``--filter``.
 
     Raises :class:`UsageError` for an operator that the condition language lacks.

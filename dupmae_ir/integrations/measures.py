@@ -11,9 +11,10 @@ Neither library is imported before one of its objects is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dupmae_ir.io.runs import best_first
 from dupmae_ir.types import Hit, Qrels, Run
 
 if TYPE_CHECKING:
@@ -40,19 +41,15 @@ class Judgement(Protocol):
 class HasDictionary(Protocol):
     """A run or judgements of ranx."""
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
+    def to_dict(self) -> dict[str, dict[str, float]]:
         """Query id -> document id -> score or grade."""
 
 
 def run_of(run: HasDictionary | Iterable[ScoredDocument] | Mapping[str, Mapping[str, float]]) -> dict[str, list[Hit]]:
     """A run of ranx, ir_measures or pytrec_eval as a :data:`~dupmae_ir.types.Run`, best first, ties by docid."""
-    scores = {
-        qid: {docid: float(score) for docid, score in found.items()}
-        for qid, found in _nested(run, lambda line: line.score).items()
-    }
     return {
-        qid: [Hit(docid, score) for docid, score in sorted(found.items(), key=lambda item: (-item[1], item[0]))]
-        for qid, found in scores.items()
+        qid: best_first(Hit(docid, float(score)) for docid, score in scores.items())
+        for qid, scores in _nested(run, lambda line: line.score).items()
     }
 
 
@@ -90,13 +87,13 @@ def qrels_to_ranx(qrels: Qrels) -> ranx.Qrels:
     return ranx.Qrels({qid: dict(grades) for qid, grades in qrels.items() if grades})
 
 
-def _nested(source: Any, value: Any) -> dict[str, dict[str, Any]]:
+def _nested(source: Any, value: Callable[[Any], float]) -> dict[str, dict[str, float]]:
     """Query id -> document id -> value, from a ranx object, a nested mapping or lines."""
     if hasattr(source, "to_dict"):
         source = source.to_dict()
     if isinstance(source, Mapping):
         return {str(qid): {str(docid): v for docid, v in found.items()} for qid, found in source.items()}
-    nested: dict[str, dict[str, Any]] = {}
+    nested: dict[str, dict[str, float]] = {}
     for line in source:
         nested.setdefault(str(line.query_id), {})[str(line.doc_id)] = value(line)
     return nested

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dupmae_ir.command import Command
 from dupmae_ir.serve.config import ServeConfig
 
+if TYPE_CHECKING:
+    from dupmae_ir.serve.run import ServeSummary
 
-def summarize(_: ServeConfig, result: dict[str, Any]) -> str:
+
+def summarize(_: ServeConfig, result: ServeSummary) -> str:
     """One line at the end."""
     return f"stopped after {result['seconds']:,} s: {result['lists']:,} lists, {result['certified']:,} certified exact"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from fastapi import APIRouter, FastAPI, Path, Query, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -14,12 +14,12 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from dupmae_ir import __version__
-from dupmae_ir.serve import batch_handler as answering
+from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.errors import PLAIN, RESPONSES, LimitExceeded, add_handlers
-from dupmae_ir.serve.limits import Guard
+from dupmae_ir.serve.http_server import Guard
 from dupmae_ir.serve.schemas import (
     Condition,
     DocumentResponse,
@@ -40,6 +40,7 @@ from dupmae_ir.serve.schemas import (
     ReloadResult,
     SearchRequest,
     SearchResponse,
+    StateFields,
     StoredText,
     Text,
 )
@@ -84,7 +85,7 @@ def create_app(
         service.token,
         service.token is None,
         config.cors,
-        config.most_bytes,
+        config.max_bytes,
         config.slow_client,
         service.observe_request,
     )
@@ -146,11 +147,11 @@ def encode_routes(service: Service) -> APIRouter:
         documents = request.kind == "document"
 
         def run(generation: OpenIndex) -> tuple[OpenIndex, list[Encoding]]:
-            return generation, answering.encoded(generation, request.texts, documents, request.vectors)
+            return generation, batch_handler.encoded(generation, request.texts, documents, request.vectors)
 
         work = IndexTask(request.index, run, () if documents else request.texts)
         generation, encodings = await service.ask(work)
-        return EncodeResponse.model_construct(**source(generation), encodings=encodings)
+        return EncodeResponse(**source(generation), encodings=encodings)
 
     @router.post("/explain", operation_id="explain")
     async def explain(request: ExplainRequest) -> ExplainResponse:
@@ -158,10 +159,10 @@ def encode_routes(service: Service) -> APIRouter:
         check_texts(config, [request.query], ["body", "query"])
 
         def run(generation: OpenIndex) -> tuple[OpenIndex, list[Explained]]:
-            return generation, answering.explained(generation, request.query, request.docids)
+            return generation, batch_handler.explained(generation, request.query, request.docids)
 
         generation, documents = await service.ask(IndexTask(request.index, run, [request.query]))
-        return ExplainResponse.model_construct(**source(generation), query=request.query, documents=documents)
+        return ExplainResponse(**source(generation), query=request.query, documents=documents)
 
     return router
 
@@ -175,7 +176,7 @@ def index_routes(service: Service) -> APIRouter:
         """One stored document by its id."""
 
         def run(generation: OpenIndex) -> tuple[OpenIndex, StoredText]:
-            return generation, answering.document(generation, docid)
+            return generation, batch_handler.document(generation, docid)
 
         generation, found = await service.ask(IndexTask(index, run))
         return DocumentResponse(**source(generation), document=found)
@@ -194,7 +195,7 @@ def index_routes(service: Service) -> APIRouter:
     async def reload() -> ReloadResult:
         """Look for new generations of the served folders now."""
         changes = await asyncio.to_thread(service.reload)
-        return ReloadResult(changes=[ReloadChange.model_construct(index=c.name, what=c.what) for c in changes])
+        return ReloadResult(changes=[ReloadChange(index=c.name, what=c.what) for c in changes])
 
     return router
 
@@ -231,10 +232,10 @@ _METRICS: dict[int | str, dict[str, Any]] = {
 
 def search_response(found: SearchResult) -> SearchResponse:
     """A search's result as the API returns it."""
-    return SearchResponse.model_construct(**source(found.generation), mode=found.mode, results=found.results)
+    return SearchResponse(**source(found.generation), mode=cast(Mode, found.mode), results=found.results)
 
 
-def source(generation: OpenIndex) -> dict[str, Any]:
+def source(generation: OpenIndex) -> StateFields:
     """The fields of :class:`~dupmae_ir.serve.schemas.IndexState`."""
     return {"index": generation.name, "index_id": generation.id, "generation": generation.number}
 
@@ -258,27 +259,27 @@ def index_info(generation: OpenIndex) -> IndexInfo:
 
 def check_texts(config: ServeConfig, texts: Sequence[str], loc: Sequence[str]) -> None:
     """Raise :class:`LimitExceeded` for too many or too long texts."""
-    if len(texts) > config.most_queries:
-        raise LimitExceeded(loc, f"at most {config.most_queries} texts in one request")
-    if any(len(text) > config.most_characters for text in texts):
-        raise LimitExceeded(loc, f"at most {config.most_characters} characters")
+    if len(texts) > config.max_queries:
+        raise LimitExceeded(loc, f"at most {config.max_queries} texts in one request")
+    if any(len(text) > config.max_characters for text in texts):
+        raise LimitExceeded(loc, f"at most {config.max_characters} characters")
 
 
 def check_hits(config: ServeConfig, hits: int, loc: Sequence[str]) -> None:
     """Raise :class:`LimitExceeded` for too many hits."""
-    if hits > config.most_hits:
-        raise LimitExceeded(loc, f"at most {config.most_hits} hits")
+    if hits > config.max_hits:
+        raise LimitExceeded(loc, f"at most {config.max_hits} hits")
 
 
 def _limit_schema(app: FastAPI, config: ServeConfig) -> None:
     """Write the limits of this server into /openapi.json."""
-    limits = {"hits": ("maximum", config.most_hits), "query": ("maxLength", config.most_characters)}
+    limits = {"hits": ("maximum", config.max_hits), "query": ("maxLength", config.max_characters)}
     schema = app.openapi()
     for model in schema["components"]["schemas"].values():
         for name, (keyword, limit) in limits.items():
             _limit(model.get("properties", {}).get(name), keyword, limit, config)
         if "kind" in model.get("properties", {}):
-            _limit(model["properties"].get("texts"), "maxLength", config.most_characters, config)
+            _limit(model["properties"].get("texts"), "maxLength", config.max_characters, config)
     for path in schema["paths"].values():
         for operation in path.values():
             for parameter in operation.get("parameters", []):
@@ -295,4 +296,4 @@ def _limit(schema: Mapping[str, Any] | None, keyword: str, limit: int, config: S
     if schema.get("type") == {"maximum": "integer", "maxLength": "string"}[keyword]:
         schema[keyword] = limit
     if schema.get("type") == "array":
-        schema["maxItems"] = config.most_queries
+        schema["maxItems"] = config.max_queries

@@ -6,11 +6,11 @@ Searches with the same settings are ranked together, by one call of :meth:`Searc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,14 +21,13 @@ from dupmae_ir.search.query.filters import Filter
 from dupmae_ir.search.query.selection import Selection
 from dupmae_ir.search.query_batching import Pending
 from dupmae_ir.search.view.explain import DescribedHit, Explanation
-from dupmae_ir.serve.catalogue import OpenIndex, OpenIndexes
+from dupmae_ir.serve.catalogue import CachingLexicalEncoder, OpenIndex, OpenIndexes
 from dupmae_ir.serve.schemas import (
     Certificate,
     Encoding,
     Explained,
     QueryResult,
     SearchHit,
-    Shares,
     StoredText,
     Term,
     WeightedTerm,
@@ -70,21 +69,18 @@ class HitFields(NamedTuple):
     passage: int | None = None
 
 
-NOTHING_SHOWN = HitFields()
-
-
 @dataclass(frozen=True)
 class Search:
     """Rank documents for some queries."""
 
     ranking: Ranking
-    queries: Sequence[str]
-    shown: HitFields = NOTHING_SHOWN
+    texts: Sequence[str]
+    shown: HitFields
 
     @property
-    def weight(self) -> int:
-        """Number of queries."""
-        return len(self.queries)
+    def index(self) -> str | None:
+        """The name of the index."""
+        return self.ranking.name
 
 
 @dataclass(frozen=True)
@@ -98,17 +94,12 @@ class SearchResult:
 
 
 @dataclass(frozen=True)
-class IndexTask:
+class IndexTask(Generic[T]):
     """Any other work with one generation of an index; ``texts``: queries that it encodes."""
 
     index: str | None
-    run: Callable[[OpenIndex], Any]
+    run: Callable[[OpenIndex], T]
     texts: Sequence[str] = ()
-
-    @property
-    def weight(self) -> int:
-        """Number of queries, at least 1."""
-        return max(1, len(self.texts))
 
 
 class Answerer:
@@ -118,78 +109,75 @@ class Answerer:
         self.catalogue = catalogue
         self.certified = self.uncertified = 0  #: lists so far
 
-    def __call__(self, batch: list[Pending[Any, Any]]) -> None:
+    def __call__(self, batch: list[Pending[Search | IndexTask[Any], Any]]) -> None:
         """Set the future of every request of the batch."""
         with self.catalogue.lock:
             pinned: dict[str | None, OpenIndex] = {}
             for waiting in batch:
-                _settle([waiting.future], partial(self._pin, waiting.work, pinned), keep=True)
+                with _failing([waiting.future]):
+                    self._pin(waiting.work, pinned)
             left = [waiting for waiting in batch if not waiting.future.done()]
             for generation in {id(g): g for g in pinned.values()}.values():
-                own = [w.work for w in left if pinned[_index_of(w.work)] is generation]
-                _encode(generation, [text for work in own for text in _texts(work)])
-            self._search([waiting for waiting in left if isinstance(waiting.work, Search)], pinned)
+                texts = [text for w in left if pinned[w.work.index] is generation for text in w.work.texts]
+                if nonblank := [text for text in texts if text.strip()]:
+                    generation.encoder.encode_queries(nonblank, generation.searcher.settings.query_terms)
+            searches: dict[Ranking, list[tuple[Future[SearchResult], Search]]] = {}
             for waiting in left:
-                if isinstance(waiting.work, IndexTask):
-                    _settle([waiting.future], partial(waiting.work.run, pinned[waiting.work.index]))
+                work = waiting.work
+                if isinstance(work, Search):
+                    searches.setdefault(work.ranking, []).append((waiting.future, work))
+                    continue
+                with _failing([waiting.future]):
+                    waiting.future.set_result(work.run(pinned[work.index]))
+            for ranking, group in searches.items():
+                self._search(pinned[ranking.name], ranking, group)
             for generation in pinned.values():
                 generation.encoder.trim()
 
-    def _pin(self, work: Search | IndexTask, pinned: dict[str | None, OpenIndex]) -> None:
-        index = _index_of(work)
-        if index not in pinned:
-            pinned[index] = self.catalogue.get(index)
-        generation, mode = pinned[index], work.ranking.mode if isinstance(work, Search) else None
+    def _pin(self, work: Search | IndexTask[Any], pinned: dict[str | None, OpenIndex]) -> None:
+        if work.index not in pinned:
+            pinned[work.index] = self.catalogue.get(work.index)
+        generation, mode = pinned[work.index], work.ranking.mode if isinstance(work, Search) else None
         if mode is not None and mode not in generation.modes:
             raise Unavailable(f"index {generation.name!r} has only: {', '.join(generation.modes)}")
 
-    def _search(self, searches: list[Pending[Any, Any]], pinned: dict[str | None, OpenIndex]) -> None:
-        groups: dict[Ranking, list[Pending[Any, Any]]] = {}
-        for waiting in searches:
-            groups.setdefault(waiting.work.ranking, []).append(waiting)
-        for ranking, group in groups.items():
-            self._search_group(pinned[ranking.name], ranking, group)
+    def _search(
+        self, generation: OpenIndex, ranking: Ranking, group: list[tuple[Future[SearchResult], Search]]
+    ) -> None:
+        """Rank the queries of searches with the same settings."""
+        with _failing([future for future, _ in group]):
+            texts = [text for _, search in group for text in search.texts]
+            queries = [Query(str(number), text) for number, text in enumerate(texts)]
+            within = selected(generation, ranking.within, ranking.filter)
+            answers = iter(list(generation.searcher.answers(queries, ranking.hits, ranking.mode, within=within)))
+            for future, search in group:
+                own = [next(answers) for _ in search.texts]
+                with _failing([future]):
+                    future.set_result(self._result(generation, search, own))
 
-    def _search_group(self, generation: OpenIndex, ranking: Ranking, group: list[Pending[Any, Any]]) -> None:
-        found = _settle([w.future for w in group], lambda: _ranked(generation, ranking, group), keep=True)
-        if found is not None:
-            answers = iter(found)
-            for waiting in group:
-                own = [next(answers) for _ in waiting.work.queries]
-                _settle([waiting.future], partial(self._found, generation, waiting.work, own))
-
-    def _found(self, generation: OpenIndex, work: Search, answers: list[Answer]) -> SearchResult:
-        mode = work.ranking.mode or generation.searcher.mode
-        described = [descriptions(generation, answer, work.shown) for answer in answers]
+    def _result(self, generation: OpenIndex, search: Search, answers: list[Answer]) -> SearchResult:
+        described = [descriptions(generation, answer, search.shown) for answer in answers]
         results = [
-            query_result(generation, answer, work.shown, about)
+            query_result(generation, answer, search.shown, about)
             for answer, about in zip(answers, described, strict=True)
         ]
         exact = sum(result.certificate.exact for result in results)
         self.certified += exact
         self.uncertified += len(results) - exact
-        return SearchResult(generation, mode, results, described)
+        return SearchResult(generation, search.ranking.mode or generation.searcher.mode, results, described)
 
 
-def _index_of(work: Search | IndexTask) -> str | None:
-    return work.ranking.name if isinstance(work, Search) else work.index
-
-
-def _texts(work: Search | IndexTask) -> Sequence[str]:
-    return work.queries if isinstance(work, Search) else work.texts
-
-
-def _encode(generation: OpenIndex, texts: list[str]) -> None:
-    nonblank = [text for text in texts if text.strip()]
-    if nonblank:
-        generation.encoder.encode_queries(nonblank, generation.searcher.settings.query_terms)
-
-
-def _ranked(generation: OpenIndex, ranking: Ranking, group: list[Pending[Any, Any]]) -> list[Answer]:
-    texts = [text for waiting in group for text in waiting.work.queries]
-    queries = [Query(str(number), text) for number, text in enumerate(texts)]
-    selection = selected(generation, ranking.within, ranking.filter)
-    return list(generation.searcher.answers(queries, ranking.hits, ranking.mode, within=selection))
+@contextmanager
+def _failing(futures: Sequence[Future[Any]]) -> Iterator[None]:
+    """An error in the block is the result of the futures that have none yet."""
+    try:
+        yield
+    except Exception as e:
+        if not isinstance(e, DupmaeError):
+            LOG.exception("a request failed")
+        for future in futures:
+            if not future.done():
+                future.set_exception(e)
 
 
 def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str | None) -> Selection:
@@ -203,22 +191,6 @@ def selected(generation: OpenIndex, within: Sequence[str] | None, condition: str
         except UsageError as e:
             raise WrongFilter(str(e).removeprefix("`filter`").lstrip(",: ")) from None
     return generation.searcher.selection(within, condition)
-
-
-def _settle(futures: Iterable[Future[Any]], run: Callable[[], T], keep: bool = False) -> T | None:
-    """Run and set the futures: to the result unless ``keep``, or to the exception."""
-    try:
-        result = run()
-    except Exception as e:
-        if not isinstance(e, DupmaeError):
-            LOG.exception("a request failed")
-        for future in futures:
-            future.set_exception(e)
-        return None
-    if not keep:
-        for future in futures:
-            future.set_result(result)
-    return result
 
 
 def descriptions(generation: OpenIndex, answer: Answer, shown: HitFields) -> list[DescribedHit]:
@@ -238,7 +210,7 @@ def query_result(
     if shown.terms is not None and docids and not described:
         explanations = generation.searcher.explain_all(answer.query.text, docids)
     hits = [
-        SearchHit.model_construct(
+        SearchHit(
             rank=rank,
             docid=hit.docid,
             score=hit.score,
@@ -248,40 +220,19 @@ def query_result(
         for rank, (hit, why) in enumerate(zip(answer.hits, explanations, strict=True), start=1)
     ]
     assert answer.report
-    return QueryResult.model_construct(query=answer.query.text, hits=hits, certificate=certificate(answer.report))
+    return QueryResult(query=answer.query.text, hits=hits, certificate=certificate(answer.report))
 
 
 def certificate(report: ListReport) -> Certificate:
     """The certificate of a list, with the reason where it is missing."""
     why = None if report.exact else "the candidate lists are too short, or the dense index is approximate"
-    return Certificate.model_construct(
-        exact=why is None,
-        why_not=why,
-        kth=report.kth,
-        bound=report.bound,
-        scored=report.candidates,
-        depth_dense=report.depth_dense,
-        depth_impact=report.depth_impact,
-        depth_bm25=report.depth_bm25,
-        depth_sum=report.depth_sum,
-    )
+    return Certificate(why_not=why, scored=report.candidates, **vars(report))
 
 
-def shares(why: Explanation, most: int | None = None) -> Shares:
-    """An explanation with its ``most`` strongest terms."""
-    return Shares.model_construct(
-        dense=why.dense,
-        impact=why.impact,
-        bm25=why.bm25,
-        cls_share=cls_share(why),
-        matched_terms=len(why.terms),
-        terms=[
-            Term.model_construct(
-                term=t.term, query_weight=t.query_weight, document_weight=t.document_weight, share=t.share
-            )
-            for t in why.terms[:most]
-        ],
-    )
+def shares(why: Explanation, max_terms: int | None = None) -> Explained:
+    """An explanation with its ``max_terms`` strongest terms."""
+    terms = [Term(**vars(term)) for term in why.terms[:max_terms]]
+    return Explained(**{**vars(why), "terms": terms}, cls_share=cls_share(why), matched_terms=len(why.terms))
 
 
 def cls_share(why: Explanation) -> float | None:
@@ -315,10 +266,7 @@ def explained(generation: OpenIndex, query: str, docids: Sequence[str]) -> list[
     """The composition of each document's score. Raises :class:`NotFound` for an unknown id."""
     if unknown := [docid for docid in docids if generation.searcher.row(docid) is None]:
         raise NotFound(f"index {generation.name!r} has no document of id {unknown[0][:200]!r}")
-    return [
-        Explained.model_construct(docid=why.docid, score=why.score, **vars(shares(why)))
-        for why in generation.searcher.explain_all(query, docids)
-    ]
+    return [shares(why) for why in generation.searcher.explain_all(query, docids)]
 
 
 def encoded(generation: OpenIndex, texts: Sequence[str], documents: bool, vectors: bool) -> list[Encoding]:
@@ -329,7 +277,7 @@ def encoded(generation: OpenIndex, texts: Sequence[str], documents: bool, vector
     else:
         found = encoder.encode_queries(texts, generation.searcher.settings.query_terms)
     return [
-        Encoding.model_construct(
+        Encoding(
             text=text,
             vector=found.cls[row].tolist() if found.cls is not None and vectors else None,
             terms=None if found.ot is None else weighted_terms(generation, text, found.ot[[row]]),
@@ -340,15 +288,8 @@ def encoded(generation: OpenIndex, texts: Sequence[str], documents: bool, vector
 
 def weighted_terms(generation: OpenIndex, text: str, row: sp.csr_matrix) -> list[WeightedTerm]:
     """The (1, V) term weights of ``text``, strongest first."""
-    terms, names = generation.encoder.terms or [], term_names(generation, text)
-    return [
-        WeightedTerm.model_construct(term=names.get(term, term), weight=float(row.data[place]))
-        for place in np.argsort(-row.data, kind="stable").tolist()
-        for term in [terms[row.indices[place]]]
-    ]
-
-
-def term_names(generation: OpenIndex, text: str) -> dict[str, str]:
-    """Index term -> words of ``text``, for an encoder whose terms are hashes."""
-    names = getattr(generation.encoder, "term_names", None)
-    return names(text) if names else {}
+    encoder, order = generation.encoder, np.argsort(-row.data, kind="stable")
+    terms = [(encoder.terms or [])[term] for term in row.indices[order].tolist()]
+    names = encoder.term_names(text) if isinstance(encoder, CachingLexicalEncoder) else {}
+    pairs = zip(terms, row.data[order].tolist(), strict=True)
+    return [WeightedTerm(term=names.get(term, term), weight=weight) for term, weight in pairs]

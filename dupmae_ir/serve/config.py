@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, option
-from dupmae_ir.device import IMPACT_SEARCHES
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.transfer import is_url, without_credentials
 from dupmae_ir.search.config import SearchSettings
@@ -91,15 +90,8 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         group=REQUESTS,
         at_least=0,
     )
-    impact_search: str = option(
-        "auto",
-        "postings, which encode writes: the same hits as Lucene without Java, and faster; lucene; "
-        "auto: postings if the index has them and the extra speed is installed, otherwise lucene",
-        choices=IMPACT_SEARCHES,
-        group="compute",
-    )
     queue: int = option(512, "queries that may wait; more are answered 429 with Retry-After", group=LIMITS, at_least=1)
-    timeout: float = option(
+    request_timeout: float = option(
         30.0, "seconds from the arrival of a request to its answer; then 504", group=LIMITS, above=0
     )
     slow_client: float = option(
@@ -109,16 +101,16 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         15.0, "seconds that requests have to finish after SIGTERM or Ctrl-C", group=LIMITS, above=0
     )
     connections: int = option(1024, "open connections; more are answered 503", group=LIMITS, at_least=1)
-    most_bytes: int = option(1 << 20, "bytes of a request's body", group=LIMITS, at_least=1024)
-    most_hits: int = option(1000, "hits of a query", group=LIMITS, at_least=1)
-    most_queries: int = option(128, "queries of one request", group=LIMITS, at_least=1)
-    most_characters: int = option(4096, "characters of a query", group=LIMITS, at_least=1)
+    max_bytes: int = option(1 << 20, "bytes of a request's body", group=LIMITS, at_least=1024)
+    max_hits: int = option(1000, "hits of a query", group=LIMITS, at_least=1)
+    max_queries: int = option(128, "queries of one request", group=LIMITS, at_least=1)
+    max_characters: int = option(4096, "characters of a query", group=LIMITS, at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.most_queries > self.queue:
+        if self.max_queries > self.queue:
             raise UsageError(
-                f"`most_queries` {self.most_queries} exceeds `queue` {self.queue}: no such request would fit"
+                f"`max_queries` {self.max_queries} exceeds `queue` {self.queue}: no such request would fit"
             )
         if self.bm25_index and len(self.index) != 1:
             raise UsageError("`bm25_index` belongs to one index; serve exactly one with `index`")

@@ -1,23 +1,57 @@
-"""uvicorn with a limit on slow request heads, and a graceful stop that is no error."""
+"""uvicorn and the guard around the application: what a request passes before a route, and the headers of every answer.
+
+* A head must arrive in time, and a graceful stop is no error.
+* A body is read whole before the route runs, up to a limit of bytes and of seconds, so a slow client holds a
+  connection but no place in the queue.
+* Without a token the server listens on loopback only and answers only to a loopback ``Host``, so that a web page whose
+  name resolves to 127.0.0.1 (DNS rebinding) reads nothing.
+* A request that may change something and comes from a page of another origin is refused, unless the origin is named.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
+import ipaddress
+import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from http.cookies import CookieError, SimpleCookie
 from types import FrameType
+from urllib.parse import quote, urlsplit
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dupmae_ir.serve.config import ServeConfig
 
 LONGEST_HEAD = 65536
 KEEP_ALIVE = 60
+OPEN_PATHS = ("/health", "/ready", "/login", "/assets/")
+"""Paths that need no token: they show nothing of an index."""
+COOKIE = "dupmae_ir"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Bounds of the times that are counted."""
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_METHODS = (*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE")
 
 
 class TimedProtocol(H11Protocol):
@@ -109,3 +143,183 @@ def make_server(app: ASGIApp, config: ServeConfig, on_reload: Callable[[], None]
         proxy_headers=False,
     )
     return Server(settings, on_reload)
+
+
+class Refused(Exception):
+    """A request that no route sees."""
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, headers or {}
+
+
+class Guard:
+    """ASGI middleware around the whole application.
+
+    Args:
+        app: the application.
+        token: the bearer token; None for a server on loopback without one.
+        loopback: whether only a loopback ``Host`` is answered.
+        origins: origins of other pages that may call the API.
+        max_bytes: of a body.
+        seconds: for a body to arrive.
+        observe: called with route, method, status and seconds of each answer.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None,
+        loopback: bool,
+        origins: Sequence[str],
+        max_bytes: int,
+        seconds: float,
+        observe: Callable[[str, str, int, float], None] = lambda *_: None,
+    ) -> None:
+        self.app, self.loopback, self.max_bytes, self.seconds = app, loopback, max_bytes, seconds
+        self.token = token
+        self.origins = {origin.rstrip("/").lower() for origin in origins}
+        self.observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": _with_headers(message.get("headers", []))}
+            await send(message)
+
+        try:
+            self._check(scope)
+            body = await self._body(scope, receive)
+            await self.app(scope, _replayed(body, receive), watched)
+        except Refused as e:
+            await _refuse(e, watched)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self.observe(route, method, status, time.perf_counter() - started)
+
+    def _check(self, scope: Scope) -> None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if self.loopback and not is_loopback_host(host):
+            raise Refused(400, "this server answers to 127.0.0.1 and localhost only")
+        self._check_origin(scope, headers, host)
+        path = scope["path"]
+        preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        if (
+            self.token is None
+            or preflight
+            or any(path == p or (p[-1] == "/" and path.startswith(p)) for p in OPEN_PATHS)
+        ):
+            return
+        if not self.allows(headers) and path == "/" and "text/html" in headers.get("accept", ""):
+            target = quote("/?" + scope["query_string"].decode("latin-1"), safe="")
+            raise Refused(303, "sign in", {"location": f"/login?next={target}"})
+        if not self.allows(headers):
+            raise Refused(401, "a bearer token is needed", {"www-authenticate": 'Bearer realm="dupmae-ir"'})
+
+    def _check_origin(self, scope: Scope, headers: dict[str, str], host: str) -> None:
+        origin = headers.get("origin")
+        if scope["method"] in SAFE_METHODS or origin is None or origin.lower() in self.origins:
+            return
+        if urlsplit(origin).netloc.lower() != host.lower():
+            raise Refused(
+                403, "requests from pages of another origin are not allowed; `cors` of the server names origins"
+            )
+
+    def allows(self, headers: dict[str, str]) -> bool:
+        """Whether the headers carry the token, or the cookie that the login page sets for it."""
+        assert self.token is not None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and same(given.strip(), self.token):
+            return True
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and same(cookie.value, cookie_value(self.token))
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        declared = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0")
+        too_long = Refused(413, f"the body exceeds {self.max_bytes} bytes", {"connection": "close"})
+        if declared.isdigit() and int(declared) > self.max_bytes:
+            raise too_long
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.seconds):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refused(400, "the client closed the connection")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    more = message.get("more_body", False)
+                    if size > self.max_bytes:
+                        raise too_long
+        except TimeoutError:
+            raise Refused(408, "the body did not arrive in time", {"connection": "close"}) from None
+        return b"".join(parts)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a ``Host`` header names this machine's loopback."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local_path(target: str) -> bool:
+    """Whether an address leads to this server: a browser reads ``//x`` and ``/\\x`` as another one."""
+    return target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable()
+
+
+def cookie_value(token: str) -> str:
+    """What the login page stores in the browser: derived from the token, which it does not reveal."""
+    return hmac.new(token.encode(), b"dupmae-ir page", hashlib.sha256).hexdigest()
+
+
+def same(a: str, b: str) -> bool:
+    """Whether two secrets are equal, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))
+
+
+def _with_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    present = {name.lower() for name, _ in headers}
+    added = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in present]
+    return [*headers, *added]
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives the body once and then waits for the client to leave."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replay
+
+
+async def _refuse(refused: Refused, send: Send) -> None:
+    content = json.dumps({"detail": refused.detail}).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(content)), **refused.headers}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": refused.status,
+            "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": content})

@@ -22,18 +22,9 @@ from dupmae_ir import __version__
 from dupmae_ir.errors import DupmaeError, UnknownName
 from dupmae_ir.search.query_batching import Busy
 from dupmae_ir.search.view.explain import DescribedHit
-from dupmae_ir.serve import batch_handler as answering
+from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_hits, check_texts, index_info
-from dupmae_ir.serve.batch_handler import (
-    HitFields,
-    IndexTask,
-    NotFound,
-    Ranking,
-    Search,
-    SearchResult,
-    Unavailable,
-    WrongFilter,
-)
+from dupmae_ir.serve.batch_handler import HitFields, IndexTask, NotFound, Ranking, Search, Unavailable, WrongFilter
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
 from dupmae_ir.serve.schemas import Condition, Explained, IndexInfo, Mode, SearchHit, StoredText
@@ -98,14 +89,16 @@ def make_tools(service: Service) -> MCPServer:
     @server.tool()
     async def get_document(docid: Docid, index: Index = None) -> StoredText:
         """The title, text and metadata of a document."""
-        return await guarded(service.ask(IndexTask(index, lambda generation: answering.document(generation, docid))))
+        return await guarded(
+            service.ask(IndexTask(index, lambda generation: batch_handler.document(generation, docid)))
+        )
 
     @server.tool()
     async def explain(query: Query, docid: Docid, index: Index = None) -> Explained:
         """Why a document has its score for a query: the share of meaning (dense) and of each matched word."""
 
         def run(generation: OpenIndex) -> Explained:
-            return answering.explained(generation, query, [docid])[0]
+            return batch_handler.explained(generation, query, [docid])[0]
 
         return await guarded(service.ask(IndexTask(index, run, [query])))
 
@@ -134,7 +127,7 @@ async def guarded(result: Awaitable[T]) -> T:
 async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
     check_texts(service.config, [query], ["query"])
     check_hits(service.config, ranking.hits, ["hits"])
-    found: SearchResult = await service.ask(Search(ranking, [query], HitFields(texts=True, passage=PASSAGE)))
+    found = await service.ask(Search(ranking, [query], HitFields(texts=True, passage=PASSAGE)))
     (result,) = found.results
     shown = [_hit(*both) for both in zip(result.hits, found.described[0], strict=True)]
     return ToolAnswer(index=found.generation.name, exact=result.certificate.exact, hits=shown)

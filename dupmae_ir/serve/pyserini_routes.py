@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from dupmae_ir.serve import batch_handler as answering
+from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_hits, check_texts
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult
 from dupmae_ir.serve.catalogue import OpenIndex
@@ -92,7 +92,7 @@ class AnseriniCandidate(BaseModel):
     docid: str
     score: float
     rank: int
-    doc: dict[str, Any] | str | None
+    doc: dict[str, str] | str | None
 
 
 class AnseriniHits(BaseModel):
@@ -110,7 +110,7 @@ class OneDocument(BaseModel):
     api: str = "v1"
     index: str
     docid: str
-    doc: dict[str, Any] | str
+    doc: dict[str, str] | str
 
 
 def pyserini_routes(service: Service) -> APIRouter:
@@ -181,23 +181,21 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
 async def _search(service: Service, index: str, query: str, hits: int) -> SearchResult:
     check_texts(service.config, [query], ["query"])
     check_hits(service.config, hits, ["hits"])
-    found: SearchResult = await service.ask(Search(Ranking(index, None, hits), [query], HitFields(texts=True)))
-    return found
+    return await service.ask(Search(Ranking(index, None, hits), [query], HitFields(texts=True)))
 
 
 async def _document(service: Service, index: str, docid: str) -> dict[str, str]:
     def run(generation: OpenIndex) -> dict[str, str]:
-        return _plain(answering.document(generation, docid))
+        return _plain(batch_handler.document(generation, docid))
 
-    found: dict[str, str] = await service.ask(IndexTask(index, run))
-    return found
+    return await service.ask(IndexTask(index, run))
 
 
-def _plain(document: answering.StoredText) -> dict[str, str]:
+def _plain(document: batch_handler.StoredText) -> dict[str, str]:
     return {"id": document.docid, "title": document.title, "contents": document.text}
 
 
-def _shown(document: answering.StoredText | None, parse: bool) -> dict[str, Any] | str | None:
+def _shown(document: batch_handler.StoredText | None, parse: bool) -> dict[str, str] | str | None:
     if document is None:
         return None
     found = _plain(document)

@@ -7,7 +7,7 @@ import logging
 import socket
 import sys
 import time
-from typing import Any
+from typing import TypedDict
 
 from starlette.types import ASGIApp
 
@@ -23,8 +23,16 @@ from dupmae_ir.serve.pyserini_routes import pyserini_routes
 from dupmae_ir.serve.service import Service
 
 
+class ServeSummary(TypedDict):
+    """What was done: lists returned, how many of them were certified, and the seconds until the stop."""
+
+    lists: int
+    certified: int
+    seconds: float
+
+
 @with_torch_threads
-def run(config: ServeConfig) -> dict[str, Any]:
+def run(config: ServeConfig) -> ServeSummary:
     """Serve until SIGTERM or Ctrl-C, and return what was done.
 
     Raises :class:`DupmaeError` subclasses for an index that cannot be opened, a missing token and a port in use.

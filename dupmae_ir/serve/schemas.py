@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -161,6 +161,14 @@ class IndexState(BaseModel):
     index: str
     index_id: str = Field(description="changes with the contents of the index")
     generation: int = Field(description="counts the states of the index that this server has opened, from 1")
+
+
+class StateFields(TypedDict):
+    """The fields of :class:`IndexState`."""
+
+    index: str
+    index_id: str
+    generation: int
 
 
 class SearchResponse(IndexState):

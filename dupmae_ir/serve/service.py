@@ -6,19 +6,20 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from dupmae_ir.search.query_batching import Busy, QueryBatches
-from dupmae_ir.serve.batch_handler import Answerer, IndexTask, Search
+from dupmae_ir.serve.batch_handler import Answerer, IndexTask, Search, SearchResult
 from dupmae_ir.serve.catalogue import IndexReload, OpenIndexes, watch
 from dupmae_ir.serve.config import ServeConfig
-from dupmae_ir.serve.limits import SECONDS
+from dupmae_ir.serve.http_server import SECONDS
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LOG = logging.getLogger("dupmae_ir.serve")
+T = TypeVar("T")
 
 
 class Service:
@@ -56,7 +57,7 @@ class Service:
             ("index", "result"),
             registry=self.registry,
         )
-        self.batcher: QueryBatches[Search | IndexTask, Any] = QueryBatches(
+        self.batcher: QueryBatches[Search | IndexTask[Any], Any] = QueryBatches(
             max_batch=config.batch_size, capacity=config.queue, wait=config.batch_wait / 1000, observe=self._observe
         )
         self._stopped = threading.Event()
@@ -85,11 +86,15 @@ class Service:
             self._watcher.join(self.config.stop_seconds)
         self.catalogue.close()
 
-    async def ask(self, work: Search | IndexTask) -> Any:
+    @overload
+    async def ask(self, work: Search) -> SearchResult: ...
+    @overload
+    async def ask(self, work: IndexTask[T]) -> T: ...
+    async def ask(self, work: Search | IndexTask[Any]) -> Any:
         """The result of ``work``. Raises :class:`Busy`, :class:`TimeoutError`, and what the work raises."""
         try:
-            future = self.batcher.submit(work, work.weight)
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.config.timeout)
+            future = self.batcher.submit(work, max(1, len(work.texts)))
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.config.request_timeout)
         except Busy:
             self.rejected.labels("queue full").inc()
             raise

@@ -214,7 +214,7 @@ def _sample(text: str, start: str) -> float:
 
 
 def test_the_schema_states_the_limits(folders: dict[str, Path]) -> None:
-    with serving(folders["docs"], most_hits=50, most_queries=4, most_characters=99) as client:
+    with serving(folders["docs"], max_hits=50, max_queries=4, max_characters=99) as client:
         schema = client.get("/openapi.json").json["components"]["schemas"]["SearchRequest"]["properties"]
         assert schema["hits"]["maximum"] == 50
         assert [s.get("maxLength", s.get("maxItems")) for s in schema["query"]["anyOf"]] == [99, 4]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.serving import Client, serving
 
-from dupmae_ir.serve.limits import HEADERS, cookie_value, is_loopback_host
+from dupmae_ir.serve.http_server import HEADERS, cookie_value, is_loopback_host
 
 pytestmark = pytest.mark.jvm
 TOKEN = "a-token-of-many-characters"
@@ -79,7 +79,7 @@ def test_every_answer_carries_the_headers(client: Client, locked: Client) -> Non
 
 
 def test_bodies_are_limited(folders: dict[str, Path]) -> None:
-    with serving(folders["dense"], most_bytes=2000, slow_client=0.2) as client:
+    with serving(folders["dense"], max_bytes=2000, slow_client=0.2) as client:
         assert client.post("/api/search", {"query": "a" * 1900}).status == 200
         assert client.post("/api/search", {"query": "a" * 2000}).status == 413
         # A body that is longer than it says, or says nothing.

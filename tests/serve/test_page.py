@@ -14,7 +14,7 @@ import pytest
 from support.serving import Client, serving, write_index
 
 from dupmae_ir.search.query.words import Mark
-from dupmae_ir.serve.limits import POLICY, cookie_value, is_local_path
+from dupmae_ir.serve.http_server import POLICY, cookie_value, is_local_path
 from dupmae_ir.serve.page import TEMPLATES, State
 
 pytestmark = pytest.mark.jvm

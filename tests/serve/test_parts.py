@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.serve.catalogue import CachingLexicalEncoder, cached
 from dupmae_ir.serve.config import TOKEN_VARIABLE, ServeConfig
-from dupmae_ir.serve.query_cache import CachingLexicalEncoder, cached
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import LexicalEncoder
 
@@ -106,7 +106,7 @@ def test_other_addresses_need_a_token(tmp_path: Path, monkeypatch: pytest.Monkey
     ("settings", "message"),
     [
         ({"index": ()}, "give one of `index`, `indexes`"),
-        ({"most_queries": 10, "queue": 5}, "exceeds `queue` 5"),
+        ({"max_queries": 10, "queue": 5}, "exceeds `queue` 5"),
         ({"cors": ("example.org",)}, "expected an origin"),
         ({"cors": ("https://example.org/path",)}, "expected an origin"),
         ({"cors": ("*",)}, "expected an origin"),

@@ -27,12 +27,12 @@ from dupmae_ir.search.config import MODES
 from dupmae_ir.search.query.words import Mark, WordShare
 from dupmae_ir.search.query_batching import Busy
 from dupmae_ir.search.view.explain import DescribedHit
-from dupmae_ir.serve import batch_handler as answering
+from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_texts, index_info
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult, Unavailable, WrongFilter
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
-from dupmae_ir.serve.limits import COOKIE, cookie_value, is_local_path, same
+from dupmae_ir.serve.http_server import COOKIE, cookie_value, is_local_path, same
 from dupmae_ir.serve.schemas import Certificate, IndexInfo, SearchHit, WeightedTerm
 from dupmae_ir.serve.service import Service
 
@@ -217,7 +217,7 @@ def page_routes(service: Service) -> APIRouter:
 
     @router.get("/")
     async def page(request: Request) -> HTMLResponse:
-        state = State.read(request.query_params, service.config.most_hits)
+        state = State.read(request.query_params, service.config.max_hits)
         indexes = [index_info(service.catalogue.get(name)) for name in service.catalogue.names]
         status, template, values = await _content(service, state)
         return html(template, status, state=state, indexes=indexes, **values)
@@ -287,12 +287,12 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
         return Search(Ranking(name, mode, state.hits, None, state.filter or None), [state.q], shown)
 
     def weights(generation: OpenIndex) -> list[WeightedTerm]:
-        (encoding,) = answering.encoded(generation, [state.q], documents=False, vectors=False)
+        (encoding,) = batch_handler.encoded(generation, [state.q], documents=False, vectors=False)
         return encoding.terms or []
 
     work = [search(mode, HitFields(True, MAX_TERMS, PASSAGE)), *(search(other, HitFields(True)) for other in others)]
-    *lists, terms = await asyncio.gather(
-        *(service.ask(search) for search in work), service.ask(IndexTask(name, weights, [state.q]))
+    lists, terms = await asyncio.gather(
+        asyncio.gather(*map(service.ask, work)), service.ask(IndexTask(name, weights, [state.q]))
     )
     seconds = time.perf_counter() - started
     ranks = {found.mode: {hit.docid: hit.rank for hit in found.results[0].hits} for found in lists}
