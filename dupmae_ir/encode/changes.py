@@ -158,7 +158,11 @@ class _Change:
             gone = [row for row in np.flatnonzero(left).tolist() if not collection.may_have(index.docids[row])]
             if kept := int(left.sum()) - len(gone):
                 say(f"note: {kept:,} documents of files that cannot be read now were kept", self.config.quiet)
-            self._check_share(len(gone), len(rows))
+            if rows and len(gone) == len(rows) and isinstance(self.config, SyncConfig) and not self.config.replace_all:
+                raise UsageError(
+                    f"{self.config.corpus} has none of the {len(rows):,} documents of {self.config.index}, so all of "
+                    "them would be deleted; name the right collection, or pass `replace_all`"
+                )
             plan.gone += gone
             plan.deleted = len(gone)
         return plan
@@ -175,13 +179,6 @@ class _Change:
         plan.added += row is None
         plan.updated += row is not None
         plan.spool.write(json.dumps(list(document)) + "\n")
-
-    def _check_share(self, gone: int, documents: int) -> None:
-        if documents and gone == documents and isinstance(self.config, SyncConfig) and not self.config.replace_all:
-            raise UsageError(
-                f"{self.config.corpus} has none of the {documents:,} documents of {self.config.index}, so all of them "
-                "would be deleted; name the right collection, or pass `replace_all`"
-            )
 
     def _segment(self, job: ChangeJob, index: Index, collection: DocumentSource, plan: _Plan) -> tuple[Path, int]:
         """Encode the documents of the plan; returns the new segment and the number of weights that were clipped."""

@@ -1,7 +1,8 @@
 """Encoders with Pyserini's interface, for stock searchers and writers.
 
-One object has one model and two views, ``.dense`` (numpy vectors) and ``.impact`` (dicts of term to integer). Both
-views of a text come from the same forward pass: the representations of recent texts are cached.
+One object has one model and two views, ``.dense`` (numpy vectors, for Pyserini's faiss searchers and writers) and
+``.impact`` (dicts of term to integer, for its Lucene ones). Both views of a text come from the same forward pass: the
+representations of recent texts are cached.
 
     queries = DupmaeQueryEncoder.for_index("indexes/mine")
     FaissSearcher("indexes/mine/cls", queries.dense).batch_search(texts, ids, k=100)
@@ -13,11 +14,12 @@ integers; divide them by the square of the index's scale to add them to dense sc
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -39,62 +41,52 @@ Vector = np.ndarray | dict[str, int]
 """One item of :data:`Vectors`."""
 
 
-class DocumentView:
-    """Encodes documents into one kind of vectors, as Pyserini's ``DocumentEncoder``."""
-
-    def __init__(self, owner: DupmaeDocumentEncoder, kind: str) -> None:
-        self._owner, self._kind = owner, kind
-
-    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **_: object) -> Vectors:
-        """n texts -> (n, dim) float32, or n dicts ``{term: impact}`` of Python integers from 1 to 255.
-
-        Other keywords of Pyserini's command line (``fp16``, ``max_length``, ...) are ignored: lengths and dtype
-        were chosen with the model, so that queries and documents agree.
-        """
-        return self._owner.vectors(self._kind, self._owner.documents(texts, titles))
-
-    encode_batch = encode
-
-
-class QueryView:
-    """Encodes queries into one kind of vectors, as Pyserini's ``QueryEncoder``."""
-
-    def __init__(self, owner: DupmaeQueryEncoder, kind: str) -> None:
-        self._owner, self._kind = owner, kind
-
-    def encode(self, query: str, **_: object) -> Vector:
-        """One query -> (dim,) float32, or one dict ``{term: impact}`` of Python integers from 1 to 255."""
-        return self._owner.vectors(self._kind, [query])[0]
-
-    def encode_batch(self, queries: Sequence[str], **_: object) -> Vectors:
-        """n queries in one forward pass -> (n, dim) float32, or n dicts."""
-        return self._owner.vectors(self._kind, list(queries))
-
-
 class _Vectors:
-    """A model, its impact scale and the cached representations of recent texts."""
+    """A model, its impact scale, the kind of vectors to return, and the cached representations of recent texts."""
 
     def __init__(
         self,
         encoder: Encoder,
         scale: float | None,
         represent: Callable[[list[Any]], Representation],
+        view: str,
         highest: int = HIGHEST_IMPACT,
     ) -> None:
-        self.encoder = encoder
+        if view not in ("dense", "impact"):
+            raise UsageError(f"no view named {view!r}; use dense or impact")
+        self.encoder, self.view = encoder, view
         self._highest = highest
         self.scale = scale or encoder.settings.impact_scale
         self._represent = represent
         self._memo: OrderedDict[Text, Representation] = OrderedDict()
 
-    def vectors(self, kind: str, texts: Sequence[Text]) -> Vectors:
+    @cached_property
+    def dense(self) -> Self:
+        """The view of dense vectors; it shares the cache."""
+        return self._with("dense")
+
+    @cached_property
+    def impact(self) -> Self:
+        """The view of impacts; it shares the cache."""
+        return self._with("impact")
+
+    def _with(self, view: str) -> Self:
+        other = copy.copy(self)
+        other.view = view
+        return other
+
+    def vectors(self, texts: Sequence[Text]) -> Vectors:
         """``dense``: (n, dim) float32; ``impact``: n dicts of term to integer."""
-        self._check(kind)
+        available = self.encoder.dim if self.view == "dense" else self.encoder.terms
+        if available is None:
+            raise UsageError(f"{self.encoder.name} was loaded without {self.view} vectors; load both parts")
+        if self.view == "impact" and not self.scale:
+            raise UsageError("impacts need a scale: give scale=, the one in the index's meta.json")
         representation = self.represent(texts)
-        if kind == "dense" and representation.cls is not None:
+        if self.view == "dense" and representation.cls is not None:
             return representation.cls
-        if representation.ot is None or self.scale is None:
-            raise ValueError("OT weights need a scale")
+        assert representation.ot is not None
+        assert self.scale
         impacts, _ = quantise(representation.ot, self.scale, self._highest)
         return list(impact_dicts(impacts, self.encoder.terms or []))
 
@@ -109,13 +101,6 @@ class _Vectors:
         while len(self._memo) > REMEMBERED:
             self._memo.popitem(last=False)
         return _stacked(found) if found else self._represent([])
-
-    def _check(self, kind: str) -> None:
-        available = self.encoder.dim if kind == "dense" else self.encoder.terms
-        if available is None:
-            raise UsageError(f"{self.encoder.name} was loaded without {kind} vectors; load both parts")
-        if kind == "impact" and not self.scale:
-            raise UsageError("impacts need a scale: give scale=, the one in the index's meta.json")
 
 
 class DupmaeDocumentEncoder(_Vectors):
@@ -136,22 +121,15 @@ class DupmaeDocumentEncoder(_Vectors):
     ) -> None:
         encoder = encoder or _loaded(model_name, device, settings)
         represent = encoder.encode_collection if isinstance(encoder, LexicalEncoder) else encoder.encode_documents
-        super().__init__(encoder, scale, represent)
-        self._view = DocumentView(self, _known(view))
+        super().__init__(encoder, scale, represent, view)
 
-    @cached_property
-    def dense(self) -> DocumentView:
-        """For a ``FaissRepresentationWriter``."""
-        return DocumentView(self, "dense")
+    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **_: object) -> Vectors:
+        """n texts -> (n, dim) float32, or n dicts ``{term: impact}`` of Python integers from 1 to 255.
 
-    @cached_property
-    def impact(self) -> DocumentView:
-        """For a ``JsonlRepresentationWriter``."""
-        return DocumentView(self, "impact")
-
-    def encode(self, texts: Sequence[str], titles: Sequence[str] | None = None, **kwargs: object) -> Vectors:
-        """See :meth:`DocumentView.encode`."""
-        return self._view.encode(texts, titles, **kwargs)
+        Other keywords of Pyserini's command line (``fp16``, ``max_length``, ...) are ignored: lengths and dtype
+        were chosen with the model, so that queries and documents agree.
+        """
+        return self.vectors(self.documents(texts, titles))
 
     encode_batch = encode
 
@@ -183,8 +161,7 @@ class DupmaeQueryEncoder(_Vectors):
     ) -> None:
         loaded = encoder or _loaded(encoder_dir, device, settings)
         highest = highest_query_impact(loaded.settings.ot)
-        super().__init__(loaded, scale, lambda texts: loaded.encode_queries(texts, cap), highest)
-        self._view = QueryView(self, _known(view))
+        super().__init__(loaded, scale, lambda texts: loaded.encode_queries(texts, cap), view, highest)
 
     @classmethod
     def for_index(cls, index: str | Path, model: str | Path | None = None, **options: Any) -> DupmaeQueryEncoder:
@@ -215,23 +192,13 @@ class DupmaeQueryEncoder(_Vectors):
             loaded = for_index(loaded, Index.open(index))
         return cls(view=view, scale=meta["scale"], cap=cap, encoder=loaded)
 
-    @cached_property
-    def dense(self) -> QueryView:
-        """For a ``FaissSearcher``."""
-        return QueryView(self, "dense")
+    def encode(self, query: str, **_: object) -> Vector:
+        """One query -> (dim,) float32, or one dict ``{term: impact}`` of Python integers from 1 to 255."""
+        return self.vectors([query])[0]
 
-    @cached_property
-    def impact(self) -> QueryView:
-        """For a ``LuceneImpactSearcher``."""
-        return QueryView(self, "impact")
-
-    def encode(self, query: str, **kwargs: object) -> Vector:
-        """See :meth:`QueryView.encode`."""
-        return self._view.encode(query, **kwargs)
-
-    def encode_batch(self, queries: Sequence[str], **kwargs: object) -> Vectors:
-        """See :meth:`QueryView.encode_batch`."""
-        return self._view.encode_batch(queries, **kwargs)
+    def encode_batch(self, queries: Sequence[str], **_: object) -> Vectors:
+        """n queries in one forward pass -> (n, dim) float32, or n dicts."""
+        return self.vectors(list(queries))
 
 
 def impact_dicts(impacts: sp.csr_matrix, terms: Sequence[str]) -> Iterator[dict[str, int]]:
@@ -242,12 +209,6 @@ def impact_dicts(impacts: sp.csr_matrix, terms: Sequence[str]) -> Iterator[dict[
 
 def _loaded(model: str | Path | None, device: str, settings: Mapping[str, Any]) -> Encoder:
     return load_encoder(None if model is None else str(model), device=device, **settings)
-
-
-def _known(view: str) -> str:
-    if view not in ("dense", "impact"):
-        raise UsageError(f"no view named {view!r}; use dense or impact")
-    return view
 
 
 def _rows(representation: Representation) -> list[Representation]:

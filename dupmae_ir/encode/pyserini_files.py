@@ -75,41 +75,27 @@ def write_queries(encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: 
     folder = Path(folder)
     # Pyserini looks encoded queries up by their text in the topics file, stripped.
     texts = [one_line(t.text) for t in topics]
-    files = [_write_tsv(folder, topics, texts)]
-    if encoder.encoder.terms is not None:
-        files.append(_write_impacts(folder, encoder, texts))
-    if encoder.encoder.dim is not None:
-        files.append(_write_vectors(folder, encoder, topics, texts))
-    return {"queries": len(topics), "files": [str(f) for f in files]}
-
-
-def _write_tsv(folder: Path, topics: Sequence[Query], texts: Sequence[str]) -> Path:
     if odd := next((t.qid for t in topics if t.qid != t.qid.strip() or "\t" in t.qid), None):
         raise InputError(f"topic id {odd!r} cannot be written to a tsv file")
-    with atomic_write(folder / "topics.tsv") as f:
+    batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
+    files = [folder / "topics.tsv"]
+    with atomic_write(files[0]) as f:
         f.writelines(f"{t.qid}\t{text}\n" for t, text in zip(topics, texts, strict=True))
-    return folder / "topics.tsv"
+    if encoder.encoder.terms is not None:
+        files.append(folder / "queries.jsonl")
+        with atomic_write(files[-1]) as f, jsonlines.Writer(f) as lines:
+            for batch in batches:
+                for text, vector in zip(batch, encoder.impact.encode_batch(batch), strict=True):
+                    lines.write({"contents": text, "vector": vector})
+    if encoder.encoder.dim is not None:
+        import pandas  # takes 0.3 s, which an encoding run does not need
 
-
-def _write_impacts(folder: Path, encoder: DupmaeQueryEncoder, texts: Sequence[str]) -> Path:
-    with atomic_write(folder / "queries.jsonl") as f, jsonlines.Writer(f) as lines:
-        for start in range(0, len(texts), BATCH):
-            batch = list(texts[start : start + BATCH])
-            for text, vector in zip(batch, encoder.impact.encode_batch(batch), strict=True):
-                lines.write({"contents": text, "vector": vector})
-    return folder / "queries.jsonl"
-
-
-def _write_vectors(folder: Path, encoder: DupmaeQueryEncoder, topics: Sequence[Query], texts: Sequence[str]) -> Path:
-    import pandas  # takes 0.3 s, which an encoding run does not need
-
-    rows: list[object] = []
-    for start in range(0, len(texts), BATCH):
-        rows.extend(encoder.dense.encode_batch(texts[start : start + BATCH]))
-    frame = pandas.DataFrame({"id": [t.qid for t in topics], "text": list(texts), "embedding": rows})
-    with atomic_write(folder / "embedding.pkl", "wb") as f:
-        frame.to_pickle(f)
-    return folder / "embedding.pkl"
+        files.append(folder / "embedding.pkl")
+        rows = [row for batch in batches for row in encoder.dense.encode_batch(batch)]
+        frame = pandas.DataFrame({"id": [t.qid for t in topics], "text": texts, "embedding": rows})
+        with atomic_write(files[-1], "wb") as f:
+            frame.to_pickle(f)
+    return {"queries": len(topics), "files": [str(f) for f in files]}
 
 
 class JsonlFolder:

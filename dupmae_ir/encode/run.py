@@ -166,7 +166,12 @@ class _Run:
             quiet=config.quiet,
         ) as job:
             if result := job.finished():
-                self._check_jsonl(job.meta())
+                # The representation files of a finished index must be those that are asked for.
+                if config.jsonl and jsonl_work(Path(config.jsonl)) != job.meta()["work"]:
+                    raise UsageError(
+                        f"{config.index} is complete, but {config.jsonl} does not contain its representation files; "
+                        f"add `overwrite` to encode again"
+                    )
             else:
                 result = self._make(job)
         return {"index": config.index, **result, **self._progress()}
@@ -197,19 +202,15 @@ class _Run:
             "jsonl": str(Path(config.jsonl).absolute()) if config.jsonl else None,
         }
 
-    def _check_jsonl(self, meta: Meta) -> None:
-        """The representation files of a finished index must be those that are asked for."""
-        jsonl = self.config.jsonl
-        if jsonl and jsonl_work(Path(jsonl)) != meta["work"]:
-            raise UsageError(
-                f"{self.config.index} is complete, but {jsonl} does not contain its representation files; "
-                f"add `overwrite` to encode again"
-            )
-
     def _make(self, job: EncodeJob) -> dict[str, Any]:
         """Encode what is missing, build the index and publish it."""
         work, target = job.begin(), self.config.jsonl
-        files = self._window_files(job, work)
+        if self.config.share_work and (index := self.output.remote):
+            if self.config.restart:
+                remove_shared(index)
+            files: WindowFiles = SharedWindowFiles(work, index, job.settings, quiet=self.config.quiet)
+        else:
+            files = WindowFiles(work)
         jsonl = None
         try:
             if target:
@@ -225,14 +226,6 @@ class _Run:
             jsonl.publish()
         meta = self._build(job, files)
         return job.publish(job.work / "index", index_summary(meta), inputs=self.collection.digests())
-
-    def _window_files(self, job: EncodeJob, work: Path) -> WindowFiles:
-        index = self.output.remote
-        if not (self.config.share_work and index):
-            return WindowFiles(work)
-        if self.config.restart:
-            remove_shared(index)
-        return SharedWindowFiles(work, index, job.settings, quiet=self.config.quiet)
 
     def _encode(self, files: WindowFiles, jsonl: JsonlFolder | None) -> None:
         if done := len(files.numbers()):
@@ -250,7 +243,10 @@ class _Run:
         """The windows to encode: neither finished nor another machine's."""
         for number, documents in enumerate(windows(self.collection, self.config.window)):
             self.windows = number + 1
-            self._show_total(bar)
+            if self.collection.total_bytes:  # the number of documents is known at the end only
+                share = self.collection.bytes_read / self.collection.total_bytes
+                bar.total = max(bar.n, round(self.collection.documents / max(share, 1e-9)))
+                bar.refresh()
             window = Window(number, documents, documents_digest(documents))
             mine = number % self.shards == self.shard
             finished = mine and files.has(window, self.collection.source, self.encoder.digest)
@@ -281,13 +277,6 @@ class _Run:
         if len(self.by_worker) > 1:
             bar.set_postfix_str(", ".join(f"{name} {count:,}" for name, count in sorted(self.by_worker.items())))
         bar.update(len(window.documents))
-
-    def _show_total(self, bar: tqdm[Any]) -> None:
-        """Estimate the number of documents, which is known at the end only, from that of bytes."""
-        if self.collection.total_bytes:
-            share = self.collection.bytes_read / self.collection.total_bytes
-            bar.total = max(bar.n, round(self.collection.documents / max(share, 1e-9)))
-            bar.refresh()
 
     def _check_complete(self, files: WindowFiles) -> None:
         expected = list(range(self.shard, self.windows, self.shards))

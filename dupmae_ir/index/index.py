@@ -43,7 +43,11 @@ class Index:
     """An index of n >= 1 segments; :meth:`open` opens it.
 
     ``segments`` in the order of their rows. ``starts`` (n + 1,): the first row of each, and the number of rows.
-    ``live`` (rows,) bool: the rows that are not deleted; arrays by row have deleted rows as well.
+    ``live`` (rows,) bool: the rows that are not deleted; arrays by row have deleted rows as well. Of the manifest:
+    ``meta``, its contents (how the index was made, and the counts of all segments); ``digest``, the id of what the
+    index contains, another one after every change; ``documents``, those that are not deleted, empty ones included;
+    ``parts``, ``cls`` and ``ot`` as far as the index has them; ``scale``, what OT weights were multiplied by before
+    rounding (see :mod:`dupmae_ir.index.format.quantisation`).
     """
 
     def __init__(
@@ -51,6 +55,8 @@ class Index:
     ) -> None:
         """``mapped``: read ids from their files when they are needed, for more documents than memory has room for."""
         self.path, self.manifest, self.segments, self.live = path, manifest, list(segments), live
+        self.meta, self.digest, self.documents = manifest.meta, manifest.digest, manifest.documents
+        self.parts, self.scale = manifest.parts, manifest.scale
         self.starts = np.cumsum([0, *(segment.documents for segment in segments)], dtype=np.int64)
         self._mapped = mapped
 
@@ -76,34 +82,14 @@ class Index:
         return self.segments[0]
 
     @property
-    def meta(self) -> Meta:
-        """The contents of the manifest: how the index was made, and the counts of all segments."""
-        return self.manifest.meta
-
-    @property
-    def digest(self) -> str:
-        """The id of what the index contains: another one after every change."""
-        return self.manifest.digest
-
-    @property
     def rows(self) -> int:
         """Rows of all segments, deleted ones included."""
         return int(self.starts[-1])
 
     @property
-    def documents(self) -> int:
-        """Documents that are not deleted, empty ones included."""
-        return self.manifest.documents
-
-    @property
     def unread(self) -> int:
         """Bytes of files whose digests are compared only by ``dupmae-ir index verify``; 0 for a small index."""
         return sum(segment.unread for segment in self.segments)
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """``cls`` and ``ot``, as far as the index has them."""
-        return self.manifest.parts
 
     @property
     def dim(self) -> int | None:
@@ -114,11 +100,6 @@ class Index:
     def has_ot(self) -> bool:
         """Whether the index has impacts."""
         return "ot" in self.parts
-
-    @property
-    def scale(self) -> float | None:
-        """What OT weights were multiplied by before rounding (see :mod:`dupmae_ir.index.format.quantisation`)."""
-        return self.manifest.scale
 
     @property
     def terms(self) -> list[str]:

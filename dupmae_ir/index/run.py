@@ -72,11 +72,6 @@ def run_bm25(config: Bm25Config) -> IndexResult:
 class _Bm25Job(Job):
     ADVICE = "Name another `index`, or pass `overwrite`"
 
-    def check_replaceable(self) -> None:
-        """Any Lucene index may be replaced: earlier versions wrote them without a record."""
-        if not any(self.target.glob("segments_*")):
-            super().check_replaceable()
-
 
 def run_dense(config: DenseConfig) -> DenseResult:
     """Build the kind into the index folder and return its description (see

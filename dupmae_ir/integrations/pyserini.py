@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dupmae_ir.encode.pyserini_encoders import DocumentView, QueryView
+    from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder, DupmaeQueryEncoder
 
 DENSE, IMPACT = "dupmae:", "dupmae-ot:"
 """Prefixes of encoder names on Pyserini's command lines."""
@@ -101,20 +101,18 @@ def _register(classes: dict[str, object], encoder: Callable[..., object]) -> Non
     classes.update({IMPACT: encoder, DENSE: encoder}, **others)
 
 
-def _document_encoder(model_name: str, device: str = "cpu", **_: object) -> DocumentView:
+def _document_encoder(model_name: str, device: str = "cpu", **_: object) -> DupmaeDocumentEncoder:
     from dupmae_ir.encode.pyserini_encoders import DupmaeDocumentEncoder
 
     view, model = _parsed(model_name)
-    owner = DupmaeDocumentEncoder(model, device=device)
-    return owner.impact if view == "impact" else owner.dense
+    return DupmaeDocumentEncoder(model, device=device, view=view)
 
 
-def _query_encoder(encoder_dir: str, device: str = "cpu", **_: object) -> QueryView:
+def _query_encoder(encoder_dir: str, device: str = "cpu", **_: object) -> DupmaeQueryEncoder:
     from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder
 
     view, model = _parsed(encoder_dir)
-    owner = DupmaeQueryEncoder(model, device=device)
-    return owner.impact if view == "impact" else owner.dense
+    return DupmaeQueryEncoder(model, device=device, view=view)
 
 
 def _parsed(name: str) -> tuple[str, str]:

@@ -125,7 +125,7 @@ class Job:
 
         Raises :class:`IndexMismatch` for one made with others, :class:`UsageError` for an output of unknown origin.
         """
-        if not _holds_something(self.target):
+        if not (_entries(self.target) if self.target.is_dir() else self.target.exists()):
             return None
         if self.overwrite:
             self.check_replaceable()
@@ -265,10 +265,6 @@ def read_record(target: str | Path, name: str = "made.json") -> JobRecord:
 
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _holds_something(target: Path) -> bool:
-    return bool(_entries(target)) if target.is_dir() else target.exists()
 
 
 def _plain(value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -55,19 +55,9 @@ def lock_path(target: str | Path) -> Path:
 
 def remove_stale(path: str | Path) -> None:
     """Remove the lock file that a killed process left behind; one that a process holds stays."""
-    path = Path(path)
-    if not path.exists():
-        return
-    if fcntl is None:
-        with suppress(UsageError), _portable(path, "", wait=False, quiet=True):
+    if Path(path).exists():
+        with suppress(UsageError), exclusive(path, ""):
             pass
-        return
-    try:
-        fd = _acquire(path, "", wait=False)
-    except UsageError:
-        return
-    path.unlink(missing_ok=True)
-    os.close(fd)
 
 
 @contextmanager
@@ -102,14 +92,8 @@ def _acquire(path: Path, what: str, wait: bool) -> int:
             os.close(fd)
             by = f"process {holder}" if holder else "another process"
             raise UsageError(f"{by} is {what}; wait until it is done, or stop it") from None
-        if _is_current(fd, path):
-            return fd
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                return fd
         # The former holder removed the file between our open and our lock: lock the new one.
         os.close(fd)
-
-
-def _is_current(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False

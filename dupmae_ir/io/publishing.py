@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,10 +66,6 @@ def move_into_place(aside: str | Path, target: str | Path) -> None:
         _fsync_file(aside)
         aside.replace(target)
         fsync_folder(target.parent)
-
-
-_HERE, _EXCHANGE = -100, 2
-"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
 
 def recover(target: str | Path) -> None:
@@ -128,15 +124,9 @@ def _fsync_file(path: Path) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Write a folder's entries to the disk, which makes a rename durable; a no-op on Windows."""
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """Write a folder's entries to the disk, which makes a rename durable; a no-op on Windows, which opens no folder."""
+    with suppress(PermissionError):
+        _fsync_file(folder)
 
 
 def read_json(path: str | Path) -> Any:

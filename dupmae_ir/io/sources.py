@@ -220,11 +220,7 @@ def _is_whole_json(path: Path) -> bool:
     """Whether a ``.json`` file is one value over several lines, or an array, instead of lines of objects."""
     if path.suffix != ".json":
         return False
-    first = next(iter(_first_lines(path)), "")
-    try:
-        return not isinstance(json.loads(first), dict)
-    except ValueError:
-        return True
+    return not isinstance(_value_of(next(iter(_first_lines(path)), "")), dict)
 
 
 def _begins_with_lines(path: Path) -> bool:
@@ -233,18 +229,18 @@ def _begins_with_lines(path: Path) -> bool:
     if not lines:
         return False
     if lines[0].lstrip().startswith("{"):
-        return not _is_broken(lines[0])
+        return _value_of(lines[0]) is not None
     cells = [line.split("\t") for line in lines]
     ids = all(len(row) == len(cells[0]) and row[0].split() == [row[0]] for row in cells)
     return len(cells[0]) > 1 and ids
 
 
-def _is_broken(line: str) -> bool:
+def _value_of(line: str) -> object:
+    """The JSON value in a line; None if there is none."""
     try:
-        json.loads(line)
+        return json.loads(line)
     except ValueError:
-        return True
-    return False
+        return None
 
 
 def _first_lines(path: Path) -> list[str]:

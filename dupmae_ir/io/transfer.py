@@ -196,8 +196,10 @@ class _Transfer:
 
     def bring(self) -> None:
         """Fetch what is missing, verify it, and move it to the target."""
-        if not self._is_whole():
-            self._refuse_offline()
+        # The part may have been complete when the last call was stopped.
+        if not self.part.exists() or self._resumable() != read_json_object(self.note).get("length"):
+            if variable := offline_by():
+                raise self._by_hand(f"{self.target.name} is missing and {variable} is set")
             self._fetch()
         try:
             found = _checked(self.source, self.part, self.quiet)
@@ -211,10 +213,6 @@ class _Transfer:
         fsync_folder(self.target.parent)
         self.note.unlink(missing_ok=True)
         _remember(self.source, self.target, found, self.quiet)
-
-    def _refuse_offline(self) -> None:
-        if variable := offline_by():
-            raise self._by_hand(f"{self.target.name} is missing and {variable} is set")
 
     @property
     def shown(self) -> str:
@@ -317,7 +315,12 @@ class _Transfer:
         with open(self.part, "r+b" if offset else "wb") as f:
             # After truncation: bytes of an older version must never lie beside the note of a newer one.
             write_json(self.note, {"url": self.source.url, **_version(response), "length": total})
-            self._refuse_too_large(total, offset)
+            free = shutil.disk_usage(self.part.parent).free
+            if total is not None and total - offset > free:
+                raise OutputError(
+                    f"{self.target}: {megabytes(total - offset)} to download, but the disk has only "
+                    f"{megabytes(free)} free; free some space and run the same command again"
+                )
             f.seek(offset)
             self._copy(response, f, offset, total)
             os.fsync(f.fileno())
@@ -343,14 +346,6 @@ class _Transfer:
             raise self._failed("no length and no checksum, so truncation could not be detected")
         return expected if total is None else total
 
-    def _refuse_too_large(self, total: int | None, offset: int) -> None:
-        free = shutil.disk_usage(self.part.parent).free
-        if total is not None and total - offset > free:
-            raise OutputError(
-                f"{self.target}: {megabytes(total - offset)} to download, but the disk has only "
-                f"{megabytes(free)} free; free some space and run the same command again"
-            )
-
     def _copy(self, response: Response, to: IO[bytes], done: int, total: int | None) -> None:
         from urllib3.exceptions import HTTPError
 
@@ -375,10 +370,6 @@ class _Transfer:
         note = read_json_object(self.note)
         known = note.get("etag") or note.get("last_modified") or self.source.digests
         return _size(self.part) if known and note.get("url") == self.source.url else 0
-
-    def _is_whole(self) -> bool:
-        """Whether the part was complete when the last call was stopped."""
-        return self.part.exists() and self._resumable() == read_json_object(self.note).get("length")
 
     def _continues(self, response: Response, offset: int) -> bool:
         """Whether the response continues the same version of the file."""

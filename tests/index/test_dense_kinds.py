@@ -140,7 +140,7 @@ def test_what_is_missing_cut_short_or_garbage_is_refused(folder: Segment, kind: 
     data, described = (folder.path / "cls" / f"{kind}.{end}" for end in ("faiss", "json"))
     good, meta = data.read_bytes(), described.read_text()
     data.write_bytes(good[:-1])
-    refused(folder, kind, f"{len(good) - 1:,} bytes, but its JSON records {len(good):,}")
+    refused(folder, kind, f"{len(good) - 1:,} bytes, expected {len(good):,}")
     data.write_bytes(b"\0" * len(good))
     refused(folder, kind, "is damaged: its sha256")
     data.unlink()

@@ -28,7 +28,7 @@ from dupmae_ir.index.changes.object_store import need_folder
 from dupmae_ir.index.config import KINDS, ChangeResult, CompactConfig, DeleteConfig, Parameters
 from dupmae_ir.index.format import dense_kinds, manifest
 from dupmae_ir.index.format.integrity import part_of
-from dupmae_ir.index.format.manifest import SEGMENTS, DeletedRecord, SegmentRecord, read_manifest
+from dupmae_ir.index.format.manifest import SEGMENTS, DeletedRecord, read_manifest
 from dupmae_ir.index.format.segment import Segment, sweep_segments
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
@@ -103,7 +103,12 @@ class ChangeJob(Job):
             (self.target / SEGMENTS).mkdir(exist_ok=True)
             if new is not None:
                 added = read_manifest(new)
-                record = self._move_segment(new, added.segments[0], segments)
+                (record,) = added.segments
+                last = max(int(Path(segment.path).name.partition("-")[0]) for segment in segments)
+                path = f"{SEGMENTS}/{segment_name(last + 1, record.digest)}"
+                fsync_tree(new / record.path)
+                (new / record.path).rename(self.target / path)
+                record = dataclasses.replace(record, path=path)
                 segments = [record] if alone else [*segments, record]
                 inputs = [*(meta.get("inputs") or []), *(added.meta.get("inputs") or [])]
                 each_once = {(file["path"], file["sha256"]): file for file in inputs}
@@ -119,14 +124,6 @@ class ChangeJob(Job):
             shutil.rmtree(new, ignore_errors=True)
         self.sweep()
         return self._result(Index.open(self.target), now, "complete")
-
-    def _move_segment(self, new: Path, record: SegmentRecord, segments: list[SegmentRecord]) -> SegmentRecord:
-        """Move the segment of a new index into this one, as the next."""
-        number = 1 + max(int(Path(segment.path).name.partition("-")[0]) for segment in segments)
-        path = f"{SEGMENTS}/{segment_name(number, record.digest)}"
-        fsync_tree(new / record.path)
-        (new / record.path).rename(self.target / path)
-        return dataclasses.replace(record, path=path)
 
     def _write_deleted(self, number: int, rows: np.ndarray) -> DeletedRecord | None:
         """Write the deleted rows of generation ``number``, ascending; None where there are none."""

@@ -25,7 +25,7 @@ from dupmae_ir.errors import DupmaeError, EnvironmentProblem, IndexMismatch, Inp
 from dupmae_ir.index.config import PushResult
 from dupmae_ir.index.format import integrity, manifest
 from dupmae_ir.index.format.integrity import FileRecord
-from dupmae_ir.index.format.manifest import META, Manifest, Meta, read_manifest
+from dupmae_ir.index.format.manifest import META, Manifest, read_manifest
 from dupmae_ir.index.format.segment import sweep_segments
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write, disk_full, fsync_tree, move_into_place, sha256_file
@@ -138,7 +138,10 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
             _write_record(remote, record)
             sent += 1
     (remote / META).write(raw)
-    _remove_others(remote, record, wanted)
+    if others := [name for name in record if name not in wanted]:  # objects of an older index
+        for name in others:
+            (remote / name).remove()
+        _write_record(remote, wanted)
     return {
         "index": str(folder),
         "to": str(remote),
@@ -156,7 +159,14 @@ def _prepared(
     found, record = (remote / META).read(), _uploaded(remote)
     if found is None:
         return record
-    if not overwrite and found != raw and not _follows(index, json_object(found)):
+    # An index that follows is the one that was found, changed since, or with other optional parts.
+    older = json_object(found)
+    follows = not manifest.meta_problem(older) and (
+        index.digest == older["digest"]
+        if index.generation == older["generation"]
+        else index.generation > older["generation"] and index.meta.get("origin") == older.get("origin")
+    )
+    if not overwrite and found != raw and not follows:
         raise UsageError(f"{remote} already has another index; pass `overwrite` to replace it, or name another URL")
     if overwrite or any(record.get(name, stored) != stored for name, stored in wanted.items()):
         (remote / META).remove()
@@ -164,15 +174,6 @@ def _prepared(
         record = {}
         _write_record(remote, record)
     return record
-
-
-def _follows(index: Manifest, found: Meta) -> bool:
-    """Whether an index is the one that was ``found``, changed since, or with other optional parts."""
-    if manifest.meta_problem(found):
-        return False
-    if index.generation == found["generation"]:
-        return index.digest == found["digest"]
-    return index.generation > found["generation"] and index.meta.get("origin") == found.get("origin")
 
 
 def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:
@@ -200,7 +201,11 @@ def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:
         except DupmaeError as e:
             raise type(e)(str(e).replace(str(received), str(remote))) from None
         if (folder / META).is_file():
-            _move_files(received, folder, index)
+            for name, _ in index.files():  # until the manifest names them, nobody reads them
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                if (received / name).exists():
+                    (received / name).replace(folder / name)
+            fsync_tree(folder / manifest.SEGMENTS)
             _write(folder, raw)
             shutil.rmtree(received, ignore_errors=True)
             sweep_segments(folder, index)
@@ -209,15 +214,6 @@ def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:
             sweep_segments(received, index)
             move_into_place(received, folder)
     return True
-
-
-def _move_files(received: Path, folder: Path, index: Manifest) -> None:
-    """Put what was received next to what an older copy has; until the manifest names it, nobody reads it."""
-    for name, _ in index.files():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if (received / name).exists():
-            (received / name).replace(folder / name)
-    fsync_tree(folder / manifest.SEGMENTS)
 
 
 def _write(folder: Path, raw: bytes) -> None:
@@ -258,15 +254,6 @@ def _send(path: Path, to: Remote, stored: FileRecord, moved: Moved) -> None:
         raise IndexMismatch(f"{problem}; {integrity.AGAIN}")
     if to.send(path, moved) != stored.sha256:
         raise IndexMismatch(f"{path} is damaged: its sha256 is not the one that meta.json records; {integrity.AGAIN}")
-
-
-def _remove_others(remote: Remote, record: Mapping[str, FileRecord], wanted: Mapping[str, FileRecord]) -> None:
-    """Remove the objects of an older index that this one does not name."""
-    others = [name for name in record if name not in wanted]
-    for name in others:
-        (remote / name).remove()
-    if others:
-        _write_record(remote, wanted)
 
 
 def _is_copy(folder: Path, raw: bytes) -> bool:

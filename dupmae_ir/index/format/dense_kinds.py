@@ -26,6 +26,7 @@ from dupmae_ir.device import faiss_threads, processors
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.config import KINDS, KindRecord, Parameters
 from dupmae_ir.index.format.faiss import read_index
+from dupmae_ir.index.format.integrity import size_problem
 from dupmae_ir.index.format.manifest import sweep_lock
 from dupmae_ir.io.jobs import Job, JobRecord
 from dupmae_ir.io.publishing import write_json
@@ -100,7 +101,7 @@ def build_kind(segment: Segment, kind: str, parameters: Parameters | None = None
     """
     with KindJob(segment, kind, parameters or Parameters(), overwrite=True) as job:
         job.build()
-        return job.description()
+        return job.description
 
 
 class KindJob(Job):
@@ -125,8 +126,7 @@ class KindJob(Job):
             resumable=False,
             quiet=quiet,
         )
-        self.bytes = 0
-        self.error: float | None = None
+        self.description: KindRecord  #: as written
 
     def __enter__(self) -> Self:
         """As :meth:`Job.__enter__`; a killed run may also have left the lock of the index's record."""
@@ -139,17 +139,16 @@ class KindJob(Job):
         made = self.begin() / self.target.name
         threads = self.given.threads or processors()
         with faiss_threads(threads), open(made, "wb") as f:
-            self.error = _write(self.kind, self.segment.vectors, self.settings, f)
-        self.bytes = made.stat().st_size
+            error = _write(self.kind, self.segment.vectors, self.settings, f)
+        size = made.stat().st_size
         data, described = _files(self.segment.path, self.kind)
         for old in (described, data):  # the record first: without it the kind is unfinished
             old.unlink(missing_ok=True)
-        result = self.publish(made, {}, self.description())
+        result = self.publish(made, {}, self._described(size, error))
         self.segment.record_part(f"cls/{self.kind}")
-        return {**result, **self.description()}
+        return {**result, **self.description}
 
-    def description(self) -> KindRecord:
-        """The JSON of the kind that was built."""
+    def _described(self, size: int, error: float | None) -> KindRecord:
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -158,8 +157,8 @@ class KindJob(Job):
             "documents": len(self.segment.vectors),
             "dim": int(self.segment.vectors.shape[1]),
             "digest": self.segment.digest,
-            "error": self.error,
-            "bytes": self.bytes,
+            "error": error,
+            "bytes": size,
             "threads": self.given.threads,
             "repeatable": self.kind != "hnsw-sq8" or self.given.threads == 1,
             "faiss": faiss.__version__,
@@ -177,6 +176,7 @@ class KindJob(Job):
 
     def write_record(self, made: Path, record: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Write ``KIND.json``."""
+        self.description = cast("KindRecord", dict(record))
         write_json(_files(self.segment.path, self.kind)[1], record)
 
     def check_replaceable(self) -> None:
@@ -210,7 +210,7 @@ def read_meta(segment: Segment, kind: str) -> KindRecord:
         raise IndexMismatch(f"{segment.path} has no (finished) {kind} index; {again}") from None
     except ValueError as e:
         raise IndexMismatch(f"{described} cannot be read: {e}; {again}") from None
-    if problem := _stale(meta, segment, kind) or _truncated(data, meta):
+    if problem := _stale(meta, segment, kind) or size_problem(data, meta["bytes"]):
         raise IndexMismatch(f"{problem}; {again}")
     return cast("KindRecord", meta)
 
@@ -259,13 +259,6 @@ def _stale(meta: Any, segment: Segment, kind: str) -> str | None:
     if found.get("digest") != expected["digest"]:
         return f"the {kind} index of {segment.path} was built from other vectors"
     return f"{segment.path / 'cls' / kind}.json does not describe a {kind} index of this folder"
-
-
-def _truncated(data: Path, meta: KindRecord) -> str | None:
-    size = data.stat().st_size if data.is_file() else None
-    if size is None:
-        return f"{data} is missing"
-    return None if size == meta["bytes"] else f"{data} has {size:,} bytes, but its JSON records {meta['bytes']:,}"
 
 
 def _automatic(name: str, documents: int) -> Chosen:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
+import mmap
+from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -32,42 +34,71 @@ def term_dtype(vocabulary: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
 
 
-class NpyWriter:
-    """Writes a one-dimensional ``.npy`` file in pieces. numpy pads the header, so the count can grow in place."""
+class Writer(ABC):
+    """Writes a part of an index. Leaving the context manager finishes it; after an error, it is abandoned."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish the part and close its files."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close the files without finishing the part."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+class RowWriter(Writer):
+    """Writes a file of rows in pieces, after a header that contains their number."""
 
     def __init__(self, path: str | Path, dtype: np.dtype[Any] | type) -> None:
         self.path = Path(path)
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.count = 0
         self._file: IO[bytes] = open(self.path, "wb")  # noqa: SIM115 (closed by close)
-        self._start = self._write_header()
+        self._file.write(self.header())
+
+    @abstractmethod
+    def header(self) -> bytes:
+        """The header for the rows so far; its length does not depend on their number."""
 
     def add(self, values: np.ndarray) -> None:
-        """Append (m,) values."""
+        """Append rows."""
         block = np.ascontiguousarray(values, dtype=self.dtype)
         self._file.write(block.data if block.size else b"")
         self.count += len(block)
 
     def close(self) -> None:
-        """Write the count into the header and close the file."""
+        """Write the number of rows into the header and close the file."""
         if self._file.closed:
             return
         with self._file:  # closed also when the disk is full
             self._file.seek(0)
-            if self._write_header() != self._start:
-                raise AssertionError(f"{self.path}: the header grew")
+            self._file.write(self.header())
 
     def abandon(self) -> None:
-        """Close the file without finishing it."""
+        """Close the file; its header records no rows."""
         self._file.close()
 
-    def _write_header(self) -> int:
-        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count,)}
-        np.lib.format.write_array_header_1_0(self._file, header)
-        return self._file.tell()
+
+class NpyWriter(RowWriter):
+    """Writes a one-dimensional ``.npy`` file. numpy pads the header, so the count can grow in place."""
+
+    def header(self) -> bytes:
+        """As :func:`numpy.save` writes it."""
+        described = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(buffer := io.BytesIO(), described)
+        return buffer.getvalue()
 
 
-class ForwardWriter:
+class ForwardWriter(Writer):
     """Writes a forward index into ``folder``, row by row."""
 
     def __init__(self, folder: str | Path, vocabulary: int) -> None:
@@ -98,18 +129,10 @@ class ForwardWriter:
                 files.callback(part.close)
             np.save(self._folder / FREQUENCIES, self._frequencies, allow_pickle=False)
 
-    def __enter__(self) -> ForwardWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-            return
-        with contextlib.ExitStack() as files:
-            for part in (self._indptr, self._terms, self._impacts):
-                files.callback(part.abandon)
+    def abandon(self) -> None:
+        """Close all files."""
+        for part in (self._indptr, self._terms, self._impacts):
+            part.abandon()
 
 
 class Forward:
@@ -219,6 +242,12 @@ class Forward:
         products = table[self.terms[where]] * self.impacts[where]
         out[full] = np.add.reduceat(products, begins)
         return out
+
+
+def map_bytes(path: Path) -> mmap.mmap | bytes:
+    """The bytes of a file, mapped."""
+    with open(path, "rb") as f:
+        return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
 def mapped(path: Path, fix: str = "encode the collection again") -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import overload
 import numpy as np
 
 from dupmae_ir.errors import UnknownName
-from dupmae_ir.index.format.forward import Forward
+from dupmae_ir.index.format.forward import Forward, map_bytes
 from dupmae_ir.index.format.texts import Column, StoredDocument, TextStore
 from dupmae_ir.registry import suggest
 
@@ -124,7 +124,7 @@ class MappedDocids(Sequence[str]):
     """
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
-        self._maps = [_mapped(Path(path)) for path in paths]
+        self._maps = [map_bytes(Path(path)) for path in paths]
         ends = [_line_ends(data) for data in self._maps]
         self._ends = ends
         self._starts = np.concatenate(([0], np.cumsum([len(e) for e in ends]))).astype(np.int64)
@@ -175,11 +175,6 @@ class MappedDocids(Sequence[str]):
                 there = starts + column < ends
                 out[first : first + len(ends), column][there] = raw[starts[there] + column]
         return out.view(f"S{out.shape[1]}").ravel()
-
-
-def _mapped(path: Path) -> mmap.mmap | bytes:
-    with open(path, "rb") as f:
-        return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
 def _line_ends(data: mmap.mmap | bytes) -> np.ndarray:

@@ -231,7 +231,10 @@ def with_segments(
         "format": FORMAT,
         **{name: sum(getattr(segment, name) for segment in segments) for name in ("documents", *SUMS)},
         "digest": segments[0].digest if one else hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
-        "segments": [_plain_record(segment) for segment in segments],
+        "segments": [
+            {**dataclasses.asdict(segment), "files": {name: file._asdict() for name, file in segment.files.items()}}
+            for segment in segments
+        ],
         "deleted": dataclasses.asdict(deleted) if deleted else None,
     }
     facts["documents"] -= deleted.rows if deleted else 0
@@ -239,10 +242,6 @@ def with_segments(
     first = {**{k: None for k in facts if k not in last}, **{k: v for k, v in meta.items() if k not in last}}
     record: Meta = json.loads(json.dumps({**first, **facts}))
     return {**record, OWN_DIGEST: manifest_digest(record)}
-
-
-def _plain_record(segment: SegmentRecord) -> Meta:
-    return {**dataclasses.asdict(segment), "files": {name: file._asdict() for name, file in segment.files.items()}}
 
 
 def record_part(path: Path, segment: SegmentRecord, part: str) -> SegmentRecord | None:
@@ -312,15 +311,12 @@ def check_target(target: Path) -> None:
     if target.exists() and not target.is_dir():
         raise UsageError(f"{target} is a file; `index` must name a folder, new or of an older index")
     try:
-        occupied = target.is_dir() and any(target.iterdir()) and not _is_index(target)
+        index = {"format", "documents", "parts", "digest"} <= read_json_object(target / META).keys()
+        occupied = target.is_dir() and any(target.iterdir()) and not index
     except OSError:
         return  # not readable: reported where it is used
     if occupied:
         raise UsageError(f"{target}: a folder that is not an index; it was left unchanged, name another `index`")
-
-
-def _is_index(folder: Path) -> bool:
-    return {"format", "documents", "parts", "digest"} <= read_json_object(folder / META).keys()
 
 
 def content_digest(folder: str | Path, dim: int | None) -> str:

@@ -54,13 +54,15 @@ class Segment:
 
     On the first use of a part its files are compared with their digests (see :mod:`dupmae_ir.index.format.integrity`);
     every property raises :class:`IndexMismatch` for a damaged one. The folder stays while this object exists, also when
-    a change has taken the segment out of the index.
+    a change has taken the segment out of the index. ``digest``: the id of the segment, the digest of its ids, vectors
+    and impacts; ``documents``: how many rows it has, empty and deleted documents included.
     """
 
     def __init__(self, index: Path, index_manifest: Manifest, record: SegmentRecord) -> None:
         """``index``: the folder of the index. Raises :class:`FileNotFoundError` for a segment that was removed."""
         self.index, self.record = index, record
         self.path = index / record.path
+        self.digest, self.documents = record.digest, record.documents
         self.parts = index_manifest.parts
         self.dim = index_manifest.dim if "cls" in self.parts else None
         self.scale = index_manifest.scale
@@ -72,16 +74,6 @@ class Segment:
         for part in self.required_parts:
             if problem := self.part_problem(part):
                 raise IndexMismatch(f"{problem}; {AGAIN}")
-
-    @property
-    def digest(self) -> str:
-        """The id of the segment: the digest of its ids, vectors and impacts."""
-        return self.record.digest
-
-    @property
-    def documents(self) -> int:
-        """How many documents (rows) the segment has, empty and deleted ones included."""
-        return self.record.documents
 
     @property
     def required_parts(self) -> list[str]:

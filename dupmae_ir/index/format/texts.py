@@ -19,17 +19,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import mmap
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, NamedTuple, TypeVar
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index.format.forward import NpyWriter
+from dupmae_ir.index.format.forward import NpyWriter, Writer, map_bytes
 from dupmae_ir.index.format.integrity import AGAIN
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Metadata, MetadataValue, is_metadata_value
@@ -39,7 +37,6 @@ BLOCKS, TABLE, COLUMNS = "blocks.bin", "blocks.npy", "columns.json"
 _BLOCK = 1 << 16  #: characters of JSON compressed together
 _KEPT = 32  #: blocks kept decompressed, about 64 KiB each
 _LEVEL = 6
-T = TypeVar("T")
 
 
 class StoredDocument(NamedTuple):
@@ -60,7 +57,7 @@ class Column(NamedTuple):
     codes: np.ndarray
 
 
-class TextWriter:
+class TextWriter(Writer):
     """Writes a text store into ``folder``, which is made, row by row. Blocks are streamed; only the distinct values
     of each column are kept in memory."""
 
@@ -114,19 +111,11 @@ class TextWriter:
         self._table.append((self._end, self.rows, zlib.crc32(block)))
         self._pending, self._pending_size = [], 0
 
-    def __enter__(self) -> TextWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-            return
-        with contextlib.ExitStack() as files:
-            files.callback(self._blocks.close)
-            for column in self._columns.values():
-                files.callback(column.abandon)
+    def abandon(self) -> None:
+        """Close all files."""
+        self._blocks.close()
+        for column in self._columns.values():
+            column.codes.abandon()
 
 
 class _ColumnWriter:
@@ -135,7 +124,7 @@ class _ColumnWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._places: dict[str, int] = {}
-        self._codes = NpyWriter(path, np.uint32)
+        self.codes = NpyWriter(path, np.uint32)
         self._pending: list[int] = []
 
     @property
@@ -156,21 +145,18 @@ class _ColumnWriter:
     def close(self, rows: int) -> None:
         self._fill(rows)
         self._write()
-        self._codes.close()
-
-    def abandon(self) -> None:
-        self._codes.abandon()
+        self.codes.close()
 
     def _fill(self, row: int) -> None:
         """No value for the rows before ``row`` that were skipped."""
-        if missing := row - self._codes.count - len(self._pending):
+        if missing := row - self.codes.count - len(self._pending):
             self._write()
-            self._codes.add(np.zeros(missing, np.uint32))
+            self.codes.add(np.zeros(missing, np.uint32))
         if len(self._pending) >= _BLOCK:
             self._write()
 
     def _write(self) -> None:
-        self._codes.add(np.array(self._pending, np.uint32))
+        self.codes.add(np.array(self._pending, np.uint32))
         self._pending = []
 
 
@@ -182,9 +168,17 @@ class TextStore:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._table = _table(self.folder)
-        self._described = _described(self.folder)
-        self._bytes = _mapped(self.folder / BLOCKS)
+        with _reading(self.folder / TABLE) as path:
+            self._table = np.load(path, allow_pickle=False)
+            steps = np.diff(self._table[:, :2], axis=0, prepend=0)
+            if self._table.dtype != np.int64 or self._table.shape[1:] != (3,) or (steps <= 0).any():
+                raise ValueError("it is no table of blocks")
+        with _reading(self.folder / COLUMNS) as path:
+            self._described = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(self._described, dict) or not isinstance(self._described.get("columns"), list):
+                raise ValueError("it lists no columns")
+        with _reading(self.folder / BLOCKS) as path:
+            self._bytes = map_bytes(path)
         self._block = functools.lru_cache(_KEPT)(self._read_block)
         self._column = functools.lru_cache(None)(self._read_column)
         if len(self) != self._described["rows"] or (len(self._table) and self._table[-1, 0] != len(self._bytes)):
@@ -280,37 +274,10 @@ def unpack(packed: np.ndarray) -> list[StoredDocument]:
     return [StoredDocument(*record) for record in json.loads(zlib.decompress(packed.tobytes()))]
 
 
-def _table(folder: Path) -> np.ndarray:
-    return _read(folder / TABLE, lambda path: _checked_table(np.load(path, allow_pickle=False)))
-
-
-def _checked_table(table: np.ndarray) -> np.ndarray:
-    steps = np.diff(table[:, :2], axis=0, prepend=0)
-    if table.dtype != np.int64 or table.shape[1:] != (3,) or (steps <= 0).any():
-        raise ValueError("it is no table of blocks")
-    return table
-
-
-def _described(folder: Path) -> dict[str, list[dict[str, object]]]:
-    def read(path: Path) -> dict[str, list[dict[str, object]]]:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or not isinstance(found.get("columns"), list):
-            raise ValueError("it lists no columns")
-        return found
-
-    return _read(folder / COLUMNS, read)
-
-
-def _mapped(path: Path) -> bytes | mmap.mmap:
-    def read(path: Path) -> bytes | mmap.mmap:
-        with open(path, "rb") as f:
-            return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
-
-    return _read(path, read)
-
-
-def _read(path: Path, read: Callable[[Path], T]) -> T:
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[Path]:
+    """Errors within are those of a damaged file."""
     try:
-        return read(path)
+        yield path
     except (OSError, ValueError, KeyError, IndexError, TypeError) as e:
         raise IndexMismatch(f"{path} is damaged: {e}; {AGAIN}") from None

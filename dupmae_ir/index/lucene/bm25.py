@@ -33,9 +33,6 @@ class BM25Writer(LuceneWriter):
         super().__init__(folder, _analyzer(), _similarity(K1, B), norms=True)
         self._title_field = title_field
 
-    def __enter__(self) -> BM25Writer:
-        return self
-
     def add(self, document: Document) -> None:
         """Add a document; one without words has an id and never matches."""
         with pyserini.java_errors(self.folder):

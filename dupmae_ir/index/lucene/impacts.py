@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -31,6 +30,7 @@ import numpy as np
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.index.format.forward import Writer
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.io.collections import LONGEST_ID
@@ -54,7 +54,7 @@ _ROWS = 1024
 _BUFFER_MB = 128.0
 
 
-class LuceneWriter:
+class LuceneWriter(Writer):
     """Writes documents into a new Lucene index, in order.
 
     Fields are ``id`` (stored, and sortable as in Anserini), ``contents``, which subclasses analyse differently, and
@@ -122,14 +122,6 @@ class LuceneWriter:
             with pyserini.java_errors(self.folder):
                 writer.rollback()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
-
 
 class ImpactWriter(LuceneWriter):
     """Writes impact postings over the vocabulary ``terms`` (one string per id) into a new folder."""
@@ -140,9 +132,6 @@ class ImpactWriter(LuceneWriter):
         super().__init__(folder, _weighted_terms(), _impact_similarity(), norms=False)
         self._terms = list(terms)
         self._feed = self._open_feed()
-
-    def __enter__(self) -> ImpactWriter:
-        return self
 
     def add(self, docid: str, term_ids: np.ndarray, impacts: np.ndarray) -> None:
         """Add a document: (t,) distinct vocabulary ids and their impacts in 1..255; none for an empty document."""
@@ -228,7 +217,10 @@ class LuceneReader:
             self._searcher.setSimilarity(similarity())
             self._generator = pyserini.autoclass("io.anserini.search.query.BagOfWordsQueryGenerator")()
             self._mapper = pyserini.autoclass("com.fasterxml.jackson.databind.ObjectMapper")()
-            self._by_docid = _score_then_docid()
+            search = "org.apache.lucene.search."
+            field, kind = pyserini.autoclass(search + "SortField"), pyserini.autoclass(search + "SortField$Type")
+            by_docid = pyserini.autoclass(search + "Sort")(field.FIELD_SCORE, field("id", kind.STRING_VAL))
+            self._by_docid = by_docid  # score, then id
         self._filters: WeakKeyDictionary[RowSet, Any] = WeakKeyDictionary()
 
     @property
@@ -462,9 +454,3 @@ def _weighted_terms() -> Any:
 def _impact_similarity() -> Any:
     """Anserini's similarity: score = frequency times boost."""
     return pyserini.autoclass("io.anserini.search.similarity.ImpactSimilarity")()
-
-
-def _score_then_docid() -> Any:
-    search = "org.apache.lucene.search."
-    field, kind = pyserini.autoclass(search + "SortField"), pyserini.autoclass(search + "SortField$Type")
-    return pyserini.autoclass(search + "Sort")(field.FIELD_SCORE, field("id", kind.STRING_VAL))

@@ -260,11 +260,6 @@ def structured_passages(extracted: Extracted, length: int, overlap: int) -> Iter
         yield joined(current)
 
 
-def count_tokens(text: str) -> int:
-    """The length of a text in tokens."""
-    return sum(1 for _ in _TOKEN.finditer(text))
-
-
 def _tail(units: Sequence[_Unit], room: int) -> list[_Unit]:
     """The last units that together have at most ``room`` tokens."""
     kept = len(units)
