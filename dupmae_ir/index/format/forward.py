@@ -34,7 +34,7 @@ def term_dtype(vocabulary: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
 
 
-class Writer(ABC):
+class PartWriter(ABC):
     """Writes a part of an index. Leaving the context manager finishes it; after an error, it is abandoned."""
 
     @abstractmethod
@@ -55,7 +55,7 @@ class Writer(ABC):
             self.abandon()
 
 
-class RowWriter(Writer):
+class RowWriter(PartWriter):
     """Writes a file of rows in pieces, after a header that contains their number."""
 
     def __init__(self, path: str | Path, dtype: np.dtype[Any] | type) -> None:
@@ -98,7 +98,7 @@ class NpyWriter(RowWriter):
         return buffer.getvalue()
 
 
-class ForwardWriter(Writer):
+class ForwardWriter(PartWriter):
     """Writes a forward index into ``folder``, row by row."""
 
     def __init__(self, folder: str | Path, vocabulary: int) -> None:

@@ -27,7 +27,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
-from dupmae_ir.index.format.forward import NpyWriter, Writer, map_bytes
+from dupmae_ir.index.format.forward import NpyWriter, PartWriter, map_bytes
 from dupmae_ir.index.format.integrity import AGAIN
 from dupmae_ir.registry import suggest
 from dupmae_ir.types import Metadata, MetadataValue, is_metadata_value
@@ -57,7 +57,7 @@ class Column(NamedTuple):
     codes: np.ndarray
 
 
-class TextWriter(Writer):
+class TextWriter(PartWriter):
     """Writes a text store into ``folder``, which is made, row by row. Blocks are streamed; only the distinct values
     of each column are kept in memory."""
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from dupmae_ir import pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
-from dupmae_ir.index.format.forward import Writer
+from dupmae_ir.index.format.forward import PartWriter
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.io.collections import LONGEST_ID
@@ -54,7 +54,7 @@ _ROWS = 1024
 _BUFFER_MB = 128.0
 
 
-class LuceneWriter(Writer):
+class LuceneWriter(PartWriter):
     """Writes documents into a new Lucene index, in order.
 
     Fields are ``id`` (stored, and sortable as in Anserini), ``contents``, which subclasses analyse differently, and
