@@ -20,7 +20,7 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.measures import Measure, parse_measures
-from dupmae_ir.types import Qrels, Run
+from dupmae_ir.types import Run
 
 
 @dataclass(frozen=True)
@@ -71,43 +71,34 @@ def _evaluations(
 ) -> tuple[dict[str, Evaluation], dict[str, Ranks]]:
     """Name -> evaluation, and, for HTML, name -> ranks of the relevant documents."""
     qrels = read_qrels(config.qrels, config.split)
+    complete, removed = config.complete, config.remove_unjudged
     evaluations: dict[str, Evaluation] = {}
     ranks: dict[str, Ranks] = {}
     with progress("evaluate", "runs", total=len(names), quiet=config.quiet or len(names) == 1) as bar:
         for name, path in names.items():
-            evaluations[name], ranks_of_run = _evaluation(config, qrels, path, measures)
-            if ranks_of_run:
-                ranks[name] = ranks_of_run
+            run = read_run(path, warn=lambda message: say(message, config.quiet))
+            _warn_of_self_hits(path, run, config.quiet)
+            try:
+                evaluations[name] = evaluate(qrels, run, measures, complete=complete, remove_unjudged=removed)
+            except UsageError as e:
+                raise InputError(f"{path}: {e}") from None
+            if config.html:
+                ranks[name] = relevant_ranks(qrels, run, config.rel_level, complete, removed)
             bar.update()
     return evaluations, ranks
 
 
-def _evaluation(
-    config: EvalConfig, qrels: Qrels, path: str, measures: Sequence[Measure]
-) -> tuple[Evaluation, Ranks | None]:
-    found = read_run(path, warn=lambda message: say(message, config.quiet))
-    if own := self_hits(found):
-        say(_self_hits_warning(path, own), config.quiet)
-    complete, removed = config.complete, config.remove_unjudged
-    try:
-        evaluation = evaluate(qrels, found, measures, complete=complete, remove_unjudged=removed)
-    except UsageError as e:
-        raise InputError(f"{path}: {e}") from None
-    ranks = relevant_ranks(qrels, found, config.rel_level, complete, removed) if config.html else None
-    return evaluation, ranks
-
-
-def self_hits(run: Run) -> list[str]:
-    """The queries of a run that retrieve a document with their own id."""
-    return [qid for qid, hits in run.items() if any(hit.docid == qid for hit in hits)]
-
-
-def _self_hits_warning(path: str, own: Sequence[str]) -> str:
+def _warn_of_self_hits(path: str, run: Run, quiet: bool) -> None:
+    """Name the queries that retrieve a document with their own id."""
+    own = [qid for qid, hits in run.items() if any(hit.docid == qid for hit in hits)]
+    if not own:
+        return
     names = ", ".join(own[:3]) + (", ..." if own[3:] else "")
     some = f"{len(own)} queries retrieve" if own[1:] else "1 query retrieves"
-    return (
+    say(
         f"warning: {path}: {some} the document that has the query's own id ({names}); BEIR and Anserini remove it "
-        "(search --remove-query)"
+        "(search --remove-query)",
+        quiet,
     )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from dupmae_ir.config import applies
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.finetune.formats import teacher_scores
 from dupmae_ir.io.collections import Input, LinesCollection, file_digests
 from dupmae_ir.io.jobs import Job, read_record
 from dupmae_ir.io.lines import json_records, numbered_lines
@@ -104,16 +105,15 @@ def read_pairs(path: str | Path) -> list[Pair]:
     A JSON line is ``{"query", "positive", "negatives"?, "kind"?}``; a passage is a text or ``{"id"?, "title"?,
     "text"}``. Raises :class:`InputError` with file and line.
     """
-    if Path(path).name.removesuffix(".gz").endswith(".tsv"):
-        return [_tsv_pair(line, f"{path}:{number}") for number, line in numbered_lines(path)]
-    return [_json_pair(row, where) for where, row in json_records(path)]
-
-
-def _tsv_pair(line: str, where: str) -> Pair:
-    cells = line.split("\t")
-    if len(cells) != 2 or not all(c.strip() for c in cells):
-        raise InputError(f"{where}: expected query<TAB>passage, got {len(cells)} column(s)")
-    return Pair(cells[0], Document("", cells[1]))
+    if not Path(path).name.removesuffix(".gz").endswith(".tsv"):
+        return [_json_pair(row, where) for where, row in json_records(path)]
+    pairs = []
+    for number, line in numbered_lines(path):
+        cells = line.split("\t")
+        if len(cells) != 2 or not all(c.strip() for c in cells):
+            raise InputError(f"{path}:{number}: expected query<TAB>passage, got {len(cells)} column(s)")
+        pairs.append(Pair(cells[0], Document("", cells[1])))
+    return pairs
 
 
 def _json_pair(row: Mapping[str, Any], where: str) -> Pair:
@@ -295,23 +295,12 @@ def mined_line(
 
 
 def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
-    """Read query id -> docid -> score from lines of ``{"qid", "scores": {docid: score}}``.
+    """Query id -> docid -> score, from any form that :func:`~dupmae_ir.finetune.formats.teacher_scores` reads.
 
     Raises :class:`InputError` with file and line.
     """
-    shared: dict[str, str] = {}
-    scores: dict[str, dict[str, float]] = {}
-    for where, row in json_records(path):
-        qid, values = row.get("qid"), row.get("scores")
-        if not isinstance(qid, str) or not isinstance(values, dict):
-            raise InputError(f'{where}: expected {{"qid": ..., "scores": {{docid: number}}}}')
-        if qid in scores:
-            raise InputError(f"{where}: query {qid!r} occurs twice")
-        for docid, value in values.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-                raise InputError(f"{where}: the score of {docid!r} is not a number")
-        scores[qid] = {shared.setdefault(d, d): float(v) for d, v in values.items()}
-    return scores
+    shared: dict[str, str] = {}  # one string per id, for all queries
+    return {qid: {shared.setdefault(d, d): v for d, v in scores.items()} for qid, scores in teacher_scores(path)}
 
 
 def require_scores(mined: Iterable[MinedQuery], scores: Mapping[str, Mapping[str, float]], source: str | Path) -> None:

@@ -171,7 +171,8 @@ def _scored(path: str | Path) -> Iterator[tuple[str, str, dict[str, float]]]:
         where = f"{path}:{number}"
         if line.lstrip().startswith("{"):
             row = json_record(line, where)
-            qid, scores = row.get("qid"), row.get("scores") or {row.get("pid"): row.get("score")}
+            qid = row.get("qid")
+            scores = row["scores"] if "scores" in row else {_id(row.get("pid"), "pid", where): row.get("score")}
             if not isinstance(scores, dict):
                 raise InputError(f'{where}: "scores" must be an object of docid and score')
         elif len(cells := columns(line)) == 3:
@@ -184,7 +185,7 @@ def _scored(path: str | Path) -> Iterator[tuple[str, str, dict[str, float]]]:
 def _score(value: Any, where: str) -> float:
     try:
         score = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = math.nan
     if isinstance(value, bool) or not math.isfinite(score):
         raise InputError(f"{where}: the score {value!r} is not a number")

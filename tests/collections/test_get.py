@@ -14,19 +14,8 @@ from pathlib import Path
 import pytest
 from support.fakes import StandIn, put_licensed, stand_in
 
-from dupmae_ir.collections import (
-    GROUPS,
-    Cache,
-    Licensed,
-    PreparedCollection,
-    WrongCollection,
-    find,
-    find_prepared,
-    get,
-    load,
-    state,
-)
-from dupmae_ir.errors import EnvironmentProblem, InputError, UnknownName, UsageError
+from dupmae_ir.collections import GROUPS, Cache, PreparedCollection, find, find_prepared, get, load, state
+from dupmae_ir.errors import EnvironmentProblem, InputError, Licensed, UnknownName, UsageError, WrongCollection
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics

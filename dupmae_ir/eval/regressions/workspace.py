@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib import metadata
@@ -87,7 +87,14 @@ class Workspace:
     @cached_property
     def references(self) -> dict[str, list[str]]:
         """The models that the training of each trained model reads, by model name."""
-        return {m.name: _models_in(self._planned(m)) for m in self.models.values() if m.recipe}
+        references: dict[str, list[str]] = {}
+        for model in (m for m in self.models.values() if m.recipe):
+            steps, _ = plan(self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step)
+            settings = (getattr(step.config, f.name) for step in steps for f in fields(step.config))
+            values = [v for value in settings for v in (value if isinstance(value, tuple) else (value,))]
+            names = (v.removeprefix("model:") for v in values if isinstance(v, str) and v.startswith("model:"))
+            references[model.name] = list(dict.fromkeys(names))
+        return references
 
     def steps(self, model: Model) -> list[Step]:
         """The commands that train ``model``, with the paths they use here."""
@@ -97,10 +104,6 @@ class Workspace:
     def adjusted(self, step: Step) -> Step:
         """The step as this workspace runs it: as the recipe has it."""
         return step
-
-    def _planned(self, model: Model) -> list[Step]:
-        steps, _ = plan(self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step)
-        return steps
 
     def _recipe(self, model: Model) -> Path:
         return self.recipes / RECIPES / f"{model.recipe}.toml"
@@ -277,13 +280,6 @@ class Workspace:
         if fetch and not (content / part).is_file():
             raise InputError(f"{target}: the archive has no {part}")
         return content / part
-
-
-def _models_in(steps: Iterable[Step]) -> list[str]:
-    """Names of the models that the steps read."""
-    values = (getattr(step.config, f.name) for step in steps for f in fields(step.config))
-    found = [v for value in values for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, str)]
-    return list(dict.fromkeys(v.removeprefix("model:") for v in found if v.startswith("model:")))
 
 
 @cache
