@@ -192,16 +192,15 @@ def progress(
 
 @contextmanager
 def byte_bar(description: str, total: int | None, quiet: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A progress bar in MB; call the yielded function with the total number of bytes so far."""
+    """A progress bar in MB; call the yielded function with the number of bytes whenever some have moved."""
     with progress(description, "MB", total and total // MEGABYTE, quiet, done // MEGABYTE) as bar:
-        at = done // MEGABYTE
 
-        def shown(done: int) -> None:
-            nonlocal at
-            bar.update(done // MEGABYTE - at)
-            at = done // MEGABYTE
+        def moved(count: int) -> None:
+            nonlocal done
+            bar.update((done + count) // MEGABYTE - done // MEGABYTE)
+            done += count
 
-        yield shown
+        yield moved
 
 
 def megabytes(size: int) -> str:

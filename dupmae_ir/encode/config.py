@@ -12,9 +12,6 @@ from dupmae_ir.io.collections import FileReport
 from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.io.transfer import is_url
 
-PARTS = ("cls,ot", "cls", "ot")
-BACKENDS = ("local", "ray")
-
 
 class IndexSummary(TypedDict):
     """What a command that made an index reports of it."""
@@ -68,7 +65,7 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         "cls,ot",
         "what to encode: cls (dense vectors), ot (impacts) or both, cls,ot, in one pass",
         group="encoding",
-        choices=PARTS,
+        choices=("cls,ot", "cls", "ot"),
     )
     store_texts: bool = option(
         True,
@@ -132,7 +129,7 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         "local",
         "local: this machine; ray: the machines of the Ray cluster in RAY_ADDRESS; without it, one is started here",
         group="compute",
-        choices=BACKENDS,
+        choices=("local", "ray"),
     )
     workers: int = option(
         0,

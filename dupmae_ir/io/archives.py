@@ -64,7 +64,7 @@ def _unpack_into(aside: Path, archive: Path, wanted: Callable[[str], bool] | Non
     say(f"unpacking {archive}", quiet)
     room = int(shutil.disk_usage(aside).free * ROOM)
     files = done = 0
-    with byte_bar(f"unpacking {archive.name}", None, quiet) as shown, closing(_members(archive)) as members:
+    with byte_bar(f"unpacking {archive.name}", None, quiet) as moved, closing(_members(archive)) as members:
         for member in members:
             name = PurePosixPath(member.name).as_posix()
             if wanted and (member.kind == "folder" or not wanted(name)):
@@ -72,7 +72,7 @@ def _unpack_into(aside: Path, archive: Path, wanted: Callable[[str], bool] | Non
             _refuse_unsafe(archive, member)
             for size in _place(archive, member, aside / name, room - done):
                 done += size
-                shown(done)
+                moved(size)
             files += member.kind == "file"
     if not files:
         raise InputError(f"{archive}: holds no file" + (" of those wanted" if wanted else ""))

@@ -7,7 +7,6 @@ anything else is ``qid<TAB>text``. One malformed line makes the whole file an er
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from dupmae_ir import pyserini
 from dupmae_ir.console import visible
 from dupmae_ir.errors import InputError, UnknownName
-from dupmae_ir.io.lines import numbered_lines, usable
+from dupmae_ir.io.lines import json_record, numbered_lines, usable
 from dupmae_ir.types import Query
 
 ID_KEYS = ("_id", "id", "qid", "query_id")
@@ -60,12 +59,7 @@ def _tsv_topic(line: str, where: str) -> Query:
 
 
 def _json_topic(line: str, where: str) -> Query:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as e:
-        raise InputError(f"{where}: not valid JSON: {e}") from None
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: expected a JSON object with an id and a text, got {_shown(line)}")
+    record = json_record(line, where)
     qid, text = _field(record, ID_KEYS, "id", where), _field(record, TEXT_KEYS, "text", where)
     if isinstance(qid, bool) or not isinstance(qid, str | int):
         raise InputError(f"{where}: the id must be a string or an integer, got {qid!r}")

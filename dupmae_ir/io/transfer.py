@@ -351,13 +351,13 @@ class _Transfer:
 
         of_total = "" if total is None else f" of {megabytes(total)}"
         say(f"{'resuming' if done else 'downloading'} {self.shown}: {megabytes(done)}{of_total} here", self.quiet)
-        with byte_bar(self.target.name, total, self.quiet, done) as shown:
+        with byte_bar(self.target.name, total, self.quiet, done) as moved:
             try:
                 for block in response.raw.stream(_RECEIVED, decode_content=False):
                     to.write(block)
                     to.flush()  # received bytes survive a kill
                     done += len(block)
-                    shown(done)
+                    moved(len(block))
                     if total is not None and done > total:
                         raise _Broken(f"more than the {total} bytes that were announced")
             except (HTTPError, OSError) as e:
@@ -443,11 +443,11 @@ def _checked(source: RemoteFile, file: Path, quiet: bool, known: Mapping[str, st
 def _digests(file: Path, kinds: set[str], quiet: bool) -> dict[str, str]:
     """Kind -> hex digest of ``file``, which is read once."""
     sums = {kind: hashlib.new(kind, usedforsecurity=False) for kind in sorted(kinds)}
-    with open(file, "rb") as f, byte_bar(f"checking {file.name}", _size(file), quiet) as shown:
+    with open(file, "rb") as f, byte_bar(f"checking {file.name}", _size(file), quiet) as moved:
         while block := f.read(_BLOCK):
             for one in sums.values():
                 one.update(block)
-            shown(f.tell())
+            moved(len(block))
     return {kind: one.hexdigest() for kind, one in sums.items()}
 
 

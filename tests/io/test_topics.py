@@ -43,8 +43,8 @@ def test_blank_text_is_kept_and_order_is_the_files(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b"\n \n", "is empty"),
-        (b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": \n', ":2: not valid JSON"),
-        (b'{"_id": "1", "text": "a"}\n["2", "b"]\n', ":2: expected a JSON object"),
+        (b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": \n', ":2: broken JSON"),
+        (b'{"_id": "1", "text": "a"}\n["2", "b"]\n', ":2: an array; expected one JSON object per line"),
         (
             b'{"_id": "1", "text": "a"}\n{"text": "b"}\n',
             ":2: no id; expected one of _id, id, qid, query_id, found text",

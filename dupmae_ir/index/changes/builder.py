@@ -146,33 +146,28 @@ class IndexBuilder:
         _check_part("[CLS] vectors", self.dim, None if cls is None else cls.shape, len(docids))
         vocabulary = None if self.terms is None else len(self.terms)
         _check_part("OT weights", vocabulary, None if impacts is None else impacts.shape, len(docids))
-        self._add_texts(docids, documents)
-        self._docids.writelines(f"{docid}\n" for docid in docids)
-        self._digests.writelines(digests or ())
-        if self._cls is not None and cls is not None:
-            self._cls.add(cls)
-        if impacts is not None:
-            self._add_postings(docids, impacts)
-            self._counts.update(clipped=clipped, dropped=dropped)
-        self.documents += len(docids)
-
-    def _add_texts(self, docids: Sequence[str], documents: Sequence[StoredDocument] | None) -> None:
         if (self._texts is None) != (documents is None):
             raise IndexMismatch(f"the index {'takes no' if self._texts is None else 'needs'} texts")
         if self._texts is not None and documents is not None:
             if [document.docid for document in documents] != list(docids):
                 raise IndexMismatch("the texts are not those of the documents: their ids differ")
             self._texts.add(documents)
-
-    def _add_postings(self, docids: Sequence[str], impacts: sp.csr_matrix) -> None:
-        if self._ot is not None:
-            self._ot.add_batch(docids, impacts)
-        self._forward.add(impacts.indptr, impacts.indices, impacts.data)
-        self._counts.update(
-            postings=impacts.nnz,
-            sum_of_impacts=int(impacts.data.sum(dtype=np.int64)),
-            empty_documents=int(np.count_nonzero(np.diff(impacts.indptr) == 0)),
-        )
+        self._docids.writelines(f"{docid}\n" for docid in docids)
+        self._digests.writelines(digests or ())
+        if self._cls is not None and cls is not None:
+            self._cls.add(cls)
+        if impacts is not None:
+            if self._ot is not None:
+                self._ot.add_batch(docids, impacts)
+            self._forward.add(impacts.indptr, impacts.indices, impacts.data)
+            self._counts.update(
+                postings=impacts.nnz,
+                sum_of_impacts=int(impacts.data.sum(dtype=np.int64)),
+                empty_documents=int(np.count_nonzero(np.diff(impacts.indptr) == 0)),
+                clipped=clipped,
+                dropped=dropped,
+            )
+        self.documents += len(docids)
 
     def finish(self, meta: Mapping[str, object]) -> Meta:
         """Close every part, write ``meta.json`` (``meta``, and what follows from the segment) and return its contents.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -127,13 +127,12 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
     record = _prepared(remote, index, raw, wanted, overwrite)
     total = sum(stored.bytes for stored in wanted.values())
     sent = 0
-    with byte_bar(f"pushing {remote.name}", total, quiet) as bar:
-        counted = _Counted(bar)
+    with byte_bar(f"pushing {remote.name}", total, quiet) as moved:
         for name, stored in wanted.items():
             if record.get(name) == stored and (remote / name).size() == stored.bytes:
-                counted(stored.bytes)
+                moved(stored.bytes)
                 continue
-            _send(folder / name, remote / name, stored, counted)
+            _send(folder / name, remote / name, stored, moved)
             record[name] = stored
             _write_record(remote, record)
             sent += 1
@@ -227,17 +226,6 @@ def is_copy(remote: Remote, folder: Path) -> bool:
     return raw is not None and _is_copy(folder, raw)
 
 
-class _Counted:
-    """Passes a sum of bytes on to a bar."""
-
-    def __init__(self, bar: Callable[[int], None]) -> None:
-        self._bar, self._done = bar, 0
-
-    def __call__(self, count: int) -> None:
-        self._done += count
-        self._bar(self._done)
-
-
 def _uploaded(remote: Remote) -> dict[str, FileRecord]:
     """What the record of uploads says is there whole; empty without a readable record."""
     found = json_object((remote / UPLOAD).read()).get("files")
@@ -274,16 +262,15 @@ def _checked(remote: Remote, raw: bytes) -> Manifest:
 def _fetch_all(remote: Remote, index: Manifest, folder: Path, received: Path, quiet: bool) -> None:
     """Receive every file that ``folder`` does not have already."""
     files = dict(index.files())
-    with byte_bar(f"pulling {remote.name}", sum(record.bytes for record in files.values()), quiet) as bar:
-        counted = _Counted(bar)
+    with byte_bar(f"pulling {remote.name}", sum(record.bytes for record in files.values()), quiet) as moved:
         for name, record in files.items():
             if not (received / name).exists() and _has(folder / name, record):
-                counted(record.bytes)
+                moved(record.bytes)
                 continue
             target = received / name
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                _fetch(remote / name, target, record, counted)
+                _fetch(remote / name, target, record, moved)
             except OSError as e:
                 if disk_full(e, received) is None:
                     raise
