@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from dupmae_ir.collections.run import (
     CheckCollectionsConfig,
-    CheckReport,
     CollectionRow,
     GetCollectionsConfig,
     ListCollectionsConfig,
@@ -43,14 +42,6 @@ def _show_collection(config: ShowCollectionConfig, result: Mapping[str, object])
     return "\n".join(lines)
 
 
-def _show_prepared(_: GetCollectionsConfig, manifests: list[dict[str, object]]) -> str:
-    return "\n".join(f"{m['name']}: {m['summary']}\n  in {m['folder']}" for m in manifests)
-
-
-def _show_check(_: CheckCollectionsConfig, report: dict[str, CheckReport]) -> str:
-    return "\n".join(f"{name}: {'; '.join(entry.problems) or entry.summary}" for name, entry in report.items())
-
-
 def _as_json(_: object, result: object) -> str:
     return json.dumps(result, ensure_ascii=False, default=dataclasses.asdict)
 
@@ -66,13 +57,17 @@ list_command = Command(
 )
 show_command = Command("collections show", ShowCollectionConfig, f"{WORK}:show_collection", show=_show_collection)
 get_command = Command(
-    "collections get", GetCollectionsConfig, f"{WORK}:get_collections", show=_show_prepared, resumes=True
+    "collections get",
+    GetCollectionsConfig,
+    f"{WORK}:get_collections",
+    show=lambda _, made: "\n".join(f"{m['name']}: {m['summary']}\n  in {m['folder']}" for m in made),
+    resumes=True,
 )
 check_command = Command(
     "collections check",
     CheckCollectionsConfig,
     f"{WORK}:check_collections",
-    show=_show_check,
+    show=lambda _, report: "\n".join(f"{name}: {'; '.join(e.problems) or e.summary}" for name, e in report.items()),
     as_json=_as_json,
     status=lambda _, report: int(any(entry.problems for entry in report.values())),
 )

@@ -333,9 +333,6 @@ class IdTable:
         for docid, value in items:
             self.add(docid, value)
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def add(self, docid: str, value: int) -> None:
         """Add an entry; not allowed after the first :meth:`get`."""
         self._keys.append(_hash(docid))
@@ -375,9 +372,6 @@ class Records:
             end += 4 + len(record)
         self._file.flush()
 
-    def __len__(self) -> int:
-        return len(self._table)
-
     def __contains__(self, key: str) -> bool:
         return self._table.get(key) is not None
 
@@ -398,9 +392,6 @@ class Passages:
         collection = LinesCollection(source)
         self._records = Records((d.docid, d) for d in collection if ids is None or d.docid in ids)
         self.inputs: list[Input] = collection.inputs
-
-    def __len__(self) -> int:
-        return len(self._records)
 
     def get(self, docid: str) -> Document | None:
         """The passage, or None for an unknown id."""
