@@ -48,7 +48,7 @@ STEPS = {
     EncodeConfig: ("encode", "dupmae_ir.encode.run:run"),
     Bm25Config: ("index bm25", "dupmae_ir.index.run:run_bm25"),
     SearchConfig: ("search", "dupmae_ir.search.run:run"),
-    FusionConfig: ("search.fusion", "dupmae_ir.search.exact.fused:run"),
+    FusionConfig: ("search.fusion", "dupmae_ir.search.fusion:run"),
     ServeConfig: ("serve", "dupmae_ir.serve.run:run"),
 }
 """Settings of a step -> its command and its work, which is imported when it is run."""

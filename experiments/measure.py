@@ -23,8 +23,8 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.search.config import SearchConfig
-from dupmae_ir.search.exact.fused import run as fuse
 from dupmae_ir.search.fusion import FusionConfig
+from dupmae_ir.search.fusion import run as fuse
 from dupmae_ir.search.run import run as search
 from dupmae_ir.types import EncoderSettings, Hit
 

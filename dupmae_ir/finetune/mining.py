@@ -36,7 +36,7 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.search.exact.fused import rrf
+from dupmae_ir.search.fusion import rrf
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Hit, Query
 

@@ -21,7 +21,7 @@ from dupmae_ir.finetune.score import ScoreConfig
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.lines import ResumableJsonl
 from dupmae_ir.models.checkpoints.layout import folder_digest
-from dupmae_ir.search.exact.fused import interpolate, rrf
+from dupmae_ir.search.fusion import interpolate, rrf
 from dupmae_ir.types import Query
 
 WINDOW = 64  #: queries scored between two saves, and sorted by length together

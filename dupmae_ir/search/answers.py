@@ -19,11 +19,19 @@ from dupmae_ir.search.config import MODES, QUERY_HITS, SearchConfig, SearchSetti
 from dupmae_ir.search.exact.hits import without
 from dupmae_ir.search.exact.ranking import Answer
 from dupmae_ir.search.fusion import Fusion
-from dupmae_ir.search.query.selection import read_ids, with_ids
+from dupmae_ir.search.query.filters import read_ids, with_ids
 from dupmae_ir.search.query.words import QueryWords
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.search.view.explain import DescribedHit, Explanation, describe
-from dupmae_ir.search.view.results import Bm25Summary, QueryAnswer, Searched, SearchedDocuments, ShownHit
+from dupmae_ir.search.view.results import (
+    Bm25Summary,
+    DescribedHit,
+    Explanation,
+    QueryAnswer,
+    Searched,
+    SearchedDocuments,
+    ShownHit,
+    describe,
+)
 from dupmae_ir.types import Document, Hit, Query
 
 

@@ -42,10 +42,10 @@ from dupmae_ir.search.exact.ranking import Answer, Ranker, Request
 from dupmae_ir.search.fusion import Fusion
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder, load_query_encoder
-from dupmae_ir.search.query.selection import Condition, Selection, select
+from dupmae_ir.search.query.filters import DocumentFilter, Selection, select
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
 from dupmae_ir.search.query_batching import Pending, QueryBatches
-from dupmae_ir.search.view.explain import DescribedHit, Explanation, describe, explain
+from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
 
 
@@ -147,7 +147,7 @@ class Searcher:
         fusion: Fusion | None = ...,
         fusion_depth: int | None = ...,
         within: Iterable[str] | Selection | None = ...,
-        filter: Condition | None = ...,
+        filter: DocumentFilter | None = ...,
     ) -> list[Hit]: ...
     @overload
     def search(
@@ -161,7 +161,7 @@ class Searcher:
         fusion: Fusion | None = ...,
         fusion_depth: int | None = ...,
         within: Iterable[str] | Selection | None = ...,
-        filter: Condition | None = ...,
+        filter: DocumentFilter | None = ...,
     ) -> dict[str, list[Hit]]: ...
     def search(
         self,
@@ -174,7 +174,7 @@ class Searcher:
         fusion: Fusion | None = None,
         fusion_depth: int | None = None,
         within: Iterable[str] | Selection | None = None,
-        filter: Condition | None = None,
+        filter: DocumentFilter | None = None,
     ) -> list[Hit] | dict[str, list[Hit]]:
         """The best ``hits`` documents of one query, or of each topic (a Run, by query id).
 
@@ -212,7 +212,7 @@ class Searcher:
         fusion: Fusion | None = None,
         fusion_depth: int | None = None,
         within: Iterable[str] | Selection | None = None,
-        filter: Condition | None = None,
+        filter: DocumentFilter | None = None,
     ) -> Iterator[Answer]:
         """Answers in the order of the queries, computed batch by batch. A blank query has no hits.
 
@@ -243,7 +243,7 @@ class Searcher:
         fusion: Fusion | None,
         fusion_depth: int | None,
         within: Iterable[str] | Selection | None,
-        filter: Condition | None,
+        filter: DocumentFilter | None,
     ) -> Request:
         """The only place where a request is made: it always has the rows to search, without deleted ones."""
         depth = hits if fusion_depth is None else fusion_depth
@@ -274,7 +274,9 @@ class Searcher:
         """The parts that a sum takes. With BM25 a single part of the index is enough."""
         return tuple(self._opened.parts) if self.settings.bm25_index else MODES["hybrid"]
 
-    def selection(self, within: Iterable[str] | Selection | None = None, filter: Condition | None = None) -> Selection:
+    def selection(
+        self, within: Iterable[str] | Selection | None = None, filter: DocumentFilter | None = None
+    ) -> Selection:
         """The documents to which a search is restricted, for several calls of :meth:`answers`; arguments as there."""
         if not isinstance(within, Selection):
             return select(self._opened, within, filter)

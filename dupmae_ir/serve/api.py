@@ -184,7 +184,7 @@ def index_routes(service: Service) -> APIRouter:
     @router.get("/indexes", operation_id="indexes")
     async def indexes() -> IndexList:
         """All indexes."""
-        return IndexList(indexes=[index_info(service.catalogue.get(name)) for name in service.catalogue.names])
+        return index_list(service)
 
     @router.get("/indexes/{index}", operation_id="index")
     async def index_by_name(index: Annotated[Name, Path()]) -> IndexInfo:
@@ -238,6 +238,11 @@ def search_response(found: SearchResult) -> SearchResponse:
 def source(generation: OpenIndex) -> StateFields:
     """The fields of :class:`~dupmae_ir.serve.schemas.IndexState`."""
     return {"index": generation.name, "index_id": generation.id, "generation": generation.number}
+
+
+def index_list(service: Service) -> IndexList:
+    """All indexes."""
+    return IndexList(indexes=[index_info(service.catalogue.get(name)) for name in service.catalogue.names])
 
 
 def index_info(generation: OpenIndex) -> IndexInfo:

@@ -17,10 +17,9 @@ import scipy.sparse as sp
 
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.search.exact.ranking import Answer, ListReport
-from dupmae_ir.search.query.filters import Filter
-from dupmae_ir.search.query.selection import Selection
+from dupmae_ir.search.query.filters import Filter, Selection
 from dupmae_ir.search.query_batching import Pending
-from dupmae_ir.search.view.explain import DescribedHit, Explanation
+from dupmae_ir.search.view.results import DescribedHit, Explanation
 from dupmae_ir.serve.catalogue import CachingLexicalEncoder, OpenIndex, OpenIndexes
 from dupmae_ir.serve.schemas import (
     Certificate,

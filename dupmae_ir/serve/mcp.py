@@ -21,13 +21,13 @@ from starlette.routing import BaseRoute
 from dupmae_ir import __version__
 from dupmae_ir.errors import DupmaeError, UnknownName
 from dupmae_ir.search.query_batching import Busy
-from dupmae_ir.search.view.explain import DescribedHit
+from dupmae_ir.search.view.results import DescribedHit
 from dupmae_ir.serve import batch_handler
-from dupmae_ir.serve.api import check_hits, check_texts, index_info
+from dupmae_ir.serve.api import check_hits, check_texts, index_list
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, NotFound, Ranking, Search, Unavailable, WrongFilter
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
-from dupmae_ir.serve.schemas import Condition, Explained, IndexInfo, Mode, SearchHit, StoredText
+from dupmae_ir.serve.schemas import Condition, Explained, IndexList, Mode, SearchHit, StoredText
 from dupmae_ir.serve.service import Service
 
 T = TypeVar("T")
@@ -65,12 +65,6 @@ class ToolAnswer(BaseModel):
     hits: list[ToolHit]
 
 
-class ToolIndexes(BaseModel):
-    """All indexes; the first is the default."""
-
-    indexes: list[IndexInfo]
-
-
 def make_tools(service: Service) -> MCPServer:
     """A server with the four tools."""
     server = MCPServer("dupmae_ir", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
@@ -103,9 +97,9 @@ def make_tools(service: Service) -> MCPServer:
         return await guarded(service.ask(IndexTask(index, run, [query])))
 
     @server.tool()
-    async def list_indexes() -> ToolIndexes:
+    async def list_indexes() -> IndexList:
         """The indexes that can be searched."""
-        return ToolIndexes(indexes=[index_info(service.catalogue.get(name)) for name in service.catalogue.names])
+        return index_list(service)
 
     return server
 

@@ -24,8 +24,17 @@ from dupmae_ir.index.format.segment import Segment
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.index.index import Index
 from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
-from dupmae_ir.servers.protocol import COMPLETE, LOADING, Record, Rows, ServerFailed, ServerTable, Spec, open_table
-from dupmae_ir.servers.urls import default_table
+from dupmae_ir.servers.protocol import (
+    COMPLETE,
+    LOADING,
+    Record,
+    Rows,
+    ServerFailed,
+    ServerTable,
+    Spec,
+    default_table,
+    open_table,
+)
 
 
 def run(config: LoadConfig) -> dict[str, object]:

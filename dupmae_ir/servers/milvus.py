@@ -38,9 +38,9 @@ from dupmae_ir.servers.protocol import (
     Spec,
     Untranslatable,
     Where,
+    check_secret,
     first_line,
 )
-from dupmae_ir.servers.urls import check_secret
 from dupmae_ir.types import MetadataScalar
 
 if TYPE_CHECKING:

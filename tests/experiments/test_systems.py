@@ -25,7 +25,7 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.search.exact.fused import interpolate, rrf
+from dupmae_ir.search.fusion import interpolate, rrf
 from dupmae_ir.types import Hit
 
 ROOT = Path(__file__).resolve().parents[2]

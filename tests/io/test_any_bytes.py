@@ -29,7 +29,7 @@ from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.model_config import read_config
 from dupmae_ir.pretrain.corpus import read_texts
 from dupmae_ir.pretrain.generation import read_rows
-from dupmae_ir.search.query.selection import read_ids as read_selected
+from dupmae_ir.search.query.filters import read_ids as read_selected
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "lines": lambda path: list(numbered_lines(path)),

@@ -13,8 +13,7 @@ import pytest
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.runs import read_run, write_run
-from dupmae_ir.search.exact.fused import fuse, interpolate, pyserini_hybrid, rrf
-from dupmae_ir.search.fusion import Fusion, main
+from dupmae_ir.search.fusion import Fusion, fuse, interpolate, main, pyserini_hybrid, rrf
 from dupmae_ir.types import Hit
 
 DENSE = [Hit("a", 9.0), Hit("b", 5.0), Hit("c", 1.0)]

@@ -19,7 +19,7 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.io.runs import read_run, write_run
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.exact.fused import rrf
+from dupmae_ir.search.fusion import rrf
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document, Hit, Query
 

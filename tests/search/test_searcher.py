@@ -16,9 +16,8 @@ from support.search_samples import write_index
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.format.quantisation import quantise
 from dupmae_ir.index.index import Index
-from dupmae_ir.search.exact.fused import interpolate, pyserini_hybrid, rrf
 from dupmae_ir.search.exact.ranking import Answer
-from dupmae_ir.search.fusion import Fusion
+from dupmae_ir.search.fusion import Fusion, interpolate, pyserini_hybrid, rrf
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.testing import HashingEncoder
 from dupmae_ir.types import Hit, Query, Representation

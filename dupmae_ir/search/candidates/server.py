@@ -41,9 +41,9 @@ from dupmae_ir.servers.protocol import (
     ServerTable,
     Untranslatable,
     Where,
+    default_table,
     open_table,
 )
-from dupmae_ir.servers.urls import default_table
 
 Dense = SegmentedPart[DensePart]
 Impact = SegmentedPart[ImpactPart]

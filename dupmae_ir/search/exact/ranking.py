@@ -4,7 +4,7 @@
 
 * :mod:`~dupmae_ir.search.exact.certified_topk` works with any index;
 * :mod:`~dupmae_ir.search.exact.one_pass` is faster for large batches and requires postings;
-* a fusion (:mod:`~dupmae_ir.search.exact.fused`) ranks by each part alone and combines the two lists.
+* a fusion (:mod:`~dupmae_ir.search.fusion`) ranks by each part alone and combines the two lists.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from dupmae_ir.search.candidates.impact import ImpactPart
 from dupmae_ir.search.candidates.segments import SegmentedPart, in_segments
 from dupmae_ir.search.config import MODES, SearchSettings
 from dupmae_ir.search.exact.certified_topk import Outcome, Part, Weighted, exact_top
-from dupmae_ir.search.exact.fused import Exact, fuse
 from dupmae_ir.search.exact.hits import RankedHits
 from dupmae_ir.search.exact.one_pass import MOST_HITS, scanned_top, summed_top
-from dupmae_ir.search.fusion import Fusion
+from dupmae_ir.search.fusion import Exact, Fusion, fuse
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.types import Hit, Query

@@ -14,24 +14,28 @@ strings, ``\\`` protects a quote or itself.
   of a string.
 * ``!=``, ``not in`` and ``not contains`` hold for documents that have a value but do not satisfy ``=``, ``in`` or
   ``contains``. A document without a value satisfies only ``is missing``, or a condition after ``not``.
+
+:func:`select` restricts a search to the documents that satisfy a condition, or have one of some ids.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import COMPARISONS, Condition, Joined, Node, Not, Test
+from dupmae_ir.index.format.row_set import RowSet, row_set
+from dupmae_ir.index.format.texts import Column, StoredDocument
+from dupmae_ir.io.lines import numbered_lines
 from dupmae_ir.registry import suggest
+from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.types import MetadataScalar, MetadataValue
-
-if TYPE_CHECKING:
-    from dupmae_ir.index.format.texts import Column
 
 LONGEST = 100_000
 """Most characters of a condition."""
@@ -255,3 +259,75 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 def _error(column: int, problem: str) -> UsageError:
     return UsageError(f"`filter`, column {column}: {problem}")
+
+
+DocumentFilter = str | np.ndarray | Callable[[StoredDocument], bool]
+"""A condition on metadata, a mask (n,) bool by row, or a function of a
+document."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The documents to search. ``allowed`` is None for all of them; ``unknown`` are ids that the index lacks."""
+
+    documents: int  #: number of documents selected
+    allowed: RowSet | None
+    unknown: tuple[str, ...] = ()
+    condition: Node | None = None  #: selects the same documents, where a condition in words alone does
+
+
+def select(
+    index: OpenedIndex, within: Iterable[str] | None = None, condition: DocumentFilter | None = None
+) -> Selection:
+    """The documents of ``index`` whose ids are ``within`` and that satisfy ``condition``; None does not restrict.
+
+    Raises :class:`UsageError` for a condition that is malformed, that names metadata which no document has, or that
+    needs metadata where the index stores none.
+    """
+    if within is None and condition is None:
+        return Selection(index.folder.documents, index.live)
+    live, unknown = index.folder.live, tuple[str, ...]()
+    mask = np.ones(len(index.folder.docids), np.bool_) if live is None else live.copy()
+    if within is not None:
+        mask, unknown = with_ids(index.folder.docids, within, live)
+    if condition is not None:
+        mask &= _satisfying(index, condition, mask)
+    tree = Filter.parse(condition).tree if isinstance(condition, str) and within is None else None
+    return Selection(int(mask.sum()), row_set(mask, len(mask)), unknown, tree)
+
+
+def _satisfying(index: OpenedIndex, condition: DocumentFilter, among: np.ndarray) -> np.ndarray:
+    """(n,) bool: the rows that satisfy a condition; a function is called only for the rows of ``among``."""
+    if isinstance(condition, np.ndarray):
+        row_set(condition, len(among))  # the one-line refusal of another shape or type
+        return condition
+    parsed = Filter.parse(condition) if isinstance(condition, str) else None
+    texts = index.folder.texts
+    if texts is None:
+        raise UsageError(
+            f"{index.folder.path} stores no metadata to filter by; encode the collection again, with `store_texts`"
+        )
+    if parsed is not None:
+        parsed.check([texts])
+        return parsed.mask(texts)
+    assert callable(condition)
+    return np.fromiter((bool(here and condition(texts.get(row))) for row, here in enumerate(among)), np.bool_)
+
+
+def with_ids(
+    docids: Sequence[str], within: Iterable[str], live: np.ndarray | None = None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(n,) bool, True for (``live``) rows whose id is ``within``; and the ids that no such row has, in order."""
+    ids = dict.fromkeys(within)
+    mask = np.fromiter((docid in ids for docid in docids), np.bool_, len(docids))
+    if live is not None:
+        mask &= live
+    if int(mask.sum()) < len(ids):
+        known = {docids[row] for row in np.flatnonzero(mask).tolist()}
+        return mask, tuple(docid for docid in ids if docid not in known)
+    return mask, ()
+
+
+def read_ids(path: str | Path) -> list[str]:
+    """The ids in a file, one a line; blank lines are skipped. Raises :class:`InputError` as ``numbered_lines``."""
+    return [line for _, line in numbered_lines(path)]

@@ -26,9 +26,9 @@ from dupmae_ir.errors import UnknownName
 from dupmae_ir.search.config import MODES
 from dupmae_ir.search.query.words import Mark, WordShare
 from dupmae_ir.search.query_batching import Busy
-from dupmae_ir.search.view.explain import DescribedHit
+from dupmae_ir.search.view.results import DescribedHit
 from dupmae_ir.serve import batch_handler
-from dupmae_ir.serve.api import check_texts, index_info
+from dupmae_ir.serve.api import check_texts, index_info, index_list
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search, SearchResult, Unavailable, WrongFilter
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
@@ -218,9 +218,8 @@ def page_routes(service: Service) -> APIRouter:
     @router.get("/")
     async def page(request: Request) -> HTMLResponse:
         state = State.read(request.query_params, service.config.max_hits)
-        indexes = [index_info(service.catalogue.get(name)) for name in service.catalogue.names]
         status, template, values = await _content(service, state)
-        return html(template, status, state=state, indexes=indexes, **values)
+        return html(template, status, state=state, indexes=index_list(service).indexes, **values)
 
     @router.get("/assets/{name}")
     async def asset(name: str) -> Response:

@@ -37,8 +37,7 @@ from dupmae_ir.servers.experimental.vespa import (
     user_part,
 )
 from dupmae_ir.servers.load import batches, largest_norm, spec_of
-from dupmae_ir.servers.protocol import COMPLETE, RECORDS, Record, Rows, ServerQuery
-from dupmae_ir.servers.urls import check_table, default_table
+from dupmae_ir.servers.protocol import COMPLETE, RECORDS, Record, Rows, ServerQuery, check_table, default_table
 
 PROGRESS = "progress.json"
 _BATCH = 500

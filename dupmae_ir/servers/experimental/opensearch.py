@@ -37,8 +37,8 @@ from dupmae_ir.servers.protocol import (
     Spec,
     Untranslatable,
     Where,
+    check_secret,
 )
-from dupmae_ir.servers.urls import check_secret
 from dupmae_ir.types import Metadata, MetadataScalar
 
 RECORDS_BODY: dict[str, object] = {"mappings": {"enabled": False}}

@@ -45,8 +45,8 @@ from dupmae_ir.servers.protocol import (
     Spec,
     Untranslatable,
     Where,
+    check_secret,
 )
-from dupmae_ir.servers.urls import check_secret
 from dupmae_ir.types import Metadata, MetadataScalar
 
 MAX_ROWS = 100_000
