@@ -149,7 +149,8 @@ class LinesCollection(DocumentSource):
         self.docid_field = docid_field
         self.delimiter = delimiter
         self.paths = [] if self.source == STDIN else [path for one in sources for path in list_files(one)]
-        self.total_bytes = _total_bytes(self.paths)
+        sizes = [_size(path) for path in self.paths]
+        self.total_bytes = sum(s for s in sizes if s) if sizes and None not in sizes else None
         if not delimiter:
             raise InputError("the delimiter between fields is empty; leave it out or give at least one character")
 
@@ -506,11 +507,6 @@ def _opened(path: Path | Remote | None) -> Iterator[IO[bytes]]:
             raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
         with file:
             yield file
-
-
-def _total_bytes(paths: Sequence[Path | Remote]) -> int | None:
-    sizes = [_size(path) for path in paths]
-    return sum(s for s in sizes if s) if paths and None not in sizes else None
 
 
 def _size(path: Path | Remote) -> int | None:

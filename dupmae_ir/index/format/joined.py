@@ -125,8 +125,7 @@ class MappedDocids(Sequence[str]):
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self._maps = [map_bytes(Path(path)) for path in paths]
-        ends = [_line_ends(data) for data in self._maps]
-        self._ends = ends
+        self._ends = ends = [_line_ends(data) for data in self._maps]
         self._starts = np.concatenate(([0], np.cumsum([len(e) for e in ends]))).astype(np.int64)
 
     def __len__(self) -> int:

@@ -230,7 +230,9 @@ class PostingsSearcher:
         lengths = [len(query) for query in queries]
         weights = np.fromiter((w for query in queries for w in query.values()), np.float64, sum(lengths))
         if not ((weights >= 1) & (weights == np.rint(weights))).all():
-            raise UsageError(_wrong_weight(queries))
+            pairs = (pair for query in queries for pair in query.items())
+            term, weight = next((t, w) for t, w in pairs if not (w >= 1 and float(w).is_integer()))
+            raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
         ids = self._ids
         terms = np.fromiter((ids.get(t, -1) for query in queries for t in query), np.int64, sum(lengths))
         known, owner = terms >= 0, np.repeat(np.arange(len(queries)), lengths)[terms >= 0]
@@ -241,11 +243,6 @@ class PostingsSearcher:
             )
         starts = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(queries)))))
         return Queries(starts, terms[known], weights.astype(np.int32))
-
-
-def _wrong_weight(queries: Sequence[dict[str, int]]) -> str:
-    term, weight = next((t, w) for query in queries for t, w in query.items() if not (w >= 1 and float(w).is_integer()))
-    return f"the query weight of {term!r} must be a positive whole number, got {weight!r}"
 
 
 def _ranked(keys: np.ndarray, k: int, rows_of: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

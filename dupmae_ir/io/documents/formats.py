@@ -60,7 +60,8 @@ def markdown(data: bytes) -> Extracted:
     found = decoded(data)
     front = _FRONT_MATTER.match(found)
     named = _TITLE_LINE.search(front.group(1)) if front else None
-    body = found if front is None else _blank(found[: front.end()]) + found[front.end() :]
+    # White space of the same length instead of the front matter, so that offsets stay those of the file.
+    body = found if front is None else re.sub(r"[^\n]", " ", found[: front.end()]) + found[front.end() :]
     fenced = _fenced(body)
     headings = [
         Heading(m.start(), len(m.group(1)), m.group(2)[:_LONGEST_HEADING])
@@ -131,11 +132,6 @@ def json_values(data: bytes) -> Extracted:
         except (ValueError, RecursionError):
             raise Unreadable(f"not JSON: {_reason(whole)}") from None
     return Extracted("\n".join(line for value in values for line in _flat(value)), "", (), lines=True)
-
-
-def _blank(front: str) -> str:
-    """Front matter as white space of the same length, so that offsets stay those of the file."""
-    return re.sub(r"[^\n]", " ", front)
 
 
 def _flat(root: Any) -> Iterator[str]:
@@ -337,7 +333,9 @@ def _level(paragraph: Any) -> int:
 def epub(data: bytes) -> Extracted:
     """A book: its chapters in the order of the spine."""
     with _checked_zip(data) as book:
-        package = _package_path(book)
+        paths = (element.get("full-path") for element in _elements(_read(book, _CONTAINER), "rootfile"))
+        if not (package := next(filter(None, paths), None)):
+            raise Unreadable("its container names no package")
         title, chapters = _spine(_read(book, package), posixpath.dirname(package))
         made = Builder()
         for name in chapters:
@@ -368,13 +366,6 @@ def _read(book: zipfile.ZipFile, name: str) -> bytes:
         raise Unreadable(f"{name} is not in the book") from None
     except RuntimeError as e:  # an encrypted member
         raise Unreadable(f"{name}: {e}") from None
-
-
-def _package_path(book: zipfile.ZipFile) -> str:
-    for element in _elements(_read(book, _CONTAINER), "rootfile"):
-        if path := element.get("full-path"):
-            return str(path)
-    raise Unreadable("its container names no package")
 
 
 def _spine(package: bytes, folder: str) -> tuple[str, list[str]]:
