@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, Unpack
 
 from dupmae_ir.command import load
 from dupmae_ir.config import from_mapping
@@ -85,10 +85,8 @@ def build_index(
     Raises:
         DupmaeError: the collection cannot be read, the model cannot be used, or another index is in the folder.
     """
-    given: dict[str, object] = {"corpus": _corpus(corpus, index), "index": index, "model": model, "parts": parts}
-    given |= {"passage_length": passage_length, "document_length": document_length, "top_k": top_k, "device": device}
-    given |= {"dtype": dtype, "threads": threads, "overwrite": overwrite, "quiet": not progress}
-    _run("dupmae_ir.encode.config:EncodeConfig", "dupmae_ir.encode.run:run", given, options)
+    arguments = locals() | {"corpus": _corpus(corpus, index)}
+    _run("dupmae_ir.encode.config:EncodeConfig", "dupmae_ir.encode.run:run", arguments)
     opened: Index = load("dupmae_ir.index.index:Index").open(index)
     return opened
 
@@ -120,29 +118,24 @@ def update_index(
     Raises:
         DupmaeError: the collection cannot be read, or the model is not that of the index.
     """
-    if how not in ("add", "update", "sync"):
+    arguments = locals() | {"corpus": _corpus(corpus, index)}
+    if arguments.pop("how") not in ("add", "update", "sync"):
         raise UsageError(f"`how` must be add, update or sync, got {how!r}")
-    given: dict[str, object] = {
-        "corpus": _corpus(corpus, index),
-        "index": index,
-        "model": model,
-        "device": device,
-        "threads": threads,
-    }
     config = f"dupmae_ir.index.config:{how.title()}Config"
-    return _change(_run(config, f"dupmae_ir.encode.changes:run_{how}", given | {"quiet": not progress}, options))
+    return _change(_run(config, f"dupmae_ir.encode.changes:run_{how}", arguments))
 
 
 def delete_documents(index: str | Path, docids: Iterable[str]) -> IndexChange:
     """Mark documents of an index as deleted. Raises :class:`UsageError` for ids that the index does not have."""
-    given: dict[str, object] = {"index": index, "ids": list(docids), "quiet": True}
-    return _change(_run("dupmae_ir.index.config:DeleteConfig", "dupmae_ir.index.changes.changes:run_delete", given))
+    arguments = {"index": index, "ids": list(docids)}
+    return _change(_run("dupmae_ir.index.config:DeleteConfig", "dupmae_ir.index.changes.changes:run_delete", arguments))
 
 
 def compact_index(index: str | Path, *, progress: bool = False) -> IndexChange:
     """Rewrite the segments of an index as one, without deleted documents and without encoding anything."""
-    given: dict[str, object] = {"index": index, "quiet": not progress}
-    return _change(_run("dupmae_ir.index.config:CompactConfig", "dupmae_ir.index.changes.changes:run_compact", given))
+    return _change(
+        _run("dupmae_ir.index.config:CompactConfig", "dupmae_ir.index.changes.changes:run_compact", locals())
+    )
 
 
 def compare(
@@ -187,6 +180,19 @@ Pair: TypeAlias = tuple[str, str] | Mapping[str, object]
 """(query, passage), or an object as in a file of pairs: ``query``, ``positive``, ``negatives``, ``kind``."""
 
 
+class TrainingSettings(TypedDict, total=False):
+    """Settings that all functions which train have as arguments; each one's default is that of its command."""
+
+    steps: int  #: number of updates; 0 = determined by ``epochs``
+    epochs: float  #: passes over the data; :func:`adapt_model` has ``steps`` alone
+    batch_size: int  #: texts, queries or pseudo-queries per update and process
+    learning_rate: float  #: peak learning rate
+    seed: int  #: of sampling, initialisation, masks and dropout
+    device: str  #: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``
+    dtype: Literal["float32", "bfloat16", "auto"]  #: precision of the matrix products
+    threads: int  #: CPU threads; 0 = one per available processor
+
+
 def pre_train(
     texts: str | Path | Iterable[Text | Path],
     method: str = "dupmae",
@@ -194,18 +200,11 @@ def pre_train(
     output: str | Path | None = None,
     *,
     preset: Literal["release", "paper"] = "release",
-    steps: int = 0,
-    epochs: float | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
     length: int | None = None,
-    seed: int = 42,
-    device: str = "auto",
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-    threads: int = 0,
     callbacks: Sequence[TrainerCallback] = (),
     progress: bool = False,
     options: Options = NO_OPTIONS,
+    **settings: Unpack[TrainingSettings],
 ) -> Trained:
     """Pre-train a model on texts by masked auto-encoding (``dupmae-ir pretrain``).
 
@@ -216,34 +215,20 @@ def pre_train(
         model: the model to start from: ``minilm``, a folder, or a name in the Hugging Face cache.
         output: folder of the trained model; a temporary one if not given.
         preset: the released code's choices, or those of the paper's text.
-        steps: number of updates; 0 = determined by ``epochs``.
-        epochs: passes over the texts.
-        batch_size: texts per update and process.
-        learning_rate: peak learning rate.
         length: word pieces kept of each text.
-        seed: of sampling, initialisation and dropout.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        dtype: precision of the matrix products.
-        threads: CPU threads; 0 = one per available processor.
         callbacks: of Hugging Face's Trainer, called after those of this package.
         progress: show a progress bar and notes on standard error.
         options: further settings of ``dupmae-ir pretrain``.
+        settings: those of :class:`TrainingSettings`.
 
     Raises:
         DupmaeError: an argument or the data cannot be used.
     """
-    given: dict[str, object] = {
-        "method": method,
-        "preset": preset,
-        "steps": steps,
-        "epochs": epochs,
-        "batch_size": batch_size,
-    }
-    given |= {"learning_rate": learning_rate, "length": length, "seed": seed, "device": device, "dtype": dtype}
-    given |= {"threads": threads, "quiet": not progress, "model": model}
     folder = _output_folder(output)
-    given |= {"corpus": _rows(texts, folder.with_name(f"{folder.name}.texts.jsonl"), _text_record), "output": folder}
-    config = _config("dupmae_ir.pretrain.config:PretrainConfig", given, options)
+    corpus = _rows(texts, folder.with_name(f"{folder.name}.texts.jsonl"), _text_record)
+    arguments: dict[str, object] = {"method": method, "preset": preset, "model": model, "length": length}
+    arguments |= {"corpus": corpus, "output": folder, "progress": progress, "options": options}
+    config = _config("dupmae_ir.pretrain.config:PretrainConfig", arguments, settings)
     result = load("dupmae_ir.pretrain.run:run")(config, callbacks)
     return _trained(folder, result, "pretraining")
 
@@ -254,19 +239,12 @@ def fine_tune(
     output: str | Path | None = None,
     *,
     dev: str | Path | Iterable[Pair | Path] = (),
-    steps: int = 0,
-    epochs: float | None = None,
-    batch_size: int = 48,
-    learning_rate: float | None = None,
     query_length: int = 32,
     document_length: int = 128,
-    seed: int = 0,
-    device: str = "auto",
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-    threads: int = 0,
     callbacks: Sequence[TrainerCallback] = (),
     progress: bool = False,
     options: Options = NO_OPTIONS,
+    **settings: Unpack[TrainingSettings],
 ) -> Trained:
     """Fine-tune a model on query-passage pairs (``dupmae-ir finetune``, one stage).
 
@@ -275,36 +253,24 @@ def fine_tune(
         model: the model to start from: ``minilm``, ``default``, a folder, or a name in the Hugging Face cache.
         output: folder of the trained model; a temporary one if not given.
         dev: pairs whose MRR@10 is reported during training, in the same forms.
-        steps: number of updates; 0 = determined by ``epochs``.
-        epochs: passes over the pairs.
-        batch_size: queries per update and process.
-        learning_rate: peak learning rate.
         query_length: word pieces kept of each query.
         document_length: word pieces kept of each passage in training.
-        seed: of sampling, data order and dropout.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        dtype: precision of the matrix products.
-        threads: CPU threads; 0 = one per available processor.
         callbacks: of Hugging Face's Trainer, called after those of this package.
         progress: show a progress bar and notes on standard error.
         options: further settings of ``dupmae-ir finetune``, for example ``mined``, ``negatives``, ``distill``.
+        settings: those of :class:`TrainingSettings`.
 
     Raises:
         DupmaeError: an argument or the data cannot be used.
     """
-    given: dict[str, object] = {
-        "model": model,
-        "steps": steps,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "seed": seed,
-    }
-    given |= {"learning_rate": learning_rate, "query_length": query_length, "document_length": document_length}
-    given |= {"device": device, "dtype": dtype, "threads": threads, "quiet": not progress}
     folder = _output_folder(output)
-    given |= {"pairs": _rows(pairs, folder.with_name(f"{folder.name}.pairs.jsonl"), _pair_record), "output": folder}
-    given |= {"dev": _rows(dev, folder.with_name(f"{folder.name}.dev.jsonl"), _pair_record)}
-    config = _config("dupmae_ir.finetune.config:FinetuneConfig", given, options)
+    files = {
+        name: _rows(rows, folder.with_name(f"{folder.name}.{name}.jsonl"), _pair_record)
+        for name, rows in (("pairs", pairs), ("dev", dev))
+    }
+    arguments: dict[str, object] = {"model": model, "query_length": query_length, "document_length": document_length}
+    arguments |= {**files, "output": folder, "progress": progress, "options": options}
+    config = _config("dupmae_ir.finetune.config:FinetuneConfig", arguments, settings)
     result = load("dupmae_ir.finetune.run:run")(config, callbacks)
     return _trained(folder, result, "training")
 
@@ -314,15 +280,9 @@ def adapt_model(
     output: str | Path,
     *,
     model: str | Path = "default",
-    steps: int = 100,
-    batch_size: int = 16,
-    learning_rate: float = 1e-5,
-    seed: int = 0,
-    device: str = "auto",
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-    threads: int = 0,
     progress: bool = False,
     options: Options = NO_OPTIONS,
+    **settings: Unpack[TrainingSettings],
 ) -> Trained:
     """Adapt a model to a collection from its text alone (``dupmae-ir adapt``); keeps the start if nothing is gained.
 
@@ -330,29 +290,16 @@ def adapt_model(
         corpus: documents, as in :func:`build_index`.
         output: folder of the adapted model.
         model: the model to start from: a folder, or ``default``, the embedded one.
-        steps: number of updates, which decides how long it takes.
-        batch_size: pseudo-queries, and texts to auto-encode, per update.
-        learning_rate: peak learning rate.
-        seed: of sampling, masks and dropout.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        dtype: precision of the matrix products.
-        threads: CPU threads; 0 = one per available processor.
         progress: show a progress bar and notes on standard error.
         options: further settings of ``dupmae-ir adapt``.
+        settings: those of :class:`TrainingSettings`.
 
     Raises:
         DupmaeError: the collection is too small to decide anything, or the model cannot be used.
     """
-    given: dict[str, object] = {
-        "model": model,
-        "steps": steps,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "seed": seed,
-    }
-    given |= {"device": device, "dtype": dtype, "threads": threads, "quiet": not progress, "output": output}
-    given |= {"corpus": _corpus(corpus, output)}
-    result = _run("dupmae_ir.adapt.config:AdaptConfig", "dupmae_ir.adapt.run:run", given, options)
+    arguments: dict[str, object] = {"corpus": _corpus(corpus, output), "output": output, "model": model}
+    arguments |= {"progress": progress, "options": options}
+    result = _run("dupmae_ir.adapt.config:AdaptConfig", "dupmae_ir.adapt.run:run", arguments, settings)
     return _trained(Path(output), result, "training")
 
 
@@ -378,15 +325,7 @@ def export_model(
     Raises:
         CheckpointError: the model does not load or lacks the part.
     """
-    given: dict[str, object] = {
-        "output": output,
-        "model": model,
-        "to": to,
-        "part": part,
-        "int8": int8,
-        "overwrite": overwrite,
-    }
-    _run("dupmae_ir.export:ExportConfig", "dupmae_ir.export:run", given | {"quiet": True})
+    _run("dupmae_ir.export:ExportConfig", "dupmae_ir.export:run", locals())
     return Path(output)
 
 
@@ -417,14 +356,18 @@ def serve_indexes(
     Raises:
         DupmaeError: an index cannot be opened, the token is missing, or the port is in use.
     """
-    given: dict[str, object] = {"index": [str(index) for index in indexes], "model": model, "host": host, "port": port}
-    given |= {"token_file": token_file, "writable": writable, "threads": threads, "quiet": not progress}
-    _run("dupmae_ir.serve.config:ServeConfig", "dupmae_ir.serve.run:run", given, options)
+    arguments = dict(locals())
+    arguments["index"] = [str(index) for index in arguments.pop("indexes")]
+    _run("dupmae_ir.serve.config:ServeConfig", "dupmae_ir.serve.run:run", arguments)
 
 
-def _config(kind: str, given: Mapping[str, object], options: Options = NO_OPTIONS) -> object:
-    """Settings from arguments; None stands for the default. ``kind`` is ``module:class``."""
-    if both := sorted(given.keys() & options.keys()):
+def _config(kind: str, arguments: Mapping[str, object], settings: TrainingSettings | None = None) -> object:
+    """Settings from the arguments of a function, by name; None stands for the default. ``kind`` is ``module:class``."""
+    given = {"quiet": not arguments.get("progress", False), **arguments, **(settings or {})}
+    options: Options = given.pop("options", NO_OPTIONS)  # type: ignore[assignment]
+    given.pop("progress", None)
+    known = given.keys() if settings is None else given.keys() | TrainingSettings.__annotations__.keys()
+    if both := sorted(known & options.keys()):
         raise UsageError(f"`options` repeats {', '.join(both)}, which this function has as arguments")
     values = {
         name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None
@@ -432,8 +375,10 @@ def _config(kind: str, given: Mapping[str, object], options: Options = NO_OPTION
     return from_mapping(load(kind), {**values, **options}, "options")
 
 
-def _run(kind: str, work: str, given: Mapping[str, object], options: Options = NO_OPTIONS) -> Mapping[str, object]:
-    result: Mapping[str, object] = load(work)(_config(kind, given, options))
+def _run(
+    kind: str, work: str, arguments: Mapping[str, object], settings: TrainingSettings | None = None
+) -> Mapping[str, object]:
+    result: Mapping[str, object] = load(work)(_config(kind, arguments, settings))
     return result or {}
 
 

@@ -1,7 +1,7 @@
 """Command settings: one frozen dataclass is the flags, the recipe file and the record.
 
 A command declares each setting once with :func:`option`, including its range and the settings it depends on.
-:func:`add_config` turns them into grouped flags, :func:`from_namespace` and :func:`from_toml` read them back,
+:func:`add_config` turns them into grouped flags, :func:`from_namespace` and :func:`from_mapping` read them back,
 :class:`Config` checks them whenever one is built, and :func:`to_dict` is what is recorded beside every output.
 """
 
@@ -67,6 +67,12 @@ def option(
     metadata = {name: value for name, value in locals().items() if name != "default"}
     metadata["only_with"] = (only_with,) if isinstance(only_with, str) else only_with
     return field(default=default, metadata=metadata)
+
+
+def changed(base: type, name: str, default: Any, **changes: Any) -> Any:
+    """The option ``name`` of ``base`` with another default, and other arguments of :func:`option` if given."""
+    inherited = next(f for f in dataclasses.fields(base) if f.name == name)
+    return option(default, **{**inherited.metadata, **changes})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,11 +301,6 @@ def recipe_of(argv: list[str] | None) -> str | None:
 def recipe_values(config: type, path: str | Path) -> dict[str, Any]:
     """The settings that a recipe names, checked against ``config``; it need not name all that are required."""
     return checked_values(config, read_toml(path), str(path))
-
-
-def from_toml(config: type[T], path: str | Path, **overrides: Any) -> T:
-    """Read a recipe. Unknown keys and wrong types are refused with the file's name."""
-    return from_mapping(config, {**read_toml(path), **overrides}, source=str(path))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

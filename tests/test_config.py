@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dupmae_ir.config import from_toml, option, parse, recipe_values
+from dupmae_ir.config import from_mapping, option, parse, read_toml, recipe_values
 from dupmae_ir.console import Parser
 from dupmae_ir.errors import InputError, UsageError
 
@@ -51,8 +51,8 @@ def test_a_required_setting_may_come_from_flags_or_recipe(tmp_path, capsys):
         read("--recipe", recipe)
     assert "--source" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"r.toml: missing source"):
-        from_toml(Config, recipe)
-    assert from_toml(Config, recipe, source="s") == Config("s", size=7)
+        from_mapping(Config, read_toml(recipe), str(recipe))
+    assert from_mapping(Config, {**read_toml(recipe), "source": "s"}) == Config("s", size=7)
 
 
 @pytest.mark.parametrize(

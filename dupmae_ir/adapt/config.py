@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NotRequired, TypedDict
 
 from dupmae_ir.adapt.queries import KINDS
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import changed, option
 from dupmae_ir.io.sources import CorpusOptions
 from dupmae_ir.training.config import TrainerOptions
 
@@ -27,7 +27,7 @@ class AdaptResult(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptConfig(CorpusOptions, TrainerOptions, OutputOptions):
+class AdaptConfig(CorpusOptions, TrainerOptions):
     """Adapt a model to a collection from its text alone, without queries or judgements: masked auto-encoding on the
     text (DupMAE), and contrastive training on pseudo-queries (titles, headings, sentences), with both parts of the
     representation held to those of the start. Held-out pseudo-queries decide: without a gain beyond chance the output
@@ -39,9 +39,6 @@ class AdaptConfig(CorpusOptions, TrainerOptions, OutputOptions):
         dupmae-ir adapt --corpus corpus.jsonl --output models/adapted --model models/mine --steps 400 --dtype bfloat16
     """
 
-    output: str = option(
-        help="folder of the adapted model; checkpoints are kept beside it until it is complete", group="output"
-    )
     model: str = option(
         "default", "model to start from: a folder, or default, the model in this package", group="input"
     )
@@ -75,10 +72,4 @@ class AdaptConfig(CorpusOptions, TrainerOptions, OutputOptions):
         0.05, "keep the adapted model if its gain has a p value below this", group="selection", above=0, at_most=1
     )
     seed: int = option(0, "random seed of sampling, masks and dropout", group="training", at_least=0)
-    save_steps: int = option(
-        20,
-        "updates between checkpoints, from which the same command resumes",
-        group="output",
-        above=0,
-        multiple_of="log_steps",
-    )
+    save_steps: int = changed(TrainerOptions, "save_steps", 20)

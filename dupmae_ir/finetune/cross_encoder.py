@@ -47,9 +47,6 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
         group="input",
         metavar="FOLDER",
     )
-    output: str = option(
-        help="folder of the trained model; checkpoints are kept next to it until it is complete", group="output"
-    )
     limit: int = option(0, "use a random sample of N queries; 0 = all", group="input", at_least=0)
     held_out: int = option(
         0, "queries held out from training, whose loss is reported before, during and after", group="input", at_least=0
@@ -57,9 +54,6 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
     group_size: int = option(16, "passages per query: one positive, the others negatives", group="training", at_least=2)
     batch_size: int = option(8, "queries per forward pass and process", group="training", above=0)
     learning_rate: float = option(1e-5, "peak learning rate; linear warm-up and decay", group="training", above=0)
-    checkpointing: bool = option(
-        False, "activation checkpointing: less memory, activations are computed twice", group="compute"
-    )
     eval_steps: int = option(
         500, "updates between evaluations on held-out queries", group="output", above=0, only_with="held_out"
     )

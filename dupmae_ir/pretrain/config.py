@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NotRequired, TypedDict
 
-from dupmae_ir.config import OneOf, Requires, option
+from dupmae_ir.config import OneOf, Requires, changed, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
 from dupmae_ir.training.config import TrainerOptions
@@ -52,9 +52,6 @@ class PretrainConfig(Recipe, TrainerOptions):
     method: str = option(help="pre-training objective", group="input", choices=METHODS)
     corpus: tuple[str, ...] = option(
         help="text files (one passage per line), JSON lines, BEIR folders, saved Hugging Face datasets", group="input"
-    )
-    output: str = option(
-        help="folder of the model; checkpoints are kept beside it until it is complete", group="output"
     )
     model: str | None = option(
         None,
@@ -141,13 +138,8 @@ class PretrainConfig(Recipe, TrainerOptions):
     cache: str | None = option(
         None, "folder for tokenised corpora (default: the user's cache folder)", group="compute", metavar="FOLDER"
     )
-    eval_steps: int = option(
-        500,
-        "updates between evaluations on the held-out texts",
-        group="output",
-        above=0,
-        multiple_of="log_steps",  # else a resumed run would log other means
-    )
+    # A multiple of log_steps, else a resumed run would log other means.
+    eval_steps: int = changed(TrainerOptions, "eval_steps", 500, multiple_of="log_steps")
 
     def __post_init__(self) -> None:
         super().__post_init__()

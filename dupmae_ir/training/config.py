@@ -15,6 +15,9 @@ SERVICES = ("wandb", "trackio")
 class TrainerOptions(ComputeOptions, OutputOptions):
     """Optimisation, checkpoints and log of a training job. A command redeclares a field to change its default."""
 
+    output: str = option(
+        help="folder of the trained model; checkpoints are kept next to it until it is complete", group="output"
+    )
     steps: int = option(0, "number of updates; 0 = determined by --epochs", group="training", at_least=0)
     warmup: float = option(
         0.1, "fraction of the updates with a rising learning rate", group="training", at_least=0, at_most=1
@@ -68,3 +71,6 @@ class TrainingOptions(TrainerOptions):
     accumulate: int = option(1, "batches accumulated before an update", group="training", above=0)
     epochs: float = option(1.0, "passes over the data, unless --steps is given", group="training", above=0)
     learning_rate: float = option(2e-5, "peak learning rate; linear warm-up and decay", group="training", above=0)
+    checkpointing: bool = option(
+        False, "activation checkpointing: less memory, activations are computed twice", group="compute"
+    )

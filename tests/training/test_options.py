@@ -13,7 +13,9 @@ from dupmae_ir.training.job import deciding_settings, input_digests
 
 
 def test_options_become_arguments(tmp_path):
-    options = TrainingOptions(device="cpu", dtype="bfloat16", warmup=0.25, clip=0.5, log_steps=5, save_steps=20, keep=3)
+    options = TrainingOptions(
+        output="o", device="cpu", dtype="bfloat16", warmup=0.25, clip=0.5, log_steps=5, save_steps=20, keep=3
+    )
     made = training_arguments(options, tmp_path, batch_size=4, accumulate=2, learning_rate=1e-3, steps=40)
     assert (made.max_steps, made.warmup_steps, made.max_grad_norm) == (40, 10, 0.5)
     assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (4, 2)
@@ -32,11 +34,14 @@ def test_options_become_arguments(tmp_path):
 )
 def test_bad_options_are_refused(flags, message):
     with pytest.raises(UsageError, match=message):
-        TrainingOptions(**flags)
+        TrainingOptions(output="o", **flags)
 
 
 def test_a_record_has_what_decides_the_weights():
-    one, two = (deciding_settings(TrainingOptions(device="cpu", **o), 1) for o in ({}, {"threads": 3, "quiet": True}))
+    one, two = (
+        deciding_settings(TrainingOptions(output="o", device="cpu", **o), 1)
+        for o in ({}, {"threads": 3, "quiet": True})
+    )
     assert one == two
     assert (one["dtype"], one["processes"], one["seed"]) == ("float32", 1, 42)
     assert not {"log_steps", "save_steps", "keep", "workers", "device", "json"} & one.keys()
@@ -59,4 +64,4 @@ def test_sharded_weights_are_refused(variable, monkeypatch):
     """Checkpoints hold whole weights; a launcher that would shard them is refused before anything is made."""
     monkeypatch.setenv(variable, "true")
     with pytest.raises(UsageError, match=f"{variable} is set: weights are not sharded"):
-        process_state(TrainingOptions(device="cpu"))
+        process_state(TrainingOptions(output="o", device="cpu"))
