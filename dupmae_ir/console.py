@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -45,7 +46,7 @@ class Parser(argparse.ArgumentParser):
     """argparse with our help page and one-line errors."""
 
     def __init__(self, verb: str, purpose: str, examples: str = "") -> None:
-        description = purpose.strip() + (f"\n\nexample:\n{_indent(examples)}" if examples else "")
+        description = purpose.strip() + (f"\n\nexample:\n{textwrap.indent(examples.strip(), '  ')}" if examples else "")
         super().__init__(
             prog=f"dupmae-ir {verb}", description=description, formatter_class=_Formatter, allow_abbrev=False
         )
@@ -222,10 +223,6 @@ def table(rows: list[list[str]], header: list[str]) -> str:
         for r in cells
     ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.strip().splitlines())
 
 
 def _width() -> int:

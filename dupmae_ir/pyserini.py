@@ -137,9 +137,9 @@ def _inspect(home: Path, source: str) -> Java | None:
     home = home.resolve()
     if not any((home / name).is_file() for name in _LIBRARIES):
         return None
-    release = _release(home)
+    release, jmod = _release(home), home / "jmods" / f"{VECTOR_MODULE}.jmod"
     version = release.get("JAVA_VERSION") or _reported_version(home)
-    modules = release.get("MODULES", "").split() if "MODULES" in release else [VECTOR_MODULE] * _has_jmod(home)
+    modules = release.get("MODULES", "").split() if "MODULES" in release else [VECTOR_MODULE] * jmod.is_file()
     return Java(home, version, source, VECTOR_MODULE in modules) if version else None
 
 
@@ -159,10 +159,6 @@ def _reported_version(home: Path) -> str | None:
         return None
     match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
     return match[1] if match else None
-
-
-def _has_jmod(home: Path) -> bool:
-    return (home / "jmods" / f"{VECTOR_MODULE}.jmod").is_file()
 
 
 # ---------------------------------------------------------------- starting the JVM

@@ -34,8 +34,7 @@ from dupmae_ir.models.names import model_folder
 from dupmae_ir.pretrain.collate import COLLATORS, Collator
 from dupmae_ir.pretrain.recipes import Recipe, resolve
 from dupmae_ir.pretrain.tokens import Corpus, Ragged, Vocabulary
-from dupmae_ir.training.arguments import process_state, training_arguments, training_device
-from dupmae_ir.training.job import deciding_settings
+from dupmae_ir.training.job import deciding_settings, process_state, training_arguments, training_device
 from dupmae_ir.training.report import push, write_report
 from dupmae_ir.training.trained import LOG, read_log
 from dupmae_ir.types import CollectionStatistics, Document

@@ -25,8 +25,7 @@ from dupmae_ir.finetune.reranker import check_length, load_reranker, pad, releva
 from dupmae_ir.models.checkpoints.loading import quiet_transformers
 from dupmae_ir.models.checkpoints.saving import save_tokenizer
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.training.arguments import training_arguments
-from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training
+from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training, training_arguments
 from dupmae_ir.training.layers import recompute_activations
 from dupmae_ir.training.report import write_report
 from dupmae_ir.training.trained import LOG, read_log
@@ -45,7 +44,6 @@ def run(config: CrossEncoderConfig, callbacks: Sequence[TrainerCallback] = ()) -
     """
     return run_training(
         config,
-        config.output,
         "finetune.cross_encoder",
         lambda processes: deciding_settings(config, processes, ("mined", "model", "collection")),
         lambda: input_digests({"mined": config.mined}, {"model": model_folder(config.model)}),

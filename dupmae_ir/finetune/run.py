@@ -41,8 +41,7 @@ from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.training.arguments import training_arguments
-from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training
+from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training, training_arguments
 from dupmae_ir.training.layers import recompute_activations
 from dupmae_ir.training.report import write_report
 from dupmae_ir.training.trained import LOG, read_log
@@ -69,7 +68,6 @@ def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
     """
     return run_training(
         config,
-        config.output,
         "finetune",
         lambda processes: _settings(config, processes),
         lambda: _inputs(config),

@@ -8,7 +8,6 @@ each can be saved as a plain BERT that any tool opens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
@@ -136,11 +135,15 @@ def join_experts(passage: PreTrainedModel, query: PreTrainedModel, name: str, sh
     Raises :class:`CheckpointError`, which starts with ``name``, if they differ elsewhere.
     """
     experts = with_experts(passage, shared_norm)
-    own = set(_own_names(experts))
+    of_passage = {id(v) for v in (*experts.passage.parameters(), *experts.passage.buffers())}
+    named = (*experts.query.named_parameters(), *experts.query.named_buffers())
+    own = {name for name, value in named if id(value) not in of_passage}
     shared, given = experts.query.state_dict(), query.state_dict()
     # A weight that only one of them has (an extra layer, another family) is a difference too.
     for key in {**shared, **given}:
-        if not _fits(shared.get(key), given.get(key), key in own):
+        expected, value = shared.get(key), given.get(key)
+        alike = expected is not None and value is not None and expected.shape == value.shape
+        if not alike or (key not in own and not torch.equal(shared[key], given[key])):
             raise CheckpointError(
                 f"{name}: {key} differs between {FOLDERS['query']} and {FOLDERS['passage']}, but experts may differ "
                 "only in their feed-forward parts; use the two as an untied model instead"
@@ -148,16 +151,3 @@ def join_experts(passage: PreTrainedModel, query: PreTrainedModel, name: str, sh
     for key in own:
         shared[key].copy_(given[key])
     return experts
-
-
-def _fits(expected: Tensor | None, given: Tensor | None, own: bool) -> bool:
-    if expected is None or given is None or expected.shape != given.shape:
-        return False
-    return own or torch.equal(expected, given)
-
-
-def _own_names(experts: Experts) -> Iterator[str]:
-    """State names of the query side's tensors that the passage side does not share."""
-    shared = {id(v) for v in (*experts.passage.parameters(), *experts.passage.buffers())}
-    named = (*experts.query.named_parameters(), *experts.query.named_buffers())
-    return (name for name, value in named if id(value) not in shared)

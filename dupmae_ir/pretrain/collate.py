@@ -156,19 +156,14 @@ class RetroMAECollator(MLMCollator):
             self.seeds(texts.numbers, "decoder"),
             bits=self.bits,
         )
+        nothing_masked = np.zeros(texts.ids.shape, np.bool_)
+        predicted = masking.complement(nothing_masked, texts.lengths)  # all tokens but [CLS] and the final [SEP]
         return {
             **batch,
             "ids": torch.from_numpy(texts.ids),
             "decoder_visible": torch.from_numpy(visible),
-            "decoder_labels": torch.from_numpy(self._all_but_specials(texts)),
+            "decoder_labels": torch.from_numpy(np.where(predicted, texts.ids, masking.IGNORED)),
         }
-
-    @staticmethod
-    def _all_but_specials(texts: Padded) -> np.ndarray:
-        """(B, L) labels of enhanced decoding: all tokens but [CLS] and the final [SEP]."""
-        position = np.arange(texts.ids.shape[1])
-        predicted = (position > 0) & (position < texts.lengths[:, None] - 1)
-        return np.where(predicted, texts.ids, masking.IGNORED)
 
 
 class DupMAECollator(RetroMAECollator):

@@ -41,8 +41,14 @@ from dupmae_ir.pretrain.model import (
 from dupmae_ir.pretrain.recipes import Recipe, choices
 from dupmae_ir.pretrain.tokens import Corpus, Cutting, Vocabulary, WordCounts, count_words, load_corpus
 from dupmae_ir.pretrain.trainer import MixedBatches, PretrainTrainer
-from dupmae_ir.training.arguments import training_arguments, training_device
-from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training
+from dupmae_ir.training.job import (
+    DistributedJob,
+    deciding_settings,
+    input_digests,
+    run_training,
+    training_arguments,
+    training_device,
+)
 from dupmae_ir.training.layers import recompute_activations, set_dropout
 from dupmae_ir.training.report import write_report
 from dupmae_ir.training.trained import LOG, read_log
@@ -67,7 +73,6 @@ def run(config: PretrainConfig, callbacks: Sequence[TrainerCallback] = ()) -> Pr
     source_digest = functools.cache(digest)
     result = run_training(
         config,
-        config.output,
         "pretrain",
         lambda processes: _settings(config, processes),
         lambda: _inputs(config, source_digest),

@@ -213,17 +213,13 @@ def _documents(
     source: str | Path, tokenizer: PreTrainedTokenizerBase, cutting: Cutting
 ) -> Iterator[tuple[Ids, Ids, Ids]]:
     """(texts, generated queries, generated continuations) of each document, as ids."""
-    for chunk in _chunks(read_texts(source, cutting.documents, cutting.separator)):
+    documents = read_texts(source, cutting.documents, cutting.separator)
+    while chunk := list(islice(documents, CHUNK)):
         queries = _ids(tokenizer, [q for text in chunk for q in text.queries])
         following = _ids(tokenizer, [f for text in chunk for f in text.following])
         for text, own in zip(chunk, _texts_of(chunk, tokenizer, cutting), strict=True):
             asked = [next(queries)[: cutting.length] for _ in text.queries]
             yield own, asked, [next(following)[: cutting.length] for _ in text.following]
-
-
-def _chunks(texts: Iterator[Text]) -> Iterator[list[Text]]:
-    while chunk := list(islice(texts, CHUNK)):
-        yield chunk
 
 
 def _texts_of(chunk: list[Text], tokenizer: PreTrainedTokenizerBase, cutting: Cutting) -> list[Ids]:

@@ -1,24 +1,30 @@
-"""The job of a training command, for all its processes; its record is ``training.json`` inside the model folder."""
+"""The job of a training command, for all its processes: its device, its arguments for transformers, and its record.
+
+The record is ``training.json`` inside the model folder.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+from transformers import TrainingArguments
 
 from dupmae_ir.config import to_dict
-from dupmae_ir.device import pick_dtype
-from dupmae_ir.errors import CheckpointError, InputError
+from dupmae_ir.device import pick_device, pick_dtype
+from dupmae_ir.errors import CheckpointError, EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.models.checkpoints.layout import folder_digest
-from dupmae_ir.training.arguments import process_state, training_device
-from dupmae_ir.training.config import TrainerOptions
+from dupmae_ir.training.config import SERVICES, TrainerOptions
 from dupmae_ir.training.report import push
 
 RECORD = "training.json"
@@ -67,17 +73,15 @@ def input_digests(
 
 def run_training(
     options: TrainerOptions,
-    output: str,
     command: str,
     settings: Callable[[int], Mapping[str, Any]],
     inputs: Callable[[], Mapping[str, str]],
     train: Callable[[DistributedJob], dict[str, object] | None],
 ) -> dict[str, object] | None:
-    """The result of ``train(job)``, or of the earlier job that made ``output``; pushed to the hub where requested.
+    """The result of ``train(job)``, or of the earlier job that made the output; pushed to the hub where requested.
 
     Args:
         options: the command's options.
-        output: folder of the trained model.
         command: verb of the command.
         settings: number of processes -> the settings that decide the weights.
         inputs: digests of what is read.
@@ -85,7 +89,7 @@ def run_training(
     """
     state = process_state(options)
     quiet = options.quiet or not state.is_main_process
-    single = Job(output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet)
+    single = Job(options.output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet)
     with DistributedJob(single, state) as job:
         result = job.finished() or train(job)
         if not state.is_main_process or result is None:
@@ -137,3 +141,96 @@ class DistributedJob:
     ) -> dict[str, object] | None:
         """:meth:`Job.publish` in the main process; None in the others."""
         return self.job.publish(made, result, extra) if self.state.is_main_process else None
+
+
+SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+"""What ``accelerate launch`` sets for FSDP and DeepSpeed."""
+
+
+def training_device(device: str) -> torch.device:
+    """The device of ``--device``; ``auto`` is a CUDA device if there is one, else the CPU.
+
+    Raises :class:`UsageError` for a device that is absent, and for ``cuda:N``: processes are assigned to GPUs by rank.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen, _ = pick_device(device)
+    if chosen.type == "cuda" and chosen.index is not None:
+        raise UsageError(f"`device` {device}: use `device` cuda and set CUDA_VISIBLE_DEVICES={chosen.index}")
+    return chosen
+
+
+def process_state(options: TrainerOptions) -> PartialState:
+    """This process's rank among the processes of ``torchrun``, if it was started by it.
+
+    Raises, before anything is read, :class:`EnvironmentProblem` where a service of ``--report-to`` is not installed and
+    :class:`UsageError` where ``accelerate launch`` asks for sharded weights.
+    """
+    for service in SERVICES:
+        if service in options.report_to and importlib.util.find_spec(service) is None:
+            raise EnvironmentProblem(f"`report_to` {service} needs the package {service}: pip install {service}")
+    for name in SHARDING:
+        if os.environ.get(name, "").lower() in ("1", "true", "yes"):
+            raise UsageError(
+                f"{name} is set: weights are not sharded among processes; encoders of this size fit on each device. "
+                "Use torchrun, or accelerate launch with multi_gpu"
+            )
+    return PartialState(cpu=training_device(options.device).type == "cpu")
+
+
+def training_arguments(
+    options: TrainerOptions,
+    work: str | Path,
+    *,
+    batch_size: int,
+    accumulate: int,
+    learning_rate: float,
+    steps: int,
+    evaluate: bool = False,
+    evaluate_first: bool = False,
+    find_unused_parameters: bool | None = None,
+) -> TrainingArguments:
+    """Arguments of Hugging Face's Trainer for a run of ``steps`` updates with checkpoints in ``work``.
+
+    Args:
+        options: the command's options.
+        work: folder of the checkpoints and the log.
+        batch_size: examples per step and process.
+        accumulate: batches per update.
+        learning_rate: peak of the linear schedule.
+        steps: number of updates.
+        evaluate: call ``Trainer.evaluate`` every ``options.eval_steps`` updates.
+        evaluate_first: evaluate before the first update as well.
+        find_unused_parameters: passed to DistributedDataParallel; None = transformers' choice.
+    """
+    device = training_device(options.device)
+    on_cpu = device.type == "cpu"
+    return TrainingArguments(
+        output_dir=str(work),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulate,
+        max_steps=steps,
+        learning_rate=learning_rate,
+        warmup_steps=round(options.warmup * steps),
+        lr_scheduler_type="linear",
+        max_grad_norm=options.clip,
+        weight_decay=options.weight_decay,
+        seed=options.seed,
+        eval_strategy="steps" if evaluate else "no",
+        eval_on_start=evaluate_first,
+        ddp_find_unused_parameters=find_unused_parameters,
+        # The work folder of models/mine is models/.mine.work.
+        run_name=Path(work).name.removeprefix(".").removesuffix(".work"),
+        use_cpu=on_cpu,
+        bf16=pick_dtype(options.dtype, device)[0] is torch.bfloat16,
+        dataloader_num_workers=options.workers,
+        ddp_backend="gloo" if on_cpu and PartialState().num_processes > 1 else None,
+        logging_steps=options.log_steps,
+        save_steps=options.save_steps,
+        save_total_limit=options.keep,
+        eval_steps=options.eval_steps,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        report_to=[name for name in options.report_to if name != "none"],
+        disable_tqdm=True,
+    )

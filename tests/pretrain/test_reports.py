@@ -19,7 +19,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.pretrain import run
 from dupmae_ir.pretrain.__main__ import main
 from dupmae_ir.pretrain.config import PretrainConfig
-from dupmae_ir.training import arguments
+from dupmae_ir.training import job
 from dupmae_ir.training.report import push
 
 SHORT = {"steps": 4, "save-steps": 2, "eval-steps": 2}
@@ -63,9 +63,7 @@ def nothing_seen():
 def with_service(monkeypatch, installed):
     real = importlib.util.find_spec
     found = object() if installed else None
-    monkeypatch.setattr(
-        arguments.importlib.util, "find_spec", lambda name, *a: found if name == "wandb" else real(name, *a)
-    )
+    monkeypatch.setattr(job.importlib.util, "find_spec", lambda name, *a: found if name == "wandb" else real(name, *a))
 
 
 def test_a_tracker_gets_every_entry_from_its_own_integration(base, corpus, tmp_path, monkeypatch):

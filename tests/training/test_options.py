@@ -7,9 +7,8 @@ import pytest
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
 from dupmae_ir.errors import CheckpointError, InputError, UsageError
-from dupmae_ir.training.arguments import process_state, training_arguments
 from dupmae_ir.training.config import TrainingOptions
-from dupmae_ir.training.job import deciding_settings, input_digests
+from dupmae_ir.training.job import deciding_settings, input_digests, process_state, training_arguments
 
 
 def test_options_become_arguments(tmp_path):

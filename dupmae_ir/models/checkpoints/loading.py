@@ -152,7 +152,10 @@ def _assemble(
 ) -> tuple[Retriever | UntiedRetriever, Any, ModelConfig]:
     """The retriever of language models that were read, with the other files of its folder."""
     home = path.parent if path.is_file() else path
-    config = _read_configs(home, homes)
+    # An untied model without a configuration of its own has that of its sides, which must agree.
+    asked, config = (read_config(home if (home / CONFIG).is_file() else homes[side]) for side in SIDES)
+    if asked != config:
+        raise CheckpointError(f"{home}: its two sides have different {CONFIG}; write one for both into this folder")
     tokenizer = _common_tokenizer(path, tokenizers, lms)
     if modules is not None:
         lm = lms["document"]
@@ -257,16 +260,6 @@ def _refuse_reranker(folder: Path) -> None:
         raise CheckpointError(
             f"{folder}: is a reranker ({names[0]}), which scores pairs and has no vectors; use it as a teacher"
         )
-
-
-def _read_configs(home: Path, homes: dict[str, Path]) -> ModelConfig:
-    """The model's own configuration; if an untied model has none, that of its sides, which must agree."""
-    if (home / CONFIG).is_file():
-        return read_config(home)
-    query, document = (read_config(homes[side]) for side in SIDES)
-    if query != document:
-        raise CheckpointError(f"{home}: its two sides have different {CONFIG}; write one for both into this folder")
-    return document
 
 
 def _load_tokenizer(folder: Path, home: Path) -> PreTrainedTokenizerBase:

@@ -30,7 +30,7 @@ from dupmae_ir.models.pooling import ACTIVATIONS
 from dupmae_ir.models.retriever import Retriever
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 GRAPH, INT8, OPENVINO, SETTINGS = "model.onnx", "model.int8.onnx", "model.xml", "graph.json"
 QUERY_TERMS = 1024  #: OT weights kept of a query: Lucene's limit
@@ -100,13 +100,19 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> Exporte
     ot = has_head(retriever.lm) and config.ot == "mlm"
     graph = Graph(retriever.eval(), min(QUERY_TERMS, int(retriever.lm.config.vocab_size)), ot).eval()
     folder.mkdir(parents=True)
-    inputs = _inputs(tokenizer, config.document_length)
+    batch = tokenizer(
+        list(_SAMPLE), padding=True, truncation=True, max_length=config.document_length, return_tensors="np"
+    )
+    inputs = {name: batch[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
     _export(graph, inputs, folder / GRAPH)
     with torch.inference_mode():
         expected = [value.numpy() for value in graph(*map(torch.from_numpy, inputs.values()))]
     differences = {GRAPH: _difference(expected, _run_onnx(folder / GRAPH, inputs))}
     if int8:
-        _quantise(folder / GRAPH, folder / INT8)
+        with _packages(), _quiet():
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+
+            quantize_dynamic(str(folder / GRAPH), str(folder / INT8), weight_type=QuantType.QInt8, per_channel=True)
         differences[INT8] = _loss(expected, _run_onnx(folder / INT8, inputs))
     if to == "openvino":
         differences = {OPENVINO: _difference(expected, _to_openvino(folder, inputs))}
@@ -117,11 +123,6 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> Exporte
     write_json(folder / SETTINGS, {"outputs": outputs, **{name: getattr(config, name) for name in kept}, **terms})
     sizes = {name: (folder / name).stat().st_size for name in differences}
     return {"parts": ["cls", "ot"] if ot else ["cls"], "bytes": sizes, "differences": differences}
-
-
-def _inputs(tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, np.ndarray]:
-    batch = tokenizer(list(_SAMPLE), padding=True, truncation=True, max_length=length, return_tensors="np")
-    return {name: batch[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
 
 
 def _export(graph: Graph, inputs: Mapping[str, np.ndarray], path: Path) -> None:
@@ -148,13 +149,6 @@ def _run_onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(inputs)))
-
-
-def _quantise(path: Path, output: Path) -> None:
-    with _packages(), _quiet():
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
-        quantize_dynamic(str(path), str(output), weight_type=QuantType.QInt8, per_channel=True)
 
 
 def _to_openvino(folder: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

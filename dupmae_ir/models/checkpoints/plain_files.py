@@ -190,20 +190,14 @@ def _ordinary(settings: Mapping[str, Any], described: Mapping[str, Any]) -> bool
         "max_input_chars_per_word": 100,
     }
     template = [settings.get("cls_token"), "A", settings.get("sep_token")]
-    added = described["added_tokens"]
+    added, processor = described["added_tokens"], described.get("post_processor") or {}
     return (
         described.get("normalizer") == normalizer
         and described.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
-        and _template(described.get("post_processor") or {}) == template
+        and processor.get("type") == "TemplateProcessing"
+        and [next(iter(part.values()))["id"] for part in processor.get("single", [])] == template
         and sorted(token["content"] for token in added) == sorted(special)
         and all(token["special"] and not any(token.get(name) for name in _UNUSUAL_TOKEN) for token in added)
         and not any(settings.get(name) for name in _UNUSUAL)
         and {name: value for name, value in described["model"].items() if name != "vocab"} == model
     )
-
-
-def _template(processor: Mapping[str, Any]) -> list[str] | None:
-    """The sequence of a template for single texts."""
-    if processor.get("type") != "TemplateProcessing":
-        return None
-    return [next(iter(part.values()))["id"] for part in processor.get("single", [])]

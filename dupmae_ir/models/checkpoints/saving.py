@@ -177,7 +177,7 @@ def save_compact(state: Mapping[str, Tensor], path: Path, where: str = "", keep:
             raise CheckpointError(f"{where}: {name} contains a weight that is not finite")
         if not value.is_floating_point() or value.ndim != 2:
             stored[name] = value.contiguous()
-        elif _is_diagonal(value):
+        elif value.shape[0] == value.shape[1] > 1 and value.any() and torch.equal(value, value.diagonal().diag()):
             stored[name + DIAGONAL] = value.diagonal().contiguous()
         elif any(part in name for part in (*_ADDED_TO_EVERY_TOKEN, *keep)):
             stored[name] = value.half().contiguous()
@@ -187,11 +187,6 @@ def save_compact(state: Mapping[str, Tensor], path: Path, where: str = "", keep:
     save_file(stored, path, metadata={"format": "pt", METADATA: VERSION})
     path.chmod(0o644)  # safetensors creates files that only the owner can read
     return matrices
-
-
-def _is_diagonal(matrix: Tensor) -> bool:
-    square = matrix.shape[0] == matrix.shape[1] > 1
-    return square and bool(matrix.any()) and torch.equal(matrix, matrix.diagonal().diag())
 
 
 def quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:

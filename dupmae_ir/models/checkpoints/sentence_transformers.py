@@ -133,7 +133,11 @@ def _sparse(model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelC
             f"activation {config.activation!r} with include_cls and include_sep has no equivalent in "
             "sentence-transformers; log1p has one"
         )
-    width = int(model.lm.config.vocab_size)
+    lm, width = copy.deepcopy(model.lm), int(model.lm.config.vocab_size)
+    bias = head_of(lm).bias
+    assert bias is not None  # all supported families have one
+    with torch.no_grad():
+        bias[excluded.terms] = EXCLUDED_BIAS  # the head never gives these terms a positive logit
     terms = vocabulary(tokenizer, width)
     weights = torch.ones(width, 1)
     weights[excluded.tokens] = 0.0
@@ -141,20 +145,10 @@ def _sparse(model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelC
     splade = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": width}
     maximum = {"word_embedding_dimension": width, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}
     return [
-        ("MLMTransformer", _transformer(_without_terms(model.lm, excluded.terms), tokenizer, length)),
+        ("MLMTransformer", _transformer(lm, tokenizer, length)),
         ("WordWeights", _settings(unpooled, {"emb_layer.weight": weights})),
         ("SpladePooling", _settings(splade)) if config.activation == "log1p" else ("Pooling", _settings(maximum)),
     ]
-
-
-def _without_terms(lm: PreTrainedModel, terms: list[int]) -> PreTrainedModel:
-    """A copy of ``lm`` whose head never gives these terms a positive logit."""
-    lm = copy.deepcopy(lm)
-    bias = head_of(lm).bias
-    assert bias is not None  # all supported families have one
-    with torch.no_grad():
-        bias[terms] = EXCLUDED_BIAS
-    return lm
 
 
 def _transformer(model: Any, tokenizer: PreTrainedTokenizerBase, length: int) -> Write:

@@ -65,7 +65,10 @@ def candidates(screen: Screen, hidden: Tensor, counts: Sequence[int], term_mask:
     wide = rounded.float()
     lengths, residuals = wide.norm(dim=1), wide.sub_(hidden).norm(dim=1)
     del wide  # as large as the input; free it before the products
-    longest, largest_residual = (_largest(x, counts).unsqueeze(1) for x in (lengths, residuals))
+    owners = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts)))
+    longest, largest_residual = (
+        x.new_zeros(len(counts)).scatter_reduce_(0, owners, x, "amax").unsqueeze(1) for x in (lengths, residuals)
+    )
     found = ot_max_packed(rounded, counts, screen.coarse).float()
     width = hidden.shape[1]
     slack = (largest_residual * screen.norms).addcmul_(longest, screen.residuals + 2 * width * _SUMMING * screen.norms)
@@ -93,9 +96,3 @@ def refine(screen: Screen, hidden: Tensor, counts: Sequence[int], chosen: Tensor
         ids[row, : len(kept)] = kept
         values[row, : len(kept)] = exact.add_(screen.bias[kept])
     return ids, values
-
-
-def _largest(x: Tensor, counts: Sequence[int]) -> Tensor:
-    """(S,) non-negative -> (B,): the largest value of each text, 0 if it has none."""
-    owners = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts)))
-    return x.new_zeros(len(counts)).scatter_reduce_(0, owners, x, "amax")

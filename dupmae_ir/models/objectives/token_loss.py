@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dupmae_ir.models.pooling import product_dtype
+
 IGNORED = -100
 TOKENS_PER_CHUNK = 256
 """256 x 30,522 float32 logits are 31 MB."""
@@ -49,8 +51,7 @@ class _TokenLoss(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs[0] else None
         grad_weight = torch.zeros_like(weight, dtype=exact) if needs[2] else None
         grad_bias = torch.zeros_like(bias, dtype=exact) if bias is not None and needs[3] else None
-        kind = hidden.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        dtype = product_dtype(hidden)
         table = weight.to(dtype)
         room = _Room(min(chunk, len(labels)), weight, dtype, exact)
         for start in range(0, len(labels), chunk):
