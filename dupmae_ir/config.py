@@ -83,6 +83,16 @@ class OneOf:
     purpose: str = ""
     required: bool = True  #: exactly one; otherwise at most one
 
+    def check(self, config: Any) -> None:
+        """Raise :class:`UsageError` if ``config`` breaks the rule."""
+        given = [f"`{n}`" for n in self.names if _is_set(config, n)]
+        known = ", ".join(f"`{n}`" for n in self.names)
+        purpose = f" {self.purpose}" if self.purpose else ""
+        if self.required and not given:
+            raise UsageError(f"give one of {known}{purpose}")
+        if len(given) > 1:
+            raise UsageError(f"give only one of {known}{purpose}; got {' and '.join(given)}")
+
 
 @dataclasses.dataclass(frozen=True)
 class Requires:
@@ -90,6 +100,11 @@ class Requires:
 
     name: str
     others: tuple[str, ...]
+
+    def check(self, config: Any) -> None:
+        """Raise :class:`UsageError` if ``config`` breaks the rule."""
+        if _is_set(config, self.name) and not any(_is_set(config, other) for other in self.others):
+            raise UsageError(f"`{self.name}` requires {' or '.join(f'`{other}`' for other in self.others)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +179,11 @@ def check(config: Any) -> None:
     for f in dataclasses.fields(config):
         _check_range(config, f)
     for f in dataclasses.fields(config):
-        _check_dependence(config, f)
+        if getattr(config, f.name) != f.default and not applies(config, f.name):
+            owners = (" and ".join(map(_as_text, terms)) for terms in _owners(config, f))
+            raise UsageError(f"`{f.name}` applies only {' or '.join(owners)}")
     for rule in getattr(config, "RULES", ()):
-        (_check_one_of if isinstance(rule, OneOf) else _check_requires)(config, rule)
+        rule.check(config)
 
 
 def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
@@ -201,19 +218,9 @@ def applies(config: Any, name: str) -> bool:
 
 def _owners(config: Any, f: dataclasses.Field[Any]) -> list[list[str]]:
     names = {field.name for field in dataclasses.fields(config)}
-    owners = [[t for t in o.split(" and ") if _name_of(t) in names] for o in f.metadata.get("only_with") or ()]
+    conditions = (owner.split(" and ") for owner in f.metadata.get("only_with") or ())
+    owners = [[t for t in terms if t.removeprefix("!").partition("=")[0] in names] for terms in conditions]
     return [terms for terms in owners if terms]
-
-
-def _check_dependence(config: Any, f: dataclasses.Field[Any]) -> None:
-    owners = _owners(config, f)
-    if getattr(config, f.name) != f.default and not applies(config, f.name):
-        words = " or ".join(" and ".join(_as_text(term) for term in terms) for terms in owners)
-        raise UsageError(f"`{f.name}` applies only {words}")
-
-
-def _name_of(owner: str) -> str:
-    return owner.removeprefix("!").partition("=")[0]
 
 
 def _holds(config: Any, owner: str) -> bool:
@@ -232,22 +239,6 @@ def _as_text(owner: str) -> str:
 
 def _is_set(config: Any, name: str) -> bool:
     return getattr(config, name) not in (None, False, (), "")
-
-
-def _check_one_of(config: Any, rule: OneOf) -> None:
-    given = [f"`{n}`" for n in rule.names if _is_set(config, n)]
-    known = ", ".join(f"`{n}`" for n in rule.names)
-    purpose = f" {rule.purpose}" if rule.purpose else ""
-    if rule.required and not given:
-        raise UsageError(f"give one of {known}{purpose}")
-    if len(given) > 1:
-        raise UsageError(f"give only one of {known}{purpose}; got {' and '.join(given)}")
-
-
-def _check_requires(config: Any, rule: Requires) -> None:
-    if _is_set(config, rule.name) and not any(_is_set(config, other) for other in rule.others):
-        others = " or ".join(f"`{other}`" for other in rule.others)
-        raise UsageError(f"`{rule.name}` requires {others}")
 
 
 def add_config(parser: argparse.ArgumentParser, config: type) -> None:

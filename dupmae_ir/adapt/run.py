@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -87,7 +87,7 @@ class _Adaptation:
         self.device = str(training_device(config.device))
         self.started = time.monotonic()
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, object]:
         """Do what an interrupted run has left, and publish the better model."""
         config, work = self.config, self.job.begin()
         held = self._split()

@@ -172,10 +172,8 @@ class AdaptTrainer(CheckedTrainer):
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=decay)
         return self.optimizer
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Batch | None], return_outputs: bool = False, **_: Any
-    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch, with its terms if ``return_outputs``."""
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Batch | None], *_: Any, **__: Any) -> Tensor:
+        """The loss of a batch; it and its terms are added to the sums that :meth:`log` reports."""
         loss, terms = model(inputs["pairs"], inputs["texts"])
         self.sums.add({"loss": loss, **{f"loss_{name}": value for name, value in terms.items()}})
-        return (loss, terms) if return_outputs else loss
+        return loss

@@ -264,10 +264,6 @@ class RerankerTrainer(CheckedTrainer):
         self.log(scores)
         return scores
 
-    def compute_loss(
-        self, model: torch.nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """The loss of a batch, with its scores if ``return_outputs``."""
-        scores, mask = group_scores(model, inputs)
-        loss = listwise(scores, mask)
-        return (loss, scores) if return_outputs else loss
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor], *_: Any, **__: Any) -> Tensor:
+        """The loss of a batch."""
+        return listwise(*group_scores(model, inputs))

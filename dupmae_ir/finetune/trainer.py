@@ -111,13 +111,10 @@ class PairTrainer(CheckedTrainer):
         self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=1e-8)
         return self.optimizer
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any
-    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch, with its terms if ``return_outputs``."""
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *_: Any, **__: Any) -> Tensor:
+        """The loss of a batch."""
         parts = {side: model(inputs[f"{side}_ids"], inputs[f"{side}_mask"], side) for side in SIDES}
-        loss, terms = self._loss(parts, inputs)
-        return (loss, terms) if return_outputs else loss
+        return self._loss(parts, inputs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward pass of a batch, through GradCache if it is on."""
@@ -130,13 +127,13 @@ class PairTrainer(CheckedTrainer):
             model,
             inputs,
             self.config.grad_cache,
-            lambda parts: self._loss(parts, inputs)[0] * share,
+            lambda parts: self._loss(parts, inputs) * share,
             self.accelerator.backward,
             self.compute_loss_context_manager,
         )
 
-    def _loss(self, parts: dict[str, Parts], batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss over the batches of all processes, and its terms, which are added to the log's sums."""
+    def _loss(self, parts: dict[str, Parts], batch: dict[str, Tensor]) -> Tensor:
+        """The loss over the batches of all processes; it and its terms are added to the log's sums."""
         anchors = self._anchors(batch)
         queries, documents = parts["query"], parts["document"]
         if self.args.world_size > 1:
@@ -146,7 +143,7 @@ class PairTrainer(CheckedTrainer):
         loss, terms = batch_loss(queries, documents, batch, self.config, scale, anchors)
         self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
         # Gradients are averaged over processes, and each process has only its own texts' share of the whole.
-        return loss * self.args.world_size, terms
+        return loss * self.args.world_size
 
     def _anchors(self, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """The teacher's vectors of queries and documents, if there is a teacher; ``grad_cache`` texts at a time."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from accelerate import PartialState
@@ -125,7 +125,7 @@ class PretrainingSetup:
 
 def _train(
     config: PretrainConfig, job: DistributedJob, source_digest: SourceDigest, callbacks: Sequence[TrainerCallback]
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     started = time.monotonic()
     state, quiet = job.state, job.quiet
     work, recipe = job.begin(), config.recipe

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -21,6 +21,13 @@ from dupmae_ir.types import SEPARATORS
 
 HEAD_WIDTH = 64
 """Dimensions of an attention head, as in BERT."""
+
+
+class TokenizerResult(TypedDict):
+    """What a run reports."""
+
+    pieces: int
+    documents: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +75,7 @@ BATCH = 1000
 """Texts passed to the trainer at a time."""
 
 
-def run(config: TokenizerConfig) -> dict[str, Any]:
+def run(config: TokenizerConfig) -> TokenizerResult:
     """Write the tokenizer's folder with its record, and return the counts: word pieces and documents.
 
     Raises :class:`InputError` for a corpus with too few different words. See :mod:`dupmae_ir.io.jobs` for what a second
@@ -80,7 +87,7 @@ def run(config: TokenizerConfig) -> dict[str, Any]:
         config.output, "pretrain.tokenizer", settings, lambda: _inputs(config), resumable=False, quiet=config.quiet
     ) as job:
         if result := job.finished():
-            return result
+            return cast("TokenizerResult", result)
         work = job.begin()
         texts = _Texts(config)
         tokenizer = train(texts, config.size, config.cased, config.min_frequency, quiet=config.quiet)
@@ -89,7 +96,7 @@ def run(config: TokenizerConfig) -> dict[str, Any]:
             raise InputError(f"`size` {config.size}: the corpus gives only {pieces} word pieces; use {pieces}")
         made = work / "tokenizer"
         write(tokenizer, made, config)
-        return job.publish(made, {"pieces": pieces, "documents": texts.documents})
+        return cast("TokenizerResult", job.publish(made, {"pieces": pieces, "documents": texts.documents}))
 
 
 def _inputs(config: TokenizerConfig) -> dict[str, str]:
@@ -196,7 +203,7 @@ def write(tokenizer: Tokenizer, folder: Path, config: TokenizerConfig) -> None:
     ).save_pretrained(folder)
 
 
-def summarize(config: TokenizerConfig, result: dict[str, Any]) -> str:
+def summarize(config: TokenizerConfig, result: TokenizerResult) -> str:
     """``models/pieces: 8,192 word pieces from 12,000 documents``."""
     return f"{config.output}: {result['pieces']:,} word pieces from {result['documents']:,} documents"
 

@@ -139,14 +139,12 @@ class PretrainTrainer(CheckedTrainer):
             data_collator=collator,
         )
 
-    def compute_loss(
-        self, model: Bottleneck, inputs: Batch, return_outputs: bool = False, **_: Any
-    ) -> Tensor | tuple[Tensor, Terms]:
+    def compute_loss(self, model: Bottleneck, inputs: Batch, *_: Any, **__: Any) -> Tensor:
         """The loss of a batch; each term and the number of tokens are added to the sums that :meth:`log` reports."""
         loss, terms = model(inputs)
         self.sums.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}})
         self.tokens = self.tokens.to(loss.device) + inputs["attention_mask"].sum()
-        return (loss, terms) if return_outputs else loss
+        return loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Mean loss of each task on the held-out draws, logged as ``eval_*``; {} if called again at a step.
