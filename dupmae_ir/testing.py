@@ -60,29 +60,17 @@ class HashingEncoder:
 
     def _encode(self, texts: Sequence[str], length: int, keep: int) -> Representation:
         time.sleep(self.pause)
-        rows = [self._counts(text, length) for text in texts]
-        ot = sp.csr_matrix(np.stack(rows) if rows else np.zeros((0, self.width), np.float32))
-        # Row by row, since the rounding of a batched product may depend on the batch size.
-        cls = np.stack([r @ self._projection for r in rows]) if rows else np.zeros((0, self.dim or 1), np.float32)
-        return Representation(
-            cls=cls if self.dim else None, ot=_strongest(ot, keep) if self.terms is not None else None
-        )
+        rows = np.zeros((len(texts), self.width), np.float32)
+        cls = np.zeros((len(texts), self.dim or 1), np.float32)
+        for number, text in enumerate(texts):
+            rows[number] = self._counts(text, length)
+            # Row by row, since the rounding of a batched product may depend on the batch size.
+            cls[number] = rows[number] @ self._projection
+            rows[number, np.argsort(-rows[number], kind="stable")[keep:]] = 0  # equal ones by ascending column
+        return Representation(cls if self.dim else None, sp.csr_matrix(rows) if self.terms is not None else None)
 
     def _counts(self, text: str, length: int) -> np.ndarray:
         row = np.zeros(self.width, np.float32)
         for word in _WORD.findall(text.lower())[: length - 2]:
             row[self._column(word)] += 1
         return np.log1p(row)
-
-
-def _strongest(matrix: sp.csr_matrix, keep: int) -> sp.csr_matrix:
-    """The ``keep`` largest entries of each row; equal entries by ascending column."""
-    out = sp.lil_matrix(matrix.shape, dtype=np.float32)
-    for i in range(matrix.shape[0]):
-        row = matrix.getrow(i)
-        order = np.lexsort((row.indices, -row.data))[:keep]
-        for j in order:
-            out[i, row.indices[j]] = row.data[j]
-    result = out.tocsr()
-    result.sort_indices()
-    return result

@@ -57,7 +57,9 @@ class CoTMoTE(LeftToRight):
         switched: bool = False,
     ) -> None:
         super().__init__(lm.passage if isinstance(lm, Experts) else lm)
-        _check_choices(decode=decode, sparse_head=sparse_head, spr_to_hidden=spr_to_hidden, experts=experts)
+        for value, (name, known) in zip((decode, sparse_head, spr_to_hidden, experts), _CHOICES.items(), strict=True):
+            if value not in known:
+                raise ValueError(f"{name} {value!r} is not known; use {' or '.join(known)}")
         if layers < 1:
             raise UsageError(f"`causal_layers` must be at least 1 for CoT-MoTE, got {layers}")
         self.experts = lm if isinstance(lm, Experts) else _split(lm, experts, shared_norm)
@@ -118,12 +120,6 @@ class CoTMoTE(LeftToRight):
             return self.spr_projection(spr).unsqueeze(1)
         # Detached, as in LexMAE: otherwise the embeddings would learn to carry the text past the bottleneck.
         return (spr @ self.word_embeddings.detach().to(spr.dtype)).unsqueeze(1)
-
-
-def _check_choices(**values: str) -> None:
-    for name, value in values.items():
-        if value not in _CHOICES[name]:
-            raise ValueError(f"{name} {value!r} is not known; use {' or '.join(_CHOICES[name])}")
 
 
 def _split(lm: PreTrainedModel, kind: str, shared_norm: bool) -> Experts:
