@@ -94,6 +94,7 @@ docs: $(VENV)/.installed  ## write the generated pages and parts of pages in doc
 	$(RUN) docs/make_systems.py
 	$(RUN) docs/make_scale.py
 	$(RUN) docs/make_servers.py
+	$(RUN) docs/make_collections.py
 
 site: $(VENV)/.installed-docs  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet

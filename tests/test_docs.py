@@ -230,7 +230,8 @@ def test_the_command_pages_are_up_to_date():
 
 
 @pytest.mark.parametrize(
-    "maker", [f"make_{name}.py" for name in ("architecture", "performance", "systems", "scale", "servers")]
+    "maker",
+    [f"make_{name}.py" for name in ("architecture", "performance", "systems", "scale", "servers", "collections")],
 )
 def test_generated_parts_are_up_to_date(maker):
     check(maker)

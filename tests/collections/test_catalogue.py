@@ -183,7 +183,7 @@ def test_the_table_in_the_docs_matches_the_catalogue():
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
     name, shown = "", {}
     for row in rows:
-        if len(row) == 7 and row[0] != "collection" and row[2] != ":--":
+        if len(row) == 7 and row[0] not in ("collection", ":--"):
             name = row[0] or name
             shown[name, row[2]] = row[1:2] + row[3:6] if row[0] else row[3:6]
     for collection in ALL:
