@@ -10,11 +10,9 @@ without tokens in every text, here in none; the test queries of NQ and TriviaQA 
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 from dupmae_ir.collections.convert import answered_query, checked_answers
@@ -156,15 +154,9 @@ def _normalised(text: str) -> str:
 
 def _joined(text: str) -> str:
     """Tokens in lower case between separators, so that tokens in a row are a substring."""
-    return _SEPARATOR + "".join(f"{t}{_SEPARATOR}" for t in _tokens().findall(_normalised(text))).lower()
-
-
-@cache
-def _tokens() -> re.Pattern[str]:
     import regex
 
-    pattern: re.Pattern[str] = regex.compile(_TOKEN, regex.UNICODE)
-    return pattern
+    return _SEPARATOR + "".join(f"{t}{_SEPARATOR}" for t in regex.findall(_TOKEN, _normalised(text))).lower()
 
 
 def read_answers(path: str | Path) -> dict[str, list[str]]:

@@ -27,7 +27,7 @@ from dupmae_ir.io.lines import json_lines
 from dupmae_ir.io.runs import strictly_decreasing
 from dupmae_ir.search.config import SearchSettings
 from dupmae_ir.search.searcher import Searcher
-from dupmae_ir.types import Hit, Query
+from dupmae_ir.types import Query
 
 Corpus = Mapping[str, Mapping[str, str]]
 """Document id -> ``{"title": ..., "text": ...}``, as BEIR's data loader returns it."""
@@ -82,8 +82,11 @@ class DupmaeRetriever:
         """
         searcher = self._opened(corpus)
         topics = [Query(qid, text) for qid, text in queries.items()]
-        run = searcher.search(topics, top_k, self.mode, remove_query=True)
-        return {qid: _scores(hits) for qid, hits in run.items()}
+        results: Results = {}
+        for qid, hits in searcher.search(topics, top_k, self.mode, remove_query=True).items():
+            scores = strictly_decreasing(np.array([hit.score for hit in hits], np.float64)).tolist()
+            results[qid] = {hit.docid: score for hit, score in zip(hits, scores, strict=True)}
+        return results
 
     def encode(self, corpus: Corpus, queries: Mapping[str, str], *_: object, **__: object) -> None:
         """Encode the corpus into the index if that does not exist, and keep the queries for
@@ -127,8 +130,3 @@ class DupmaeRetriever:
                     corpus=str(path), index=str(self.index), model=self.model, device=self.device, quiet=self.quiet
                 )
             )
-
-
-def _scores(hits: Sequence[Hit]) -> dict[str, float]:
-    scores = strictly_decreasing(np.array([hit.score for hit in hits], np.float64)).tolist()
-    return {hit.docid: score for hit, score in zip(hits, scores, strict=True)}

@@ -139,7 +139,9 @@ def _by_trec_eval(measures: Iterable[Measure], judged: Grades, common: Scores) -
             passes.setdefault(measure.depth, []).append(measure)
     values: dict[Measure, dict[str, float]] = {m: {} for of_depth in passes.values() for m in of_depth}
     for depth, of_depth in passes.items() if common else ():
-        run = common if depth is None else {qid: _first(scores, depth) for qid, scores in common.items()}
+        run = common
+        if depth is not None:  # trec_eval -M: truncated after its ranking
+            run = {qid: {d: scores[d] for d in trec_order(scores, depth)} for qid, scores in common.items()}
         by_library = {m.in_ir_measures(): values[m] for m in of_depth}
         for qid, measure, value in pytrec_eval.iter_calc(by_library, judged, run):
             by_library[measure][qid] = value
@@ -164,11 +166,6 @@ def _by_counting(wanted: Iterable[Measure], judged: Grades, common: Scores) -> d
         elif measure.family == "NumQ":
             values[measure] = dict.fromkeys(judged, 1.0)
     return values
-
-
-def _first(scores: Mapping[str, float], depth: int) -> dict[str, float]:
-    """``trec_eval -M depth``: the run truncated after trec_eval's ranking."""
-    return {docid: scores[docid] for docid in trec_order(scores, depth)}
 
 
 def _over_queries(values: Mapping[str, float], total: bool) -> float:

@@ -47,8 +47,12 @@ def run(config: EvalConfig) -> Evaluated:
     if config.html:
         need_packages("the HTML report", ["matplotlib"], "charts")
     measures = parse_measures(config.measures, config.rel_level)
-    names = _names(config.runs)
-    baseline = _baseline(config, names)
+    # Named in tables by file name if that is unique, else by path.
+    files = [Path(path).name for path in config.runs]
+    names = dict(zip(files if len(set(files)) == len(files) else config.runs, config.runs, strict=True))
+    baseline = None if config.baseline is None else _named(config.baseline, names, "`baseline`")
+    if baseline is None and config.html and len(names) > 1:
+        baseline = next(iter(names))
     parts = tuple(_named(part, names, "`parts`") for part in config.parts)
     texts = {t.qid: t.text for t in read_topics(config.topics)} if config.topics else {}
     options = subset(config, ComparisonOptions)
@@ -102,25 +106,12 @@ def _warn_of_self_hits(path: str, run: Run, quiet: bool) -> None:
     )
 
 
-def _baseline(config: EvalConfig, names: Mapping[str, str]) -> str | None:
-    """Name of the baseline; None for no comparison. The HTML report defaults to the first run."""
-    if config.baseline is not None:
-        return _named(config.baseline, names, "`baseline`")
-    return next(iter(names)) if config.html and len(names) > 1 else None
-
-
 def _named(run: str, names: Mapping[str, str], setting: str) -> str:
     """The name in the table of a run given by its name or its file."""
     for name, path in names.items():
         if run in (name, path):
             return name
     raise UsageError(f"{setting} {run}: not one of the runs, which are {', '.join(names)}")
-
-
-def _names(paths: Sequence[str]) -> dict[str, str]:
-    """Name in the table -> path: the file name if that is unique, else the path."""
-    short = [Path(path).name for path in paths]
-    return dict(zip(short if len(set(short)) == len(short) else paths, paths, strict=True))
 
 
 def _write(path: str, content: str, what: str, quiet: bool) -> None:

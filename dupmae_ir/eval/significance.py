@@ -129,17 +129,14 @@ def bootstrap_intervals(
     if len(v) < 2:
         return [None] * v.shape[1]
     rng = np.random.default_rng(seed)
-    means = np.concatenate([_resampled_means(v, rows, rng) for rows in _blocks(resamples, len(v))])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    means = []
+    for rows in _blocks(resamples, len(v)):
+        # Means over queries drawn with replacement, as counts times values.
+        drawn = rng.integers(0, len(v), (rows, len(v))) + len(v) * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * len(v)).reshape(rows, len(v))
+        means.append(counts.astype(np.float64) @ v / len(v))
+    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2], axis=0)
     return [Interval(*pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
-
-
-def _resampled_means(v: np.ndarray, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, c) -> (rows, c): means over n queries drawn with replacement, as counts times values."""
-    n = len(v)
-    drawn = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
-    return counts.astype(np.float64) @ v / n
 
 
 def _blocks(rows: int, width: int) -> Iterator[int]:

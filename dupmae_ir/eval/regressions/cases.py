@@ -181,19 +181,15 @@ def read_regression(path: Path, models: Mapping[str, Any]) -> Regression:
     if not cases or len(set(names)) < len(names):
         raise InputError(f"{path}: at least one [[case]] is required, and case names must be unique")
     means = tuple(_mean(path, data, table) for table in data.get("mean", []))
-    return Regression(path.stem, path, data["title"], tier, cases, means, _accepted(path, data, names))
-
-
-def _accepted(path: Path, data: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-    """The accepted blocks by case, with references to environments resolved."""
-    accepted = data.get("accepted", {})
-    if unknown := sorted(accepted.keys() - set(names)):
+    if unknown := sorted(data.get("accepted", {}).keys() - set(names)):
         raise InputError(f"{path}: accepted values for {', '.join(unknown)}, but no such case")
+    # Accepted blocks name their environment; several have the same.
     environments = data.get("environment", {})
-    return {
+    accepted = {
         name: {**block, "environment": environments.get(block.get("environment"), {})}
-        for name, block in accepted.items()
+        for name, block in data.get("accepted", {}).items()
     }
+    return Regression(path.stem, path, data["title"], tier, cases, means, accepted)
 
 
 def _case(

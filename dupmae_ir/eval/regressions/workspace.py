@@ -197,19 +197,16 @@ class Workspace:
     def model(self, name: str) -> Path | None:
         """The model's folder, generated, downloaded or trained if missing; None for the embedded model."""
         for required in dependencies(name, self.models, self.references):
-            self._prepare_model(self.models[required])
+            model, folder = self.models[required], self.model_folder(required)
+            if folder is None or required in self.given:
+                continue
+            if model.tiny:
+                tiny.write_model(folder)
+            elif model.files:
+                self.download_model(model)
+            else:
+                self._train(model)
         return self.model_folder(name)
-
-    def _prepare_model(self, model: Model) -> None:
-        folder = self.model_folder(model.name)
-        if folder is None or model.name in self.given:
-            return
-        if model.tiny:
-            tiny.write_model(folder)
-        elif model.files:
-            self.download_model(model)
-        else:
-            self._train(model)
 
     def download_model(self, model: Model) -> None:
         """Download the files of a released checkpoint."""

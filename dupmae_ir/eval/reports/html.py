@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from dupmae_ir import __version__
 from dupmae_ir.console import visible
-from dupmae_ir.eval.compare import Comparison, QueryChange
+from dupmae_ir.eval.compare import Comparison
 from dupmae_ir.eval.reports import text
 from dupmae_ir.eval.reports.figures import curves, difference_bars, scatter
 from dupmae_ir.eval.reports.text import EvalReport, signed
@@ -50,20 +50,23 @@ class FigureData:
 def as_html(report: EvalReport, extra: FigureData | None = None) -> str:
     """The page, without a final newline."""
     extra = extra or FigureData()
-    comparison = report.comparison
     means = [str(m) for m in report.measures if not m.total]
-    first = comparison.measures[0] if comparison and comparison.measures else ""
-    compared = comparison if first else None
+    compared = report.comparison if report.comparison and report.comparison.measures else None
+    first = compared.measures[0] if compared else ""
+    differences: _Table | None = None
+    if compared:
+        caption = f"Mean differences from {compared.baseline}; p values after Holm's correction"
+        differences = caption, text.comparison_header(compared), text.comparison_rows(compared)
     parts = extra.parts and extra.ranks
     return render(
         "eval.html",
         title=f"Evaluation on {report.qrels}",
         headline=text.headline(report),
         scores=_scores(report),
-        legend=text.legend(comparison) if comparison else [],
-        baseline=comparison.baseline if comparison else "",
+        legend=text.legend(report),
+        baseline=compared.baseline if compared else "",
         measure=first,
-        compared=_compared(compared) if compared else None,
+        compared=differences,
         bars=[_bars(compared, run, first) for run in compared.runs] if compared else [],
         moved=_moved(compared, first, extra.texts) if compared else [],
         studies=_studies(compared, first) if compared else [],
@@ -93,11 +96,6 @@ def _scores(report: EvalReport) -> tuple[str, list[str], list[list[str]], tuple[
     return caption, ["run", *map(str, report.measures)], rows, (), baseline
 
 
-def _compared(comparison: Comparison) -> _Table:
-    caption = f"Mean differences from {comparison.baseline}; p values after Holm's correction"
-    return caption, text.comparison_header(comparison), text.comparison_rows(comparison)
-
-
 def _bars(comparison: Comparison, run: str, measure: str) -> _Figure:
     d = comparison.runs[run][measure]
     title = f"{run} minus {comparison.baseline}, {measure}"
@@ -113,22 +111,18 @@ def _moved(
 ) -> list[tuple[str, list[str], list[list[str]], tuple[int, ...]]]:
     """A table per run; the last value of each is its columns of words."""
     header = ["query", *(["words"] if texts else []), comparison.baseline, "run", "difference"]
-    return [
-        (
-            f"{run}: the queries that moved most in {measure}",
-            header,
-            [_change(change, texts) for change in moved],
-            (1,) if texts else (),
-        )
-        for run, measures in comparison.runs.items()
-        if (moved := measures[measure].moved(comparison.settings.moved))
-    ]
-
-
-def _change(change: QueryChange, texts: Mapping[str, str]) -> list[str]:
-    words = [texts.get(change.qid, "")] if texts else []
-    link = Markup('<a href="#case-{0}">{0}</a>').format(change.qid)
-    return [link, *words, f"{change.baseline:.4f}", f"{change.run:.4f}", signed(change.difference)]
+    places: tuple[int, ...] = (1,) if texts else ()
+    moved_tables = []
+    for run, measures in comparison.runs.items():
+        rows: list[list[str]] = []
+        for change in measures[measure].moved(comparison.settings.moved):
+            link = Markup('<a href="#case-{0}">{0}</a>').format(change.qid)
+            words = [texts.get(change.qid, "")] if texts else []
+            rows.append([link, *words, f"{change.baseline:.4f}", f"{change.run:.4f}", signed(change.difference)])
+        if rows:
+            title = f"{run}: the queries that moved most in {measure}"
+            moved_tables.append((title, header, rows, places))
+    return moved_tables
 
 
 def _studies(comparison: Comparison, measure: str) -> list[tuple[str, str]]:
@@ -150,7 +144,10 @@ def _parts(extra: FigureData) -> _Table:
     rows = []
     for one in complementarity(cls, ot, hybrid, FIRST):
         share = f"{one.in_sum} ({one.in_sum / one.documents:.0%})" if one.documents else "0"
-        rows.append([one.parts, str(one.documents), share, _some(one.qids)])
+        names = ", ".join(one.qids[:QUERIES_NAMED])
+        if len(one.qids) > QUERIES_NAMED:
+            names += f" and {len(one.qids) - QUERIES_NAMED:,} more"
+        rows.append([one.parts, str(one.documents), share, names])
     caption = f"Relevant documents by the parts that rank them in the first {FIRST}, and their ranks in the sum"
     return caption, ["found by", "documents", f"of these in the first {FIRST} of the sum", "queries"], rows
 
@@ -173,11 +170,6 @@ def _scatter(report: EvalReport, parts: tuple[str, ...], measure: str) -> _Figur
     )
     counted = {f"{name} ({len(points)})": points for name, points in groups.items()}
     return scatter(counted, f"[CLS]: {measure}", f"OT: {measure}", title), caption
-
-
-def _some(qids: tuple[str, ...]) -> str:
-    more = f" and {len(qids) - QUERIES_NAMED:,} more" if len(qids) > QUERIES_NAMED else ""
-    return ", ".join(qids[:QUERIES_NAMED]) + more
 
 
 DEEPEST = 1000  #: length of the recall curve

@@ -57,7 +57,7 @@ def as_table(report: EvalReport) -> str:
     }
     body = table([[name, *row] for name, row in found.items()], ["run", *(f"{m}{' ' * room}" for m in report.measures)])
     stars = ["* best of its column"] if "*" in body else []
-    lines = [headline(report), "", body, *stars, *_legend(report)]
+    lines = [headline(report), "", body, *stars, *legend(report)]
     if report.comparison and report.comparison.measures:
         # Only the first column is left-aligned, so run and measure share it.
         (_, _, *header), rows = comparison_header(report.comparison), comparison_rows(report.comparison)
@@ -74,7 +74,7 @@ def as_markdown(report: EvalReport) -> str:
         "",
         visible(headline(report), breaks=True),
         "",
-        *(f"- {visible(line, breaks=True)}" for line in (*_legend(report), *coverage(report))),
+        *(f"- {visible(line, breaks=True)}" for line in (*legend(report), *coverage(report))),
     ]
     if report.comparison and report.comparison.measures:
         moved = [f"- {visible(line, breaks=True)}" for line in moved_lines(report.comparison)]
@@ -93,8 +93,9 @@ def as_latex(report: EvalReport) -> str:
     if report.comparison:
         notes += map("; ".join, comparison_rows(report.comparison))
     body = tables.latex(["Run", *(tables.tex(str(m)) for m in report.measures)], rows)
-    legend = _legend(report)
-    below = [r"\par\smallskip", *(rf"{{\footnotesize {tables.tex(line)}\par}}" for line in legend)] if legend else []
+    below = [rf"{{\footnotesize {tables.tex(line)}\par}}" for line in legend(report)]
+    if below:
+        below = [r"\par\smallskip", *below]
     return "\n".join([*(f"% {visible(line, breaks=True)}" for line in notes), body, *below])
 
 
@@ -189,17 +190,14 @@ def cells(report: EvalReport) -> dict[str, list[Cell]]:
     """Run -> one printed value per measure; if they differ, the largest as printed is best."""
     found: dict[str, list[Cell]] = {name: [] for name in report.runs}
     for measure in report.measures:
-        printed = {name: _printed(measure, e.mean) for name, e in report.runs.items()}
+        digits = 0 if measure.total else 4  # as trec_eval prints them
+        printed = {name: f"{e.mean[str(measure)]:.{digits}f}" for name, e in report.runs.items()}
         top = max(printed.values(), key=float)
         differ = len(set(printed.values())) > 1 and not measure.total
         for name, text in printed.items():
             marks = report.comparison.marks(name, str(measure)) if report.comparison else ""
             found[name].append(Cell(text, differ and text == top, marks))
     return found
-
-
-def _legend(report: EvalReport) -> list[str]:
-    return legend(report.comparison) if report.comparison else []
 
 
 def _bold(cell: Cell, how: str) -> str:
@@ -211,22 +209,27 @@ def _dagger(marks: str) -> str:
     return "".join(map(tables.tex, marks)).replace("}$$^{", "")
 
 
-def _printed(measure: Measure, mean: Mapping[str, float]) -> str:
-    """Four decimals as trec_eval prints them; totals as whole numbers."""
-    value = mean[str(measure)]
-    return f"{value:.0f}" if measure.total else f"{value:.4f}"
-
-
-def legend(comparison: Comparison) -> list[str]:
-    """The meaning of the marks, and how intervals and p values are computed."""
+def legend(report: EvalReport) -> list[str]:
+    """The meaning of the marks, and how intervals and p values are computed; empty without a comparison."""
+    comparison = report.comparison
+    if comparison is None:
+        return []
     s, runs = comparison.settings, len(comparison.runs)
     holm = f"Holm-corrected over {runs} runs" if runs > 1 else "one comparison, nothing to correct"
-    marks = [
+    lines = [
         f"{MARKS[t]} differs from {comparison.baseline}: {TEST_NAMES[t]}, two-sided, p < {s.alpha:g} ({holm})"
         for t in s.tests
     ]
-    how = f"{100 * s.level:g} % intervals: percentile bootstrap over queries, {BOOTSTRAPS:,} resamples, seed {s.seed}"
-    return [*marks, how, *([_permutation_text(comparison)] if "permutation" in s.tests else [])]
+    lines.append(
+        f"{100 * s.level:g} % intervals: percentile bootstrap over queries, {BOOTSTRAPS:,} resamples, seed {s.seed}"
+    )
+    if "permutation" in s.tests:
+        exact = [d.permutation.exact for of in comparison.runs.values() for d in of.values() if d.permutation]
+        drawn = f"{s.resamples:,} random sign flips, seed {s.seed}"
+        if any(exact):
+            drawn += "; exact where few queries differ"
+        lines.append(f"permutation tests: {'exact, all sign flips counted' if all(exact) else drawn}")
+    return lines
 
 
 def comparison_header(comparison: Comparison) -> list[str]:
@@ -267,14 +270,6 @@ def p_text(p: float | None) -> str:
     if p is None:
         return "-"
     return "<0.0001" if p < 0.0001 else f"{p:.4f}"
-
-
-def _permutation_text(comparison: Comparison) -> str:
-    done = [d.permutation for measures in comparison.runs.values() for d in measures.values() if d.permutation]
-    drawn = f"{comparison.settings.resamples:,} random sign flips, seed {comparison.settings.seed}"
-    if all(p.exact for p in done):
-        return "permutation tests: exact, all sign flips counted"
-    return f"permutation tests: {drawn}" + ("; exact where few queries differ" if any(p.exact for p in done) else "")
 
 
 def moved_lines(comparison: Comparison) -> list[str]:
