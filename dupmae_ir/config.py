@@ -18,6 +18,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -67,6 +68,10 @@ def option(
     metadata = {name: value for name, value in locals().items() if name != "default"}
     metadata["only_with"] = (only_with,) if isinstance(only_with, str) else only_with
     return field(default=default, metadata=metadata)
+
+
+input_option = partial(option, group="input")
+"""An option that names what a command reads."""
 
 
 def changed(base: type, name: str, default: Any, **changes: Any) -> Any:

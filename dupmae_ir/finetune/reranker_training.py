@@ -217,15 +217,14 @@ def evaluate(model: PreTrainedModel, groups: Groups, collator: GroupCollator) ->
     """
     was_training = model.training
     model.eval()
-    loss, first, count = 0.0, 0, 0
+    loss, first, count = 0.0, 0, max(1, len(groups))
     for row in range(len(groups)):
         batch = {k: v.to(model.device) for k, v in collator([groups[ExampleKey(row, -1)]]).items()}
         scores, mask = group_scores(model, batch)
         loss += float(listwise(scores, mask))
         first += int(scores[0].argmax()) == 0
-        count += 1
     model.train(was_training)
-    return {"loss": round(loss / max(1, count), 6), "positive_first": round(first / max(1, count), 4)}
+    return {"loss": round(loss / count, 6), "positive_first": round(first / count, 4)}
 
 
 class RerankerTrainer(CheckedTrainer):

@@ -70,7 +70,10 @@ def run(config: FinetuneConfig, callbacks: Sequence[TrainerCallback] = ()) -> di
         config,
         "finetune",
         lambda processes: _settings(config, processes),
-        lambda: _inputs(config),
+        lambda: input_digests(
+            {"pairs": config.pairs, "dev": config.dev, "mined": config.mined, "scores": config.scores},
+            {"model": model_folder(config.model), "teacher": model_folder(config.teacher) if config.teacher else None},
+        ),
         lambda job: _train(config, job, callbacks),
     )
 
@@ -80,13 +83,6 @@ def _settings(config: FinetuneConfig, processes: int) -> dict[str, object]:
     paths = ("model", "teacher", "mined", "scores", "collection", "pairs", "dev")
     unused = () if config.lora_rank else ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "keep_adapter")
     return {name: v for name, v in deciding_settings(config, processes, paths).items() if name not in unused}
-
-
-def _inputs(config: FinetuneConfig) -> dict[str, str]:
-    return input_digests(
-        {"pairs": config.pairs, "dev": config.dev, "mined": config.mined, "scores": config.scores},
-        {"model": model_folder(config.model), "teacher": model_folder(config.teacher) if config.teacher else None},
-    )
 
 
 def _train(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import option
+from dupmae_ir.config import input_option, option
 from dupmae_ir.finetune.cross_encoder import MinedOptions
 from dupmae_ir.finetune.mine import PARTS, SearchOptions
-from dupmae_ir.search.fusion import RRF_K
+from dupmae_ir.search.fusion import RRF_K, fusion_option
 
 TEACHERS = ("cross-encoder", "fused")
 
@@ -26,37 +26,30 @@ class ScoreConfig(MinedOptions, SearchOptions):
         dupmae-ir finetune.score --mined mined/both.jsonl --teacher fused --model minilm --output mined/fused.jsonl
     """
 
-    model: str = option(
-        help="folder of the cross-encoder; with --teacher fused, of a retriever, or minilm", group="input"
-    )
-    teacher: str = option(
+    model: str = input_option(help="folder of the cross-encoder; with --teacher fused, of a retriever, or minilm")
+    teacher: str = input_option(
         "cross-encoder",
         "what scores a pair: a cross-encoder, or BM25's and a retriever's lists over the complete collection, fused",
-        group="input",
         choices=TEACHERS,
     )
     output: str = option(
         help="JSON lines to write; OUTPUT.meta.json records the settings", group="output", metavar="FILE"
     )
-    fusion: str = option(
+    fusion: str = fusion_option(
         "min-max",
         "mean of both scores, each scaled to [0, 1] over its list; reciprocal ranks; or the sum of the raw scores, "
         "BM25's and --dense-weight times the retriever's",
-        group="fusion",
         choices=("min-max", "rrf", "sum"),
         only_with="teacher=fused",
     )
-    depth: int = option(
+    depth: int = fusion_option(
         1000,
         "hits of each list; a passage that a list lacks gets 0 from it",
-        group="fusion",
         above=0,
         only_with=("fusion=min-max and teacher=fused", "fusion=rrf"),
     )
-    rrf_k: int = option(RRF_K, "added to every rank", group="fusion", at_least=0, only_with="fusion=rrf")
-    dense_weight: float = option(
-        25.0, "weight of the retriever's score", group="fusion", above=0, only_with="fusion=sum"
-    )
+    rrf_k: int = fusion_option(RRF_K, "added to every rank", at_least=0, only_with="fusion=rrf")
+    dense_weight: float = fusion_option(25.0, "weight of the retriever's score", above=0, only_with="fusion=sum")
     parts: str = option(
         "dense", "parts of the retriever", group="search", choices=tuple(PARTS), only_with="teacher=fused"
     )

@@ -111,7 +111,7 @@ def plan(
     known: dict[str, Any] = {**inputs, "start": inputs.get("model", "")}
     steps: list[Step] = []
     for table in data.get("step", []):
-        step = _step(_with_common(table, data.get("common", {})), known, Path(output), str(recipe))
+        step = _step(table, data.get("common", {}), known, Path(output), str(recipe))
         if step.name in known:
             raise InputError(f"{recipe}: two steps or inputs are named {step.name!r}")
         known[step.name] = step.output
@@ -141,15 +141,6 @@ def recipe_inputs(data: Mapping[str, Any], values: Mapping[str, Any], recipe: st
     for name, value in values.items():
         inputs[name] = value.split() if isinstance(inputs[name], list) and isinstance(value, str) else value
     return inputs
-
-
-def _with_common(table: Mapping[str, Any], common: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
-    """A step's settings, after those that all steps of its command share. A setting in ``unset`` is left out."""
-    shared = common.get(str(table.get("command")), {})
-    settings = {**shared, **table}
-    unset = {*shared.get("unset", ()), *table.get("unset", ())}
-    left_out = unset - table.keys()
-    return {key: value for key, value in settings.items() if key not in left_out} | {"unset": sorted(left_out)}
 
 
 def run_stages(
@@ -211,9 +202,12 @@ def _call(step: Step, quiet: bool) -> dict[str, object]:
     return json.loads(lines[-1]) if lines else {}
 
 
-def _step(table: Mapping[str, Any], known: Mapping[str, Any], folder: Path, source: str) -> Step:
-    settings = dict(table)
-    unset = settings.pop("unset", [])
+def _step(
+    table: Mapping[str, Any], common: Mapping[str, Any], known: Mapping[str, Any], folder: Path, source: str
+) -> Step:
+    shared = common.get(str(table.get("command")), {})
+    unset = {*shared.get("unset", ()), *table.get("unset", ())} - table.keys()
+    settings = {key: value for key, value in {**shared, **table}.items() if key not in {"unset", *unset}}
     name, command = settings.pop("name", None), settings.pop("command", None)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
         raise InputError(f"{source}: a step's name is {name!r}; use lower-case letters, digits and _")
@@ -223,7 +217,7 @@ def _step(table: Mapping[str, Any], known: Mapping[str, Any], folder: Path, sour
     module, kind, ending = COMMANDS[command]
     config_class = getattr(importlib.import_module(module), kind)
     values = {key: _filled(value, known, where) for key, value in settings.items()}
-    if unknown := sorted(set(unset) - {f.name for f in fields(config_class)}):
+    if unknown := sorted(unset - {f.name for f in fields(config_class)}):
         raise InputError(f"{where}: unset names {unknown[0]!r}, which is no setting of {command}")
     lists = {f.name for f in fields(config_class) if str(f.type).startswith("tuple")}
     for key in lists & values.keys():

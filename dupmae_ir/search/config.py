@@ -10,7 +10,7 @@ from typing import ClassVar
 from dupmae_ir.config import ComputeOptions, OneOf, OutputOptions, Requires, ThreadOptions, option
 from dupmae_ir.device import IMPACT_SEARCHES, processors
 from dupmae_ir.errors import UsageError
-from dupmae_ir.search.fusion import METHODS, FusionOptions
+from dupmae_ir.search.fusion import METHODS, FusionOptions, fusion_option
 
 MODES = {"dense": ("cls",), "impact": ("ot",), "hybrid": ("cls", "ot")}
 """Search mode -> the parts of the index it needs."""
@@ -21,8 +21,13 @@ MOST_TERMS = 1024
 RUN_HITS = 1000
 QUERY_HITS = 10
 _LARGEST = sys.float_info.max
+what_option = partial(option, group="what")
+mode_option = partial(option, group="mode (at most one)")
+dense_option = partial(option, group="dense index")
 sum_option = partial(option, group="scores", only_with="!dense and !impact and !bm25 and !fusion")
+bm25_option = partial(option, group="scores", only_with=("bm25", "bm25_index"))
 run_option = partial(option, group="with --topics", only_with="topics")
+query_option = partial(option, group="with --query", only_with=("query", "interactive"))
 server_option = partial(option, group="server", only_with="server")
 encoder_option = partial(option, group="query encoder", only_with="!bm25")
 
@@ -50,17 +55,8 @@ class SearchSettings(ThreadOptions):
     bm25_weight: float = option(
         1.0, "hybrid: weight of the BM25 score", group="scores", above=0, at_most=_LARGEST, only_with="bm25_index"
     )
-    k1: float = option(
-        0.9, "BM25: saturation of term frequencies", group="scores", at_least=0, only_with=("bm25", "bm25_index")
-    )
-    b: float = option(
-        0.4,
-        "BM25: length normalisation, 0 to 1",
-        group="scores",
-        at_least=0,
-        at_most=1,
-        only_with=("bm25", "bm25_index"),
-    )
+    k1: float = bm25_option(0.9, "BM25: saturation of term frequencies", at_least=0)
+    b: float = bm25_option(0.4, "BM25: length normalisation, 0 to 1", at_least=0, at_most=1)
     max_depth: int = option(
         0,
         "longest candidate list; 0 = no limit. Topics that need more to be certified are reported",
@@ -68,26 +64,20 @@ class SearchSettings(ThreadOptions):
         at_least=0,
         only_with="!bm25",
     )
-    dense_index: str = option(
+    dense_index: str = dense_option(
         "flat",
         "index that proposes dense candidates: flat, or sq8, ivf-sq8 or hnsw-sq8 built by 'dupmae-ir index dense'. "
         "Scores do not depend on it; lists are identical with sq8, while ivf-sq8 and hnsw-sq8 may miss documents and "
         "are never certified",
-        group="dense index",
         choices=DENSE_INDEXES,
         only_with="!impact and !bm25 and !server",
     )
-    nprobe: int = option(
-        0,
-        "ivf-sq8: lists searched; 0 = 1/16 of them, at least 64",
-        group="dense index",
-        at_least=0,
-        only_with="dense_index=ivf-sq8",
+    nprobe: int = dense_option(
+        0, "ivf-sq8: lists searched; 0 = 1/16 of them, at least 64", at_least=0, only_with="dense_index=ivf-sq8"
     )
-    ef_search: int = option(
+    ef_search: int = dense_option(
         0,
         "hnsw-sq8: candidates kept during the search; 0 = 128, or the depth of the list",
-        group="dense index",
         at_least=0,
         only_with="dense_index=hnsw-sq8",
     )
@@ -155,64 +145,49 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         Requires("topics", ("output",)),
     )
 
-    index: tuple[str, ...] = option(
+    index: tuple[str, ...] = what_option(
         help="index folder or its URL (s3://bucket/index); several, of one model and one scale, are searched as one",
-        group="what",
         metavar="FOLDER",
     )
-    topics: str | None = option(
+    topics: str | None = what_option(
         None,
         "topics: qid<tab>text, JSON lines (BEIR's queries.jsonl), .gz of these, or a Pyserini topics name",
-        group="what",
         metavar="FILE",
     )
-    query: str | None = option(
-        None, "a single query; hits are printed on standard output", group="what", metavar="TEXT"
+    query: str | None = what_option(None, "a single query; hits are printed on standard output", metavar="TEXT")
+    interactive: bool = what_option(
+        False, "answer queries from standard input, one a line; :help lists the commands", only_with="!bm25"
     )
-    interactive: bool = option(
-        False,
-        "answer queries from standard input, one a line; :help lists the commands",
-        group="what",
-        only_with="!bm25",
-    )
-    hits: int | None = option(
-        None,
-        f"documents per query (default: {RUN_HITS} with --topics, otherwise {QUERY_HITS})",
-        group="what",
-        at_least=1,
+    hits: int | None = what_option(
+        None, f"documents per query (default: {RUN_HITS} with --topics, otherwise {QUERY_HITS})", at_least=1
     )
 
-    within: str | None = option(
+    within: str | None = what_option(
         None,
         "search only the documents with these ids, one a line; lists are exact ones of these documents",
-        group="what",
         metavar="FILE",
         only_with="!explain",
     )
 
-    filter: str | None = option(
+    filter: str | None = what_option(
         None,
         "search only documents whose metadata satisfy this condition, such as 'year >= 2020 and lang = \"en\"' "
         "(comparisons, in, contains, is missing, and, or, not, parentheses)",
-        group="what",
         metavar="CONDITION",
         only_with="!explain and !bm25",
     )
 
-    hybrid: bool = option(
-        False,
-        "the exact sum of both inner products (DupMAE Eq. 12); the default if the index has both parts",
-        group="mode (at most one)",
+    hybrid: bool = mode_option(
+        False, "the exact sum of both inner products (DupMAE Eq. 12); the default if the index has both parts"
     )
-    dense: bool = option(False, "inner products of the [CLS] vectors only", group="mode (at most one)")
-    impact: bool = option(False, "inner products of the OT weights only", group="mode (at most one)")
-    bm25: bool = option(False, "BM25, on a folder made by 'dupmae-ir index bm25'", group="mode (at most one)")
-    fusion: str | None = option(
+    dense: bool = mode_option(False, "inner products of the [CLS] vectors only")
+    impact: bool = mode_option(False, "inner products of the OT weights only")
+    bm25: bool = mode_option(False, "BM25, on a folder made by 'dupmae-ir index bm25'")
+    fusion: str | None = mode_option(
         None,
         "fuse a dense and an impact list instead of summing scores: by reciprocal ranks, by interpolating scores, or "
         "with the arithmetic of Pyserini's HybridSearcher (on integer impacts, as there)",
         choices=METHODS,
-        group="mode (at most one)",
     )
 
     output: str | None = run_option(None, "run file to write", metavar="FILE")
@@ -223,42 +198,25 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
     max_passage: bool = run_option(
         False, "ids are DOCUMENT#PASSAGE (encode.passages): rank documents by their best passage"
     )
-    passage_hits: int | None = option(
-        None,
-        "passages retrieved per query (default: ten times --hits)",
-        group="with --topics",
-        at_least=1,
-        only_with="max_passage",
+    passage_hits: int | None = run_option(
+        None, "passages retrieved per query (default: ten times --hits)", at_least=1, only_with="max_passage"
     )
-    report: str | None = option(
+    report: str | None = run_option(
         None,
         "JSON lines to write, one per topic: whether the list is certified exact, its depths and its bound",
-        group="with --topics",
         metavar="FILE",
         only_with="topics and !bm25 and !fusion",
     )
 
-    explain: str | None = option(
-        None,
-        "explain the score of this document instead of searching",
-        group="with --query",
-        metavar="DOCID",
-        only_with="query and !bm25",
+    explain: str | None = query_option(
+        None, "explain the score of this document instead of searching", metavar="DOCID", only_with="query and !bm25"
     )
-    corpus: str | None = option(
+    corpus: str | None = query_option(
         None,
         "the collection, to show titles and texts of the hits of an index that does not store them (read once)",
-        group="with --query",
         metavar="PATH",
-        only_with=("query", "interactive"),
     )
-    terms: int = option(
-        5,
-        "matched terms shown per hit, strongest first",
-        group="with --query",
-        at_least=0,
-        only_with=("query", "interactive"),
-    )
+    terms: int = query_option(5, "matched terms shown per hit, strongest first", at_least=0)
 
     raw_impacts: bool = option(
         False,
@@ -266,8 +224,8 @@ class SearchConfig(SearchSettings, FusionOptions, ComputeOptions, OutputOptions)
         group="scores",
         only_with="impact",
     )
-    fusion_depth: int | None = option(
-        None, "documents taken from each list (default: --hits)", group="fusion", at_least=1, only_with="fusion"
+    fusion_depth: int | None = fusion_option(
+        None, "documents taken from each list (default: --hits)", at_least=1, only_with="fusion"
     )
 
     model: str | None = encoder_option(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypedDict
 
 from dupmae_ir.command import Command
@@ -24,41 +25,31 @@ METHODS = ("rrf", "interpolation", "pyserini")
 MISSING = ("zero", "min", "exact")
 ALPHA = {"interpolation": 0.5, "pyserini": 0.1}
 RRF_K = 60  #: Cormack, Clarke and Buettcher (SIGIR 2009)
+_BY_SCORES = ("fusion=interpolation", "fusion=pyserini", "method=interpolation", "method=pyserini")
+fusion_option = partial(option, group="fusion")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FusionOptions(Config):
     """Parameters of the fusion methods; shared by ``search``, ``search.fusion`` and :class:`Fusion`."""
 
-    rrf_k: int = option(
-        RRF_K, "rrf: added to every rank", group="fusion", at_least=0, only_with=("fusion=rrf", "method=rrf")
-    )
-    alpha: float | None = option(
+    rrf_k: int = fusion_option(RRF_K, "rrf: added to every rank", at_least=0, only_with=("fusion=rrf", "method=rrf"))
+    alpha: float | None = fusion_option(
         None,
         "interpolation: weight of the dense list (the first run), 1 - alpha of the impact list (default: 0.5); "
         "pyserini: weight of the impact list (the second run) (default: 0.1)",
-        group="fusion",
-        only_with=("fusion=interpolation", "fusion=pyserini", "method=interpolation", "method=pyserini"),
+        only_with=_BY_SCORES,
     )
-    normalize: bool = option(
-        False,
-        "scale the scores of each list to one range first",
-        group="fusion",
-        only_with=("fusion=interpolation", "fusion=pyserini", "method=interpolation", "method=pyserini"),
-    )
-    missing: str = option(
+    normalize: bool = fusion_option(False, "scale the scores of each list to one range first", only_with=_BY_SCORES)
+    missing: str = fusion_option(
         "zero",
         "interpolation: score of a document that a list lacks: 0, the list's lowest score, or its true score (needs "
         "an index); rrf adds nothing, pyserini takes the lowest",
         choices=MISSING,
-        group="fusion",
         only_with=("fusion=interpolation", "method=interpolation"),
     )
-    weight_on_dense: bool = option(
-        False,
-        "pyserini: alpha weighs the dense list instead",
-        group="fusion",
-        only_with=("fusion=pyserini", "method=pyserini"),
+    weight_on_dense: bool = fusion_option(
+        False, "pyserini: alpha weighs the dense list instead", only_with=("fusion=pyserini", "method=pyserini")
     )
 
 
@@ -66,7 +57,7 @@ class FusionOptions(Config):
 class Fusion(FusionOptions):
     """A fusion method and its parameters. ``alpha`` None is the method's default."""
 
-    method: str = option("rrf", "fusion method", choices=METHODS, group="fusion")
+    method: str = fusion_option("rrf", "fusion method", choices=METHODS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +85,7 @@ class FusionConfig(Fusion, OutputOptions):
     output: str = option(help="run file to write", group="input and output", metavar="FILE")
     format: str = option("trec", "format of the output", choices=("trec", "msmarco"), group="input and output")
     tag: str = option("dupmae-fusion", "run tag, the last column of a TREC run", group="input and output")
-    hits: int = option(1000, "documents kept per query", group="fusion", at_least=1)
+    hits: int = fusion_option(1000, "documents kept per query", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

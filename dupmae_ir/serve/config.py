@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,8 +16,10 @@ from dupmae_ir.search.config import SearchSettings
 
 TOKEN_VARIABLE = "DUPMAE_IR_TOKEN"
 SHORTEST_TOKEN = 16
-LIMITS = "limits"
-REQUESTS = "requests"
+what_option = partial(option, group="what")
+network_option = partial(option, group="network")
+limit_option = partial(option, group="limits")
+request_option = partial(option, group="requests")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,76 +38,60 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
 
     RULES: ClassVar[tuple[OneOf | Requires, ...]] = (OneOf(("index", "indexes")),)
 
-    index: tuple[str, ...] = option(
+    index: tuple[str, ...] = what_option(
         (),
         "index folders, each served under the name of its folder, or as NAME=FOLDER. The first is the default",
-        group="what",
         metavar="FOLDER",
     )
-    indexes: str | None = option(
+    indexes: str | None = what_option(
         None,
         "serve every index in this folder; indexes that appear in it or vanish are noticed at each reload",
-        group="what",
         metavar="FOLDER",
     )
-    model: str | None = option(
-        None, "model folder for the queries (default: the one recorded in each index)", group="what", metavar="FOLDER"
+    model: str | None = what_option(
+        None, "model folder for the queries (default: the one recorded in each index)", metavar="FOLDER"
     )
-    writable: bool = option(
-        False, "accept new, changed and deleted documents at /api/indexes/NAME", group="what", only_with="!mcp"
+    writable: bool = what_option(
+        False, "accept new, changed and deleted documents at /api/indexes/NAME", only_with="!mcp"
     )
-    mcp: bool = option(
-        False, "serve the Model Context Protocol on standard input and output instead of HTTP", group="what"
-    )
-    mcp_http: bool = option(
-        False, "serve the Model Context Protocol at /mcp beside the API", group="what", only_with="!mcp"
-    )
-    host: str = option("127.0.0.1", "address to listen on; any but a loopback address needs a token", group="network")
-    port: int = option(8000, "port to listen on; 0 = any free one", group="network", at_least=0, at_most=65535)
-    token_file: str | None = option(
+    mcp: bool = what_option(False, "serve the Model Context Protocol on standard input and output instead of HTTP")
+    mcp_http: bool = what_option(False, "serve the Model Context Protocol at /mcp beside the API", only_with="!mcp")
+    host: str = network_option("127.0.0.1", "address to listen on; any but a loopback address needs a token")
+    port: int = network_option(8000, "port to listen on; 0 = any free one", at_least=0, at_most=65535)
+    token_file: str | None = network_option(
         None,
         f"file with the bearer token that requests must carry (or set {TOKEN_VARIABLE} in the environment)",
-        group="network",
         metavar="FILE",
     )
-    cors: tuple[str, ...] = option(
-        (), "origins whose pages may call the API, such as https://example.org (default: none)", group="network"
+    cors: tuple[str, ...] = network_option(
+        (), "origins whose pages may call the API, such as https://example.org (default: none)"
     )
-    batch_size: int = option(64, "most queries encoded and searched together", group=REQUESTS, at_least=1)
-    batch_wait: float = option(
+    batch_size: int = request_option(64, "most queries encoded and searched together", at_least=1)
+    batch_wait: float = request_option(
         10.0,
         "milliseconds to wait at most for more queries to encode together; a client that is alone never waits",
-        group=REQUESTS,
         at_least=0,
         at_most=1000,
     )
-    query_cache: int = option(
-        4096,
-        "encodings of recent queries kept, so that a repeated query is not encoded again",
-        group=REQUESTS,
-        at_least=0,
+    query_cache: int = request_option(
+        4096, "encodings of recent queries kept, so that a repeated query is not encoded again", at_least=0
     )
-    reload_seconds: float = option(
-        2.0,
-        "look for a new generation of each index this often; 0 = only on SIGHUP and POST /api/reload",
-        group=REQUESTS,
-        at_least=0,
+    reload_seconds: float = request_option(
+        2.0, "look for a new generation of each index this often; 0 = only on SIGHUP and POST /api/reload", at_least=0
     )
-    queue: int = option(512, "queries that may wait; more are answered 429 with Retry-After", group=LIMITS, at_least=1)
-    request_timeout: float = option(
-        30.0, "seconds from the arrival of a request to its answer; then 504", group=LIMITS, above=0
+    queue: int = limit_option(512, "queries that may wait; more are answered 429 with Retry-After", at_least=1)
+    request_timeout: float = limit_option(
+        30.0, "seconds from the arrival of a request to its answer; then 504", above=0
     )
-    slow_client: float = option(
-        10.0, "seconds that a client has to send a request's head, and again its body; then 408", group=LIMITS, above=0
+    slow_client: float = limit_option(
+        10.0, "seconds that a client has to send a request's head, and again its body; then 408", above=0
     )
-    stop_seconds: float = option(
-        15.0, "seconds that requests have to finish after SIGTERM or Ctrl-C", group=LIMITS, above=0
-    )
-    connections: int = option(1024, "open connections; more are answered 503", group=LIMITS, at_least=1)
-    max_bytes: int = option(1 << 20, "bytes of a request's body", group=LIMITS, at_least=1024)
-    max_hits: int = option(1000, "hits of a query", group=LIMITS, at_least=1)
-    max_queries: int = option(128, "queries of one request", group=LIMITS, at_least=1)
-    max_characters: int = option(4096, "characters of a query", group=LIMITS, at_least=1)
+    stop_seconds: float = limit_option(15.0, "seconds that requests have to finish after SIGTERM or Ctrl-C", above=0)
+    connections: int = limit_option(1024, "open connections; more are answered 503", at_least=1)
+    max_bytes: int = limit_option(1 << 20, "bytes of a request's body", at_least=1024)
+    max_hits: int = limit_option(1000, "hits of a query", at_least=1)
+    max_queries: int = limit_option(128, "queries of one request", at_least=1)
+    max_characters: int = limit_option(4096, "characters of a query", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

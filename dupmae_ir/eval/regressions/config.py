@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from dupmae_ir.config import OutputOptions, option
 
@@ -10,46 +11,39 @@ PRESETS = ("release", "paper")
 TIERS = ("tiny", "small", "full")
 FORMATS = ("markdown", "json", "junit", "html")
 
+folder_option = partial(option, group="folders")
+case_option = partial(option, group="cases")
+run_option = partial(option, group="run")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOptions(OutputOptions):
     """Which cases to use and where their files are; shared by all four commands."""
 
-    names: tuple[str, ...] = option(
-        (), "REGRESSION or REGRESSION/CASE (default: all)", group="cases", metavar="NAME", positional=True
+    names: tuple[str, ...] = case_option(
+        (), "REGRESSION or REGRESSION/CASE (default: all)", metavar="NAME", positional=True
     )
-    tier: str | None = option(
-        None,
-        "only cases of this tier. tiny: seconds; small: minutes; full: the papers' collections",
-        group="cases",
-        choices=TIERS,
+    tier: str | None = case_option(
+        None, "only cases of this tier. tiny: seconds; small: minutes; full: the papers' collections", choices=TIERS
     )
-    recipes: str | None = option(
-        None, "folder of the TOML files (default: eval in the checkout)", group="cases", metavar="FOLDER"
+    recipes: str | None = case_option(
+        None, "folder of the TOML files (default: eval in the checkout)", metavar="FOLDER"
     )
-    output: str = option(
-        "runs/regressions", "folder for models, indexes, runs and results", group="folders", metavar="FOLDER"
+    output: str = folder_option("runs/regressions", "folder for models, indexes, runs and results", metavar="FOLDER")
+    collections: str | None = folder_option(
+        None, "folder of collections in BEIR's layout, searched before downloading", metavar="FOLDER"
     )
-    collections: str | None = option(
-        None, "folder of collections in BEIR's layout, searched before downloading", group="folders", metavar="FOLDER"
-    )
-    cache: str | None = option(
-        None, "folder for downloads (default: the user's cache)", group="folders", metavar="FOLDER"
-    )
-    mirror: str | None = option(None, "base URL of a mirror to download from", group="folders", metavar="URL")
-    catalogue: str | None = option(
+    cache: str | None = folder_option(None, "folder for downloads (default: the user's cache)", metavar="FOLDER")
+    mirror: str | None = folder_option(None, "base URL of a mirror to download from", metavar="URL")
+    catalogue: str | None = folder_option(
         None,
         "TOML file overriding the catalogue of collections, for synthetic stand-ins; their values are not compared",
-        group="folders",
         metavar="FILE",
     )
-    model: tuple[str, ...] = option(
-        (), "use this folder for a model, as NAME=FOLDER", group="folders", metavar="NAME=FOLDER"
-    )
-    preset: str | None = option(
+    model: tuple[str, ...] = folder_option((), "use this folder for a model, as NAME=FOLDER", metavar="NAME=FOLDER")
+    preset: str | None = case_option(
         None,
         "choices of the recipes where a paper's text and its released code differ (default: release)",
-        group="cases",
         choices=PRESETS,
     )
     threads: int | None = option(
@@ -72,15 +66,14 @@ class RunCasesOptions(CaseOptions):
         python -m dupmae_ir.eval.regressions run --tier small --collections DATA
     """
 
-    dry_run: bool = option(False, "print the commands of each case; run nothing", group="run")
-    fresh: bool = option(False, "do not reuse earlier models, indexes and results", group="run")
-    require: tuple[str, ...] = option(
+    dry_run: bool = run_option(False, "print the commands of each case; run nothing")
+    fresh: bool = run_option(False, "do not reuse earlier models, indexes and results")
+    require: tuple[str, ...] = run_option(
         (),
         "fail if a case of this name or pattern (such as 'bm25.beir/*') is skipped or not selected",
-        group="run",
         metavar="PATTERN",
     )
-    fail_on_skip: bool = option(False, "fail if any selected case is skipped", group="run")
+    fail_on_skip: bool = run_option(False, "fail if any selected case is skipped")
     junit: str | None = option(None, "also write the results as JUnit XML", group="output", metavar="FILE")
 
 
