@@ -62,8 +62,14 @@ class Start(NamedTuple):
             return None
         width = int(self.model.lm.config.vocab_size)
         lexicon = Lexicon.load(self.folder / LEXICON, self.config.lexical, width)
-        statistics = _statistics(lexicon, self, documents[:STATISTICS])
-        special = self.tokenizer.all_special_ids
+        frequencies, special = np.zeros(lexicon.width, np.int64), self.tokenizer.all_special_ids
+        counted = documents[:STATISTICS]
+        for document in counted:
+            text = document.joined(self.config.title_separator)
+            pieces = self.tokenizer(text, truncation=True, max_length=self.config.document_length)["input_ids"]
+            weights = lexicon.document(document.title, document.text, [p for p in pieces if p not in special])
+            frequencies[list(weights)] += 1
+        statistics = CollectionStatistics(len(counted), frequencies)
         return LexicalBatches(lexicon.for_collection(statistics), special, self.config.has_head)
 
     def adapting(self, config: AdaptConfig, recipe: Recipe, passages: Sequence[str]) -> Adapting:
@@ -109,17 +115,6 @@ class Start(NamedTuple):
             if path.is_file() and not path.name.startswith("."):
                 shutil.copyfile(path, made / path.name)
         return made
-
-
-def _statistics(lexicon: Lexicon, start: Start, documents: Sequence[Document]) -> CollectionStatistics:
-    frequencies = np.zeros(lexicon.width, np.int64)
-    special = frozenset(start.tokenizer.all_special_ids)
-    for document in documents:
-        text = document.joined(start.config.title_separator)
-        pieces = start.tokenizer(text, truncation=True, max_length=start.config.document_length)["input_ids"]
-        weights = lexicon.document(document.title, document.text, [p for p in pieces if p not in special])
-        frequencies[list(weights)] += 1
-    return CollectionStatistics(len(documents), frequencies)
 
 
 def check_lengths(config: AdaptConfig, start: Start) -> None:

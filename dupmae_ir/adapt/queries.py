@@ -31,9 +31,9 @@ class PseudoQuery(NamedTuple):
 
 def pseudo_queries(document: Document, kinds: Sequence[str] = KINDS) -> list[PseudoQuery]:
     """All pseudo-queries of a document, in the order of ``kinds``; none with too few words on either side."""
-    made = {"title": _from_title, "heading": _from_headings, "sentence": _from_sentences}
-    made["words"] = _from_words
-    return [q for kind in KINDS if kind in kinds for q in made[kind](document) if _usable(q)]
+    makers = (_from_title, _from_headings, _from_sentences, _from_words)
+    made = (q for kind, make in zip(KINDS, makers, strict=True) if kind in kinds for q in make(document))
+    return [q for q in made if _usable(q)]
 
 
 def draw(document: Document, kinds: Sequence[str], rng: random.Random) -> PseudoQuery | None:

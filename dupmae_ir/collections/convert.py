@@ -133,7 +133,13 @@ class SourceFiles:
         """
         role, _, member = reference.partition(":")
         if self.collection.licensed:
-            return self._licensed_file(member)
+            folder = self.cache.licensed(self.collection)
+            if not folder.is_dir():
+                raise Licensed(licence_message(self.collection, self.cache))
+            for path in (folder / member, folder / f"{member}.gz"):
+                if path.is_file():
+                    return path
+            raise Licensed(f"{folder / member}: no such file; the folder must have BEIR's layout")
         source = self.collection.sources[role]
         file = download(source, self.cache.download(source), mirror=self.mirror, quiet=self.quiet)
         return self._unpacked(file, role) / member if member else file
@@ -155,15 +161,6 @@ class SourceFiles:
             if missing := sorted(member for member in members if not (folder / member).is_file()):
                 raise InputError(f"{archive}: no {missing[0]} in it; this is not the archive of {self.collection.name}")
         return folder
-
-    def _licensed_file(self, name: str) -> Path:
-        folder = self.cache.licensed(self.collection)
-        if not folder.is_dir():
-            raise Licensed(licence_message(self.collection, self.cache))
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
-                return path
-        raise Licensed(f"{folder / name}: no such file; the folder must have BEIR's layout")
 
 
 def discard_download(collection: TestCollection, catalogue: CollectionCatalogue, cache: Cache) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dupmae_ir.collections.catalogue import (
@@ -216,7 +217,11 @@ def describe(config: ShowCollectionConfig) -> Iterator[tuple[str, str]]:
         queries = f"{test.queries:,} queries, " if test.queries is not None else ""
         dangling = f", {test.dangling} of them for documents not in the collection" if test.dangling else ""
         yield f"test {test.name}", f"{queries}{judged}{dangling}"
-        yield from (("", _describe_measure(measure)) for measure in test.measures)
+        for measure in test.measures:
+            flags = None
+            with suppress(UnknownName):  # DPR's answer accuracy is not trec_eval's
+                flags = parse_measures([measure])[0].trec_flags()
+            yield "", f"{measure} = trec_eval {flags}" if flags else measure
     lengths = {"documents": collection.document_length, "queries": collection.query_length}
     if pieces := ", ".join(f"{kind} {length}" for kind, length in lengths.items() if length):
         yield "word pieces kept", f"{pieces} (--document-length, --query-length)"
@@ -237,15 +242,6 @@ def describe(config: ShowCollectionConfig) -> Iterator[tuple[str, str]]:
     if collection.sources:
         first = cache.download(next(iter(collection.sources.values())))
         yield "by hand", f"put each file below {cache.root / 'downloads'} by host and path, the first at {first}"
-
-
-def _describe_measure(measure: str) -> str:
-    """A measure with its trec_eval flags; DPR's answer accuracy has none."""
-    try:
-        flags = parse_measures([measure])[0].trec_flags()
-    except UnknownName:
-        flags = None
-    return f"{measure} = trec_eval {flags}" if flags else measure
 
 
 def summarize(manifest: PreparedManifest) -> str:

@@ -16,7 +16,6 @@ from dupmae_ir.encode.windows import EncodedWindow, Window, build_index, documen
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.format.manifest import read_manifest
 from dupmae_ir.index.format.quantisation import Scale
-from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.types import Document, Encoder
 
 READ = 20_000
@@ -71,7 +70,15 @@ def estimate(config: EncodeConfig, clock: Callable[[], float] = time.monotonic) 
         document_digest(document)  # as the process that reads does
         head.append(document)
     read_seconds = clock() - started
-    total = _count(collection, len(head))
+    if len(head) < 2:
+        raise InputError(f"{collection.source}: has {len(head)} document; an estimate needs two")
+    total: float = len(head)
+    if len(head) == READ:  # extrapolated from the share of bytes
+        if not collection.total_bytes:
+            raise InputError(
+                f"{collection.source}: its size is not known, so its documents cannot be counted; name a file"
+            )
+        total = len(head) * collection.total_bytes / max(1, collection.bytes_read)
     documents = list(islice(head[:: max(1, len(head) // config.sample)], config.sample))
     choice = EncoderChoice.of(config)
     encoder = choice.load(config.device)
@@ -107,17 +114,6 @@ def estimate(config: EncodeConfig, clock: Callable[[], float] = time.monotonic) 
         index_seconds=(two - one if two > one else two / 2) / added * total,
         read_seconds=read_seconds / len(head) * total,
     )
-
-
-def _count(collection: DocumentSource, read: int) -> float:
-    """The number of documents: all that were read, or extrapolated from the share of bytes."""
-    if read < 2:
-        raise InputError(f"{collection.source}: has {read} document; an estimate needs two")
-    if read < READ:
-        return read
-    if not collection.total_bytes:
-        raise InputError(f"{collection.source}: its size is not known, so its documents cannot be counted; name a file")
-    return read * collection.total_bytes / max(1, collection.bytes_read)
 
 
 def _encode(

@@ -67,8 +67,16 @@ def run(config: PassagesConfig) -> PassagesResult:
         if result := job.finished():
             return cast("PassagesResult", result)
         made = job.begin() / Path(config.output).name
-        published = job.publish(made, _write(config, collection, made), inputs=collection.digests())
-        return cast("PassagesResult", published)
+        documents = passages = 0
+        with json_lines(made) as write, progress("cut", "documents", quiet=config.quiet) as bar:
+            for document in collection:
+                for passage in word_passages(document, config.words, config.stride, config.titles):
+                    write({"_id": passage.docid, "title": passage.title, "text": passage.text})
+                    passages += 1
+                documents += 1
+                bar.update()
+        counts = {"documents": documents, "passages": passages}
+        return cast("PassagesResult", job.publish(made, counts, inputs=collection.digests()))
 
 
 def word_passages(document: Document, words: int, stride: int, titles: bool = True) -> Iterator[Document]:
@@ -89,18 +97,6 @@ def word_passages(document: Document, words: int, stride: int, titles: bool = Tr
         yield Document(
             f"{document.docid}{PASSAGE_DELIMITER}{number}", text, document.title if titles or not number else ""
         )
-
-
-def _write(config: PassagesConfig, collection: LinesCollection, path: Path) -> dict[str, int]:
-    documents = passages = 0
-    with json_lines(path) as write, progress("cut", "documents", quiet=config.quiet) as bar:
-        for document in collection:
-            for passage in word_passages(document, config.words, config.stride, config.titles):
-                write({"_id": passage.docid, "title": passage.title, "text": passage.text})
-                passages += 1
-            documents += 1
-            bar.update()
-    return {"documents": documents, "passages": passages}
 
 
 def summarize(config: PassagesConfig, result: PassagesResult) -> str:

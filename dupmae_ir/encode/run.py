@@ -146,7 +146,14 @@ class _Run:
         self.config, self.output, self.collection, self.executor = config, output, collection, executor
         self.encoder = executor.facts
         self.shard, self.shards = config.shard_of()
-        self.separator = _separator(config, self.encoder.settings.title_separator)
+        trained = self.encoder.settings.title_separator
+        self.separator = SEPARATORS[config.title_separator] if config.title_separator else trained
+        if self.separator != trained and config.model and (model_folder(config.model) / CONFIG).is_file():
+            say(
+                f"note: {config.model} was trained with title and text joined by {trained!r}; this index joins them by "
+                f"{self.separator!r} (--title-separator {config.title_separator})",
+                config.quiet,
+            )
         self.started = time.monotonic()
         self.encoded = self.resumed = self.windows = 0
         self.at_work: dict[int, Window] = {}  # what the executor has, by number
@@ -174,7 +181,17 @@ class _Run:
                     )
             else:
                 result = self._make(job)
-        return {"index": config.index, **result, **self._progress()}
+        seconds = max(1e-9, *self.busy.values(), 0.0)  # the workers work at the same time
+        return {
+            "index": config.index,
+            **result,
+            # What this run did, as opposed to what the index is.
+            "encoded_now": self.encoded,
+            "resumed": self.resumed,
+            "seconds": round(time.monotonic() - self.started, 2),
+            "documents_per_second": round(self.encoded / seconds, 1) if self.encoded else None,
+            **({"by_worker_now": self.by_worker} if len(self.by_worker) > 1 else {}),
+        }
 
     def _settings(self) -> dict[str, object]:
         """The settings that two runs must share for their windows to belong to one index, by the flags' names."""
@@ -236,7 +253,14 @@ class _Run:
             for some in (islice(missing, 1), missing):
                 for result in self.executor.encode(some):
                     self._commit(files, jsonl, result, bar)
-        self._check_complete(files)
+        expected = list(range(self.shard, self.windows, self.shards))
+        if not expected:
+            raise UsageError(
+                f"`shard` {self.config.shard}: the collection has only {self.windows} window(s); "
+                f"use at most {self.windows} shards, or a smaller `window`"
+            )
+        if files.numbers() != expected:
+            raise files.changed(self.collection.source, "it is shorter now")
         self.executor.close()  # its memory is free while the index is built
 
     def _windows(self, files: WindowFiles, jsonl: JsonlFolder | None, bar: tqdm[Any]) -> Iterator[Window]:
@@ -278,16 +302,6 @@ class _Run:
             bar.set_postfix_str(", ".join(f"{name} {count:,}" for name, count in sorted(self.by_worker.items())))
         bar.update(len(window.documents))
 
-    def _check_complete(self, files: WindowFiles) -> None:
-        expected = list(range(self.shard, self.windows, self.shards))
-        if not expected:
-            raise UsageError(
-                f"`shard` {self.config.shard}: the collection has only {self.windows} window(s); "
-                f"use at most {self.windows} shards, or a smaller `window`"
-            )
-        if files.numbers() != expected:
-            raise files.changed(self.collection.source, "it is shorter now")
-
     def _build(self, job: EncodeJob, files: WindowFiles) -> Meta:
         total = self.encoded + self.resumed
         with progress("index", "documents", total=total, quiet=self.config.quiet) as bar:
@@ -319,17 +333,6 @@ class _Run:
             "config": to_dict(self.config),
         }
 
-    def _progress(self) -> dict[str, object]:
-        """What this run did, as opposed to what the index is."""
-        seconds = max(1e-9, *self.busy.values(), 0.0)  # they work at the same time
-        return {
-            "encoded_now": self.encoded,
-            "resumed": self.resumed,
-            "seconds": round(time.monotonic() - self.started, 2),
-            "documents_per_second": round(self.encoded / seconds, 1) if self.encoded else None,
-            **({"by_worker_now": self.by_worker} if len(self.by_worker) > 1 else {}),
-        }
-
 
 def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str, object]:
     """The settings of the encoder that queries must share, as the meta records them."""
@@ -355,18 +358,6 @@ def vocabulary_record(terms: Sequence[str] | None) -> dict[str, object] | None:
     if terms is None:
         return None
     return {"size": len(terms), "sha256": hashlib.sha256("\n".join(terms).encode("utf-8", "replace")).hexdigest()}
-
-
-def _separator(config: EncodeConfig, trained: str) -> str:
-    """What joins title and text: --title-separator, else what the model was trained with. A difference is noted."""
-    chosen = SEPARATORS[config.title_separator] if config.title_separator else trained
-    if chosen != trained and config.model and (model_folder(config.model) / CONFIG).is_file():
-        say(
-            f"note: {config.model} was trained with title and text joined by {trained!r}; this index joins them by "
-            f"{chosen!r} (--title-separator {config.title_separator})",
-            config.quiet,
-        )
-    return chosen
 
 
 def _executor(config: EncodeConfig) -> Executor:

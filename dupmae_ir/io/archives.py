@@ -123,11 +123,18 @@ def _members(archive: Path) -> Generator[_Member, None, None]:
     with _damage_is_one_line(archive), open(archive, "rb") as f:
         head = f.read(tarfile.BLOCKSIZE)
         if head.startswith(b"PK"):
-            yield from _zip_members(f)
+            with zipfile.ZipFile(f) as z:
+                for info in z.infolist():
+                    yield _Member(info.filename, _zip_kind(info), info.file_size, partial(z.open, info))
         elif head.startswith(b"\x1f\x8b"):
             f.seek(0)
-            with gzip.GzipFile(fileobj=f) as plain:
-                yield from _gzip_members(cast("IO[bytes]", plain), archive.name.removesuffix(".gz"))
+            with gzip.GzipFile(fileobj=f) as unzipped:
+                plain = cast("IO[bytes]", unzipped)
+                if _is_tar(plain.read(tarfile.BLOCKSIZE)):
+                    yield from _tar_members(plain)
+                else:
+                    plain.seek(0)
+                    yield _Member(archive.name.removesuffix(".gz"), "file", None, lambda: plain)
         elif _is_tar(head):
             yield from _tar_members(f)
         else:
@@ -143,12 +150,6 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _zip_members(file: IO[bytes]) -> Generator[_Member, None, None]:
-    with zipfile.ZipFile(file) as z:
-        for info in z.infolist():
-            yield _Member(info.filename, _zip_kind(info), info.file_size, partial(z.open, info))
-
-
 def _zip_kind(info: zipfile.ZipInfo) -> str:
     mode = stat.S_IFMT(info.external_attr >> 16)
     if info.flag_bits & 0x1:
@@ -158,15 +159,6 @@ def _zip_kind(info: zipfile.ZipInfo) -> str:
     if mode not in (0, stat.S_IFREG, stat.S_IFDIR):
         return "a symbolic link" if mode == stat.S_IFLNK else "a device"
     return "folder" if info.filename.endswith("/") else "file"
-
-
-def _gzip_members(plain: IO[bytes], name: str) -> Generator[_Member, None, None]:
-    head = plain.read(tarfile.BLOCKSIZE)
-    plain.seek(0)
-    if _is_tar(head):
-        yield from _tar_members(plain)
-    else:
-        yield _Member(name, "file", None, lambda: plain)
 
 
 def _tar_members(file: IO[bytes]) -> Generator[_Member, None, None]:

@@ -35,7 +35,7 @@ from typing import IO, Any, TypedDict, TypeGuard, cast
 from unicodedata import category
 
 from dupmae_ir.errors import InputError
-from dupmae_ir.io.lines import json_record, lines_of
+from dupmae_ir.io.lines import json_record, lines_of, usable
 from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.io.transfer import Remote, is_url
 from dupmae_ir.types import LONGEST_METADATA, Document, MetadataValue, is_metadata_value
@@ -208,7 +208,8 @@ class LinesCollection(DocumentSource):
         if as_json:
             return RecordReader(self.fields, self.docid_field, self.delimiter)
         if "\t" not in first:
-            raise InputError(f"{where}: neither a JSON object nor tab-separated columns: {_short(first)}")
+            shown = first[:40] + ("..." if len(first) > 40 else "")
+            raise InputError(f"{where}: neither a JSON object nor tab-separated columns: {shown!r}")
         return _Tsv(first, self.fields, where)
 
 
@@ -285,24 +286,21 @@ class RecordReader:
         """The document of a record. Raises :class:`InputError`, naming ``where``."""
         docid = checked_docid(self._docid(record, where), where)
         text, title = self._title_last(record, where)
-        return Document(docid, text, title, self._metadata(record))
-
-    def _metadata(self, record: Mapping[str, object]) -> dict[str, MetadataValue] | None:
-        """The values under ``metadata`` and under all other keys that can be metadata; None without any."""
         if len(record) <= 2:
-            return None
+            return Document(docid, text, title)
+        # Metadata are the values under ``metadata`` and under all other keys.
         inner = record.get("metadata")
         used = (*_DOCID_FIELDS, self.docid_field, *_CONTENTS, *self.fields)
         values = {key: value for key, value in record.items() if key not in used}
         values |= inner if isinstance(inner, dict) else {}
-        return metadata_of(values)
+        return Document(docid, text, title, metadata_of(values))
 
     def _docid(self, record: Mapping[str, object], where: str) -> str:
         names = (self.docid_field,) if self.docid_field else _DOCID_FIELDS
         name = next((n for n in names if n in record), None)
         if name is None:
             hint = "" if self.docid_field else "; name its key with `docid_field`"
-            raise InputError(f"{where}: no id: expected {_or(names)}, found {_keys(record)}{hint}")
+            raise InputError(f"{where}: no id: expected {' or '.join(map(repr, names))}, found {_keys(record)}{hint}")
         value = record[name]
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -416,7 +414,10 @@ class Seen:
     def add(self, text: str) -> bool:
         """Add ``text``; True when it was already in the set."""
         if self._used * 10 > len(self._slots) * 7:
-            self._grow()
+            old, self._used = self._slots, 0
+            self._slots = array("Q", bytes(len(old) * 16))
+            for key in filter(None, old):
+                self._put(key)
         return self._put(hash(text) & 0xFFFFFFFFFFFFFFFF or 1)
 
     def _put(self, key: int) -> bool:
@@ -429,13 +430,6 @@ class Seen:
         slots[at] = key
         self._used += 1
         return False
-
-    def _grow(self) -> None:
-        old, self._used = self._slots, 0
-        self._slots = array("Q", bytes(len(old) * 16))
-        for key in old:
-            if key:
-                self._put(key)
 
 
 def checked_docid(docid: str, where: str) -> str:
@@ -457,9 +451,7 @@ def _text(value: Any, name: str, where: str, strip: bool = True) -> str:
         return ""
     if not isinstance(value, str):
         raise InputError(f"{where}: {name!r} is {json.dumps(value)[:40]}; expected a string")
-    # JSON can contain half of a surrogate pair, which UTF-8 cannot encode.
-    text = value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
-    return text.strip() if strip else text
+    return usable(value).strip() if strip else usable(value)
 
 
 def metadata_of(values: Mapping[str, object]) -> dict[str, MetadataValue] | None:
@@ -515,13 +507,5 @@ def _size(path: Path | Remote) -> int | None:
     return path.stat().st_size if path.is_file() else None
 
 
-def _or(names: Sequence[str]) -> str:
-    return " or ".join(repr(n) for n in names)
-
-
 def _keys(record: Mapping[str, object]) -> str:
     return ", ".join(repr(k) for k in list(record)[:8]) or "nothing"
-
-
-def _short(line: str) -> str:
-    return repr(line[:40] + ("..." if len(line) > 40 else ""))

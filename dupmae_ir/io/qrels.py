@@ -15,19 +15,24 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
 
     Reads TREC's four columns (``qid iteration docid grade``) and BEIR's three tab-separated ones
     (``query-id corpus-id score``, header optional), gzipped or not. A folder means a BEIR data set, of which
-    ``qrels/<split>.tsv`` is read. Ids stay strings; negative grades are kept and interpreted by trec_eval. A repeated
-    judgement is accepted. Raises :class:`InputError` with file and line for two grades of one pair and for lines that
-    are not judgements.
+    ``qrels/<split>.tsv`` is read, or its ``qrels`` folder. Ids stay strings; negative grades are kept and interpreted
+    by trec_eval. A repeated judgement is accepted. Raises :class:`InputError` with file and line for two grades of one
+    pair and for lines that are not judgements.
     """
-    path = _split_file(Path(path), split)
+    path = Path(path)
+    if path.is_dir():
+        files = [path / "qrels" / f"{split}.tsv", path / f"{split}.tsv"]
+        if not (found := next((file for file in files if file.is_file()), None)):
+            raise InputError(f"{path}: a folder without qrels/{split}.tsv; name the file with the judgements")
+        path = found
     qrels: dict[str, dict[str, int]] = {}
     width = 0
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
         if not width:
             width = _width(line, where)
-            if width == 3 and _is_header(line):
-                continue
+            if width == 3 and _grade(line.split("\t")[2]) is None:
+                continue  # the header
         qid, docid, grade = _judgement(line, width, where)
         known = qrels.setdefault(qid, {}).setdefault(docid, grade)
         if known != grade:
@@ -35,17 +40,6 @@ def read_qrels(path: str | Path, split: str = "test") -> dict[str, dict[str, int
     if not qrels:
         raise InputError(f"{path}: a header and no judgements")
     return qrels
-
-
-def _split_file(path: Path, split: str) -> Path:
-    """The file of judgements in a BEIR folder (or its ``qrels`` folder); a file is returned unchanged."""
-    if not path.is_dir():
-        return path
-    candidates = [path / "qrels" / f"{split}.tsv", path / f"{split}.tsv"]
-    for file in candidates:
-        if file.is_file():
-            return file
-    raise InputError(f"{path}: a folder without qrels/{split}.tsv; name the file with the judgements")
 
 
 def _width(line: str, where: str) -> int:
@@ -57,10 +51,6 @@ def _width(line: str, where: str) -> int:
     raise InputError(
         f"{where}: expected 'qid 0 docid grade' (TREC) or 'query-id<tab>corpus-id<tab>score' (BEIR), got {line[:80]!r}"
     )
-
-
-def _is_header(line: str) -> bool:
-    return _grade(line.split("\t")[2]) is None
 
 
 def _judgement(line: str, width: int, where: str) -> tuple[str, str, int]:

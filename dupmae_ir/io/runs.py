@@ -140,7 +140,9 @@ def read_run(path: str | Path, warn: Callable[[str], None] | None = say) -> dict
             ranks.setdefault(qid, array("q")).append(int(rank) if rank.isascii() and rank.isdigit() else 0)
         else:
             qid, docid, rank = fields
-            value = _from_rank(rank, path, number)
+            if not rank.isascii() or not rank.isdigit() or int(rank) < 1:
+                raise InputError(f"{path}:{number}: rank {rank!r} is not a whole number from 1 upwards")
+            value = 1 / int(rank)
         scores = found.setdefault(qid, {})
         if docid in scores:
             raise InputError(f"{path}:{number}: document {docid!r} is listed twice for query {qid!r}")
@@ -178,12 +180,6 @@ def _number(text: str, path: str | Path, number: int) -> float:
     if not -LARGEST_SCORE <= value <= LARGEST_SCORE or "_" in text:
         raise InputError(f"{path}:{number}: score {text!r} is not a finite 32-bit number")
     return value
-
-
-def _from_rank(text: str, path: str | Path, number: int) -> float:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise InputError(f"{path}:{number}: rank {text!r} is not a whole number from 1 upwards")
-    return 1 / int(text)
 
 
 def _disagreements(found: Mapping[str, Mapping[str, float]], ranks: Mapping[str, array[int]]) -> Iterator[str]:

@@ -158,9 +158,16 @@ def left_out(sources: FileReport | None, most: int = 20) -> str:
 
 
 def _are_lines(sources: Sequence[str], read_as: str) -> bool:
-    """Whether the files hold a document on each line. Raises :class:`InputError` where both kinds are mixed."""
-    if remote := next((source for source in sources if is_url(source)), None):
-        _check_remote(remote, read_as)
+    """Whether the files hold a document on each line. Raises :class:`InputError` where both kinds are mixed,
+    :class:`UsageError` for documents behind a URL."""
+    if url := next((source for source in sources if is_url(source)), None):
+        remote = Remote(url)
+        kind = kind_of(remote.name) or "text"
+        if read_as == "documents" or (read_as == "auto" and not has_ending(remote.name) and kind != "text"):
+            raise UsageError(
+                f"`corpus` {remote}: only collections with a document on each line are read from a URL; copy the "
+                "documents to this machine"
+            )
     if read_as != "auto":
         return read_as == "lines"
     found = {source: source == STDIN or is_url(source) or _is_lines(Path(source)) for source in sources}
@@ -168,17 +175,6 @@ def _are_lines(sources: Sequence[str], read_as: str) -> bool:
         lines = next(source for source, is_lines in found.items() if is_lines)
         raise InputError(f"`corpus`: {lines} has a document on each line, the others do not; {_CHOOSE}")
     return all(found.values())
-
-
-def _check_remote(source: str, read_as: str) -> None:
-    """Raise :class:`UsageError` for documents behind a URL."""
-    remote = Remote(source)
-    kind = kind_of(remote.name) or "text"
-    if read_as == "documents" or (read_as == "auto" and not has_ending(remote.name) and kind != "text"):
-        raise UsageError(
-            f"`corpus` {remote}: only collections with a document on each line are read from a URL; copy the documents "
-            "to this machine"
-        )
 
 
 _CHOOSE = "choose with `read_as` lines or `read_as` documents"
@@ -191,7 +187,14 @@ def _is_lines(path: Path) -> bool:
         return True
     if path.exists() and not path.is_file():
         return True  # a pipe
-    return kind_of(path.name) in ("", "text") and _begins_with_lines(path)
+    if kind_of(path.name) not in ("", "text") or not (lines := _first_lines(path)):
+        return False
+    if lines[0].lstrip().startswith("{"):
+        return _value_of(lines[0]) is not None
+    # Tab-separated: the same number of columns after an id.
+    rows = [line.split("\t") for line in lines]
+    ids = all(len(row) == len(rows[0]) and row[0].split() == [row[0]] for row in rows)
+    return len(rows[0]) > 1 and ids
 
 
 def _folder_is_lines(folder: Path) -> bool:
@@ -218,21 +221,7 @@ def _is_beside(path: Path) -> bool:
 
 def _is_whole_json(path: Path) -> bool:
     """Whether a ``.json`` file is one value over several lines, or an array, instead of lines of objects."""
-    if path.suffix != ".json":
-        return False
-    return not isinstance(_value_of(next(iter(_first_lines(path)), "")), dict)
-
-
-def _begins_with_lines(path: Path) -> bool:
-    """Whether the first lines of a file are JSON objects, or have the same number of tabs after an id."""
-    lines = _first_lines(path)
-    if not lines:
-        return False
-    if lines[0].lstrip().startswith("{"):
-        return _value_of(lines[0]) is not None
-    cells = [line.split("\t") for line in lines]
-    ids = all(len(row) == len(cells[0]) and row[0].split() == [row[0]] for row in cells)
-    return len(cells[0]) > 1 and ids
+    return path.suffix == ".json" and not isinstance(_value_of(next(iter(_first_lines(path)), "")), dict)
 
 
 def _value_of(line: str) -> object:
@@ -311,19 +300,17 @@ class IrDataset(RecordCollection):
     def records(self) -> Iterator[Document]:
         """The documents; fields that are neither id, title nor text are metadata."""
         for record in self._dataset.docs_iter():
-            yield self._document(record._asdict(), record)
-
-    def _document(self, values: dict[str, object], record: Any) -> Document:
-        docid = str(values.pop("doc_id"))
-        names = self.fields or tuple(name for name in _TEXTS if isinstance(values.get(name), str))
-        if missing := [name for name in self.fields if name not in values]:
-            raise InputError(f"{self.source}: no field {missing[0]!r}; known: {', '.join(values)}")
-        title = values.get("title") if "title" not in self.fields else None
-        text = " ".join(str(values[name]) for name in names if values[name])
-        if not names and hasattr(record, "default_text"):
-            text, title = str(record.default_text()), None
-        rest = {name: value for name, value in values.items() if name not in (*names, "title")}
-        return Document(docid, text.strip(), str(title or "").strip(), metadata_of(rest))
+            values: dict[str, object] = record._asdict()
+            docid = str(values.pop("doc_id"))
+            names = self.fields or tuple(name for name in _TEXTS if isinstance(values.get(name), str))
+            if missing := [name for name in self.fields if name not in values]:
+                raise InputError(f"{self.source}: no field {missing[0]!r}; known: {', '.join(values)}")
+            title = values.get("title") if "title" not in self.fields else None
+            text = " ".join(str(values[name]) for name in names if values[name])
+            if not names and hasattr(record, "default_text"):
+                text, title = str(record.default_text()), None
+            rest = {name: value for name, value in values.items() if name not in (*names, "title")}
+            yield Document(docid, text.strip(), str(title or "").strip(), metadata_of(rest))
 
 
 class HfDataset(RecordCollection):

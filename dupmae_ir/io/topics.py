@@ -31,7 +31,10 @@ def read_topics(source: str | Path) -> list[Query]:
     path = Path(source)
     if path.exists() or isinstance(source, Path) or path.parent != Path() or str(source).endswith(_FILE_ENDINGS):
         return parse_topics(numbered_lines(path), str(path))
-    return _named(str(source))
+    try:
+        return pyserini.load_topics(str(source))
+    except UnknownName as e:
+        raise UnknownName(f"{str(source)!r} is neither a file nor topics that Pyserini knows: {e}") from None
 
 
 def parse_topics(lines: Iterable[tuple[int, str]], name: str) -> list[Query]:
@@ -43,7 +46,13 @@ def parse_topics(lines: Iterable[tuple[int, str]], name: str) -> list[Query]:
         where = f"{name}:{number}"
         parse = parse or (_json_topic if line.lstrip().startswith("{") else _tsv_topic)
         topic = parse(line, where)
-        _check_id(topic.qid, where)
+        if not topic.qid:
+            raise InputError(f"{where}: the topic has an empty id")
+        if topic.qid.split() != [topic.qid] or visible(topic.qid) != topic.qid:
+            raise InputError(
+                f"{where}: the topic id {topic.qid!r} contains white space or a control character, which run files "
+                "cannot represent"
+            )
         if topic.qid in first_seen:
             raise InputError(f"{where}: topic {topic.qid!r} was already on line {first_seen[topic.qid]}; remove one")
         first_seen[topic.qid] = number
@@ -74,23 +83,6 @@ def _field(record: Mapping[str, object], keys: tuple[str, ...], what: str, where
             return record[key]
     found = ", ".join(record) or "an empty object"
     raise InputError(f"{where}: no {what}; expected one of {', '.join(keys)}, found {found}")
-
-
-def _check_id(qid: str, where: str) -> None:
-    if not qid:
-        raise InputError(f"{where}: the topic has an empty id")
-    if qid.split() != [qid] or visible(qid) != qid:
-        raise InputError(
-            f"{where}: the topic id {qid!r} contains white space or a control character, which run files cannot "
-            "represent"
-        )
-
-
-def _named(name: str) -> list[Query]:
-    try:
-        return pyserini.load_topics(name)
-    except UnknownName as e:
-        raise UnknownName(f"{name!r} is neither a file nor topics that Pyserini knows: {e}") from None
 
 
 def _shown(text: str) -> str:

@@ -22,7 +22,6 @@ from dupmae_ir.index.format.integrity import (
     DIGEST_BYTES,
     DIGESTS,
     TEXTS,
-    FileRecord,
     describe,
     describe_parts,
     mark_parts,
@@ -186,6 +185,11 @@ class IndexBuilder:
         digest = content_digest(self.folder, self.dim)
         parts = [name for name, there in (("cls", self.dim), ("ot", self.terms)) if there is not None]
         mark_parts(self.folder, parts, digest)
+        files = describe_parts(self.folder, parts)
+        if self.terms is not None and (self.postings or not self.lucene):
+            folder_of(self.folder).mkdir()
+            write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), digest)
+            files |= describe(self.folder, names_of(self.folder, "postings"))
         record = SegmentRecord(
             path=f"{SEGMENTS}/{segment_name(1, digest)}",
             digest=digest,
@@ -193,7 +197,7 @@ class IndexBuilder:
             **{name: self._counts[name] for name in SUMS},
             lucene=self.lucene and self.terms is not None,
             made_by=str(meta.get("made_by", "")),
-            files={**describe_parts(self.folder, parts), **self._write_postings(digest)},
+            files=files,
         )
         self.folder.rename(self.index / record.path)
         link_parts(self.index, record, parts)
@@ -207,14 +211,6 @@ class IndexBuilder:
         complete = with_segments({**order, **provenance, **meta, **facts, "generation": 0, "origin": digest}, [record])
         write_meta(self.index, complete)
         return complete
-
-    def _write_postings(self, digest: str) -> dict[str, FileRecord]:
-        """Write the postings, if asked for or if there is no Lucene part, and describe their files."""
-        if self.terms is None or (self.lucene and not self.postings):
-            return {}
-        folder_of(self.folder).mkdir()
-        write_postings(Forward.open(self.folder / "forward", len(self.terms)), folder_of(self.folder), digest)
-        return describe(self.folder, names_of(self.folder, "postings"))
 
     def __enter__(self) -> IndexBuilder:
         return self

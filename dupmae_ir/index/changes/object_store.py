@@ -132,15 +132,21 @@ def push(folder: str | Path, remote: Remote, *, overwrite: bool = False, quiet: 
             if record.get(name) == stored and (remote / name).size() == stored.bytes:
                 moved(stored.bytes)
                 continue
-            _send(folder / name, remote / name, stored, moved)
+            path = folder / name
+            if problem := integrity.size_problem(path, stored.bytes):
+                raise IndexMismatch(f"{problem}; {integrity.AGAIN}")
+            if (remote / name).send(path, moved) != stored.sha256:
+                raise IndexMismatch(
+                    f"{path} is damaged: its sha256 is not the one that meta.json records; {integrity.AGAIN}"
+                )
             record[name] = stored
-            _write_record(remote, record)
+            (remote / UPLOAD).write_json({"files": record})
             sent += 1
     (remote / META).write(raw)
     if others := [name for name in record if name not in wanted]:  # objects of an older index
         for name in others:
             (remote / name).remove()
-        _write_record(remote, wanted)
+        (remote / UPLOAD).write_json({"files": wanted})
     return {
         "index": str(folder),
         "to": str(remote),
@@ -171,7 +177,7 @@ def _prepared(
         (remote / META).remove()
     if overwrite:
         record = {}
-        _write_record(remote, record)
+        (remote / UPLOAD).write_json({"files": record})
     return record
 
 
@@ -190,7 +196,10 @@ def pull(remote: Remote, folder: Path, *, quiet: bool = False) -> bool:
     if raw is None:
         begun = "its upload has not ended: run the command that began it again" if _uploaded(remote) else "no meta.json"
         raise InputError(f"{remote} is not a finished index ({begun})")
-    index = _checked(remote, raw)
+    meta = dict(json_object(raw))
+    if problem := manifest.meta_problem(meta):
+        raise IndexMismatch(f"{remote / META} {problem}; {AGAIN}")
+    index = Manifest.of(meta)
     with exclusive(lock_path(folder), f"pulling {remote} into {folder}", wait=True, quiet=quiet):
         if _is_copy(folder, raw):
             return False  # another process pulled it while this one waited
@@ -233,17 +242,6 @@ def _uploaded(remote: Remote) -> dict[str, FileRecord]:
     return {str(name): FileRecord(*row) for name, row in rows if isinstance(row, list) and len(row) == 2}
 
 
-def _write_record(remote: Remote, record: Mapping[str, FileRecord]) -> None:
-    (remote / UPLOAD).write_json({"files": record})
-
-
-def _send(path: Path, to: Remote, stored: FileRecord, moved: Moved) -> None:
-    if problem := integrity.size_problem(path, stored.bytes):
-        raise IndexMismatch(f"{problem}; {integrity.AGAIN}")
-    if to.send(path, moved) != stored.sha256:
-        raise IndexMismatch(f"{path} is damaged: its sha256 is not the one that meta.json records; {integrity.AGAIN}")
-
-
 def _is_copy(folder: Path, raw: bytes) -> bool:
     try:
         return (folder / META).read_bytes() == raw
@@ -251,23 +249,16 @@ def _is_copy(folder: Path, raw: bytes) -> bool:
         return False
 
 
-def _checked(remote: Remote, raw: bytes) -> Manifest:
-    """The manifest of a stored index. Raises :class:`IndexMismatch` for one that is damaged."""
-    meta = dict(json_object(raw))
-    if problem := manifest.meta_problem(meta):
-        raise IndexMismatch(f"{remote / META} {problem}; {AGAIN}")
-    return Manifest.of(meta)
-
-
 def _fetch_all(remote: Remote, index: Manifest, folder: Path, received: Path, quiet: bool) -> None:
     """Receive every file that ``folder`` does not have already."""
     files = dict(index.files())
     with byte_bar(f"pulling {remote.name}", sum(record.bytes for record in files.values()), quiet) as moved:
         for name, record in files.items():
-            if not (received / name).exists() and _has(folder / name, record):
+            target, older = received / name, folder / name
+            same_size = integrity.size_problem(older, record.bytes) is None
+            if not target.exists() and same_size and sha256_file(older) == record.sha256:
                 moved(record.bytes)
                 continue
-            target = received / name
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 _fetch(remote / name, target, record, moved)
@@ -278,10 +269,6 @@ def _fetch_all(remote: Remote, index: Manifest, folder: Path, received: Path, qu
                     f"{folder.parent}: the disk is full, at {remote / name}; what was received is kept: free some "
                     "space and run the same command again"
                 ) from e
-
-
-def _has(path: Path, record: FileRecord) -> bool:
-    return integrity.size_problem(path, record.bytes) is None and sha256_file(path) == record.sha256
 
 
 def _fetch(source: Remote, target: Path, stored: FileRecord, moved: Moved) -> None:

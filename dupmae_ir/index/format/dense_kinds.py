@@ -139,7 +139,13 @@ class KindJob(Job):
         made = self.begin() / self.target.name
         threads = self.given.threads or processors()
         with faiss_threads(threads), open(made, "wb") as f:
-            error = _write(self.kind, self.segment.vectors, self.settings, f)
+            error = None
+            if self.kind == "sq8":
+                error = _write_sq8(self.segment.vectors, f)
+            else:
+                build = _build_ivf if self.kind == "ivf-sq8" else _build_hnsw
+                built = build(self.segment.vectors, **self.settings)
+                faiss.write_index(built, faiss.PyCallbackIOWriter(f.write))  # type: ignore[attr-defined]  # not in faiss's stub
         size = made.stat().st_size
         data, described = _files(self.segment.path, self.kind)
         for old in (described, data):  # the record first: without it the kind is unfinished
@@ -284,15 +290,6 @@ def _ranges(vectors: np.ndarray) -> np.ndarray:
         np.minimum(least, block.min(axis=0), out=least)
         np.maximum(most, block.max(axis=0), out=most)
     return np.stack([least, most])
-
-
-def _write(kind: str, vectors: np.ndarray, settings: Mapping[str, int], file: IO[bytes]) -> float | None:
-    """Build ``kind`` into ``file``; returns the error of the codes where it is known."""
-    if kind == "sq8":
-        return _write_sq8(vectors, file)
-    index = _build_ivf(vectors, **settings) if kind == "ivf-sq8" else _build_hnsw(vectors, **settings)
-    faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]  # not in faiss's stub
-    return None
 
 
 def _write_sq8(vectors: np.ndarray, file: IO[bytes]) -> float:

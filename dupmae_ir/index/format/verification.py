@@ -8,6 +8,7 @@ and not decoded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +47,9 @@ def problems(path: str | Path) -> list[str]:
         damaged = _damaged_files(segment)
         every += damaged.values()
         every += _differences(segment, {integrity.part_of(name) for name in damaged})
-    return every or _problems_of_generation(path)
-
-
-def _problems_of_generation(path: Path) -> list[str]:
-    """What is wrong with undamaged segments taken together."""
+    if every:
+        return every
+    # Undamaged segments taken together.
     try:
         index = Index.open(path)
     except DupmaeError as e:
@@ -84,7 +83,7 @@ def _differences(segment: Segment, damaged: set[str]) -> Iterator[str]:
         ({"ids", "forward", "ot"}, _other_lucene),
         ({"ids", "forward", "postings"}, compare_postings),
         ({"ids", "texts"}, _other_texts),
-        *(({"ids", "cls", f"cls/{kind}"}, _kind_check(kind)) for kind in KINDS),
+        *(({"ids", "cls", f"cls/{kind}"}, partial(_unusable_kind, kind)) for kind in KINDS),
     ]
     there = {*segment.required_parts, *map(integrity.part_of, segment.record.files)}
     there -= set() if segment.has_lucene else {"ot"}
@@ -172,8 +171,5 @@ def _other_texts(segment: Segment) -> str | None:
     return None
 
 
-def _kind_check(kind: str) -> Callable[[Segment], str | None]:
-    def check(segment: Segment) -> None:
-        dense_kinds.open_kind(segment, kind)
-
-    return check
+def _unusable_kind(kind: str, segment: Segment) -> None:
+    dense_kinds.open_kind(segment, kind)  # raises

@@ -153,17 +153,14 @@ class ImpactWriter(LuceneWriter):
         if len(impacts) and not (impacts.min() >= 1 and impacts.max() <= HIGHEST_IMPACT):
             raise UsageError(f"impacts must be 1 to {HIGHEST_IMPACT}, got {impacts.min()} to {impacts.max()}")
         with pyserini.java_errors(self.folder):
-            if self._feed is None:
-                self._add_strings(docids, ends.tolist(), term_ids.tolist(), impacts.tolist())
-            else:
+            if self._feed is not None:
                 self._feed.add(_packed(docids, ends[1:], term_ids, impacts), len(docids), len(impacts))
                 self.documents += len(docids)
-
-    def _add_strings(self, docids: Sequence[str], ends: list[int], term_ids: list[int], impacts: list[int]) -> None:
-        left, right = self._strings
-        for docid, start, end in zip(docids, ends[:-1], ends[1:], strict=True):
-            pairs = zip(term_ids[start:end], impacts[start:end], strict=True)
-            self._add(docid, "".join([left[term] + right[int(weight)] for term, weight in pairs]))
+                return
+            left, right = self._strings
+            for docid, (start, end) in zip(docids, itertools.pairwise(ends.tolist()), strict=True):
+                pairs = zip(term_ids[start:end].tolist(), impacts[start:end].tolist(), strict=True)
+                self._add(docid, "".join([left[term] + right[int(weight)] for term, weight in pairs]))
 
     @cached_property
     def _strings(self) -> tuple[list[str], list[str]]:
@@ -327,7 +324,13 @@ class ImpactSearcher(LuceneReader):
         positive. ``threads`` queries run at a time.
         """
         for query in queries:
-            _check_query(query)
+            if len(query) > MOST_CLAUSES:
+                raise UsageError(
+                    f"a query of {len(query)} terms; Lucene takes at most {MOST_CLAUSES}: keep the strongest"
+                )
+            for term, weight in query.items():
+                if weight < 1 or weight != int(weight):
+                    raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
         nonempty = [query for query in queries if query]
         found = iter(self._hits(nonempty, self._build, k, threads, by_docid, allowed))
         nothing = np.zeros(0, np.int64)
@@ -369,14 +372,6 @@ def check_terms(terms: Sequence[str]) -> None:
                 f"term {number} of the vocabulary, {term[:40]!r}, cannot be indexed: it is empty, too long, or "
                 "contains a control character that the index reserves"
             )
-
-
-def _check_query(query: dict[str, int]) -> None:
-    if len(query) > MOST_CLAUSES:
-        raise UsageError(f"a query of {len(query)} terms; Lucene takes at most {MOST_CLAUSES}: keep the strongest")
-    for term, weight in query.items():
-        if weight < 1 or weight != int(weight):
-            raise UsageError(f"the query weight of {term!r} must be a positive whole number, got {weight!r}")
 
 
 class _BytesRef(TypedDict):

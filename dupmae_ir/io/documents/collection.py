@@ -157,7 +157,10 @@ class DocumentCollection(DocumentSource):
     def _documents(self, file: FoundFile, kind: str, extracted: Extracted) -> Iterator[Document]:
         name = shown_name(file.name)
         prefix = path_id(file.name)
-        title = extracted.title[:_LONGEST_TITLE] or _title_of(name)
+        path = Path(name)
+        # A document without a title has its last folder and its name without endings.
+        short_name = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0] or path.name])
+        title = extracted.title[:_LONGEST_TITLE] or short_name
         modified = _modified(file.path)
         for number, (start, end, heading) in enumerate(structured_passages(extracted, self.length, self.overlap)):
             nearest = heading.rpartition(" > ")[2]
@@ -190,12 +193,6 @@ def path_id(name: str) -> str:
 def shown_name(name: str) -> str:
     """A path as text, with ``?`` for undecodable bytes."""
     return os.fsencode(name).decode("utf-8", "replace")
-
-
-def _title_of(name: str) -> str:
-    """The last folder and the name, without endings, for a document that has no title."""
-    path = Path(name)
-    return "/".join([*path.parent.parts[-1:], path.name.partition(".")[0] or path.name])
 
 
 def _size(path: Path) -> int:

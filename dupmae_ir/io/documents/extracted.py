@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -102,9 +103,12 @@ def decoded(data: bytes, declared: bool = False) -> str:
             raise Unreadable("binary data, not text")
         named = _META_CHARSET.search(data[:2048]) if declared else None
         names = [named.group(1).decode("ascii")] if named else []
-        text = next((t for name in (*names, "utf-8") if (t := _try(data, name)) is not None), None)
-    if text is None:
-        text = data.decode("cp1252", "replace")
+        for name in (*names, "utf-8"):
+            with suppress(UnicodeError, LookupError):
+                text = data.decode(name)
+                break
+        else:
+            text = data.decode("cp1252", "replace")
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
@@ -120,10 +124,3 @@ def _by_mark(data: bytes) -> str | None:
         if data.startswith(mark):
             return data[len(mark) :].decode(encoding, "replace")
     return None
-
-
-def _try(data: bytes, encoding: str) -> str | None:
-    try:
-        return data.decode(encoding)
-    except (UnicodeError, LookupError):
-        return None

@@ -78,7 +78,6 @@ class Walk:
 
     files: list[FoundFile] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)  #: name -> reason
-    links: int = 0  #: symbolic links to folders, and to files that are read anyway
 
 
 def find_files(roots: Sequence[Path], exclude: Sequence[str] = ()) -> Walk:
@@ -90,7 +89,10 @@ def find_files(roots: Sequence[Path], exclude: Sequence[str] = ()) -> Walk:
     and no file is read twice. Raises :class:`InputError` for a root that does not exist.
     """
     walk, seen = Walk(), set[str]()
-    base = _base(roots)
+    if len(roots) == 1 and roots[0].is_dir():
+        base = str(roots[0])
+    else:
+        base = os.path.commonpath([os.path.abspath(root.parent) for root in roots])  # noqa: PTH100 (links stay)
     real_roots = [os.path.realpath(root) for root in roots]
     for root in roots:
         if not root.exists():
@@ -102,18 +104,11 @@ def find_files(roots: Sequence[Path], exclude: Sequence[str] = ()) -> Walk:
                 continue
             seen.add(path)
             if path != str(root) and os.path.islink(path) and _within(os.path.realpath(path), real_roots):  # noqa: PTH114
-                walk.links += 1
-            elif _is_regular(path):
+                continue  # it is read under its own name
+            if _is_regular(path):
                 walk.files.append(FoundFile(Path(path), name))
     walk.files.sort(key=lambda found: [natural_key(part) for part in found.name.split("/")])
     return walk
-
-
-def _base(roots: Sequence[Path]) -> str:
-    """The folder that names are relative to."""
-    if len(roots) == 1 and roots[0].is_dir():
-        return str(roots[0])
-    return os.path.commonpath([os.path.abspath(root.parent) for root in roots])  # noqa: PTH100 (links stay)
 
 
 def _entries(root: Path, walk: Walk, base: str) -> Iterator[str]:
@@ -126,15 +121,11 @@ def _entries(root: Path, walk: Walk, base: str) -> Iterator[str]:
             folders.clear()  # an index of this package
             continue
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        walk.links += len([name for name in links if not _is_skipped(name)])
-        folders[:] = [name for name in folders if not _is_skipped(name) and name not in links]
+        skipped = {*links, *_SKIPPED_FOLDERS, *(name for name in folders if name.startswith("."))}
+        folders[:] = [name for name in folders if name not in skipped]
         for name in names:
             if not (name.startswith((".", "~$")) or name.endswith("~")):
                 yield os.path.join(folder, name)  # noqa: PTH118
-
-
-def _is_skipped(folder: str) -> bool:
-    return folder.startswith(".") or folder in _SKIPPED_FOLDERS
 
 
 def _is_regular(path: str) -> bool:

@@ -218,7 +218,6 @@ class Target:
         self._skipped = self._pre = self._depth = 0
         self._in_title = False
         self._heading: list[str] | None = None
-        self._space = False
 
     def start(self, tag: str, attributes: object) -> None:  # noqa: ARG002 (the parser's interface)
         """An element begins."""
@@ -247,7 +246,6 @@ class Target:
         elif tag == "title":
             self._in_title = False
         elif tag in _HEADINGS and self._heading is not None:
-            self._space = False
             self.made.heading(_HEADINGS[tag], "".join(self._heading).replace("\u00b6", ""))
             self._heading = None
         else:
@@ -264,8 +262,13 @@ class Target:
             self._heading.append(text)
         elif self._pre:
             self.made.write(text)
-        else:
-            self._flow(text)
+        else:  # white space is one blank, and none at the ends of paragraphs
+            words = _SPACE.sub(" ", text)
+            if words.startswith(" "):
+                self.made.gap(" ")
+            self.made.write(words.strip(" "))
+            if words.endswith(" "):
+                self.made.gap(" ")
 
     def comment(self, text: str) -> None:
         """Comments are left out."""
@@ -289,15 +292,6 @@ class Target:
             self.made.gap("\n")
         elif tag in ("td", "th"):
             self.made.gap("  ")
-
-    def _flow(self, text: str) -> None:
-        """Text outside of ``pre``: white space is one blank, and none at the ends of paragraphs."""
-        words = _SPACE.sub(" ", text)
-        if words.startswith(" "):
-            self.made.gap(" ")
-        self.made.write(words.strip(" "))
-        if words.endswith(" "):
-            self.made.gap(" ")
 
 
 def docx(data: bytes) -> Extracted:
@@ -334,14 +328,21 @@ def epub(data: bytes) -> Extracted:
     """A book: its chapters in the order of the spine."""
     with _checked_zip(data) as book:
         paths = (element.get("full-path") for element in _elements(_read(book, _CONTAINER), "rootfile"))
-        if not (package := next(filter(None, paths), None)):
+        if not (path := next(filter(None, paths), None)):
             raise Unreadable("its container names no package")
-        title, chapters = _spine(_read(book, package), posixpath.dirname(package))
+        package, folder = _read(book, path), posixpath.dirname(path)
+        files = {
+            item.get("id"): posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
+            for item in _elements(package, "item")
+            if "html" in (item.get("media-type") or "")
+        }
+        titles = [(element.text or "").strip() for element in _elements(package, "title")]
         made = Builder()
-        for name in chapters:
-            made.gap("\n\n")
-            parse(decoded(_read(book, name), declared=True), made)
-    return made.done(title)
+        for reference in _elements(package, "itemref"):
+            if name := files.get(reference.get("idref")):
+                made.gap("\n\n")
+                parse(decoded(_read(book, name), declared=True), made)
+    return made.done(next(filter(None, titles), ""))
 
 
 def _checked_zip(data: bytes) -> zipfile.ZipFile:
@@ -366,18 +367,6 @@ def _read(book: zipfile.ZipFile, name: str) -> bytes:
         raise Unreadable(f"{name} is not in the book") from None
     except RuntimeError as e:  # an encrypted member
         raise Unreadable(f"{name}: {e}") from None
-
-
-def _spine(package: bytes, folder: str) -> tuple[str, list[str]]:
-    """The title and the paths of the chapters."""
-    items = {
-        item.get("id"): posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
-        for item in _elements(package, "item")
-        if "html" in (item.get("media-type") or "")
-    }
-    titles = [(element.text or "").strip() for element in _elements(package, "title")]
-    chapters = [items[ref] for e in _elements(package, "itemref") if (ref := e.get("idref")) in items]
-    return next(filter(None, titles), ""), chapters
 
 
 def _elements(xml: bytes, name: str) -> Iterator[Any]:
