@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,7 +228,10 @@ def start_jvm(heap: str | None = None) -> Java:
     global _java, _heap, _process
     check_process()
     with _lock:
-        requested = _checked_heap(heap or os.environ.get(HEAP_VARIABLE) or None)
+        requested = heap or os.environ.get(HEAP_VARIABLE) or None
+        # An invalid value would end the process without an error of ours.
+        if requested and not re.fullmatch(r"[1-9]\d*[kmgKMG]", requested):
+            raise UsageError(f"a heap of {requested!r} is not a size; write it as 4g or 800m (flag or {HEAP_VARIABLE})")
         if _java is None:
             _java, _heap, _process = _start(requested), requested, os.getpid()
         elif heap and requested != _heap:
@@ -255,13 +258,6 @@ def jvm_options(java: Java, heap: str | None = None) -> list[str]:
     return options + ([f"-Xmx{heap}"] if heap else [])
 
 
-def _checked_heap(heap: str | None) -> str | None:
-    # An invalid value would end the process without an error of ours.
-    if heap and not re.fullmatch(r"[1-9]\d*[kmgKMG]", heap):
-        raise UsageError(f"a heap of {heap!r} is not a size; write it as 4g or 800m (flag or {HEAP_VARIABLE})")
-    return heap
-
-
 def _start(heap: str | None) -> Java:
     try:
         import jnius_config
@@ -278,7 +274,7 @@ def _start(heap: str | None) -> Java:
     _check_memory(java, options)
     jnius_config.add_options(*options)
     try:
-        with _without_line("Using incubator modules"):
+        with _without_incubator_note():
             import jnius  # noqa: F401  (its import starts the JVM)
     except Exception as e:
         raise EnvironmentProblem(
@@ -357,16 +353,16 @@ def _quiet_lucene() -> None:
 
 
 @contextmanager
-def _without_line(text: str) -> Iterator[None]:
-    """Filter file descriptor 2 through ``grep -v text``, in a child process, so that the last output of a crashing JVM
-    is not lost."""
+def _without_incubator_note() -> Iterator[None]:
+    """Filter file descriptor 2 through ``grep``, in a child process, so that the last output of a crashing JVM is not
+    lost."""
     grep = shutil.which("grep")
     if grep is None:
         yield
         return
     sys.stderr.flush()
     saved = os.dup(2)
-    with subprocess.Popen([grep, "-v", text], stdin=subprocess.PIPE, stdout=saved) as child:
+    with subprocess.Popen([grep, "-v", "Using incubator modules"], stdin=subprocess.PIPE, stdout=saved) as child:
         assert child.stdin is not None
         os.dup2(child.stdin.fileno(), 2)
         try:
@@ -499,17 +495,13 @@ def load_topics(name: str) -> list[Query]:
     Pyserini downloads them once and caches them. Raises :class:`~dupmae_ir.errors.UnknownName`, and
     :class:`EnvironmentProblem` if they are neither cached nor can be downloaded.
     """
-    topic = _named("topics", name, module("pyserini.search._base").topics_mapping)
+    known = module("pyserini.search._base").topics_mapping
+    if name not in known:  # Pyserini has 600: too many to list
+        raise UnknownName(f"Pyserini {version()} has no topics named {name!r}.{suggest(name, known)}")
     with _fetching(f"the topics {name!r}"):
-        found = autoclass("io.anserini.search.topicreader.TopicReader").getTopicsWithStringIds(topic)
+        found = autoclass("io.anserini.search.topicreader.TopicReader").getTopicsWithStringIds(known[name])
         queries = [Query(str(qid), _title(found.get(qid))) for qid in found.keySet().toArray()]
     return sorted(queries, key=lambda q: (0, int(q.qid), q.qid) if q.qid.isdecimal() else (1, 0, q.qid))
-
-
-def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    if name not in known:  # Pyserini has 600: too many to list
-        raise UnknownName(f"Pyserini {version()} has no {kind} named {name!r}.{suggest(name, known)}")
-    return known[name]
 
 
 def _title(fields: Any) -> str:
@@ -586,7 +578,11 @@ def run(args: list[str]) -> int:
 
 
 def _run_module(name: str) -> int:
-    if not _exists(name):
+    try:
+        spec = importlib.util.find_spec(name)  # imports the parent packages, so the JVM must be running
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None:
         raise UsageError(f"Pyserini {version()} has no module {name!r}")
     try:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -596,14 +592,6 @@ def _run_module(name: str) -> int:
             return 1
         return e.code or 0
     return 0
-
-
-def _exists(name: str) -> bool:
-    # find_spec imports the parent packages, so the JVM must be running.
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 if __name__ == "__main__":

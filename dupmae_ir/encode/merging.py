@@ -21,7 +21,7 @@ from dupmae_ir.encode.run import IndexJob, index_summary
 from dupmae_ir.encode.windows import EncodedWindow, build_index, split_digests, window_size
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
 from dupmae_ir.index.changes.object_store import Output
-from dupmae_ir.index.format.manifest import Meta, check_target
+from dupmae_ir.index.format.manifest import check_target
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.jobs import JobRecord
 from dupmae_ir.io.publishing import combined_digest
@@ -43,8 +43,23 @@ def run(config: MergeConfig) -> MergeResult:
         target, "encode.merge", {}, inputs, overwrite=config.overwrite, resumable=False, quiet=config.quiet
     ) as job:
         if not (result := job.finished()):
-            meta = _merge(config, shards, job.begin() / "index")
-            result = job.publish(job.work / "index", index_summary(meta))
+            folder = job.begin() / "index"
+            for shard in shards:
+                shard.verify()  # every byte is about to be copied, and recorded as part of the new index
+            total = sum(len(s.docids) for s in shards)
+            with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
+                meta = build_index(
+                    interleaved(shards, shards[0].meta["settings"]["window"]),
+                    folder,
+                    dim=shards[0].dim,
+                    terms=shards[0].terms if shards[0].has_ot else None,
+                    scale=shards[0].scale,
+                    describe=lambda: _describe(config, shards),
+                    on_documents=bar.update,
+                    texts=shards[0].has_texts,
+                    postings=all(shard.only_segment.has_part("postings") for shard in shards),
+                )
+            result = job.publish(folder, index_summary(meta))
     return cast("MergeResult", output.publish({**result, **names}))
 
 
@@ -101,24 +116,6 @@ def interleaved(shards: Sequence[Index], window: int) -> Iterator[EncodedWindow]
         yield EncodedWindow(list(shard.docids[start:end]), cls, impacts, clipped, dropped, documents, digests)
     if at != [len(s.docids) for s in shards]:
         raise IndexMismatch(f"{shards[0].path} and the other shards have other numbers of documents than they recorded")
-
-
-def _merge(config: MergeConfig, shards: list[Index], folder: Path) -> Meta:
-    for shard in shards:
-        shard.verify()  # every byte is about to be copied, and recorded as part of the new index
-    total = sum(len(s.docids) for s in shards)
-    with progress("merge", "documents", total=total, quiet=config.quiet) as bar:
-        return build_index(
-            interleaved(shards, shards[0].meta["settings"]["window"]),
-            folder,
-            dim=shards[0].dim,
-            terms=shards[0].terms if shards[0].has_ot else None,
-            scale=shards[0].scale,
-            describe=lambda: _describe(config, shards),
-            on_documents=bar.update,
-            texts=shards[0].has_texts,
-            postings=all(shard.only_segment.has_part("postings") for shard in shards),
-        )
 
 
 def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]:

@@ -125,7 +125,12 @@ class JsonlFolder:
         """Write the files of one window, each atomically; writing a window again replaces them."""
         if self.done:
             return
-        for kind, vectors in vectors_of(encoded, terms).items():
+        parts: dict[str, Iterator[list[float] | dict[str, int]]] = {}
+        if encoded.cls is not None:
+            parts["cls"] = (row.tolist() for row in encoded.cls)
+        if encoded.impacts is not None and terms is not None:
+            parts["ot"] = impact_dicts(encoded.impacts, terms)
+        for kind, vectors in parts.items():
             with atomic_write(self.aside / kind / _name(window.number)) as f:
                 for document, vector in zip(window.documents, vectors, strict=True):
                     f.write(line_of(document, vector) + "\n")
@@ -139,18 +144,6 @@ class JsonlFolder:
     def discard(self) -> None:
         """Remove unfinished files."""
         shutil.rmtree(self.aside, ignore_errors=True)
-
-
-def vectors_of(
-    encoded: EncodedWindow, terms: Sequence[str] | None
-) -> dict[str, Iterator[list[float] | dict[str, int]]]:
-    """``{"cls": lists of floats, "ot": dicts of term to int}`` of the parts that exist, one item per document."""
-    vectors: dict[str, Iterator[list[float] | dict[str, int]]] = {}
-    if encoded.cls is not None:
-        vectors["cls"] = (row.tolist() for row in encoded.cls)
-    if encoded.impacts is not None and terms is not None:
-        vectors["ot"] = impact_dicts(encoded.impacts, terms)
-    return vectors
 
 
 def line_of(document: Document, vector: list[float] | dict[str, int]) -> str:

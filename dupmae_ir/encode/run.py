@@ -51,7 +51,7 @@ from dupmae_ir.io.jobs import Job, JobRecord
 from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.types import SEPARATORS, Encoder
+from dupmae_ir.types import Encoder
 
 
 @with_torch_threads
@@ -147,7 +147,7 @@ class _Run:
         self.encoder = executor.facts
         self.shard, self.shards = config.shard_of()
         trained = self.encoder.settings.title_separator
-        self.separator = SEPARATORS[config.title_separator] if config.title_separator else trained
+        self.separator = EncoderChoice.of(config).separator(self.encoder.settings)
         if self.separator != trained and config.model and (model_folder(config.model) / CONFIG).is_file():
             say(
                 f"note: {config.model} was trained with title and text joined by {trained!r}; this index joins them by "
@@ -241,8 +241,20 @@ class _Run:
             raise
         if jsonl:
             jsonl.publish()
-        meta = self._build(job, files)
-        return job.publish(job.work / "index", index_summary(meta), inputs=self.collection.digests())
+        folder, total = job.fresh("index"), self.encoded + self.resumed
+        with progress("index", "documents", total=total, quiet=self.config.quiet) as bar:
+            meta = build_index(
+                files,
+                folder,
+                dim=self.encoder.dim,
+                terms=self.encoder.terms,
+                scale=files.scale.value if files.scale else None,
+                describe=lambda: self._describe(job, files),
+                on_documents=bar.update,
+                texts=self.config.store_texts,
+                postings=self.config.postings,
+            )
+        return job.publish(folder, index_summary(meta), inputs=self.collection.digests())
 
     def _encode(self, files: WindowFiles, jsonl: JsonlFolder | None) -> None:
         if done := len(files.numbers()):
@@ -301,21 +313,6 @@ class _Run:
         if len(self.by_worker) > 1:
             bar.set_postfix_str(", ".join(f"{name} {count:,}" for name, count in sorted(self.by_worker.items())))
         bar.update(len(window.documents))
-
-    def _build(self, job: EncodeJob, files: WindowFiles) -> Meta:
-        total = self.encoded + self.resumed
-        with progress("index", "documents", total=total, quiet=self.config.quiet) as bar:
-            return build_index(
-                files,
-                job.fresh("index"),
-                dim=self.encoder.dim,
-                terms=self.encoder.terms,
-                scale=files.scale.value if files.scale else None,
-                describe=lambda: self._describe(job, files),
-                on_documents=bar.update,
-                texts=self.config.store_texts,
-                postings=self.config.postings,
-            )
 
     def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, object]:
         shard = {"number": self.shard, "of": self.shards, "windows": self.windows} if self.shards > 1 else None

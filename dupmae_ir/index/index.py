@@ -194,7 +194,9 @@ def _open(path: Path, name: str) -> Index:
                 raise IndexMismatch(f"{e.filename} is missing; {AGAIN}") from None
             continue
         for segment in segments:
-            segment.check_parts()
+            for part in segment.required_parts:
+                if problem := segment.part_problem(part):
+                    raise IndexMismatch(f"{problem}; {AGAIN}")
         return Index(path, manifest, segments, live)
     raise IndexMismatch(f"{name}: changes too often to be opened; try again")
 

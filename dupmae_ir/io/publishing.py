@@ -20,7 +20,7 @@ from dupmae_ir.errors import OutputError
 
 
 @contextmanager
-def atomic_write(path: str | Path, mode: str = "w", encoding: str | None = "utf-8") -> Iterator[IO[Any]]:
+def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` for writing; it replaces ``path`` on success and is removed on failure.
 
     Temporary files of ``path`` that killed processes left are removed first.
@@ -30,7 +30,8 @@ def atomic_write(path: str | Path, mode: str = "w", encoding: str | None = "utf-
     sweep(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(aside, mode, encoding=None if "b" in mode else encoding, newline=None if "b" in mode else "\n") as f:
+        encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
+        with open(aside, mode, encoding=encoding, newline=newline) as f:
             yield f
             f.flush()
             os.fsync(f.fileno())

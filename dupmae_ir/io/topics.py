@@ -7,7 +7,7 @@ anything else is ``qid<TAB>text``. One malformed line makes the whole file an er
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +29,17 @@ def read_topics(source: str | Path) -> list[Query]:
     line, :class:`UnknownName` for a name that is neither.
     """
     path = Path(source)
-    if path.exists() or isinstance(source, Path) or path.parent != Path() or str(source).endswith(_FILE_ENDINGS):
-        return parse_topics(numbered_lines(path), str(path))
-    try:
-        return pyserini.load_topics(str(source))
-    except UnknownName as e:
-        raise UnknownName(f"{str(source)!r} is neither a file nor topics that Pyserini knows: {e}") from None
-
-
-def parse_topics(lines: Iterable[tuple[int, str]], name: str) -> list[Query]:
-    """(line number, text) pairs of the non-blank lines -> topics; ``name`` is the source's name in errors."""
+    is_name = isinstance(source, str) and path.parent == Path() and not source.endswith(_FILE_ENDINGS)
+    if is_name and not path.exists():
+        try:
+            return pyserini.load_topics(str(source))
+        except UnknownName as e:
+            raise UnknownName(f"{source!r} is neither a file nor topics that Pyserini knows: {e}") from None
     topics: list[Query] = []
     first_seen: dict[str, int] = {}
     parse = None
-    for number, line in lines:
-        where = f"{name}:{number}"
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
         parse = parse or (_json_topic if line.lstrip().startswith("{") else _tsv_topic)
         topic = parse(line, where)
         if not topic.qid:

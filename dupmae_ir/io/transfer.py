@@ -569,7 +569,20 @@ class Remote:
         for a scheme whose package is not installed. Nothing is requested yet."""
         self.url = url.rstrip("/")
         self.parts = _parsed(url)
-        self._fs, self._path = _opened(self)
+        scheme = self.parts.scheme
+        need_packages(f"{scheme}://", _PACKAGES.get(scheme, ("fsspec",)), "s3")
+        from fsspec.core import url_to_fs  # takes 0.1 s to import
+
+        # Listings are remembered otherwise, and what another process writes is not seen.
+        settings = {"use_listings_cache": False} | ({"auto_mkdir": True} if scheme in ("file", "local") else {})
+        self._fs: _FileSystem
+        self._path: str
+        try:
+            self._fs, self._path = url_to_fs(self.url, **settings)
+        except ImportError as e:
+            raise EnvironmentProblem(f"{self}: {one_line(e)}") from None
+        except ValueError as e:
+            raise UsageError(f"{self}: {one_line(e)}") from None
 
     def __str__(self) -> str:
         return without_credentials(self.url)
@@ -714,18 +727,3 @@ def _parsed(url: str) -> SplitResult:
             "in the environment, or write them into the files of the store's own tools"
         )
     return parts
-
-
-def _opened(remote: Remote) -> tuple[_FileSystem, str]:
-    scheme = remote.parts.scheme
-    need_packages(f"{scheme}://", _PACKAGES.get(scheme, ("fsspec",)), "s3")
-    from fsspec.core import url_to_fs  # takes 0.1 s to import
-
-    # Listings are remembered otherwise, and what another process writes is not seen.
-    settings = {"use_listings_cache": False} | ({"auto_mkdir": True} if scheme in ("file", "local") else {})
-    try:
-        return cast("tuple[_FileSystem, str]", url_to_fs(remote.url, **settings))
-    except ImportError as e:
-        raise EnvironmentProblem(f"{remote}: {one_line(e)}") from None
-    except ValueError as e:
-        raise UsageError(f"{remote}: {one_line(e)}") from None

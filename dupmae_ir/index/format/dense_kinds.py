@@ -150,12 +150,7 @@ class KindJob(Job):
         data, described = _files(self.segment.path, self.kind)
         for old in (described, data):  # the record first: without it the kind is unfinished
             old.unlink(missing_ok=True)
-        result = self.publish(made, {}, self._described(size, error))
-        self.segment.record_part(f"cls/{self.kind}")
-        return {**result, **self.description}
-
-    def _described(self, size: int, error: float | None) -> KindRecord:
-        return {
+        description: KindRecord = {
             "format": FORMAT,
             "kind": self.kind,
             "parameters": {name: value for name, (value, _) in self.chosen.items()},
@@ -169,6 +164,9 @@ class KindJob(Job):
             "repeatable": self.kind != "hnsw-sq8" or self.given.threads == 1,
             "faiss": faiss.__version__,
         }
+        result = self.publish(made, {}, description)
+        self.segment.record_part(f"cls/{self.kind}")
+        return {**result, **self.description}
 
     def recorded(self) -> JobRecord:
         """The description of the existing kind as a job's record."""

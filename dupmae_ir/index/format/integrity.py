@@ -57,7 +57,7 @@ def part_of(name: str) -> str:
 
 def mark_parts(folder: Path, parts: Iterable[str], segment_id: str) -> None:
     """Write ``part.json`` into every folder of ``parts``."""
-    for name in _folders(parts) + _texts(folder):
+    for name in _folders(folder, parts):
         with atomic_write(folder / name / MARK) as f:
             f.write(json.dumps({"part": name, "index": segment_id}) + "\n")
 
@@ -66,7 +66,7 @@ def describe_parts(folder: Path, parts: Iterable[str]) -> dict[str, FileRecord]:
     """Size and sha256 of the ids, terms, texts and every file of ``parts``, by name; other optional parts are not
     included."""
     names = ["docid", "terms.txt", DIGESTS]
-    for part in _folders(parts) + _texts(folder):
+    for part in _folders(folder, parts):
         names += [f"cls/{name}" for name in ("index", "docid", MARK)] if part == "cls" else _listed(folder, part)
     return describe(folder, [name for name in names if (folder / name).is_file()])
 
@@ -138,12 +138,9 @@ class FileChecks:
                 self._undamaged.add(name)
 
 
-def _folders(parts: Iterable[str]) -> list[str]:
-    return [name for part in parts for name in PARTS[part]]
-
-
-def _texts(folder: Path) -> list[str]:
-    return [TEXTS] if (folder / TEXTS).is_dir() else []
+def _folders(folder: Path, parts: Iterable[str]) -> list[str]:
+    """The folders of ``parts``, and of the texts where they are stored."""
+    return [*(name for part in parts for name in PARTS[part]), *([TEXTS] if (folder / TEXTS).is_dir() else ())]
 
 
 def _listed(folder: Path, part: str) -> list[str]:

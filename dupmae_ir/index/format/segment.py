@@ -69,12 +69,6 @@ class Segment:
         self._checks = integrity.FileChecks(self.path, record.files)
         self._reader = Reader(self.path)
 
-    def check_parts(self) -> None:
-        """Compare ids and sizes of the required parts with the manifest. Raises :class:`IndexMismatch`."""
-        for part in self.required_parts:
-            if problem := self.part_problem(part):
-                raise IndexMismatch(f"{problem}; {AGAIN}")
-
     @property
     def required_parts(self) -> list[str]:
         """The parts that opening checks: ids, and the folders of vectors and impacts."""

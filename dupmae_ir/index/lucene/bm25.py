@@ -64,8 +64,12 @@ class BM25Searcher(LuceneReader):
         super().__init__(folder, lambda: _similarity(k1, b))
         self._analyzer = _analyzer()
         with pyserini.java_errors(self.folder):
-            titled = bool(self.documents and self._reader.getSumDocFreq("title") > 0)
-            self._fields = _weights("contents", "title") if titled else None
+            self._fields = None
+            if self.documents and self._reader.getSumDocFreq("title") > 0:
+                self._fields = pyserini.autoclass("java.util.HashMap")()
+                one = pyserini.autoclass("java.lang.Float")(1.0)  # the weight of both fields
+                for field in ("contents", "title"):
+                    self._fields.put(field, one)
 
     def search(
         self, queries: Sequence[Query], k: int = 1000, threads: int = 1, allowed: RowSet | None = None
@@ -119,14 +123,6 @@ class BM25Searcher(LuceneReader):
 
 def _analyzer() -> Any:
     return pyserini.autoclass("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-
-
-def _weights(*fields: str) -> Any:
-    """A Java map of fields with weight 1, as Anserini's query generator takes them."""
-    weights, one = pyserini.autoclass("java.util.HashMap")(), pyserini.autoclass("java.lang.Float")(1.0)
-    for field in fields:
-        weights.put(field, one)
-    return weights
 
 
 def _similarity(k1: float, b: float) -> Any:

@@ -154,7 +154,11 @@ class ImpactWriter(LuceneWriter):
             raise UsageError(f"impacts must be 1 to {HIGHEST_IMPACT}, got {impacts.min()} to {impacts.max()}")
         with pyserini.java_errors(self.folder):
             if self._feed is not None:
-                self._feed.add(_packed(docids, ends[1:], term_ids, impacts), len(docids), len(impacts))
+                names = [docid.encode("utf-8") for docid in docids]
+                name_ends = _int32(np.cumsum([len(name) for name in names]))
+                values = impacts.astype(np.uint8).tobytes()
+                batch = b"".join([_int32(ends[1:]), name_ends, _int32(term_ids), values, *names])
+                self._feed.add(batch, len(docids), len(impacts))
                 self.documents += len(docids)
                 return
             left, right = self._strings
@@ -176,13 +180,6 @@ class ImpactWriter(LuceneWriter):
         vocabulary = b"".join([_int32(list(map(len, encoded))), *encoded])
         with pyserini.java_errors(self.folder):
             return feed(self._writer, self._kind, vocabulary, len(encoded))
-
-
-def _packed(docids: Sequence[str], ends: np.ndarray, term_ids: np.ndarray, impacts: np.ndarray) -> bytes:
-    """A batch in ImpactFeed's format."""
-    names = [docid.encode("utf-8") for docid in docids]
-    name_ends = np.cumsum([len(name) for name in names])
-    return b"".join([_int32(ends), _int32(name_ends), _int32(term_ids), impacts.astype(np.uint8).tobytes(), *names])
 
 
 def _int32(numbers: Sequence[int] | np.ndarray) -> bytes:
