@@ -40,7 +40,7 @@ from dupmae_ir.index.format.manifest import (
     write_lines,
     write_meta,
 )
-from dupmae_ir.index.format.quantisation import check_scale, dropped, quantise
+from dupmae_ir.index.format.quantisation import dropped, is_scale, quantise
 from dupmae_ir.index.format.texts import StoredDocument, TextWriter
 from dupmae_ir.index.lucene.impacts import ImpactWriter
 from dupmae_ir.index.postings.format import folder_of, write_postings
@@ -70,8 +70,8 @@ class IndexBuilder:
     ) -> None:
         if dim is None and terms is None:
             raise UsageError("an index needs vectors, terms, or both")
-        if terms is not None:
-            check_scale(scale)
+        if terms is not None and not is_scale(scale):
+            raise UsageError(f"impacts need a positive scale, got {scale!r}")
         self.index = Path(folder)
         self.folder = self.index / SEGMENTS / "unfinished"
         self.dim = dim

@@ -130,9 +130,10 @@ class ForwardWriter(PartWriter):
             np.save(self._folder / FREQUENCIES, self._frequencies, allow_pickle=False)
 
     def abandon(self) -> None:
-        """Close all files."""
-        for part in (self._indptr, self._terms, self._impacts):
-            part.abandon()
+        """Close all files; when one fails, as on a full disk, close the others too."""
+        with contextlib.ExitStack() as files:
+            for part in (self._indptr, self._terms, self._impacts):
+                files.callback(part.abandon)
 
 
 class Forward:

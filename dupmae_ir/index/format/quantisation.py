@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dupmae_ir.errors import IndexMismatch, UsageError
+from dupmae_ir.errors import IndexMismatch
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -61,12 +61,6 @@ def calibrated_scale(first: Representation) -> float | None:
 def is_scale(value: object) -> bool:
     """Whether ``value`` can be a scale: a positive, finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
-
-
-def check_scale(value: float | None) -> None:
-    """Raise :class:`UsageError` unless ``value`` is a positive, finite number."""
-    if not is_scale(value):
-        raise UsageError(f"impacts need a positive scale, got {value!r}")
 
 
 def highest_query_impact(form: str) -> int:
