@@ -19,6 +19,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments
 
 from dupmae_ir.config import to_dict
+from dupmae_ir.console import say
 from dupmae_ir.device import pick_device, pick_dtype
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io.jobs import Job
@@ -205,7 +206,7 @@ def training_arguments(
     """
     device = training_device(options.device)
     on_cpu = device.type == "cpu"
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(work),
         per_device_train_batch_size=batch_size,
         gradient_accumulation_steps=accumulate,
@@ -234,3 +235,11 @@ def training_arguments(
         report_to=[name for name in options.report_to if name != "none"],
         disable_tqdm=True,
     )
+    if arguments.n_gpu > 1:
+        say(
+            f"{arguments.n_gpu} GPUs are visible and this process uses one; for one process each: torchrun",
+            options.quiet,
+        )
+        # transformers would wrap the model in torch.nn.DataParallel, which gathers terms of losses into lists.
+        arguments._n_gpu = 1
+    return arguments

@@ -64,3 +64,14 @@ def test_sharded_weights_are_refused(variable, monkeypatch):
     monkeypatch.setenv(variable, "true")
     with pytest.raises(UsageError, match=f"{variable} is set: weights are not sharded"):
         process_state(TrainingOptions(output="o", device="cpu"))
+
+
+def test_one_process_uses_one_of_eight_gpus(tmp_path, monkeypatch, capsys):
+    """torch.nn.DataParallel is never entered."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
+    options = TrainingOptions(output="o", dtype="float32")
+    made = training_arguments(options, tmp_path, batch_size=4, accumulate=1, learning_rate=1e-3, steps=4)
+    assert (made.n_gpu, made.train_batch_size, made.parallel_mode.value) == (1, 4, "not_parallel")
+    assert "8 GPUs are visible" in capsys.readouterr().err
