@@ -196,8 +196,7 @@ def training_arguments(
     Args:
         options: the command's options.
         work: folder of the checkpoints and the log.
-        batch_size: examples per step and process.
-        accumulate: batches per update.
+        batch_size, accumulate: examples per step and process; batches per update.
         learning_rate: peak of the linear schedule.
         steps: number of updates.
         evaluate: call ``Trainer.evaluate`` every ``options.eval_steps`` updates.
