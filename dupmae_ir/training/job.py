@@ -196,7 +196,8 @@ def training_arguments(
     Args:
         options: the command's options.
         work: folder of the checkpoints and the log.
-        batch_size, accumulate: examples per step and process; batches per update.
+        batch_size: examples per step and process.
+        accumulate: batches per update.
         learning_rate: peak of the linear schedule.
         steps: number of updates.
         evaluate: call ``Trainer.evaluate`` every ``options.eval_steps`` updates.
@@ -234,11 +235,12 @@ def training_arguments(
         report_to=[name for name in options.report_to if name != "none"],
         disable_tqdm=True,
     )
+    return _without_data_parallel(arguments, options.quiet)
+
+
+def _without_data_parallel(arguments: TrainingArguments, quiet: bool) -> TrainingArguments:
+    """``arguments`` for one GPU per process: torch.nn.DataParallel would gather terms of losses into lists."""
     if arguments.n_gpu > 1:
-        say(
-            f"{arguments.n_gpu} GPUs are visible and this process uses one; for one process each: torchrun",
-            options.quiet,
-        )
-        # transformers would wrap the model in torch.nn.DataParallel, which gathers terms of losses into lists.
+        say(f"{arguments.n_gpu} GPUs are visible and this process uses one; for one process each: torchrun", quiet)
         arguments._n_gpu = 1
     return arguments
