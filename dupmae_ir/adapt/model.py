@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dupmae_ir.adapt.config import AdaptConfig
 from dupmae_ir.adapt.training import Adapting, LossWeights
-from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
+from dupmae_ir.errors import CheckpointError, HeadMissing
 from dupmae_ir.finetune.lexical import LexicalBatches
 from dupmae_ir.finetune.objective import BiEncoder
 from dupmae_ir.models.checkpoints.layout import LEXICON, is_compact
@@ -115,11 +115,3 @@ class Start(NamedTuple):
             if path.is_file() and not path.name.startswith("."):
                 shutil.copyfile(path, made / path.name)
         return made
-
-
-def check_lengths(config: AdaptConfig, start: Start) -> None:
-    """Raise :class:`UsageError` for lengths beyond the model's."""
-    most = int(start.model.lm.config.max_position_embeddings)
-    for name, value in (("length", config.length), ("query_length", config.query_length)):
-        if value > most:
-            raise UsageError(f"`{name}` {value}: {start.folder} reads at most {most} word pieces")

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from transformers import TrainerCallback, set_seed
 
 from dupmae_ir.adapt.config import AdaptConfig, AdaptResult
-from dupmae_ir.adapt.model import Start, check_lengths
+from dupmae_ir.adapt.model import Start
 from dupmae_ir.adapt.queries import PseudoQuery, pseudo_queries
 from dupmae_ir.adapt.training import AdaptCollator, AdaptTrainer, NumberedBatches
 from dupmae_ir.console import progress, say
@@ -66,7 +66,10 @@ def run(config: AdaptConfig, callbacks: Sequence[TrainerCallback] = ()) -> Adapt
         raise UsageError("`query_weight` 0 `masked_weight` 0 leaves nothing to train")
     base = model_folder(config.model)
     start = Start.load(base)
-    check_lengths(config, start)
+    most = int(start.model.lm.config.max_position_embeddings)
+    for name, value in (("length", config.length), ("query_length", config.query_length)):
+        if value > most:
+            raise UsageError(f"`{name}` {value}: {start.folder} reads at most {most} word pieces")
 
     settings = deciding_settings(config, 1, ("model", "corpus"))
 

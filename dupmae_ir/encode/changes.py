@@ -86,11 +86,6 @@ class _Plan:
     def encoded(self) -> int:
         return self.added + self.updated
 
-    def counts(self) -> dict[str, int]:
-        """For the summary."""
-        names = ("added", "updated", "deleted", "unchanged")
-        return {f"{name}_now": getattr(self, name) for name in names}
-
     def documents(self) -> Iterator[Document]:
         """The documents to encode, in the order of the collection."""
         self.spool.seek(0)
@@ -114,7 +109,8 @@ class _Change:
             collection = self._collection(index.meta)
             with tempfile.TemporaryFile("w+", encoding="utf-8", dir=job.target.parent) as spool:
                 plan = self._planned(index, collection, _Plan(spool))
-                now = plan.counts()
+                counted = ("added", "updated", "deleted", "unchanged")
+                now = {f"{name}_now": getattr(plan, name) for name in counted}
                 if not plan.encoded and not plan.gone:
                     result = job.unchanged(index, now)
                 else:

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypedDict, TypeGuard, cast
+from typing import IO, Any, TypedDict, cast
 from unicodedata import category
 
 from dupmae_ir.errors import InputError
@@ -371,8 +371,7 @@ class _Tsv:
             raise InputError(f"{where}: {len(cells)} column(s), expected {self.width}{tip}")
         text, title = _composed(self.columns, [c.strip() for c in cells[1:]])
         url = cells[self.url].strip() if self.url else ""
-        metadata = {"url": url} if url and can_be_metadata(url) else None
-        return Document(checked_docid(cells[0], where), text, title, metadata)
+        return Document(checked_docid(cells[0], where), text, title, metadata_of({"url": url} if url else {}))
 
 
 class _Tap(io.RawIOBase):
@@ -455,15 +454,15 @@ def _text(value: Any, name: str, where: str, strip: bool = True) -> str:
 
 
 def metadata_of(values: Mapping[str, object]) -> dict[str, MetadataValue] | None:
-    """The values that can be metadata, by name; None without any."""
-    return {name: value for name, value in values.items() if name and can_be_metadata(value)} or None
-
-
-def can_be_metadata(value: object) -> TypeGuard[MetadataValue]:
-    """Whether a value can be metadata: a string, a finite number, true or false, or a list of these, not too long."""
-    if not is_metadata_value(value):
-        return False
-    return not isinstance(value, str | list) or len(json.dumps(value, ensure_ascii=False)) <= LONGEST_METADATA
+    """The values that can be metadata, by name: strings, finite numbers, true and false, and lists of these, none of
+    them too long. None without any."""
+    usable_values = {name: value for name, value in values.items() if name and is_metadata_value(value)}
+    short = {
+        name: cast("MetadataValue", value)
+        for name, value in usable_values.items()
+        if not isinstance(value, str | list) or len(json.dumps(value, ensure_ascii=False)) <= LONGEST_METADATA
+    }
+    return short or None
 
 
 def _composed(names: Sequence[str], values: Sequence[str]) -> tuple[str, str]:

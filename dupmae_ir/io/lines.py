@@ -149,7 +149,18 @@ class ResumableJsonl:
 
     def __init__(self, path: str | Path, total: int, window: int) -> None:
         self.path = Path(path)
-        self.done = self._keep_whole_windows(total, window)
+        # Keep the whole windows, and no torn line.
+        ends = [0]
+        with open(self.path, "a+b") as f:
+            f.seek(0)
+            for line in f:
+                # A crash of the machine may leave a run of zeros where a line should be.
+                if not (line.startswith(b"{") and line.endswith(b"}\n")):
+                    break
+                ends.append(ends[-1] + len(line))
+            lines = len(ends) - 1
+            self.done = lines if lines == total else lines - lines % window
+            f.truncate(ends[self.done])
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write one window of rows; they are on the disk when this returns."""
@@ -163,18 +174,3 @@ class ResumableJsonl:
         """The rows so far."""
         with open(self.path, encoding="utf-8") as lines:
             yield from map(json.loads, lines)
-
-    def _keep_whole_windows(self, total: int, window: int) -> int:
-        """Truncate the file after its last whole window and return how many lines it holds."""
-        ends = [0]
-        with open(self.path, "a+b") as f:
-            f.seek(0)
-            for line in f:
-                # A crash of the machine may leave a run of zeros where a line should be.
-                if not (line.startswith(b"{") and line.endswith(b"}\n")):
-                    break
-                ends.append(ends[-1] + len(line))
-            lines = len(ends) - 1
-            kept = lines if lines == total else lines - lines % window
-            f.truncate(ends[kept])
-        return kept

@@ -118,7 +118,7 @@ def test_the_newest_jar_is_found_by_version_number(monkeypatch, tmp_path):
 @pytest.mark.parametrize("heap", ["lots", "4", "4gb", "-1g", "0g", "4 g"])
 def test_an_invalid_heap_is_refused(heap):
     with pytest.raises(UsageError, match="write it as 4g"):
-        pyserini._checked_heap(heap)
+        pyserini.start_jvm(heap)
 
 
 # ---------------------------------------------------------------- one JVM per child process

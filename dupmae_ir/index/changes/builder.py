@@ -37,7 +37,6 @@ from dupmae_ir.index.format.manifest import (
     make_empty,
     versions,
     with_segments,
-    write_lines,
     write_meta,
 )
 from dupmae_ir.index.format.quantisation import dropped, is_scale, quantise
@@ -181,7 +180,8 @@ class IndexBuilder:
         if self.dim is not None:
             shutil.copyfile(self.folder / "docid", self.folder / "cls" / "docid")
         if self.terms is not None:
-            write_lines(self.folder / "terms.txt", self.terms)
+            with open(self.folder / "terms.txt", "w", encoding="utf-8", newline="\n") as f:
+                f.writelines(f"{term}\n" for term in self.terms)
         digest = content_digest(self.folder, self.dim)
         parts = [name for name, there in (("cls", self.dim), ("ot", self.terms)) if there is not None]
         mark_parts(self.folder, parts, digest)

@@ -345,14 +345,8 @@ def versions(java: bool = False) -> dict[str, str | None]:
     return numbers
 
 
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write UTF-8 lines, each ended by a line feed."""
-    with open(path, "w", encoding="utf-8", newline="\n") as f:
-        f.writelines(f"{line}\n" for line in lines)
-
-
 def read_lines(path: Path) -> list[str]:
-    """The lines that :func:`write_lines` wrote. Raises :class:`IndexMismatch` for a missing file."""
+    """UTF-8 lines, each ended by a line feed. Raises :class:`IndexMismatch` for a missing file."""
     # Not splitlines(): vocabularies contain characters that it treats as line ends.
     try:
         return path.read_bytes().decode("utf-8").split("\n")[:-1]

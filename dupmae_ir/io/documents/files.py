@@ -103,8 +103,10 @@ def find_files(roots: Sequence[Path], exclude: Sequence[str] = ()) -> Walk:
             if path in seen or any(fnmatch.fnmatch(name, pattern) for pattern in exclude):
                 continue
             seen.add(path)
-            if path != str(root) and os.path.islink(path) and _within(os.path.realpath(path), real_roots):  # noqa: PTH114
-                continue  # it is read under its own name
+            if path != str(root) and os.path.islink(path):  # noqa: PTH114
+                real = os.path.realpath(path)
+                if any(real == top or real.startswith(top + os.sep) for top in real_roots):
+                    continue  # it is read under its own name
             if _is_regular(path):
                 walk.files.append(FoundFile(Path(path), name))
     walk.files.sort(key=lambda found: [natural_key(part) for part in found.name.split("/")])
@@ -133,10 +135,6 @@ def _is_regular(path: str) -> bool:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError as e:
         return e.errno == errno.EACCES  # reported when it is read
-
-
-def _within(path: str, roots: Sequence[str]) -> bool:
-    return any(path == root or path.startswith(root + os.sep) for root in roots)
 
 
 def kind_of(name: str) -> str | None:
