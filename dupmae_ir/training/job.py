@@ -220,8 +220,7 @@ def training_arguments(
         eval_strategy="steps" if evaluate else "no",
         eval_on_start=evaluate_first,
         ddp_find_unused_parameters=find_unused_parameters,
-        # The work folder of models/mine is models/.mine.work.
-        run_name=Path(work).name.removeprefix(".").removesuffix(".work"),
+        run_name=Path(work).name.removeprefix(".").removesuffix(".work"),  # "mine" for models/.mine.work
         use_cpu=on_cpu,
         bf16=pick_dtype(options.dtype, device)[0] is torch.bfloat16,
         dataloader_num_workers=options.workers,
