@@ -86,7 +86,9 @@ class Searcher:
         ``query_length``, and for a dense index that is missing or out of date.
         """
         chosen = dataclasses.replace(settings or SearchSettings(), **changes)
-        folder = index if isinstance(index, Index) else Index.open(*_paths(index))
+        if isinstance(index, str | Path):
+            index = [index]
+        folder = index if isinstance(index, Index) else Index.open(*index)
         given = frozenset(n for n, v in {"dtype": dtype, "query_length": query_length}.items() if v is not None)
         if encoder is None or isinstance(encoder, str | Path):
             encoder = load_query_encoder(folder, encoder, device, dtype, query_length)
@@ -248,7 +250,9 @@ class Searcher:
         """The only place where a request is made: it always has the rows to search, without deleted ones."""
         depth = hits if fusion_depth is None else fusion_depth
         chosen = self.selection(within, filter)
-        options = (remove_query, raw_impacts, fusion, depth, self._available)
+        # The parts that a sum takes. With BM25 a single part of the index is enough.
+        available = tuple(self._opened.parts) if self.settings.bm25_index else MODES["hybrid"]
+        options = (remove_query, raw_impacts, fusion, depth, available)
         request = Request(mode or self.mode, hits, *options, chosen.allowed, chosen.condition)
         self._check(request)
         return request
@@ -268,11 +272,6 @@ class Searcher:
             nonblank = [query for query in batch if query.text.strip()]
             ranked = iter(ranker.rank(nonblank, encodings.take([query.text for query in nonblank])))
             yield from (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
-
-    @property
-    def _available(self) -> tuple[str, ...]:
-        """The parts that a sum takes. With BM25 a single part of the index is enough."""
-        return tuple(self._opened.parts) if self.settings.bm25_index else MODES["hybrid"]
 
     def selection(
         self, within: Iterable[str] | Selection | None = None, filter: DocumentFilter | None = None
@@ -352,7 +351,3 @@ class Searcher:
             raise UsageError(f"`max_depth` {self.settings.max_depth} is less than the {longest} requested hits")
         if request.raw_impacts and request.name != "impact":
             raise UsageError("`raw_impacts` applies only with `impact`: other scores are not integers")
-
-
-def _paths(index: str | Path | Sequence[str | Path]) -> list[str | Path]:
-    return [index] if isinstance(index, str | Path) else list(index)

@@ -113,8 +113,13 @@ class Answerer:
         with self.catalogue.lock:
             pinned: dict[str | None, OpenIndex] = {}
             for waiting in batch:
+                work = waiting.work
                 with _failing([waiting.future]):
-                    self._pin(waiting.work, pinned)
+                    if work.index not in pinned:
+                        pinned[work.index] = self.catalogue.get(work.index)
+                    modes = pinned[work.index].modes
+                    if isinstance(work, Search) and work.ranking.mode not in (None, *modes):
+                        raise Unavailable(f"index {pinned[work.index].name!r} has only: {', '.join(modes)}")
             left = [waiting for waiting in batch if not waiting.future.done()]
             for generation in {id(g): g for g in pinned.values()}.values():
                 texts = [text for w in left if pinned[w.work.index] is generation for text in w.work.texts]
@@ -132,13 +137,6 @@ class Answerer:
                 self._search(pinned[ranking.name], ranking, group)
             for generation in pinned.values():
                 generation.encoder.trim()
-
-    def _pin(self, work: Search | IndexTask[Any], pinned: dict[str | None, OpenIndex]) -> None:
-        if work.index not in pinned:
-            pinned[work.index] = self.catalogue.get(work.index)
-        generation, mode = pinned[work.index], work.ranking.mode if isinstance(work, Search) else None
-        if mode is not None and mode not in generation.modes:
-            raise Unavailable(f"index {generation.name!r} has only: {', '.join(generation.modes)}")
 
     def _search(
         self, generation: OpenIndex, ranking: Ranking, group: list[tuple[Future[SearchResult], Search]]

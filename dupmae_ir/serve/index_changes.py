@@ -20,6 +20,7 @@ from dupmae_ir.encode.changes import run_add, run_update
 from dupmae_ir.errors import DupmaeError, UnknownName, UsageError
 from dupmae_ir.index.changes.changes import run_delete
 from dupmae_ir.index.config import AddConfig, ChangeResult, DeleteConfig, UpdateConfig
+from dupmae_ir.serve.api import source
 from dupmae_ir.serve.batch_handler import NotFound, Unavailable
 from dupmae_ir.serve.errors import RESPONSES
 from dupmae_ir.serve.schemas import ChangeResponse, DeleteRequest, Name, NewDocument, WriteRequest
@@ -83,9 +84,7 @@ class Writer:
             self.service.reload()
             generation = self.service.catalogue.get(name)
         return ChangeResponse(
-            index=name,
-            index_id=generation.id,
-            generation=generation.number,
+            **source(generation),
             documents=generation.documents,
             added=result.get("added_now", 0),
             updated=result.get("updated_now", 0),

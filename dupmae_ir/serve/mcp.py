@@ -21,13 +21,12 @@ from starlette.routing import BaseRoute
 from dupmae_ir import __version__
 from dupmae_ir.errors import DupmaeError, UnknownName
 from dupmae_ir.search.query_batching import Busy
-from dupmae_ir.search.view.results import DescribedHit
 from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_hits, check_texts, index_list
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, NotFound, Ranking, Search, Unavailable, WrongFilter
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
-from dupmae_ir.serve.schemas import Condition, Explained, IndexList, Mode, SearchHit, StoredText
+from dupmae_ir.serve.schemas import Condition, Explained, IndexList, Mode, StoredText
 from dupmae_ir.serve.service import Service
 
 T = TypeVar("T")
@@ -123,15 +122,15 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
     check_hits(service.config, ranking.hits, ["hits"])
     found = await service.ask(Search(ranking, [query], HitFields(texts=True, passage=PASSAGE)))
     (result,) = found.results
-    shown = [_hit(*both) for both in zip(result.hits, found.described[0], strict=True)]
+    shown = []
+    for hit, about in zip(result.hits, found.described[0], strict=True):
+        title, snippet = hit.document.title if hit.document else "", about.snippet
+        text = "\u2026 " * snippet.before + snippet.text + " \u2026" * snippet.after if snippet else ""
+        matched = [word.word for word in about.words[:WORDS]]
+        shown.append(
+            ToolHit(rank=hit.rank, docid=hit.docid, score=hit.score, title=title, passage=text, matched=matched)
+        )
     return ToolAnswer(index=found.generation.name, exact=result.certificate.exact, hits=shown)
-
-
-def _hit(hit: SearchHit, about: DescribedHit) -> ToolHit:
-    title, snippet = hit.document.title if hit.document else "", about.snippet
-    shown = "\u2026 " * snippet.before + snippet.text + " \u2026" * snippet.after if snippet else ""
-    matched = [word.word for word in about.words[:WORDS]]
-    return ToolHit(rank=hit.rank, docid=hit.docid, score=hit.score, title=title, passage=shown, matched=matched)
 
 
 def http_routes(server: MCPServer) -> tuple[list[BaseRoute], Callable[[], contextlib.AbstractAsyncContextManager[Any]]]:

@@ -72,7 +72,7 @@ class Bm25Part:
     def top(self, queries: Sequence[int], depth: int) -> list[Candidates]:
         """The ``depth`` best rows of each query; a row outside the list of all matches scores 0."""
         missing = [
-            q for q in queries if q not in self._everything and (q not in self._lists or depth > self._length(q))
+            q for q in queries if q not in self._everything and (q not in self._lists or depth > len(self._lists[q][0]))
         ]
         least = max(depth, KEPT)
         lists = self.index.top([self.texts[q] for q in missing], least, self.threads, self.allowed) if missing else []
@@ -96,9 +96,6 @@ class Bm25Part:
         if query not in self._everything and not listed.all():
             out[~listed] = self.index.scores(self.texts[query], rows[~listed])
         return out
-
-    def _length(self, query: int) -> int:
-        return len(self._lists[query][0])
 
     def _candidates(self, query: int, depth: int) -> Candidates:
         rows, scores = self._lists[query]

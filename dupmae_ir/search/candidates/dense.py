@@ -61,7 +61,9 @@ class DenseIndex:
     @cached_property
     def longest(self) -> float:
         """The largest Euclidean norm of a vector; reads all vectors."""
-        return _longest(self.vectors)
+        blocks = (self.vectors[s : s + _BLOCK].astype(np.float64) for s in range(0, len(self.vectors), _BLOCK))
+        squares = (np.vecdot(block, block).max() for block in blocks)
+        return float(np.sqrt(max(squares, default=0.0)))
 
     def summary(self) -> DenseSummary:
         """For the summary of a run."""
@@ -208,17 +210,12 @@ def best_products(
     for numbers, vectors in blocks:
         with as_product(len(queries)):
             s, r = faiss.knn(queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)
-        scores, rows = _best(np.hstack([scores, s]), np.hstack([rows, numbers[r]]), count)
+        scores, rows = np.hstack([scores, s]), np.hstack([rows, numbers[r]])
+        if scores.shape[1] > count:
+            best = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+            scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
     order = np.argsort(-scores, axis=1, kind="stable")
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
-
-
-def _best(scores: np.ndarray, rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ``count`` greatest of each row of ``scores`` with their ``rows``, in any order."""
-    if scores.shape[1] <= count:
-        return scores, rows
-    best = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-    return np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
 
 
 def multiplied(queries: np.ndarray, stored: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
@@ -244,13 +241,3 @@ def inner_products(query: np.ndarray, vectors: np.ndarray, rows: np.ndarray) -> 
         block = vectors[rows[start : start + _BLOCK]].astype(np.float64)
         out[start : start + len(block)] = np.vecdot(block, wide)
     return out
-
-
-def _longest(vectors: np.ndarray) -> float:
-    """The largest Euclidean norm of (n, d) rows; 0 for none."""
-    squares = (np.vecdot(b, b).max() for b in _blocks(vectors))
-    return float(np.sqrt(max(squares, default=0.0)))
-
-
-def _blocks(vectors: np.ndarray) -> Iterator[np.ndarray]:
-    return (vectors[s : s + _BLOCK].astype(np.float64) for s in range(0, len(vectors), _BLOCK))

@@ -190,16 +190,13 @@ class ServerIndex:
                 where = Where(condition)
                 if self.table.count(where) == len(allowed):
                     return where
-        where = self._ids(allowed)
+        docids = self.index.docids
+        where = Where(docids=tuple(docids[row] for row in allowed.rows.tolist()))
         if (rows := self.table.count(where)) != len(allowed):
             raise ServerFailed(
                 f"table {self.name}: {rows:,} rows for {len(allowed):,} documents of {self.index.path}; {AGAIN}"
             )
         return where
-
-    def _ids(self, allowed: RowSet) -> Where:
-        docids = self.index.docids
-        return Where(docids=tuple(docids[row] for row in allowed.rows.tolist()))
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,8 @@ class Ranker:
         assert impact is not None
 
         def exact(part: Part, number: int) -> Exact:
-            return lambda docids: part.scores(number, self._rows(docids)).tolist()
+            row = self.index.row
+            return lambda docids: part.scores(number, np.array([row(docid) for docid in docids], np.int64)).tolist()
 
         by_dense = self._certified(dense, None, depth, excluded)
         by_impact = self._certified(None, impact, depth, excluded)
@@ -210,9 +211,6 @@ class Ranker:
             Answer(query, fuse(fusion, self._hits(d), self._hits(i), hits, (exact(dense, n), exact(impact, n))), None)
             for n, (query, d, i) in enumerate(zip(queries, by_dense, by_impact, strict=True))
         ]
-
-    def _rows(self, docids: Sequence[str]) -> np.ndarray:
-        return np.array([self.index.row(docid) for docid in docids], np.int64)
 
     def _hits(self, outcome: Outcome) -> RankedHits:
         return RankedHits(outcome.rows, outcome.scores, self.index.folder.docids)

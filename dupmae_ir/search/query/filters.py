@@ -233,12 +233,8 @@ class _ConditionParser:
             return int(token.text) if re.fullmatch(r"-?\d{1,4000}", token.text) else float(token.text)
         if token.is_("true", "false"):
             return token.is_("true")
-        hint = f"; write text between quotes: {_quoted(token.text)}" if token.kind == "word" else ""
+        hint = f'; write text between quotes: "{token.text}"' if token.kind == "word" else ""
         raise _error(token.column, f"expected {_VALUE}, got {token}{hint}")
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def _tokens(text: str) -> Iterator[_Token]:

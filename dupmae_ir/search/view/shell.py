@@ -121,17 +121,13 @@ class Shell:
 
     def _mode(self, argument: str) -> None:
         _no_argument(self._name, argument)
-        self._chosen = self._checked(self._name)
+        have = self.search.searcher.index.meta["parts"]
+        if missing := [part for part in MODES[self._name] if part not in have]:
+            raise UsageError(f"the index has no {missing[0]} part, which :{self._name} needs")
+        self._chosen = self._name
         self._change()
         if self._query is not None:
             self._answer(self._query)
-
-    def _checked(self, mode: str) -> str:
-        """``mode``. Raises :class:`UsageError` for an index that lacks one of its parts."""
-        have = self.search.searcher.index.meta["parts"]
-        if missing := [part for part in MODES[mode] if part not in have]:
-            raise UsageError(f"the index has no {missing[0]} part, which :{mode} needs")
-        return mode
 
     def _filter(self, argument: str) -> None:
         self._change(filter=argument or None)
