@@ -33,6 +33,8 @@ from dupmae_ir.pretrain.tokenizer import TokenizerConfig
 HERE = Path(__file__).resolve().parent
 SETTINGS = HERE / "mae_from_scratch.toml"
 SMOKE = "smoke"
+STORED = HERE / "checkpoints"
+"""Checkpoints of stage 0 that are restored instead of trained (mae_checkpoint.py)."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,14 @@ class Plan:
         data: folder with pretrain/, pairs/ and the test collections.
         output: folder of all results.
         threads: threads of a step.
+        stored: folder of checkpoints that are restored instead of trained.
     """
 
-    def __init__(self, settings: Mapping[str, Any], data: Path, output: Path, threads: int = 1) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], data: Path, output: Path, threads: int = 1, stored: Path | None = None
+    ) -> None:
         self.settings, self.data, self.output, self.threads = settings, data, output, threads
+        self.stored = stored
         self.home, self.records = output / "runs", output / "records"
 
     def steps(self) -> list[Step]:
@@ -105,6 +111,9 @@ class Plan:
 
     def _stage0(self, seed: int) -> Step:
         name, tokenizer = self.model_name("none", seed), self.output / "tokenizer"
+        if self.stored and (self.stored / name).is_dir():
+            words = [sys.executable, str(HERE / "mae_checkpoint.py"), "restore", str(self.stored / name)]
+            return Step(name, self.home / name / "training.json", lambda: [*words, str(self.home / name)])
         own = {k: v for k, v in self.settings["stage0"].items() if k not in ("processes", "seeds")}
         start = {"from_config": str(tokenizer / "config.json"), "tokenizer": str(tokenizer)}
         config = self._pretraining(name, seed, general=True) | own | start
@@ -286,7 +295,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Run or list the steps. Returns 1 if a step failed."""
-    plan = Plan(read_settings(args.smoke), args.data.absolute(), args.output.absolute(), args.threads)
+    stored = None if args.smoke else STORED
+    plan = Plan(read_settings(args.smoke), args.data.absolute(), args.output.absolute(), args.threads, stored)
     steps = plan.steps()
     wanted = selected(steps, args.only)
     if args.list:

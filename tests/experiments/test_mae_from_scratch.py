@@ -7,12 +7,15 @@ import json
 import sys
 from pathlib import Path
 
+import mae_checkpoint
 import numpy as np
 import pytest
+import torch
 from mae_data import prepare
 from mae_from_scratch import Plan, Step, read_settings, run_all, selected
 from mae_readouts import probe_words, search_set
 from mae_tables import Comparison, compare, decide, report
+from safetensors.torch import load_file, save_file
 
 from dupmae_ir.errors import InputError
 from dupmae_ir.eval.significance import Interval
@@ -54,6 +57,30 @@ def test_every_step_has_a_valid_command(plan):
     assert "--decoder-weight 0.0" in commands["stage1.bow.seed0"]
     assert "--learning-rate 0.0003 --temperature" not in commands["stage1.bow.seed0"]
     assert "--learning-rate 0.0003" in commands["stage2.dupmae.500.seed0.2"]
+
+
+def test_a_stored_checkpoint_is_restored_instead_of_trained(tmp_path):
+    model, stored, out = tmp_path / "model", tmp_path / "stored", tmp_path / "out"
+    model.mkdir()
+    weights = {"weight": torch.tensor([0.1, -3.0]), "ids": torch.arange(3)}
+    save_file(weights, model / "model.safetensors")
+    (model / "training.json").write_text("{}")
+    assert mae_checkpoint.main(["store", str(model), str(stored / "stage0.seed0")]) == 0
+    assert load_file(stored / "stage0.seed0" / "model.safetensors")["weight"].dtype == torch.float16
+    plan = Plan(read_settings(), tmp_path / "data", out, stored=stored)
+    (step,) = selected(plan.steps(), ["stage0.seed0"])
+    assert run_all([step], [step], 1, out / "logs", quiet=True) == []
+    restored = load_file(plan.model("none", 0) / "model.safetensors")
+    assert torch.equal(restored["weight"], weights["weight"].half().float())
+    assert torch.equal(restored["ids"], weights["ids"])
+
+
+def test_weights_that_float16_cannot_hold_are_not_stored(tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    save_file({"weight": torch.tensor([1e6])}, tmp_path / "model" / "model.safetensors")
+    assert mae_checkpoint.main(["store", str(tmp_path / "model"), str(tmp_path / "stored")]) == 2
+    assert "not finite" in capsys.readouterr().err
+    assert not (tmp_path / "stored").exists()
 
 
 def test_the_branches_differ_in_the_objective_only(plan):
