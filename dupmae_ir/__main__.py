@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from dupmae_ir import __version__
@@ -64,12 +63,8 @@ def main(argv: list[str] | None = None) -> int:
         known = ", ".join(VERBS)
         print(f"dupmae-ir: no command named {verb!r}; known: {known}.{suggest(verb, VERBS)}", file=sys.stderr)
         return 2
-    return _main_of(verb)(rest)
-
-
-def _main_of(verb: str) -> Callable[[list[str]], int]:
     package = Path(__file__).parent.joinpath(*verb.split(".")).is_dir()
-    return importlib.import_module(f"dupmae_ir.{verb}" + ".__main__" * package).main
+    return importlib.import_module(f"dupmae_ir.{verb}" + ".__main__" * package).main(rest)
 
 
 def _help() -> str:

@@ -400,22 +400,20 @@ def _change(result: Mapping[str, object]) -> IndexChange:
 
 def _corpus(corpus: Corpus, output: str | Path) -> list[str]:
     """The names of a collection; documents in memory are written next to ``output`` first."""
-    output = Path(output)
-    if isinstance(corpus, str | Path):
-        return [str(corpus)]
-    return _files(corpus, output.with_name(f"{output.name}.documents.jsonl"), str | Path, _document_record)
+    path = Path(output).with_name(f"{Path(output).name}.documents.jsonl")
+    return _rows(corpus, path, _document_record, str | Path)
 
 
 def _rows(
-    data: str | Path | Iterable[object], path: Path, record: Callable[[object], Mapping[str, object]]
+    data: str | Path | Iterable[object],
+    path: Path,
+    record: Callable[[object], Mapping[str, object]],
+    names: type | UnionType = Path,
 ) -> list[str]:
-    """The files of training data: those named, or ``path``, to which rows are written as JSON lines."""
-    return [str(data)] if isinstance(data, str | Path) else _files(data, path, Path, record)
-
-
-def _files(
-    data: Iterable[object], path: Path, names: type | UnionType, record: Callable[[object], Mapping[str, object]]
-) -> list[str]:
+    """The files of a collection or of training data: those named by items of type ``names``, or ``path``, to which
+    other items are written as JSON lines."""
+    if isinstance(data, str | Path):
+        return [str(data)]
     items = list(data)
     if all(isinstance(item, names) for item in items):
         return [str(item) for item in items]

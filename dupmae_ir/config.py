@@ -196,7 +196,8 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
     if (choices := meta.get("choices")) and value is not None:
         for one in value if isinstance(value, tuple) else (value,):
             if one not in choices:
-                raise UsageError(f"`{f.name}` {one}: choose from {_listed(choices)}.{suggest(str(one), choices)}")
+                known = (" | " if any("," in choice for choice in choices) else ", ").join(choices)
+                raise UsageError(f"`{f.name}` {one}: choose from {known}.{suggest(str(one), choices)}")
     bounds = {
         "greater than": (meta.get("above"), lambda x, bound: x > bound),
         "at least": (meta.get("at_least"), lambda x, bound: x >= bound),
@@ -209,10 +210,6 @@ def _check_range(config: Any, f: dataclasses.Field[Any]) -> None:
                 raise UsageError(f"`{f.name}` must be {words} {bound:g}, got {number:g}")
     if (other := meta.get("multiple_of")) and value and (of := getattr(config, other)) and value % of:
         raise UsageError(f"`{f.name}` must be a multiple of `{other}` ({of}), got {value}")
-
-
-def _listed(choices: tuple[str, ...]) -> str:
-    return (" | " if any("," in choice for choice in choices) else ", ").join(choices)
 
 
 def applies(config: Any, name: str) -> bool:

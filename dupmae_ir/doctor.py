@@ -163,24 +163,21 @@ def check_torch() -> Finding:
     """torch multiplies on the device that encoding would use."""
     import torch
 
+    from dupmae_ir.models.inference.cpu_linear import pick_linear
+    from dupmae_ir.models.inference.packed import pick_screen
+
     device, why_device = pick_device("auto")
     dtype, why_dtype = pick_dtype("auto", device)
     product = torch.ones(8, 8, device=device, dtype=dtype) @ torch.ones(8, 8, device=device, dtype=dtype)
     _expect(float(product.sum()), 512.0, "pip install --force-reinstall torch")
     fastest = str(dtype).removeprefix("torch.")
     detail = f"{torch.__version__} on {device} ({why_device}); fastest dtype {fastest} ({why_dtype})"
-    return Finding("torch", True, detail, note=_kernels() if device.type == "cpu" else "")
-
-
-def _kernels() -> str:
-    """Which kernels encoding in float32, the default, would use, and why."""
-    import torch
-
-    from dupmae_ir.models.inference.cpu_linear import pick_linear
-    from dupmae_ir.models.inference.packed import pick_screen
-
-    float32 = torch.float32
-    return f"{pick_linear(float32)[1]}; {pick_screen(float32)[1]}; {torch.get_num_threads()} threads"
+    note = ""
+    if device.type == "cpu":
+        # The kernels of encoding in float32, the default.
+        kernel, screen = pick_linear(torch.float32)[1], pick_screen(torch.float32)[1]
+        note = f"{kernel}; {screen}; {torch.get_num_threads()} threads"
+    return Finding("torch", True, detail, note=note)
 
 
 def check_trec_eval() -> Finding:

@@ -92,17 +92,13 @@ def summarize(config: ExportConfig, result: Mapping[str, Any]) -> str:
     if config.to == "compact":
         return f"{config.output}: {result['bytes'] / 1e6:.1f} MB, {result['matrices']} matrices in 8 bits"
     if config.to in ("onnx", "openvino"):
-        graphs = (
-            f"{name} {size / 1e6:.1f} MB ({_differences(result['differences'][name])})"
-            for name, size in result["bytes"].items()
-        )
+        graphs = []
+        for name, size in result["bytes"].items():
+            differences = ", ".join(f"{of} {value:.3g}" for of, value in result["differences"][name].items())
+            graphs.append(f"{name} {size / 1e6:.1f} MB ({differences})")
         return f"{config.output}: {' and '.join(result['parts'])} in {', '.join(graphs)}"
     routed = "for each side " if result["routed"] else ""
     return f"{config.output}: {result['kind']} of {routed}{', '.join(result['modules'])}"
-
-
-def _differences(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.3g}" for name, value in values.items())
 
 
 main = Command("export", ExportConfig, "dupmae_ir.export:run", summarize=summarize)

@@ -63,14 +63,10 @@ class HashingEncoder:
         rows = np.zeros((len(texts), self.width), np.float32)
         cls = np.zeros((len(texts), self.dim or 1), np.float32)
         for number, text in enumerate(texts):
-            rows[number] = self._counts(text, length)
+            for word in _WORD.findall(text.lower())[: length - 2]:
+                rows[number, self._column(word)] += 1
+            rows[number] = np.log1p(rows[number])
             # Row by row, since the rounding of a batched product may depend on the batch size.
             cls[number] = rows[number] @ self._projection
             rows[number, np.argsort(-rows[number], kind="stable")[keep:]] = 0  # equal ones by ascending column
         return Representation(cls if self.dim else None, sp.csr_matrix(rows) if self.terms is not None else None)
-
-    def _counts(self, text: str, length: int) -> np.ndarray:
-        row = np.zeros(self.width, np.float32)
-        for word in _WORD.findall(text.lower())[: length - 2]:
-            row[self._column(word)] += 1
-        return np.log1p(row)

@@ -75,7 +75,8 @@ class DupmaeSearch:
         self.folder.mkdir(parents=True, exist_ok=True)
         with json_lines(path) as write:
             for row in corpus:
-                write(_document(row))
+                text = row["body"] if "body" in row else row["text"]
+                write({"_id": str(row["id"]), "title": str(row.get("title") or ""), "text": str(text)})
         index = self.folder / "index"
         encode_corpus(
             EncodeConfig(
@@ -142,11 +143,6 @@ class DupmaeEncoder:
     def mteb_model_meta(self) -> ModelMeta:
         """What MTEB records about the model."""
         return _meta(self.encoder, ["dense"])
-
-
-def _document(row: Mapping[str, Any]) -> dict[str, str]:
-    text = row["body"] if "body" in row else row["text"]
-    return {"_id": str(row["id"]), "title": str(row.get("title") or ""), "text": str(text)}
 
 
 def _meta(encoder: Encoder, kinds: list[Any]) -> ModelMeta:

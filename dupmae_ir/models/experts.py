@@ -80,7 +80,14 @@ def with_experts(lm: PreTrainedModel, shared_norm: bool = False) -> Experts:
         owner._modules[name] = child
         owner = child
     for number in list(owner._modules):
-        owner._modules[number] = _expert(owner.get_submodule(number), shared_norm)
+        block = owner.get_submodule(number)
+        expert, kind = _shallow_copy(block), type(block).__name__
+        for name in _FEED_FORWARD[kind]:
+            expert._modules[name] = copy.deepcopy(block._modules[name])
+        if shared_norm:
+            *path, last = _NORM[kind].split(".")
+            expert.get_submodule(".".join(path))._modules[last] = block.get_submodule(_NORM[kind])
+        owner._modules[number] = expert
     return Experts(lm, query)
 
 
@@ -97,17 +104,6 @@ def _path_to_blocks(lm: PreTrainedModel) -> list[str]:
         if isinstance(module, nn.ModuleList) and type(module[0]).__name__ in _FEED_FORWARD:
             return name.split(".")
     raise CheckpointError(f"{type(lm).__name__}: experts need BERT, RoBERTa or DistilBERT blocks")
-
-
-def _expert(block: nn.Module, shared_norm: bool) -> nn.Module:
-    expert = _shallow_copy(block)
-    kind = type(block).__name__
-    for name in _FEED_FORWARD[kind]:
-        expert._modules[name] = copy.deepcopy(block._modules[name])
-    if shared_norm:
-        *owner, last = _NORM[kind].split(".")
-        expert.get_submodule(".".join(owner))._modules[last] = block.get_submodule(_NORM[kind])
-    return expert
 
 
 def save_experts(folder: str | Path, experts: Experts, tokenizer: PreTrainedTokenizerBase, config: ModelConfig) -> Path:

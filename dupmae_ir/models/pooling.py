@@ -204,7 +204,11 @@ def strongest(weights: Tensor, k: int, spare: int = 64) -> tuple[Tensor, Tensor]
     k = min(k, weights.shape[1])
     fetched = min(k + spare, weights.shape[1])
     values, ids = weights.topk(fetched, dim=1)
-    values, ids = _by_weight_then_id(values, ids)
+    # By id first, so that the stable sort by weight leaves ties in the order of their ids.
+    by_id = ids.argsort(dim=1)
+    values, ids = values.gather(1, by_id), ids.gather(1, by_id)
+    by_weight = values.argsort(dim=1, descending=True, stable=True)
+    values, ids = values.gather(1, by_weight), ids.gather(1, by_weight)
     if fetched < weights.shape[1]:
         unresolved = (values[:, k - 1] == values[:, -1]) & (values[:, k - 1] > 0)
         for row in unresolved.nonzero().flatten().tolist():
@@ -218,10 +222,3 @@ def strongest(weights: Tensor, k: int, spare: int = 64) -> tuple[Tensor, Tensor]
 def at_least_float32(x: Tensor) -> Tensor:
     """``x``, in float32 if it is in a half-precision dtype."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def _by_weight_then_id(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    by_id = ids.argsort(dim=1)
-    values, ids = values.gather(1, by_id), ids.gather(1, by_id)
-    order = values.argsort(dim=1, descending=True, stable=True)
-    return values.gather(1, order), ids.gather(1, order)

@@ -81,7 +81,11 @@ class Collator:
         """``[CLS] text [SEP]`` of each text, truncated to the recipe's length; ``use`` names the random stream."""
         v = self.vocabulary
         numbers = np.array([d.number for d in draws], np.int64)
-        kept = self._truncated(texts, self.seeds(numbers, f"cut {use}"))
+        room = int(self.recipe.length or 0) - 2
+        kept = [t[:room] for t in texts]
+        if self.recipe.truncation == "random":
+            seeds = self.seeds(numbers, f"cut {use}")
+            kept = [t[-room:] if seed & np.uint64(1) else t[:room] for t, seed in zip(texts, seeds, strict=True)]
         lengths = np.array([len(t) + 2 for t in kept], np.int64)
         ids = np.full((len(kept), int(lengths.max())), v.pad, np.int64)
         for row, text in enumerate(kept):
@@ -91,11 +95,11 @@ class Collator:
         continues[:, :2] = False  # the first piece always starts a word
         return Padded(ids, lengths, continues, numbers)
 
-    def _truncated(self, texts: Sequence[np.ndarray], seeds: np.ndarray) -> list[np.ndarray]:
-        room = int(self.recipe.length or 0) - 2
-        if self.recipe.truncation == "random":
-            return [t[-room:] if seed & np.uint64(1) else t[:room] for t, seed in zip(texts, seeds, strict=True)]
-        return [t[:room] for t in texts]
+    def random_query(self, draw: Draw) -> np.ndarray:
+        """One of the generated queries of a drawn text."""
+        queries = self.corpora[draw.corpus].queries_of(draw.row)
+        chance = self.seeds(np.array([draw.number]), "partner")[0]
+        return queries[int(chance % np.uint64(len(queries)))]
 
     def seeds(self, numbers: np.ndarray, use: str) -> np.ndarray:
         """(B,) uint64: an independent random stream for each draw and use."""
@@ -173,36 +177,32 @@ class DupMAECollator(RetroMAECollator):
         texts = self.padded([self.text(d) for d in draws], draws)
         masked = self.word_mask(texts, self.recipe.encoder_ratio, "encoder")
         ids, weights = self._bags(texts)
-        return {
-            **self.batch(texts, masked),
-            "bow_ids": torch.from_numpy(ids),
-            "bow_weights": torch.from_numpy(weights),
-            "pooling_mask": self._pooling_mask(texts, masked),
-        }
-
-    def _bags(self, texts: Padded) -> tuple[np.ndarray, np.ndarray]:
-        """(B, W) distinct ids and their weights, 0 for padding (DupMAE Eq. 8; 1 / tokens in the released code)."""
-        bags = [self._bag(texts.ids[row, : texts.lengths[row]]) for row in range(len(texts.ids))]
-        width = max(1, *(len(ids) for ids, _ in bags))
-        all_ids, weights = np.zeros((len(bags), width), np.int64), np.zeros((len(bags), width), np.float32)
-        for row, (ids, weight) in enumerate(bags):
-            all_ids[row, : len(ids)], weights[row, : len(ids)] = ids, weight
-        return all_ids, weights
-
-    def _bag(self, ids: np.ndarray) -> tuple[np.ndarray, float]:
-        ordinary = ids[~self.vocabulary.special[ids]]
-        distinct = np.unique(ordinary)
-        total = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[str(self.recipe.bow_norm)]
-        return distinct, 1 / max(1, total)
-
-    def _pooling_mask(self, texts: Padded, masked: np.ndarray) -> Tensor:
-        """(B, L) bool: the tokens that are max-pooled."""
         position = np.arange(texts.ids.shape[1])
         ends = texts.lengths[:, None] - bool(self.recipe.ot_exclude_sep)
         pooling_mask = (position > 0) & (position < ends)
         if self.recipe.ot_exclude_masked:
             pooling_mask &= ~masked
-        return torch.from_numpy(pooling_mask)
+        return {
+            **self.batch(texts, masked),
+            "bow_ids": torch.from_numpy(ids),
+            "bow_weights": torch.from_numpy(weights),
+            "pooling_mask": torch.from_numpy(pooling_mask),
+        }
+
+    def _bags(self, texts: Padded) -> tuple[np.ndarray, np.ndarray]:
+        """(B, W) distinct ids and their weights, 0 for padding (DupMAE Eq. 8; 1 / tokens in the released code)."""
+        bags = []
+        for row, length in zip(texts.ids, texts.lengths, strict=True):
+            ids = row[:length]
+            ordinary = ids[~self.vocabulary.special[ids]]
+            distinct = np.unique(ordinary)
+            total = {"sum": 1, "length": len(ordinary), "set": len(distinct)}[str(self.recipe.bow_norm)]
+            bags.append((distinct, 1 / max(1, total)))
+        width = max(1, *(len(ids) for ids, _ in bags))
+        all_ids, weights = np.zeros((len(bags), width), np.int64), np.zeros((len(bags), width), np.float32)
+        for row, (ids, weight) in enumerate(bags):
+            all_ids[row, : len(ids)], weights[row, : len(ids)] = ids, weight
+        return all_ids, weights
 
 
 class MASTERCollator(Collator):
@@ -316,16 +316,15 @@ class CoTMAECollator(Collator):
 
     def _pair(self, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
         corpus, text = self.corpora[draw.corpus], self.text(draw)
-        chance = self.seeds(np.array([draw.number]), "partner")[0]
         context = self.recipe.context
         if context == "query":
-            queries = corpus.queries_of(draw.row)
-            return text, queries[int(chance % np.uint64(len(queries)))]
+            return text, self.random_query(draw)
         if context == "overlap":
             # Two spans of three quarters each, which overlap in half of the text.
             quarter = len(text) // 4
             return text[: len(text) - quarter], text[quarter:]
         if context == "random":
+            chance = self.seeds(np.array([draw.number]), "partner")[0]
             first, last = np.searchsorted(corpus.document, [corpus.document[draw.row], corpus.document[draw.row] + 1])
             step = 1 + int(chance % np.uint64(last - first - 1))
             return text, corpus.texts[first + (draw.row - first + step) % (last - first)]
@@ -339,16 +338,11 @@ class CoTMoTECollator(Collator):
 
     def __call__(self, draws: Sequence[Draw]) -> Batch:
         passages = self.padded([self.text(d) for d in draws], draws)
-        queries = self.padded([self._query(d) for d in draws], draws, "query")
+        queries = self.padded([self.random_query(d) for d in draws], draws, "query")
         ids, labels = self.mask_words(passages, self.recipe.encoder_ratio, "encoder")
         batch = {"input_ids": ids, "attention_mask": passages.mask, "labels": labels}
         batch |= _named("query", self.mask_words(queries, self.recipe.encoder_ratio, "query"), queries.mask)
         return batch | {"dec_head_input_ids": torch.from_numpy(queries.ids), "dec_head_attention_mask": queries.mask}
-
-    def _query(self, draw: Draw) -> np.ndarray:
-        queries = self.corpora[draw.corpus].queries_of(draw.row)
-        chance = self.seeds(np.array([draw.number]), "partner")[0]
-        return queries[int(chance % np.uint64(len(queries)))]
 
 
 def _named(prefix: str, masked: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Batch:

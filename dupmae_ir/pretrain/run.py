@@ -130,11 +130,11 @@ def _train(
     state, quiet = job.state, job.quiet
     work, recipe = job.begin(), config.recipe
     with state.main_process_first():
-        prepared = _prepare(config, recipe, source_digest, quiet)
+        prepared = _prepare(config, source_digest, quiet)
     per_update = int(recipe.batch_size or 1) * int(recipe.accumulate or 1) * state.num_processes
     steps = config.steps or max(1, round(float(recipe.epochs or 0) * prepared.texts / per_update))
-    _report(config, recipe, prepared, steps, quiet)
-    trainer = _trainer(config, recipe, prepared, steps, work, quiet)
+    _report(config, prepared, steps, quiet)
+    trainer = _trainer(config, prepared, steps, work, quiet)
     trainer.train_or_resume(callbacks)
     if trainer.held_out:
         trainer.evaluate()
@@ -142,7 +142,7 @@ def _train(
     if not state.is_main_process:
         return None
     refuse_broken_weights(prepared.objective, trainer.state.global_step, work)
-    made = _save(config, recipe, prepared, work)
+    made = _save(config, prepared, work)
     log = read_log(work / LOG)
     parameters = sum(p.numel() for p in prepared.objective.parameters())
     losses = {"texts": len(prepared.held_out), "first": _held_out_losses(log, 0), "last": _held_out_losses(log, -1)}
@@ -158,7 +158,7 @@ def _train(
     return None if published is None else published | timing
 
 
-def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest, quiet: bool) -> PretrainingSetup:
+def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -> PretrainingSetup:
     """Load the base model and the corpora, and check that they fit each other."""
     # Decoders and added heads are initialised from the seed, independently of what ran before.
     set_seed(config.seed)
@@ -167,7 +167,8 @@ def _prepare(config: PretrainConfig, recipe: Recipe, source_digest: SourceDigest
     retriever, tokenizer = load_base(config, passages, quiet)
     name = str(config.model or config.init_from or config.tokenizer)
     vocabulary = Vocabulary.of(tokenizer, retriever.lm.config.vocab_size, name)
-    most, length = longest(retriever.lm), int(recipe.length or 0)
+    recipe, most = config.recipe, longest(retriever.lm)
+    length = int(recipe.length or 0)
     if length > most:
         raise UsageError(f"`length` {length}: {name} has positions for {most} tokens; use `length` {most} or less")
     objective = build_objective(config.method, load_continued_experts(config) or retriever.lm, recipe)
@@ -257,8 +258,8 @@ def _held_out_here(documents: np.ndarray, share: float, seed: list[int]) -> np.n
     return out
 
 
-def _report(config: PretrainConfig, recipe: Recipe, prepared: PretrainingSetup, steps: int, quiet: bool) -> None:
-    values = {k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in choices(recipe).items()}
+def _report(config: PretrainConfig, prepared: PretrainingSetup, steps: int, quiet: bool) -> None:
+    values = {k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in choices(config.recipe).items()}
     say(f"{config.method}, preset {config.preset}: {', '.join(f'{k} {v}' for k, v in values.items())}", quiet)
     for corpus, rows in zip(prepared.corpora, prepared.rows, strict=True):
         say(f"{corpus.name}: {len(corpus):,} texts, {len(rows):,} to train on", quiet)
@@ -268,8 +269,9 @@ def _report(config: PretrainConfig, recipe: Recipe, prepared: PretrainingSetup, 
 
 
 def _trainer(
-    config: PretrainConfig, recipe: Recipe, prepared: PretrainingSetup, steps: int, work: Path, quiet: bool
+    config: PretrainConfig, prepared: PretrainingSetup, steps: int, work: Path, quiet: bool
 ) -> PretrainTrainer:
+    recipe = config.recipe
     batch_size, accumulate = int(recipe.batch_size or 1), int(recipe.accumulate or 1)
     arguments = training_arguments(
         config,
@@ -301,9 +303,9 @@ def _trainer(
     return PretrainTrainer(prepared.objective, collator, batches, arguments, prepared.held_out, quiet)
 
 
-def _save(config: PretrainConfig, recipe: Recipe, prepared: PretrainingSetup, work: Path) -> Path:
+def _save(config: PretrainConfig, prepared: PretrainingSetup, work: Path) -> Path:
     """Write the model folder inside ``work``, with decoders, log and plots in ``pretraining/``, and return it."""
-    made, length = work / "model", int(recipe.length or 0)
+    made, length = work / "model", int(config.recipe.length or 0)
     stored = ModelConfig(
         method=config.method,
         document_length=length,

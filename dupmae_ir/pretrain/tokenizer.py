@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TypedDict, cast
@@ -13,9 +13,10 @@ from typing import TypedDict, cast
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from dupmae_ir.command import Command
-from dupmae_ir.config import OutputOptions, option
+from dupmae_ir.config import OutputOptions, changed, option
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.jobs import Job
+from dupmae_ir.pretrain.config import PretrainConfig
 from dupmae_ir.pretrain.corpus import digest, read_texts
 from dupmae_ir.types import SEPARATORS
 
@@ -42,12 +43,8 @@ class TokenizerConfig(OutputOptions):
             --init-embeddings corpus --corpus passages.txt.gz --output models/dupmae
     """
 
-    corpus: tuple[str, ...] = option(
-        help="text files (one passage per line), JSON lines, BEIR folders, saved Hugging Face datasets", group="input"
-    )
-    title_separator: str | None = option(
-        None, "between title and text: a space or [SEP] (default: space)", group="input", choices=tuple(SEPARATORS)
-    )
+    corpus: tuple[str, ...] = changed(PretrainConfig, "corpus", MISSING)
+    title_separator: str | None = changed(PretrainConfig, "title_separator", None)
     output: str = option(
         help="folder of the tokenizer, and of config.json: a BERT model that fits it", group="output", metavar="FOLDER"
     )

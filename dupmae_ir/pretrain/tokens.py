@@ -107,19 +107,14 @@ def load_corpus(
     Raises :class:`InputError` for a source without text.
     """
     root = Path(cache) if cache else cache_folder()
-    key = _key(source_digest or digest(source), tokenizer, cutting)
-    folder = root / key[:32]
+    pieces = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    settings = {"format": FORMAT, "source": source_digest or digest(source), "tokenizer": pieces, **cutting.__dict__}
+    folder = root / hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
     with exclusive(lock_path(folder), f"tokenising {source}", wait=True, quiet=quiet):
         if not (folder / "meta.json").is_file():
             say(f"tokenising {source} (cached in {folder})", quiet)
             _tokenise(source, tokenizer, cutting, folder, quiet)
     return _open(folder, Path(source).name)
-
-
-def _key(source_digest: str, tokenizer: PreTrainedTokenizerBase, cutting: Cutting) -> str:
-    pieces = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    settings = {"format": FORMAT, "source": source_digest, "tokenizer": pieces, **cutting.__dict__}
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def _open(folder: Path, name: str) -> Corpus:
@@ -224,17 +219,14 @@ def _documents(
 
 def _texts_of(chunk: list[Text], tokenizer: PreTrainedTokenizerBase, cutting: Cutting) -> list[Ids]:
     """The texts of each document, as ids; a document may have none."""
-    split = _sentences if cutting.unit == "blocks" else (lambda text: text.passages)
-    parts = [split(text) for text in chunk]
+    parts = [text.passages for text in chunk]
+    if cutting.unit == "blocks":
+        parts = [[s for passage in p for s in _SENTENCE_END.split(passage) if s.strip()] for p in parts]
     ids = _ids(tokenizer, [p for passages in parts for p in passages])
     rows = [[row for row in (next(ids) for _ in passages) if row] for passages in parts]
     if cutting.unit == "blocks":
         return [list(pack(sentences, cutting.length)) for sentences in rows]
     return [[row[: cutting.length] for row in document] for document in rows]
-
-
-def _sentences(text: Text) -> list[str]:
-    return [s for passage in text.passages for s in _SENTENCE_END.split(passage) if s.strip()]
 
 
 def pack(sentences: Iterable[list[int]], length: int) -> Iterator[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dupmae_ir.config import Config, OutputOptions, option
+from dupmae_ir.config import Config, OutputOptions, changed, option
 
 FILE_SERVERS = ("opensearch", "elasticsearch", "vespa")
 
@@ -83,9 +83,7 @@ class FilesConfig(OutputOptions):
     index: str = option(help="index folder to write for a server", group="input", metavar="FOLDER")
     output: str = option(help="folder to create", group="output", metavar="FOLDER")
     kind: str = option(help="the server that reads the files", group="server", choices=FILE_SERVERS)
-    table: str | None = option(
-        None, "name of the table (default: from the name of the index folder)", group="server", metavar="NAME"
-    )
+    table: str | None = changed(ServerOptions, "table", None)
     megabytes: float = option(
         10.0,
         "size of a file, uncompressed; servers limit a request, often to 100 MB",

@@ -48,8 +48,7 @@ def run(config: LoadConfig) -> dict[str, object]:
     name = config.table or default_table(config.index)
     with closing(open_table(config.to, name, config.timeout)) as table:
         table.lock()
-        load = _Load(config, index, table, name)
-        counts = load.run()
+        counts = _update(config, index, table, name)
         size = table.size()
     return {
         "index": config.index,
@@ -62,62 +61,46 @@ def run(config: LoadConfig) -> dict[str, object]:
     }
 
 
-class _Load:
-    """One load of an index into an open table."""
-
-    def __init__(self, config: LoadConfig, index: Index, table: ServerTable, name: str) -> None:
-        self.config, self.index, self.table, self.name = config, index, table, name
-        self.spec = spec_of(index)
-
-    def run(self) -> dict[str, object]:
-        """Push the difference. Returns counts of rows, and the status."""
-        before = self.table.read_record()
-        if before is not None:
-            check_spec(before.spec, self.spec, self.config.index, self.name)
-        digest = self.index.digest
-        if before and self._is_current(before, digest):
-            if self.config.approximate:
-                self.table.finish(True)
-            say(f"{self.name}: nothing to change", self.config.quiet)
+def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> dict[str, object]:
+    """Write the rows that are new or differ and delete the others. Returns counts of rows, and the status."""
+    spec, digest = spec_of(index), index.digest
+    before = table.read_record()
+    if before is not None:
+        check_spec(before.spec, spec, config.index, name)
+        recorded = before.state == COMPLETE and before.digest == digest and not config.verify
+        if recorded and table.count() == before.documents:
+            if config.approximate:
+                table.finish(True)
+            say(f"{name}: nothing to change", config.quiet)
             counts = {"written_now": 0, "deleted_now": 0, "unchanged_now": before.documents}
             return {**counts, "status": "already complete"}
-        record = Record(self.spec, LOADING, digest, self.index.documents, before.longest if before else 0.0)
-        self.table.create(self.spec)
-        self.table.write_record(record)
-        return self._push(record)
-
-    def _is_current(self, record: Record, digest: str) -> bool:
-        recorded = record.state == COMPLETE and record.digest == digest and not self.config.verify
-        return recorded and self.table.count() == record.documents
-
-    def _push(self, record: Record) -> dict[str, object]:
-        stored = dict(self.table.stored())
-        written = unchanged = 0
-        longest = 0.0
-        with progress("load", "documents", self.index.documents, self.config.quiet) as bar:
-            for rows in batches(self.index, self.config.batch):
-                longest = max(longest, largest_norm(rows))
-                known = [stored.pop(docid, None) for docid in rows.docids]
-                new = [place for place, found in enumerate(known) if found != rows.fingerprints[place]]
-                if new:
-                    self.table.upsert(selected(rows, new))
-                written += len(new)
-                unchanged += len(known) - len(new)
-                bar.update(len(known))
-        gone = list(stored)
-        for start in range(0, len(gone), self.config.batch):
-            self.table.delete(gone[start : start + self.config.batch])
-        self.table.finish(self.config.approximate)
-        self._complete(dataclasses.replace(record, longest=longest, written=written))
-        return {"written_now": written, "deleted_now": len(gone), "unchanged_now": unchanged, "status": "complete"}
-
-    def _complete(self, record: Record) -> None:
-        if (found := self.table.count()) != record.documents:
-            raise ServerFailed(
-                f"{self.name}: {found:,} rows after loading {record.documents:,}; another program changes the "
-                "table; load it again when that has ended"
-            )
-        self.table.write_record(dataclasses.replace(record, state=COMPLETE))
+    record = Record(spec, LOADING, digest, index.documents, before.longest if before else 0.0)
+    table.create(spec)
+    table.write_record(record)
+    stored = dict(table.stored())
+    written = unchanged = 0
+    longest = 0.0
+    with progress("load", "documents", index.documents, config.quiet) as bar:
+        for rows in batches(index, config.batch):
+            longest = max(longest, largest_norm(rows))
+            known = [stored.pop(docid, None) for docid in rows.docids]
+            new = [place for place, found in enumerate(known) if found != rows.fingerprints[place]]
+            if new:
+                table.upsert(selected(rows, new))
+            written += len(new)
+            unchanged += len(known) - len(new)
+            bar.update(len(known))
+    gone = list(stored)
+    for start in range(0, len(gone), config.batch):
+        table.delete(gone[start : start + config.batch])
+    table.finish(config.approximate)
+    if (count := table.count()) != record.documents:
+        raise ServerFailed(
+            f"{name}: {count:,} rows after loading {record.documents:,}; another program changes the "
+            "table; load it again when that has ended"
+        )
+    table.write_record(dataclasses.replace(record, longest=longest, written=written, state=COMPLETE))
+    return {"written_now": written, "deleted_now": len(gone), "unchanged_now": unchanged, "status": "complete"}
 
 
 def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:

@@ -125,9 +125,10 @@ class PgVector(ServerTable):
 
     def upsert(self, rows: Rows) -> None:
         """Copy the rows into a temporary table and merge that, in one transaction."""
-        names = _columns(rows)
+        given = {"cls": rows.cls is not None, "ot": rows.impacts is not None}
+        names = [name for name in _COLUMNS if given.get(name, True)]
         listed = ", ".join(names)
-        terms = self.vocabulary
+        terms = self.vocabulary  # read before the copy, during which the connection answers nothing else
         updates = ", ".join(f"{name} = EXCLUDED.{name}" for name in names[1:])
         with self.errors(), self._connection.transaction():
             execute = self._execute
@@ -282,11 +283,6 @@ def _where(where: Where | None) -> Sql:
 
 def _dense(query: ServerQuery) -> str:
     return "[" + ",".join(map(repr, query.cls.tolist())) + "]"
-
-
-def _columns(rows: Rows) -> list[str]:
-    given = {"cls": rows.cls is not None, "ot": rows.impacts is not None}
-    return [name for name in _COLUMNS if given.get(name, True)]
 
 
 def _binary_rows(rows: Rows, terms: int) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ import numpy as np
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Node
+from dupmae_ir.io.lines import usable
 from dupmae_ir.servers.protocol import (
     RECORDS,
     ConditionWriter,
@@ -161,7 +162,14 @@ class Qdrant(ServerTable):
         ]
         with self.errors():
             answers = self._client.query_batch_points(self.name, requests, timeout=round(self.timeout + 0.5))
-        return [_found(answer.points) for answer in answers]
+        # A document without a term has an empty sparse vector, which Qdrant never returns.
+        return [
+            ServerHits(
+                [str((point.payload or {})["docid"]) for point in answer.points],
+                np.array([point.score for point in answer.points], np.float64),
+            )
+            for answer in answers
+        ]
 
     def close(self) -> None:
         with self.errors():
@@ -224,14 +232,9 @@ def _points(rows: Rows) -> Iterator[models.PointStruct]:
         payload: dict[str, object] = {"docid": docid, "fingerprint": rows.fingerprints[place].hex()}
         if rows.documents is not None:
             document = rows.documents[place]
-            payload |= {"title": _text(document.title), "text": _text(document.text)}
+            payload |= {"title": usable(document.title), "text": usable(document.text)}
             payload |= {"metadata": dict(document.metadata), "names": list(document.metadata)}
         yield models.PointStruct(id=_point(docid), vector=cast(dict[str, models.Vector], vector), payload=payload)
-
-
-def _text(text: str) -> str:
-    """Without half surrogate pairs, which UTF-8 does not have."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _vector(part: str, query: ServerQuery) -> list[float] | models.SparseVector:
@@ -240,12 +243,6 @@ def _vector(part: str, query: ServerQuery) -> list[float] | models.SparseVector:
     if part == "dense":
         return cast(list[float], query.cls.tolist())
     return models.SparseVector(indices=query.ids.tolist(), values=query.impacts.astype(float).tolist())
-
-
-def _found(points: Sequence[models.ScoredPoint]) -> ServerHits:
-    # A document without a term has an empty sparse vector, which Qdrant never returns.
-    docids = [str((point.payload or {})["docid"]) for point in points]
-    return ServerHits(docids, np.array([point.score for point in points], np.float64))
 
 
 def _filter(where: Where | None) -> models.Filter | None:

@@ -50,27 +50,25 @@ class Terminal(TrainerCallback):
         """Print a line for a log entry."""
         if not logs or not state.is_world_process_zero:
             return
-        line = self._line(state, logs)
-        if line and self.bar is not None:
+        line = f"step {state.global_step}/{state.max_steps}"
+        if held_out := {k: v for k, v in logs.items() if k.startswith("eval_")}:
+            line += f"  held out:  {_terms(held_out, 'eval_')}"
+        elif "loss" in logs:
+            pace = (time.monotonic() - self.started) / max(1, state.global_step - self.first)
+            left = pace * (state.max_steps - state.global_step) / 60
+            speed = f"  {logs['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in logs else ""
+            line += f"  {_terms(logs, '')}{speed}  {left:.0f} min left"
+        else:
+            return
+        if self.bar is not None:
             self.bar.write(line, file=sys.stderr)
-        elif line:
+        else:
             say(line)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Close the bar."""
         if self.bar is not None:
             self.bar.close()
-
-    def _line(self, state: TrainerState, logs: Mapping[str, float]) -> str:
-        where = f"step {state.global_step}/{state.max_steps}"
-        if held_out := {k: v for k, v in logs.items() if k.startswith("eval_")}:
-            return f"{where}  held out:  {_terms(held_out, 'eval_')}"
-        if "loss" not in logs:
-            return ""
-        pace = (time.monotonic() - self.started) / max(1, state.global_step - self.first)
-        left = pace * (state.max_steps - state.global_step) / 60
-        speed = f"  {logs['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in logs else ""
-        return f"{where}  {_terms(logs, '')}{speed}  {left:.0f} min left"
 
 
 def _terms(logs: Mapping[str, float], prefix: str) -> str:
@@ -139,13 +137,14 @@ def last_checkpoint(work: str | Path) -> Path | None:
 
     The trainer's state is written after the weights and the optimizer, so an interrupted checkpoint is skipped.
     """
-    checkpoints = [p for p in Path(work).glob("checkpoint-*") if _is_complete(p)]
+    checkpoints = [
+        p
+        for p in Path(work).glob("checkpoint-*")
+        if read_json(p / "trainer_state.json") is not None
+        and (p / "optimizer.pt").is_file()
+        and any(p.glob("rng_state*.pth"))
+    ]
     return max(checkpoints, key=lambda p: int(p.name.rpartition("-")[2])) if checkpoints else None
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    state = read_json(checkpoint / "trainer_state.json")
-    return state is not None and (checkpoint / "optimizer.pt").is_file() and any(checkpoint.glob("rng_state*.pth"))
 
 
 def refuse_non_finite(values: Mapping[str, float], step: int, work: str | Path) -> None:

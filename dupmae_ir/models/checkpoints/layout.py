@@ -76,7 +76,7 @@ def listed_modules(folder: Path) -> list[tuple[str, str]]:
 
 
 _SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
-_RECORDS = {"training.json", "made.json"}  #: records of how a model was made, which do not affect its output
+RECORDS = {"training.json", "made.json"}  #: records of how a model was made, which do not affect its output
 
 
 def folder_digest(folder: str | Path) -> str:
@@ -105,4 +105,4 @@ def folder_digest(folder: str | Path) -> str:
 
 
 def _relevant_files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if (p.suffix in _SUFFIXES and p.name not in _RECORDS) or p.name == POOLER)
+    return sorted(p for p in folder.iterdir() if (p.suffix in _SUFFIXES and p.name not in RECORDS) or p.name == POOLER)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -28,9 +28,6 @@ from dupmae_ir.models.checkpoints.loading import load_model, quiet_transformers
 from dupmae_ir.models.heads.masked_lm import has_head, head_of
 from dupmae_ir.models.pooling import ACTIVATIONS
 from dupmae_ir.models.retriever import Retriever
-
-if TYPE_CHECKING:
-    pass
 
 GRAPH, INT8, OPENVINO, SETTINGS = "model.onnx", "model.int8.onnx", "model.xml", "graph.json"
 QUERY_TERMS = 1024  #: OT weights kept of a query: Lucene's limit
@@ -57,10 +54,6 @@ class Graph(nn.Module):
         cls = self.retriever.cls_part(hidden, attention_mask)
         if not self.ot:
             return (cls,)
-        weights, terms = self._ot_part(hidden, input_ids, attention_mask).topk(self.k, dim=1)
-        return cls, terms, weights
-
-    def _ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         # Retriever.ot_part in operations of ONNX: the chunked maximum is a function of our own.
         model, head = self.retriever, head_of(self.retriever.lm)
         mask = attention_mask.bool() & model.pooled_mask[input_ids]
@@ -68,7 +61,8 @@ class Graph(nn.Module):
         pooled = logits.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
         pooled = pooled if head.bias is None else pooled + head.bias
         pooled = pooled.masked_fill(~(model.term_mask & mask.any(1, keepdim=True)), 0.0)
-        return ACTIVATIONS[model.activation](pooled)
+        weights, terms = ACTIVATIONS[model.activation](pooled).topk(self.k, dim=1)
+        return cls, terms, weights
 
 
 class ExportedGraph(TypedDict):

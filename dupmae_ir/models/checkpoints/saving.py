@@ -19,6 +19,7 @@ from dupmae_ir.models.checkpoints.layout import (
     CONFIG,
     LEXICON,
     PROJECTION,
+    RECORDS,
     SIDES,
     UNTIED,
     WEIGHTS,
@@ -119,7 +120,6 @@ def _write_side(
 
 LEVELS = 127
 _ADDED_TO_EVERY_TOKEN = ("position_embeddings", "token_type_embeddings")
-_RECORDS = ("training.json", "made.json")
 
 
 def write_compact(model: str | Path, folder: Path, keep: Sequence[str] = ()) -> dict[str, int]:
@@ -156,7 +156,7 @@ def _copy_files(source: Path, target: Path) -> None:
         if index.endswith(".index.json") and (source / index).is_file():
             shards |= shard_names(source / index)
     for path in source.iterdir():
-        skipped = path.name in (*WEIGHTS, *_RECORDS) or path.name in shards or path.name.startswith(".")
+        skipped = path.name in (*WEIGHTS, *RECORDS) or path.name in shards or path.name.startswith(".")
         if path.is_file() and not skipped:
             shutil.copyfile(path, target / path.name)
 

@@ -110,7 +110,11 @@ def add_head(
     model = Retriever(lm, None, *excluded_ids(tokenizer)).eval()
     with torch.no_grad():
         _set_transform(lm)
-        batches = list(_batches(model, tokenizer, passages, length))
+        batches: list[Batch] = []
+        for texts in _sorted_batches(passages):
+            b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
+            ids, mask = b["input_ids"], b["attention_mask"]
+            batches.append((model.hidden(ids, mask), mask.bool() & model.pooled_mask[ids], mask))
         _centre_tokens(lm, batches, ot_scale)
         _set_bias(lm, batches, threshold)
         if cls_dim is not None:
@@ -144,15 +148,6 @@ def _set_transform(lm: BertForMaskedLM) -> None:
     lm.cls.predictions.decoder.weight = words
     lm.cls.predictions.decoder.bias.zero_()
     lm.cls.predictions.bias.zero_()
-
-
-def _batches(
-    model: Retriever, tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], length: int
-) -> Iterator[Batch]:
-    for texts in _sorted_batches(passages):
-        b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
-        hidden = model.hidden(b["input_ids"], b["attention_mask"])
-        yield hidden, b["attention_mask"].bool() & model.pooled_mask[b["input_ids"]], b["attention_mask"]
 
 
 def _sorted_batches(passages: Sequence[str]) -> Iterator[list[str]]:

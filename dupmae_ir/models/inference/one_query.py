@@ -41,8 +41,6 @@ from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dupmae_ir.models.inference.encoder import TextEncoder
 
 

@@ -97,7 +97,8 @@ class PackedRetriever:
         if not ot:
             return self._first_cls(texts) if cls else None, None
         ids, lengths, hidden = self._forward(texts)
-        return self._cls(hidden, lengths) if cls else None, self._ot(hidden, ids, lengths) if ot else None
+        vectors = self._cls(hidden, lengths) if cls else None
+        return vectors, self._whole(*self._pooled_states(hidden, ids, lengths))
 
     def top(self, texts: Sequence[Sequence[int]], cls: bool, keep: int) -> tuple[Tensor | None, Top | None]:
         """As a call, with the ``keep`` largest weights of each text instead of its whole OT part; 0 for no OT part."""
@@ -168,9 +169,6 @@ class PackedRetriever:
         """The head's projection; in packed blocks if the kernel packs weights and the screen does not replace it."""
         weight = head_of(self.model.lm).weight
         return weight if self._screens or self._linear is torch_linear else row_blocks(weight, self._linear)
-
-    def _ot(self, hidden: Tensor, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        return self._whole(*self._pooled_states(hidden, ids, lengths))
 
     def _whole(self, states: Tensor, counts: Sequence[int]) -> Tensor:
         model, head = self.model, head_of(self.model.lm)

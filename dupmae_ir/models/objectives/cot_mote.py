@@ -17,12 +17,11 @@ from dupmae_ir.models.pooling import ACTIVATIONS, ot_max
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-EXPERTS = ("ffn", "none", "all")
 _CHOICES = {
     "decode": ("den", "spr", "both"),
     "sparse_head": ("mlm", "tied"),
     "spr_to_hidden": ("embeddings", "linear"),
-    "experts": EXPERTS,
+    "experts": ("ffn", "none", "all"),
 }
 
 
@@ -62,7 +61,12 @@ class CoTMoTE(LeftToRight):
                 raise ValueError(f"{name} {value!r} is not known; use {' or '.join(known)}")
         if layers < 1:
             raise UsageError(f"`causal_layers` must be at least 1 for CoT-MoTE, got {layers}")
-        self.experts = lm if isinstance(lm, Experts) else _split(lm, experts, shared_norm)
+        if isinstance(lm, Experts):
+            self.experts = lm
+        elif experts == "ffn":
+            self.experts = with_experts(lm, shared_norm)
+        else:
+            self.experts = separate(lm) if experts == "all" else siamese(lm)
         # The text types whose experts read the passage and the query.
         self.readers: tuple[TextType, TextType] = ("query", "passage") if switched else ("passage", "query")
         self.decode_from, self.sparse_head = decode, sparse_head
@@ -120,7 +124,3 @@ class CoTMoTE(LeftToRight):
             return self.spr_projection(spr).unsqueeze(1)
         # Detached, as in LexMAE: otherwise the embeddings would learn to carry the text past the bottleneck.
         return (spr @ self.word_embeddings.detach().to(spr.dtype)).unsqueeze(1)
-
-
-def _split(lm: PreTrainedModel, kind: str, shared_norm: bool) -> Experts:
-    return {"none": siamese, "all": separate}[kind](lm) if kind != "ffn" else with_experts(lm, shared_norm)

@@ -55,8 +55,11 @@ class RetroMAE(Bottleneck):
     def terms(self, hidden: Tensor, batch: dict[str, Tensor]) -> Terms:
         """Losses of encoder and decoder from the (B, L, d) hidden states of the masked text."""
         cls = self.passed(hidden[:, :1])
-        decode = self._enhanced if self.decoding == "enhanced" else self._basic
-        return {"mlm": self.predict(hidden, batch["encoder_labels"]), "decoder": decode(cls, batch)}
+        mlm = self.predict(hidden, batch["encoder_labels"])
+        if self.decoding == "enhanced":
+            return {"mlm": mlm, "decoder": self._enhanced(cls, batch)}
+        layers, labels = self.c_head.children(), batch["decoder_labels"]
+        return {"mlm": mlm, "decoder": self.decode(layers, cls, batch["decoder_ids"], batch["attention_mask"], labels)}
 
     def _enhanced(self, cls: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Eq. 4-6: each token is predicted from its own random subset of the others."""
@@ -64,15 +67,10 @@ class RetroMAE(Bottleneck):
         visible = batch["decoder_visible"]
         if visible.dtype == torch.uint8:
             visible = unpack(visible, ids.shape[1])
-        hidden = self.c_head(self._query_stream(cls, ids), self.decoder_input(cls, ids), visible)
-        return self.predict(hidden, batch["decoder_labels"])
-
-    def _query_stream(self, cls: Tensor, ids: Tensor) -> Tensor:
-        """H1 of Eq. 4: (B, L, d), h_cls at every position."""
+        # H1 of Eq. 4: (B, L, d), h_cls at every position.
         if self.query_stream == "embedded":
-            return self.embed(vectors=cls.expand(-1, ids.shape[1], -1))
-        return position_rows(self.lm, ids.shape[1]).unsqueeze(0) + cls
-
-    def _basic(self, cls: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        layers = self.c_head.children()
-        return self.decode(layers, cls, batch["decoder_ids"], batch["attention_mask"], batch["decoder_labels"])
+            queries = self.embed(vectors=cls.expand(-1, ids.shape[1], -1))
+        else:
+            queries = position_rows(self.lm, ids.shape[1]).unsqueeze(0) + cls
+        hidden = self.c_head(queries, self.decoder_input(cls, ids), visible)
+        return self.predict(hidden, batch["decoder_labels"])

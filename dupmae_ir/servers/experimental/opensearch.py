@@ -13,7 +13,6 @@ The requests follow the published REST references and are tested against a stand
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,8 @@ import numpy as np
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Node
-from dupmae_ir.servers.experimental.rest import Json, RestTable
+from dupmae_ir.io.lines import usable
+from dupmae_ir.servers.experimental.rest import EXACT, Json, RestTable, kind_of, scalars
 from dupmae_ir.servers.protocol import (
     RECORDS,
     ConditionWriter,
@@ -52,8 +52,6 @@ _DIALECTS: dict[str, tuple[str, str]] = {
 """Server -> the inner product in its scripts, and the type of a vector."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _BOUNDS = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
-_EXACT = 2**53
-"""Integers above are not doubles."""
 
 
 class OpenSearch(RestTable):
@@ -127,19 +125,16 @@ class OpenSearch(RestTable):
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
         del approximate
-        return [self._dense(q, depth, where) if part == "dense" else self._impact(q, depth, where) for q in queries]
-
-    def _dense(self, query: ServerQuery, depth: int, where: Where | None) -> ServerHits:
-        body = dense_body(self.kind, query, depth, self._longest, where)
-        found = self._search(body)
-        return ServerHits(found.docids, found.scores - _shift(query, self._longest))
-
-    def _impact(self, query: ServerQuery, depth: int, where: Where | None) -> ServerHits:
-        return self._search(impact_body(query, depth, where))
-
-    def _search(self, body: Json) -> ServerHits:
-        hits = _hits(self.post(f"{self.name}/_search", body))
-        return ServerHits([str(hit["_id"]) for hit in hits], np.array([hit["_score"] for hit in hits], np.float64))
+        lists = []
+        for query in queries:
+            if part == "dense":
+                body, shift = dense_body(self.kind, query, depth, self._longest, where), _shift(query, self._longest)
+            else:
+                body, shift = impact_body(query, depth, where), 0.0
+            hits = _hits(self.post(f"{self.name}/_search", body))
+            scores = np.array([hit["_score"] for hit in hits], np.float64) - shift
+            lists.append(ServerHits([str(hit["_id"]) for hit in hits], scores))
+        return lists
 
     def _bulk(self, lines: Iterator[Json]) -> None:
         body = "".join(json.dumps(one) + "\n" for one in lines)
@@ -169,7 +164,7 @@ def index_body(kind: str, spec: Spec) -> Json:
     vector |= {"dimension": spec.dim} if kind == "opensearch" else {"dims": spec.dim, "index": False}
     plain: Json = {"type": "keyword", "index": False, "doc_values": False}
     properties: Json = {"fingerprint": plain, "names": {"type": "keyword"}}
-    properties |= {name: {"type": "object", "enabled": False} for name in ("stored",)}
+    properties["stored"] = {"type": "object", "enabled": False}
     properties |= {"cls": vector} if spec.dim else {}
     properties |= {"ot": {"type": "rank_features"}} if spec.terms else {}
     typed: dict[str, Json] = {"num": {"type": "double"}, "bool": {"type": "boolean"}}
@@ -222,7 +217,7 @@ def bulk_lines(rows: Rows) -> Iterator[tuple[Json, Json]]:
         if rows.documents is not None:
             document = rows.documents[place]
             metadata = dict(document.metadata)
-            source["stored"] = {"title": _text(document.title), "text": _text(document.text), "metadata": metadata}
+            source["stored"] = {"title": usable(document.title), "text": usable(document.text), "metadata": metadata}
             source |= {"names": list(metadata), **_typed(metadata)}
         yield {"index": {"_id": docid}}, source
 
@@ -230,11 +225,9 @@ def bulk_lines(rows: Rows) -> Iterator[tuple[Json, Json]]:
 def _typed(metadata: Metadata) -> Json:
     """The values by their kinds, each kind under a field of its own, so that they never compare."""
     typed: dict[str, dict[str, list[object]]] = {"num": {}, "str": {}, "bool": {}}
-    for name, value in metadata.items():
-        for one in value if isinstance(value, list) else [value]:
-            kind = _kind(one)
-            if _NAME.fullmatch(name) and (kind != "num" or math.isfinite(float(cast(float, one)))):
-                typed[kind].setdefault(name, []).append(one)
+    for name, value in scalars(metadata):
+        if _NAME.fullmatch(name):
+            typed[kind_of(value)].setdefault(name, []).append(value)
     return dict(typed)
 
 
@@ -249,11 +242,6 @@ def _query(where: Where | None) -> Json:
 
 def _hits(page: Json) -> list[Json]:
     return cast(list[Json], cast(Json, page["hits"])["hits"])
-
-
-def _text(text: str) -> str:
-    """A text without half surrogate pairs, which UTF-8 lacks."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def condition_query(node: Node) -> Json:
@@ -274,8 +262,8 @@ class _Queries(ConditionWriter[Json]):
         return {"term": {"names": name}}
 
     def test(self, name: str, operation: str, value: MetadataScalar) -> Json:
-        field = f"{_kind(value)}.{name}"
-        if _kind(value) == "num" and abs(float(value)) > _EXACT:
+        field = f"{kind_of(value)}.{name}"
+        if kind_of(value) == "num" and abs(float(value)) > EXACT:
             raise Untranslatable("large numbers")
         if operation in _BOUNDS:
             return {"range": {field: {_BOUNDS[operation]: value}}}
@@ -288,7 +276,3 @@ class _Queries(ConditionWriter[Json]):
         if every:
             return {"bool": {"filter": list(expressions)}}
         return {"bool": {"should": list(expressions), "minimum_should_match": 1}}
-
-
-def _kind(value: MetadataScalar) -> str:
-    return "bool" if isinstance(value, bool) else "str" if isinstance(value, str) else "num"

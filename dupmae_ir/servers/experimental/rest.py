@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from typing import cast
 from urllib.parse import SplitResult
 
@@ -11,9 +13,25 @@ from requests.adapters import HTTPAdapter
 
 from dupmae_ir.console import one_line
 from dupmae_ir.servers.protocol import ServerFailed, ServerTable
+from dupmae_ir.types import Metadata, MetadataScalar
 
 Json = dict[str, object]
 CONNECTIONS = 8  #: of one client to a server
+EXACT = 2**53
+"""Integers above are not doubles."""
+
+
+def kind_of(value: MetadataScalar) -> str:
+    """``bool``, ``str`` or ``num``: values of different kinds never compare."""
+    return "bool" if isinstance(value, bool) else "str" if isinstance(value, str) else "num"
+
+
+def scalars(metadata: Metadata) -> Iterator[tuple[str, MetadataScalar]]:
+    """The names and single values, without numbers that are infinite or none."""
+    for name, value in metadata.items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str) or math.isfinite(one):
+                yield name, one
 
 
 class RestTable(ServerTable):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import time
@@ -33,7 +32,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import UsageError
 from dupmae_ir.index.conditions import Node
-from dupmae_ir.servers.experimental.rest import CONNECTIONS, Json, RestTable
+from dupmae_ir.servers.experimental.rest import CONNECTIONS, EXACT, Json, RestTable, kind_of, scalars
 from dupmae_ir.servers.protocol import (
     RECORDS,
     ConditionWriter,
@@ -71,8 +70,6 @@ _NOT_TEXT = re.compile(
 )
 """Code points that Vespa's strings must not contain."""
 _ORDER = ("<", "<=", ">", ">=")
-_EXACT = 2**53
-"""Integers above are not doubles."""
 
 
 class Vespa(RestTable):
@@ -156,7 +153,12 @@ class Vespa(RestTable):
         self, part: str, queries: Sequence[ServerQuery], depth: int, where: Where | None, approximate: bool
     ) -> list[ServerHits]:
         bodies = [query_body(self.name, part, query, depth, where, approximate) for query in queries]
-        return [_found(found) for found in self._pool.map(self._search, bodies)]
+        lists = []
+        for root in self._pool.map(self._search, bodies):
+            hits = cast(list[Json], root.get("children", []))
+            docids = [cast(dict[str, str], hit["fields"])["docid"] for hit in hits]
+            lists.append(ServerHits(docids, np.array([hit["relevance"] for hit in hits], np.float64)))
+        return lists
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -326,12 +328,6 @@ def _path(kind: str, user: str) -> str:
     return f"document/v1/{NAMESPACE}/{kind}/docid/{quote(user, safe='')}"
 
 
-def _found(root: Json) -> ServerHits:
-    hits = cast(list[Json], root.get("children", []))
-    docids = [cast(dict[str, str], hit["fields"])["docid"] for hit in hits]
-    return ServerHits(docids, np.array([hit["relevance"] for hit in hits], np.float64))
-
-
 def _text(text: str) -> str:
     """A text without what Vespa refuses."""
     return _NOT_TEXT.sub("\ufffd", text)
@@ -356,12 +352,12 @@ def application(name: str, spec: Spec, approximate: bool) -> dict[str, str]:
 def facts(docid: str, metadata: Metadata) -> list[str]:
     """The digests of a document: of its id, of the names that have a value, and of every value."""
     found = [docid_fact(docid), *(_digest("name", name) for name in metadata)]
-    return sorted({*found, *(_value(name, one) for name, one in _scalars(metadata))})
+    return sorted({*found, *(_value(name, one) for name, one in scalars(metadata))})
 
 
 def numbers(metadata: Metadata) -> list[dict[str, object]]:
     """The numbers of a document, with the digests of their names."""
-    pairs = [(name, value) for name, value in _scalars(metadata) if _kind(value) == "num"]
+    pairs = [(name, value) for name, value in scalars(metadata) if kind_of(value) == "num"]
     return [{"named": _digest("name", name), "number": float(cast(float, value))} for name, value in pairs]
 
 
@@ -385,8 +381,8 @@ class _Yql(ConditionWriter[str]):
         return f'facts contains "{_digest("name", name)}"'
 
     def test(self, name: str, operation: str, value: MetadataScalar) -> str:
-        kind = _kind(value)
-        if kind == "num" and not abs(float(value)) <= _EXACT:
+        kind = kind_of(value)
+        if kind == "num" and not abs(float(value)) <= EXACT:
             raise Untranslatable("large numbers")
         if operation not in _ORDER:
             return f'facts contains "{_value(name, value)}"'
@@ -402,20 +398,8 @@ class _Yql(ConditionWriter[str]):
         return "(" + (" and " if every else " or ").join(expressions) + ")"
 
 
-def _scalars(metadata: Metadata) -> Iterator[tuple[str, MetadataScalar]]:
-    """The names and single values, without numbers that are infinite or none."""
-    for name, value in metadata.items():
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, str) or math.isfinite(one):
-                yield name, one
-
-
-def _kind(value: MetadataScalar) -> str:
-    return "bool" if isinstance(value, bool) else "str" if isinstance(value, str) else "num"
-
-
 def _value(name: str, value: MetadataScalar) -> str:
-    kind = _kind(value)
+    kind = kind_of(value)
     return _digest("value", name, kind, repr(float(value) + 0.0) if kind == "num" else str(value))
 
 
