@@ -25,8 +25,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
-import jsonlines
-
 from dupmae_ir.console import one_line
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder, impact_dicts
 from dupmae_ir.encode.queries import QueriesConfig, QueriesResult
@@ -82,6 +80,8 @@ def write_queries(encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: 
     with atomic_write(files[0]) as f:
         f.writelines(f"{t.qid}\t{text}\n" for t, text in zip(topics, texts, strict=True))
     if encoder.encoder.terms is not None:
+        import jsonlines  # encoding runs without it
+
         files.append(folder / "queries.jsonl")
         with atomic_write(files[-1]) as f, jsonlines.Writer(f) as lines:
             for batch in batches:
