@@ -132,6 +132,8 @@ def test_nothing_of_the_tree_is_imported_by_what_works(tmp_path, corpus):
 
 
 def test_what_does_not_work_names_the_missing_package(tmp_path, corpus):
+    (tmp_path / "q.tsv").write_text("q1\tthe cat\n")
+    assert lite("encode", "--corpus", corpus, "--index", tmp_path / "i").returncode == 0
     for words, says in (
         (
             ("index", "bm25", "--corpus", corpus, "--index", tmp_path / "b"),
@@ -139,7 +141,7 @@ def test_what_does_not_work_names_the_missing_package(tmp_path, corpus):
         ),
         (("demo", "--output", tmp_path / "d"), "Pyserini is not installed; run: pip install"),
         (
-            ("encode.queries", "--index", tmp_path, "--topics", corpus, "--output", tmp_path / "q"),
+            ("encode.queries", "--index", tmp_path / "i", "--topics", tmp_path / "q.tsv", "--output", tmp_path / "q"),
             "needs jsonlines, which",
         ),
     ):
