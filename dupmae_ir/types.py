@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, runtime_checkable
 
@@ -54,6 +54,11 @@ class Hit(NamedTuple):
 
     docid: str
     score: float
+
+
+def best_first(hits: Iterable[Hit]) -> list[Hit]:
+    """Hits by descending score, equal scores by ascending docid."""
+    return sorted(hits, key=lambda h: (-h.score, h.docid))
 
 
 Run = Mapping[str, list[Hit]]

@@ -47,12 +47,14 @@ def test_version(capsys):
     assert re.fullmatch(r"dupmae-ir \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
 
 
-def test_nothing_heavy_is_imported_for_a_help_page():
+@pytest.mark.parametrize("verb", ["encode", "search", "serve", "index", "finetune"])
+def test_nothing_heavy_is_imported_for_a_help_page(verb):
     code = (
         "import sys, dupmae_ir.__main__ as m\n"
-        "try: m.main(['encode', '--help'])\n"
+        f"try: m.main(['{verb}', '--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'faiss', 'jnius', 'pyserini', 'scipy', 'pandas'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'torch', 'transformers', 'faiss', 'jnius', 'pyserini', 'scipy', 'pandas'}\n"
+        "heavy &= set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)

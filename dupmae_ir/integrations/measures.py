@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dupmae_ir.io.runs import best_first
-from dupmae_ir.types import Hit, Qrels, Run
+from dupmae_ir.types import Hit, Qrels, Run, best_first
 
 if TYPE_CHECKING:
     import ir_measures

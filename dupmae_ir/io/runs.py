@@ -24,16 +24,11 @@ from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.io.lines import columns, numbered_lines
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.registry import lookup
-from dupmae_ir.types import Hit
+from dupmae_ir.types import Hit, best_first
 
 _SIGN = np.int64(0x80000000)
 LARGEST_SCORE = float(np.finfo(np.float32).max)  #: trec_eval stores scores as float32
 _LARGEST_KEY = int(np.float32(LARGEST_SCORE).view(np.int32))
-
-
-def best_first(hits: Iterable[Hit]) -> list[Hit]:
-    """Hits by descending score, equal scores by ascending docid."""
-    return sorted(hits, key=lambda h: (-h.score, h.docid))
 
 
 def strictly_decreasing(scores: np.ndarray) -> np.ndarray:

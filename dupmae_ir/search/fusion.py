@@ -18,8 +18,7 @@ from typing import TypedDict
 from dupmae_ir.command import Command
 from dupmae_ir.config import Config, OutputOptions, option
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.runs import best_first, read_run, write_run
-from dupmae_ir.types import Hit
+from dupmae_ir.types import Hit, best_first
 
 METHODS = ("rrf", "interpolation", "pyserini")
 MISSING = ("zero", "min", "exact")
@@ -109,6 +108,8 @@ class FusionSummary(TypedDict):
 
 def run(config: FusionConfig) -> FusionSummary:
     """Read the runs, fuse them, write ``config.output``. A query that a run lacks has an empty list there."""
+    from dupmae_ir.io.runs import read_run, write_run  # imports numpy, which the help of a search does not need
+
     runs = [read_run(path) for path in config.runs]
     qids = list(dict.fromkeys(qid for r in runs for qid in r))
     lists = {qid: [list(r.get(qid, [])) for r in runs] for qid in qids}

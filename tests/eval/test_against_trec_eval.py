@@ -12,8 +12,8 @@ from support.hostile_values import awkward_run, random_qrels
 
 from dupmae_ir.eval import Measure, evaluate, parse_measures
 from dupmae_ir.io.qrels import read_qrels
-from dupmae_ir.io.runs import best_first, read_run, trec_order, write_run
-from dupmae_ir.types import Hit, Qrels
+from dupmae_ir.io.runs import read_run, trec_order, write_run
+from dupmae_ir.types import Hit, Qrels, best_first
 
 LEVELS = [
     f"{name}(rel={level}){cutoff}"

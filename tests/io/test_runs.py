@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dupmae_ir.errors import InputError, OutputError, UnknownName, UsageError
-from dupmae_ir.io.runs import best_first, open_run, read_run, strictly_decreasing, trec_order, write_run
-from dupmae_ir.types import Hit
+from dupmae_ir.io.runs import open_run, read_run, strictly_decreasing, trec_order, write_run
+from dupmae_ir.types import Hit, best_first
 
 RNG = np.random.default_rng(7)
 

@@ -12,8 +12,7 @@ from typing import overload
 import numpy as np
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.io.runs import best_first
-from dupmae_ir.types import PASSAGE_DELIMITER, Hit
+from dupmae_ir.types import PASSAGE_DELIMITER, Hit, best_first
 
 
 class RankedHits(Sequence[Hit]):
