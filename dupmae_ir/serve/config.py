@@ -84,7 +84,9 @@ class ServeConfig(SearchSettings, ComputeOptions, OutputOptions):
         30.0, "seconds from the arrival of a request to its answer; then 504", above=0
     )
     slow_client: float = limit_option(
-        10.0, "seconds that a client has to send a request's head, and again its body; then 408", above=0
+        10.0,
+        "seconds that a client has to send a request's head, then its body (else 408), and to read 64 KiB of an answer",
+        above=0,
     )
     stop_seconds: float = limit_option(15.0, "seconds that requests have to finish after SIGTERM or Ctrl-C", above=0)
     connections: int = limit_option(1024, "open connections; more are answered 503", at_least=1)

@@ -21,7 +21,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from http.cookies import CookieError, SimpleCookie
 from types import FrameType
 from urllib.parse import quote, urlsplit
 
@@ -32,6 +31,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dupmae_ir.serve.config import ServeConfig
 
 LONGEST_HEAD = 65536
+LEAST_READ = 65536
+"""Bytes of an answer that a client must read in the time of a slow client."""
 KEEP_ALIVE = 60
 OPEN_PATHS = ("/health", "/ready", "/login", "/assets/")
 """Paths that need no token: they show nothing of an index."""
@@ -55,15 +56,17 @@ _METHODS = (*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE")
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 whose clients must finish a request's head within ``head_seconds`` of its first byte (or of
-    connecting); others are disconnected."""
+    """HTTP/1.1 whose clients must finish a request's head within ``seconds`` of its first byte (or of connecting), and
+    read the rest of an answer, or :data:`LEAST_READ` bytes of it, in the same time; others are disconnected."""
 
-    head_seconds = 10.0
+    seconds = 10.0
     _deadline: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time for the first head."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # the time for reading begins with the first byte that must wait
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -75,13 +78,38 @@ class TimedProtocol(H11Protocol):
             self._disarm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
+        """Forget the deadlines."""
         self._disarm()
+        self._stop_reading()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Start the time for reading."""
+        super().pause_writing()
+        self._stop_reading()
+        unread = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(self.seconds, self._check_reading, unread)
+
+    def resume_writing(self) -> None:
+        """End the time for reading: everything has been sent."""
+        self._stop_reading()
+        super().resume_writing()
+
+    def _check_reading(self, before: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread > before - LEAST_READ:
+            self.transport.abort()
+        else:
+            self._reading = self.loop.call_later(self.seconds, self._check_reading, unread)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def _arm(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.head_seconds, self._give_up)
+            self._deadline = self.loop.call_later(self.seconds, self._give_up)
 
     def _disarm(self) -> None:
         if self._deadline is not None:
@@ -127,7 +155,7 @@ class Server(uvicorn.Server):
 
 def make_server(app: ASGIApp, config: ServeConfig, on_reload: Callable[[], None]) -> Server:
     """A server of ``app`` with the limits of ``config``."""
-    protocol = type("Protocol", (TimedProtocol,), {"head_seconds": config.slow_client})
+    protocol = type("Protocol", (TimedProtocol,), {"seconds": config.slow_client})
     settings = uvicorn.Config(
         app,
         http=protocol,
@@ -231,7 +259,7 @@ class Guard:
         origin = headers.get("origin")
         if scope["method"] in SAFE_METHODS or origin is None or origin.lower() in self.origins:
             return
-        if urlsplit(origin).netloc.lower() != host.lower():
+        if origin.lower().partition("://")[2] != host.lower():
             raise Refused(
                 403, "requests from pages of another origin are not allowed; `cors` of the server names origins"
             )
@@ -242,11 +270,9 @@ class Guard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and same(given.strip(), self.token):
             return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and same(cookie.value, cookie_value(self.token))
+        # Not http.cookies: before Python 3.11.10 its time is quadratic in a quoted value, and nobody has signed in yet.
+        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+        return any(name == COOKIE and same(value, cookie_value(self.token)) for name, _, value in pairs)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         declared = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0")

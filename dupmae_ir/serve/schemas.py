@@ -6,6 +6,8 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dupmae_ir.index.format.texts import MOST_COLUMNS
+
 Mode = Literal["hybrid", "dense", "impact"]
 Name = Annotated[str, Field(max_length=200)]
 Docid = Annotated[str, Field(min_length=1, max_length=32766)]
@@ -73,9 +75,10 @@ class NewDocument(Asked):
     docid: PathDocid
     title: str = ""
     text: str
-    metadata: dict[Annotated[str, Field(min_length=1, max_length=200)], str | int | float | bool] = Field(
-        default_factory=dict
-    )
+    metadata: dict[
+        Annotated[str, Field(min_length=1, max_length=200)],
+        str | int | Annotated[float, Field(allow_inf_nan=False)] | bool,
+    ] = Field(default_factory=dict, max_length=MOST_COLUMNS)
 
 
 class WriteRequest(Asked):

@@ -16,9 +16,11 @@ from support.document_samples import FILES, HTML, docx, epub, paragraphs, pdf, w
 
 from dupmae_ir.errors import EnvironmentProblem, InputError, UsageError
 from dupmae_ir.io.documents import files as document_files
+from dupmae_ir.io.documents import formats
 from dupmae_ir.io.documents.collection import _TOKEN, DocumentCollection, path_id, structured_passages
 from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
 from dupmae_ir.io.documents.files import extract, find_files
+from dupmae_ir.io.documents.isolation import ISOLATED
 
 
 def read(*sources, **settings):
@@ -179,9 +181,9 @@ def test_archives_that_unpack_to_too_much_are_refused(monkeypatch):
     assert len(bomb) < 10_000
     for module in ("formats", "files"):
         monkeypatch.setattr(f"dupmae_ir.io.documents.{module}.LARGEST", 1 << 20)
-    for name in ("a.epub", "a.docx"):
+    for reader in (formats.epub, formats.docx):
         with pytest.raises(Unreadable, match="unpacks to 3 MiB in 2 parts; the limit is 1 MiB"):
-            extract(name, bomb)
+            reader(bomb)
     with pytest.raises(Unreadable, match="unpacks to more than 1 MiB"):
         extract("a.txt.gz", gzip.compress(bytes(2 << 20)))
 
@@ -320,9 +322,9 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatc
 
 
 def test_every_kind_has_an_extractor():
-    assert set(document_files.KINDS.values()) == set(document_files.EXTRACTORS)
-    needing = {kind for kinds in document_files.PACKAGES.values() for kind in kinds}
-    assert needing <= set(document_files.EXTRACTORS)
+    readers = {*document_files.EXTRACTORS, *ISOLATED}
+    assert set(document_files.KINDS.values()) == readers
+    assert {kind for kinds in document_files.PACKAGES.values() for kind in kinds} <= readers
 
 
 # ---------------------------------------------------------------- passages

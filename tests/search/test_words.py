@@ -14,7 +14,7 @@ from dupmae_ir.encode import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.models import load_encoder
 from dupmae_ir.search.__main__ import main
-from dupmae_ir.search.query.words import QueryWords, SpanEncoder, TermShare, WordShare
+from dupmae_ir.search.query.words import LONGEST_READ, QueryWords, SpanEncoder, TermShare, WordShare
 from dupmae_ir.search.searcher import Searcher
 
 
@@ -195,3 +195,12 @@ def test_emphasis_of_hostile_text(capsys, monkeypatch):
     assert capsys.readouterr().out == "abc def\n"
     console.show('"\ufdd0"', emphasis=False)
     assert capsys.readouterr().out == '"\ufdd0"\n'
+
+
+def test_a_long_text_is_read_as_far_as_a_limit():
+    """Words beyond it are not looked for, and one endless word is no work of its square."""
+    words = QueryWords(object(), "locks")
+    for unit in ("lock ", "x"):
+        assert len(words.snippet({"lock": 1.0}, unit * 190_000).text) <= 2 * 240
+    assert words.marks({"lock": 1.0}, "a " * LONGEST_READ + "lock") == []
+    assert words.marks({"lock": 1.0}, "a " * 10 + "lock") == [(20, 24, "lock")]

@@ -36,6 +36,11 @@ def test_nothing_of_an_index_is_shown_without_the_token(locked: Client, path: st
     assert locked.get(path, cookie=f"a=b; dupmae_ir={cookie_value(TOKEN)}").status == 200
 
 
+@pytest.mark.parametrize("origin", ["http://[", "http://evil.example", "null", "://", "localhost"])
+def test_an_origin_that_is_not_the_page_is_refused(locked: Client, origin: str) -> None:
+    assert locked.post("/api/reload", origin=origin).status == 403
+
+
 @pytest.mark.parametrize("path", ["/health", "/ready"])
 def test_probes_need_no_token(locked: Client, path: str) -> None:
     assert locked.get(path).status == 200

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import pytest
 
 from dupmae_ir.serve.__main__ import main
 from dupmae_ir.serve.config import ServeConfig
+from dupmae_ir.serve.http_server import make_server
 from dupmae_ir.serve.run import listen
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +115,54 @@ def test_slow_clients_are_disconnected(server: Running, start: bytes) -> None:
         assert 0.3 < time.monotonic() - began < 8
         assert reply == b"" or reply.startswith(b"HTTP/1.1 408 ")
     assert server.request("GET", "/health")[0] == 200
+
+
+@contextmanager
+def answering(size: int, **settings: Any) -> Iterator[int]:
+    """The port of a server in this process whose every answer has ``size`` bytes."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for state in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{state}.complete"})
+            return
+        headers = [(b"content-length", str(size).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    config = ServeConfig(index=("I",), port=0, **settings)
+    with listen(config) as listener:
+        listener.listen()
+        server = make_server(app, config, lambda: None)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def read_after(port: int, wait: float) -> int:
+    """Bytes that arrive at a client with a small buffer that waits before it reads."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        time.sleep(wait)
+        found = 0
+        with suppress(ConnectionResetError):
+            while part := client.recv(1 << 20):
+                found += len(part)
+        return found
+
+
+def test_a_client_that_does_not_read_its_answer_is_disconnected() -> None:
+    with answering(size := 32 << 20, slow_client=0.5) as port:
+        assert read_after(port, 3) < size
+        assert read_after(port, 0) > size
 
 
 def test_a_head_that_drips_is_disconnected(server: Running) -> None:

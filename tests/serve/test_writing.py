@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from support.serving import Client, serving, texts, write_index
 
 from dupmae_ir.index.changes.changes import run_compact as compact
 from dupmae_ir.index.config import CompactConfig
+from dupmae_ir.index.format.texts import MOST_COLUMNS
 
 pytestmark = pytest.mark.jvm
 
@@ -62,6 +64,8 @@ def test_wrong_changes(client: Client, tmp_path: Path) -> None:
             {"documents": []},
             {"documents": [{"docid": "", "text": ""}]},
             {"documents": [{"docid": "a"}]},
+            {"documents": [{"docid": "a", "text": "", "metadata": {"year": math.nan}}]},
+            {"documents": [{"docid": "a", "text": "", "metadata": {f"n{i}": i for i in range(MOST_COLUMNS + 1)}}]},
         ):
             assert writable.post("/api/indexes/I/documents", body).status == 422
         assert writable.post("/api/indexes/nope/documents", {"documents": [{"docid": "a", "text": ""}]}).status == 404

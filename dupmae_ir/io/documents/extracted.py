@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 LARGEST = 128 << 20
-"""Bytes of a file, and of what an archive or a compressed file contains, above which it is not read."""
+"""Bytes of a file, and of what an archive or a compressed file contains, above which it is not read; also characters
+of its text."""
+TOO_LONG = f"its text has more than {LARGEST:,} characters, the limit"
+
+MOST_PER_BYTE = 200
+"""Characters of text for each byte of a file above which its text is refused, from a million characters on."""
 
 
 class Unreadable(Exception):
@@ -89,6 +94,17 @@ class Builder:
     def _append(self, text: str) -> None:
         self.pieces.append(text)
         self.length += len(text)
+        if self.length > LARGEST:
+            raise Unreadable(TOO_LONG)
+
+
+def joined(lines: Iterable[str]) -> str:
+    """Lines as one text. Raises :class:`Unreadable` above :data:`LARGEST` characters, before they are in memory."""
+    made = Builder()
+    for line in lines:
+        made.gap("\n")
+        made.write(line)
+    return "".join(made.pieces)
 
 
 _META_CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""")

@@ -19,7 +19,8 @@ from dupmae_ir.device import need_packages
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.collections import natural_key
 from dupmae_ir.io.documents import formats
-from dupmae_ir.io.documents.extracted import LARGEST, Extracted, Unreadable
+from dupmae_ir.io.documents.extracted import LARGEST, MOST_PER_BYTE, Extracted, Unreadable
+from dupmae_ir.io.documents.isolation import ISOLATED, ISOLATION, described
 
 EXTRA = "documents"
 PACKAGES = {"lxml": ("html", "epub", "docx"), "docx": ("docx",), "pypdf": ("pdf",)}
@@ -28,16 +29,12 @@ PACKAGES = {"lxml": ("html", "epub", "docx"), "docx": ("docx",), "pypdf": ("pdf"
 EXTRACTORS: dict[str, Callable[[bytes], Extracted]] = {
     "text": formats.text,
     "md": formats.markdown,
-    "html": formats.html,
-    "pdf": formats.pdf,
-    "docx": formats.docx,
-    "epub": formats.epub,
     "csv": formats.table,
     "json": formats.json_values,
     "ipynb": formats.notebook,
     "code": formats.code,
 }
-"""Kind of a file -> its text."""
+"""Kind of a file -> its text; the other kinds are read in a process of their own."""
 
 _CODE = (
     "py pyi pyx js mjs cjs ts jsx tsx java c h cc cpp cxx hpp hh cs go rs rb php pl pm swift kt kts scala sh bash zsh "
@@ -174,11 +171,14 @@ def extract(name: str, data: bytes) -> tuple[str, Extracted] | None:
             return None
         kind = "text"
     try:
-        return kind, EXTRACTORS[kind](data)
-    except Unreadable:
-        raise
-    except Exception as e:  # what the libraries raise for damaged files is not documented
-        raise Unreadable(f"damaged: {' '.join(str(e).split())[:150] or type(e).__name__}") from None
+        found = ISOLATION.read(kind, data) if kind in ISOLATED else EXTRACTORS[kind](data)
+    except Exception as e:
+        raise Unreadable(described(e)) from None
+    if len(found.text) > max(1 << 20, MOST_PER_BYTE * len(data)):
+        raise Unreadable(
+            f"{len(data):,} bytes become {len(found.text):,} characters; {MOST_PER_BYTE} a byte are allowed"
+        )
+    return kind, found
 
 
 def need_extra(files: Sequence[FoundFile], source: str) -> None:

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from dupmae_ir.io.documents.extracted import LARGEST, Builder, Extracted, Heading, Unreadable, decoded
+from dupmae_ir.io.documents.extracted import LARGEST, Builder, Extracted, Heading, Unreadable, decoded, joined
 
-_ATX = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*?)[ \t]*#*[ \t]*$", re.MULTILINE)
+_ATX = re.compile(r"^ {0,3}(#{1,6})[ \t]+(\S.*)$", re.MULTILINE)
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
 _UNDERLINE = re.compile(r"^(?=([=\-~^\"'`*+#.:_]))\1{3,}[ \t]*$", re.MULTILINE)
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*\n", re.DOTALL)
-_TITLE_LINE = re.compile(r"^title:[ \t]*[\"']?(.*?)[\"']?[ \t]*$", re.MULTILINE)
+_TITLE_LINE = re.compile(r"^title:(.*)$", re.MULTILINE)
 _DEFINITION = re.compile(
     r"^(?:export |default |public |private |static |pub(?:\([a-z]+\))? |async |abstract |final )*"
     r"(?:class|def|fn|func|function|interface|struct|enum|trait|impl|module|sub|type)[ \t]+([A-Za-z_][\w.:]*)",
@@ -64,14 +64,15 @@ def markdown(data: bytes) -> Extracted:
     body = found if front is None else re.sub(r"[^\n]", " ", found[: front.end()]) + found[front.end() :]
     fenced = _fenced(body)
     headings = [
-        Heading(m.start(), len(m.group(1)), m.group(2)[:_LONGEST_HEADING])
+        Heading(m.start(), len(m.group(1)), words[:_LONGEST_HEADING])
         for m in _ATX.finditer(body)
-        if not _inside(m.start(), fenced)
+        if not _inside(m.start(), fenced) and (words := m.group(2).rstrip().rstrip("#").rstrip())
     ]
     levels = {h.start for h in headings}
     headings += [h for h in _underlined(body, levels) if not _inside(h.start, fenced)]
     headings.sort()
-    return Extracted(body, named.group(1) if named else headings[0].text if headings else "", headings)
+    title = named.group(1).strip().strip("\"'") if named else headings[0].text if headings else ""
+    return Extracted(body, title, headings)
 
 
 def code(data: bytes) -> Extracted:
@@ -118,7 +119,7 @@ def table(data: bytes) -> Extracted:
         "; ".join(f"{names[i] if i < len(names) else ''}{' '.join(cell.split())}" for i, cell in enumerate(row) if cell)
         for row in rows
     )
-    return Extracted("\n".join(lines), "", (), lines=True)
+    return Extracted(joined(lines), "", (), lines=True)
 
 
 def json_values(data: bytes) -> Extracted:
@@ -131,7 +132,7 @@ def json_values(data: bytes) -> Extracted:
             values = [json.loads(line) for line in found.split("\n") if line.strip()]
         except (ValueError, RecursionError):
             raise Unreadable(f"not JSON: {_reason(whole)}") from None
-    return Extracted("\n".join(line for value in values for line in _flat(value)), "", (), lines=True)
+    return Extracted(joined(line for value in values for line in _flat(value)), "", (), lines=True)
 
 
 def _flat(root: Any) -> Iterator[str]:

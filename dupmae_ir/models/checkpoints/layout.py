@@ -12,6 +12,7 @@ from dupmae_ir.io.publishing import sha256_file
 
 CONFIG = "dupmae_config.json"
 PROJECTION = "cls_projection.safetensors"
+OT_PROJECTION = "ot_projection.safetensors"  #: W^O of Eq. 6, of a model with ``ot_head`` linear
 LEXICON = "lexicon.safetensors"  #: document frequencies of a lexical OT part
 POOLER = "pooler.pt"  #: Tevatron's projections
 MODULES = "modules.json"  #: sentence-transformers' list of modules
@@ -24,6 +25,16 @@ WEIGHTS = (
     COMPACT,
 )
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+
+LARGEST_SIZES = {
+    "hidden_size": 1 << 16,
+    "intermediate_size": 1 << 20,
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 1000,
+    "max_position_embeddings": 1 << 24,
+    "vocab_size": 10_000_000,
+}
+"""Entry of config.json -> what is above the sizes of any model."""
 
 SIDES = ("query", "document")
 UNTIED = {"query": "query_model", "document": "passage_model"}
@@ -77,6 +88,24 @@ def listed_modules(folder: Path) -> list[tuple[str, str]]:
 
 _SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
 RECORDS = {"training.json", "made.json"}  #: records of how a model was made, which do not affect its output
+
+
+def check_files(folder: Path) -> None:
+    """Raise :class:`CheckpointError` for a model folder with files that cannot be read to their end, or with sizes in
+    ``config.json`` that no model has: what reads them would take all memory or never return."""
+    for path in _relevant_files(folder) if folder.is_dir() else []:
+        if not path.is_file():
+            raise CheckpointError(f"{path}: not a regular file")
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except RecursionError:
+        raise CheckpointError(f"{folder / 'config.json'}: nested too deeply") from None
+    except (OSError, ValueError):
+        return  # reported when the model is loaded
+    for name, most in LARGEST_SIZES.items():
+        value = config.get(name) if isinstance(config, dict) else None
+        if isinstance(value, int | float) and not 0 < value <= most:
+            raise CheckpointError(f"{folder / 'config.json'}: {name} is {value}; it must be from 1 to {most:,}")
 
 
 def folder_digest(folder: str | Path) -> str:

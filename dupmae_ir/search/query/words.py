@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from dupmae_ir.models.analyzer import stem, word_spans
+from dupmae_ir.models.analyzer import LONGEST_TOKEN, stem, word_spans
 
 SNIPPET = 240
 """Characters of the best passage."""
+LONGEST_READ = 1 << 16
+"""Characters of a text in which words are looked for: a page of results must not wait for one long document."""
 _NOTABLE = 0.1
 """A word is marked if its term has this share of the strongest one's."""
 _SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\n))\s+")
@@ -91,7 +93,9 @@ class QueryWords:
         self._words = _words_by_term(self.spans(query), query)
 
     def spans(self, text: str) -> list[TermSpan]:
-        """The index terms of a text with their positions; stems of words for an encoder that does not tell."""
+        """The index terms of the first :data:`LONGEST_READ` characters of a text with their positions; stems of words
+        for an encoder that does not tell."""
+        text = text[:LONGEST_READ]
         if isinstance(self.encoder, SpanEncoder):
             return [TermSpan(*span) for span in self.encoder.term_spans(text)]
         return [TermSpan(s, start, end) for word, start, end in word_spans(text) if (s := stem(word))]
@@ -160,13 +164,14 @@ def _words_by_term(spans: Iterable[TermSpan], text: str) -> dict[str, list[str]]
 
 
 def _whole_word(text: str, span: TermSpan) -> tuple[int, int]:
-    """The span, widened to the letters and digits around it."""
+    """The span, widened to the letters and digits around it, as far as the longest token."""
     start, end = span.start, span.end
+    first, last = max(0, start - LONGEST_TOKEN), min(len(text), end + LONGEST_TOKEN)
     if start >= end or not text[start].isalnum():
         return start, end
-    while start and text[start - 1].isalnum():
+    while start > first and text[start - 1].isalnum():
         start -= 1
-    while end < len(text) and text[end - 1].isalnum() and text[end].isalnum():
+    while end < last and text[end - 1].isalnum() and text[end].isalnum():
         end += 1
     return start, end
 

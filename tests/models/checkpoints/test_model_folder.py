@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -16,6 +17,7 @@ from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.inference.encoder import TextEncoder
+from dupmae_ir.models.names import model_folder
 
 
 @pytest.fixture
@@ -189,3 +191,26 @@ def test_a_folder_without_our_config_is_a_plain_retriever(tmp_path):
 
     folder = save_plain(tmp_path / "mlm", BertForMaskedLM(tiny_config()))
     assert load_model(folder)[2].method == "plain"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hidden_size", 10**9), ("num_hidden_layers", 10**7), ("hidden_size", -1), ("vocab_size", 0)]
+)
+def test_sizes_that_no_model_has_are_one_line(tmp_path, name, value):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", name: value}))
+    with pytest.raises(CheckpointError, match=f"config.json: {name} is {value}; it must be from 1 to"):
+        model_folder(tmp_path)
+
+
+def test_files_without_an_end_are_one_line(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    with pytest.raises(CheckpointError, match=r"config\.json: nested too deeply"):
+        model_folder(tmp_path)
+    (tmp_path / "config.json").unlink()
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        model_folder(tmp_path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "tokenizer.json").symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a regular file"):
+        model_folder(tmp_path)

@@ -1,0 +1,105 @@
+"""Files that ask for more than they are: the others of the folder are read all the same."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from dupmae_ir.io.documents import extracted, formats
+from dupmae_ir.io.documents.extracted import Unreadable
+from dupmae_ir.io.documents.files import extract
+from dupmae_ir.io.documents.isolation import Isolation
+from dupmae_ir.serve.http_server import Guard
+
+GUARD = Guard(cast("Any", None), "t" * 20, True, (), 1 << 20, 1.0)
+HOSTILE: dict[str, Callable[[int], object]] = {
+    "heading": lambda n: formats.markdown(b"# a" + b" " * n + b"b"),
+    "heading of signs": lambda n: formats.markdown(b"# a" + b" #" * n + b"b"),
+    "front matter": lambda n: formats.markdown(b"---\ntitle: a" + b" " * n + b"b\n---\n"),
+    "underlines": lambda n: formats.text(b"title\n" + b"=" * n + b"x"),
+    "cookie": lambda n: GUARD.allows({"cookie": f'dupmae_ir="{chr(92) * n}"'}),
+}
+"""Input of a length that grows -> what reads it."""
+
+
+def seconds(work: Callable[[int], object], n: int) -> float:
+    found = []
+    for _ in range(5):
+        began = time.perf_counter()
+        work(n)
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_time_grows_no_faster_than_the_input(name: str) -> None:
+    """Sixteen times the input: 16 if linear, 256 if quadratic."""
+    work = HOSTILE[name]
+    work(10)
+    assert seconds(work, 16 * 2_000) < 80 * max(seconds(work, 2_000), 2e-5)
+
+
+@pytest.fixture
+def isolation():
+    made = Isolation()
+    yield made
+    made.close()
+
+
+def word_file(span: int) -> bytes:
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+    document.add_table(1, 1).cell(0, 0).text = "in a cell"
+    whole, changed = io.BytesIO(), io.BytesIO()
+    document.save(whole)
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(changed, "w") as new:
+        for member in old.infolist():
+            data = old.read(member)
+            if member.filename == "word/document.xml":
+                data = data.replace(b"</w:tcPr>", b'<w:gridSpan w:val="%d"/></w:tcPr>' % span)
+            new.writestr(member, data)
+    return changed.getvalue()
+
+
+def test_a_file_that_takes_too_long_ends_the_process_and_the_next_is_read(isolation: Isolation) -> None:
+    good = word_file(1)
+    assert "in a cell" in isolation.read("docx", good).text
+    with pytest.raises(Unreadable, match="more than 1 seconds"):
+        isolation.read("docx", word_file(2_000_000_000), seconds=1)
+    assert "in a cell" in isolation.read("docx", good).text
+
+
+def test_what_a_reader_refuses_is_said_by_its_process(isolation: Isolation) -> None:
+    pytest.importorskip("pypdf")
+    with pytest.raises(Unreadable, match="damaged"):
+        isolation.read("pdf", b"%PDF-1.7\nnothing")
+    assert isolation.read("html", b"<title>A</title><h1>B</h1><p>C").headings[0].text == "B"
+
+
+def test_a_book_that_names_a_chapter_again_and_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extracted, "LARGEST", 50_000)
+    book, spine = io.BytesIO(), '<itemref idref="c"/>' * 1000
+    with zipfile.ZipFile(book, "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr("META-INF/container.xml", '<container><rootfile full-path="p"/></container>')
+        item = '<item id="c" href="c" media-type="application/xhtml+xml"/>'
+        z.writestr("p", f"<package>{item}{spine}</package>")
+        z.writestr("c", f"<p>{'word ' * 2000}</p>")
+    with pytest.raises(Unreadable, match="the limit"):
+        formats.epub(book.getvalue())
+
+
+@pytest.mark.parametrize("name", ["long.json", "long.csv"])
+def test_text_that_grows_with_the_square_of_the_file_is_refused(name: str) -> None:
+    n = 12_000
+    data = json.dumps({"k" * n: [1] * n}) if name.endswith("json") else "k" * n + ",b\n" + "1,2\n" * n
+    with pytest.raises(Unreadable, match="characters"):
+        extract(name, data.encode())
+    found = extract(name, b'{"a": [1, 2]}' if name.endswith("json") else b"a,b\n1,2\n")
+    assert found is not None
+    assert "a: 1" in found[1].text
