@@ -85,8 +85,9 @@ def test_the_index_has_postings_and_can_be_changed(tmp_path, corpus, capsys):
     assert main(["index", "verify", str(folder)]) == 0
     with pytest.raises(IndexMismatch, match="was made without Pyserini and has no Lucene part"):
         _ = Index.open(folder).only_segment.searcher
-    damaged = next((folder / "segments").glob("*/postings/impacts.npy"))
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    damaged = Index.open(folder).only_segment.path / "postings" / "impacts.npy"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     capsys.readouterr()
     assert main(["index", "verify", str(folder)]) == 1
     assert "postings" in capsys.readouterr().err

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
+import sys
+import time
 import types
 from pathlib import Path
 
@@ -343,3 +348,18 @@ def test_an_index_without_postings_says_how_to_make_them(tmp_path):
     samples.build(tmp_path / "index")
     with pytest.raises(IndexMismatch, match="has no postings; build them with: dupmae-ir index postings --index"):
         _ = Index.open(tmp_path / "index").only_segment.postings
+
+
+def test_a_cache_older_than_the_classes_it_names_is_not_read(tmp_path: Path) -> None:
+    """As after an upgrade that moved one of them: numba fails while it reads such a file."""
+    caches = tmp_path / "loops" / "__pycache__"
+    caches.mkdir(parents=True)
+    for name in ("kernels.py", "compiling.py"):
+        shutil.copy(Path(module.__file__).with_name(name), tmp_path / "loops")
+    old, new = caches / "kernels.search-1.py311.nbi", caches / "kernels.search-2.py311.nbi"
+    for path, seconds in ((old, -60), (new, 60)):
+        path.write_bytes(b"")
+        os.utime(path, (time.time() + seconds,) * 2)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", "from loops import kernels"], env=environment, check=True)
+    assert (old.exists(), new.exists()) == (False, True)

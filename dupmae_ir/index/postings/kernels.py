@@ -11,6 +11,9 @@ cheap.
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import numpy as np
 from numba import njit
 
@@ -307,3 +310,18 @@ def code_products(codes, weights, constants, found):  # type: ignore[no-untyped-
             for j in range(len(code)):
                 total += weight[j] * np.float32(code[j])
             found[q, i] = total + constants[q]
+
+
+def _remove_old_caches() -> None:
+    """Caches older than the classes of the arguments (:mod:`dupmae_ir.index.postings.compiling`) are compiled again.
+
+    numba reads a cache before it compares the source's date, and fails if one of its classes has moved.
+    """
+    changed = max(path.stat().st_mtime for path in (Path(__file__), Path(__file__).with_name("compiling.py")))
+    for path in Path(search.stats.cache_path).glob(f"{Path(__file__).stem}.*.nbi"):
+        with contextlib.suppress(OSError):  # another process was faster, or the folder is not ours
+            if path.stat().st_mtime < changed:
+                path.unlink()
+
+
+_remove_old_caches()

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from dupmae_ir.device import cpu_supports_bf16
 from dupmae_ir.models import pooling
-from dupmae_ir.models.heads.masked_lm import head_of
 from dupmae_ir.models.inference.cpu_linear import (
     Linear,
     LinearFactory,
@@ -82,12 +81,13 @@ class PackedRetriever:
         bert: Any = getattr(model.lm, "bert", model.lm)
         dtype = bert.embeddings.word_embeddings.weight.dtype
         self._linear, self.kernel = pick_linear(dtype)
-        self._products = products or dtype
+        self._layer_linear, self._products = self._linear, products or dtype
         if self._products != dtype:
-            self.kernel += f"; those of the layers in {str(self._products).removeprefix('torch.')}"
+            self._layer_linear, reason = pick_linear(self._products)
+            self.kernel += f"; those of the layers in {str(self._products).removeprefix('torch.')}: {reason}"
         self.embeddings = bert.embeddings
         self.heads = model.lm.config.num_attention_heads
-        self.layers = [_PackedLayer(layer, self._linear, self._products) for layer in bert.encoder.layer]
+        self.layers = [_PackedLayer(layer, self._layer_linear, self._products) for layer in bert.encoder.layer]
         self._last = bert.encoder.layer[-1]
         self._screens, self.head_kernel = pick_screen(dtype)
         self.screened = self.unscreened = 0
@@ -122,7 +122,7 @@ class PackedRetriever:
 
     @cached_property
     def _last_first(self) -> _FirstRows:
-        return _FirstRows(self._last, self._linear, self._products)
+        return _FirstRows(self._last, self._layer_linear, self._products)
 
     def _before(self, ids: Tensor, lengths: Sequence[int], layers: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
         """Hidden states (T or more, d) after the first ``layers`` layers, and the groups of attention."""
@@ -157,21 +157,21 @@ class PackedRetriever:
         """Transformed states of the tokens to pool, the input of the head's projection, and their number per text."""
         mask = self.model.pooled_mask[ids]
         counts = [int(part.sum()) for part in mask.split(list(lengths))]
-        return head_of(self.model.lm).transform(pad_rows(hidden[mask]))[: sum(counts)], counts
+        return self.model.head.transform(pad_rows(hidden[mask]))[: sum(counts)], counts
 
     @cached_property
     def _screen(self) -> Screen:
-        head = head_of(self.model.lm)
+        head = self.model.head
         return Screen.of(head.weight, head.bias)
 
     @cached_property
     def _words(self) -> RowBlocks | Tensor:
         """The head's projection; in packed blocks if the kernel packs weights and the screen does not replace it."""
-        weight = head_of(self.model.lm).weight
+        weight = self.model.head.weight
         return weight if self._screens or self._linear is torch_linear else row_blocks(weight, self._linear)
 
     def _whole(self, states: Tensor, counts: Sequence[int]) -> Tensor:
-        model, head = self.model, head_of(self.model.lm)
+        model, head = self.model, self.model.head
         pooled = pooling.ot_max_packed(states, counts, self._words, head.bias)
         excluded = ~(model.term_mask & (torch.tensor(counts) > 0).unsqueeze(1))
         return model.activated(pooled.masked_fill_(excluded, 0.0))
