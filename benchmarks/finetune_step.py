@@ -107,7 +107,7 @@ def update_of(
             training_attention(torch.device(device), bf16 and ours),
             torch.autocast(device, torch.bfloat16, enabled=bf16),
         ):
-            parts = [model(batch[f"{s}_ids"], batch[f"{s}_mask"], s) for s in SIDES]
+            parts = list(model(batch).values())
             loss, _ = batch_loss(*parts, batch, objective)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

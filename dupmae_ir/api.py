@@ -181,11 +181,11 @@ Pair: TypeAlias = tuple[str, str] | Mapping[str, object]
 
 
 class TrainingSettings(TypedDict, total=False):
-    """Settings that all functions which train have as arguments; each one's default is that of its command."""
+    """Arguments that every training function takes. An argument left out has the default of the function's command."""
 
     steps: int  #: number of updates; 0 = determined by ``epochs``
     epochs: float  #: passes over the data; :func:`adapt_model` has ``steps`` alone
-    batch_size: int  #: texts, queries or pseudo-queries per update and process
+    batch_size: int  #: texts, queries or pseudo-queries per step
     learning_rate: float  #: peak learning rate
     seed: int  #: of sampling, initialisation, masks and dropout
     device: str  #: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``
@@ -219,7 +219,7 @@ def pre_train(
         callbacks: of Hugging Face's Trainer, called after those of this package.
         progress: show a progress bar and notes on standard error.
         options: further settings of ``dupmae-ir pretrain``.
-        settings: those of :class:`TrainingSettings`.
+        settings: see :class:`TrainingSettings`.
 
     Raises:
         DupmaeError: an argument or the data cannot be used.
@@ -258,7 +258,7 @@ def fine_tune(
         callbacks: of Hugging Face's Trainer, called after those of this package.
         progress: show a progress bar and notes on standard error.
         options: further settings of ``dupmae-ir finetune``, for example ``mined``, ``negatives``, ``distill``.
-        settings: those of :class:`TrainingSettings`.
+        settings: see :class:`TrainingSettings`.
 
     Raises:
         DupmaeError: an argument or the data cannot be used.
@@ -292,7 +292,7 @@ def adapt_model(
         model: the model to start from: a folder, or ``default``, the embedded one.
         progress: show a progress bar and notes on standard error.
         options: further settings of ``dupmae-ir adapt``.
-        settings: those of :class:`TrainingSettings`.
+        settings: see :class:`TrainingSettings`.
 
     Raises:
         DupmaeError: the collection is too small to decide anything, or the model cannot be used.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -45,6 +46,7 @@ class Command:
     packages: tuple[str, ...] = ()  #: packages of ``extra`` that ``work`` imports
     extra: str = "train"  #: the extra that installs ``packages``
     status: Callable[[Any, Any], int] | None = None
+    distributed: bool = False  #: ``config.processes`` processes run ``work``, started by torch's launcher
     epilog: str = ""
 
     def __call__(self, argv: list[str] | None = None) -> int:
@@ -58,6 +60,9 @@ class Command:
         parser.epilog = self.epilog or None
         config: Any = parse(parser, self.config, argv)
         need_packages(f"dupmae-ir {self.verb}", self.packages, self.extra)
+        if self.distributed and config.processes > 1 and "WORLD_SIZE" not in os.environ:
+            launch = load("dupmae_ir.training.launch:launch")
+            return launch(self.verb, sys.argv[1:] if argv is None else argv, config.processes)
         result = load(self.work)(config)
         if result is None:
             return 0

@@ -258,11 +258,10 @@ def need_packages(what: str, packages: Iterable[str], extra: str = "train") -> N
 
 @contextmanager
 def blas_threads(threads: int) -> Iterator[None]:
-    """Products of numpy take ``threads`` threads inside this context; without threadpoolctl, as many as ever.
+    """Limit numpy's matrix products to ``threads`` threads within this context; no limit without threadpoolctl.
 
-    The number belongs to the whole process. While several threads are inside, the smallest of their numbers holds, and
-    when the last has left, BLAS has as many threads as before the first. A BLAS that runs on OpenMP has a number for
-    each thread.
+    The limit is one of the whole process. If several threads use the context at a time, the lowest limit applies, and
+    the last one to leave restores the limit that the first one found. A BLAS built on OpenMP has a limit per thread.
     """
     _, of_threads = _libraries()
     _NUMBERS.add(threads)
@@ -274,7 +273,7 @@ def blas_threads(threads: int) -> Iterator[None]:
 
 
 class _Numbers:
-    """The numbers wanted by all threads that are inside the context, and those from before."""
+    """The limits that threads have asked for, and those found before the first of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

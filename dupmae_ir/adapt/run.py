@@ -58,8 +58,7 @@ def run(config: AdaptConfig, callbacks: Sequence[TrainerCallback] = ()) -> Adapt
 
     ``callbacks`` are called by the trainer, after its own; they are not recorded.
     """
-    if process_state(config).num_processes > 1:
-        raise UsageError("adapt runs in one process; start it without torchrun")
+    process_state(config)
     if "-" in config.sources():
         raise UsageError("`corpus` - (standard input) can be read only once; give a file")
     if not config.query_weight and not config.masked_weight:
@@ -159,15 +158,15 @@ class _Adaptation:
         masked = self._masked(texts, recipe) if config.masked_weight else None
         collator = AdaptCollator(documents, config.kinds, pairs, masked, config.seed)
         model = start.adapting(config, recipe, texts)
+        batches = NumberedBatches(min(config.batch_size, len(collator.rows)), config.steps)
         arguments = training_arguments(
             config,
             work,
-            batch_size=config.batch_size,
+            batch_size=batches.batch_size,
             accumulate=1,
             learning_rate=config.learning_rate,
             steps=config.steps,
         )
-        batches = NumberedBatches(min(config.batch_size, len(collator.rows)), config.steps)
         return AdaptTrainer(model, collator, batches, arguments, config.quiet)
 
     def _masked(self, texts: list[str], recipe: Recipe) -> Collator:

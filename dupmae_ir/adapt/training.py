@@ -125,7 +125,7 @@ class Adapting(nn.Module):
 
     def forward(self, pairs: Batch, texts: Batch | None) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and its terms without their weights, for a batch of pairs and one of masked texts."""
-        parts = [self.encoder(pairs[f"{side}_ids"], pairs[f"{side}_mask"], side) for side in ("query", "document")]
+        parts = list(self.encoder(pairs).values())
         terms = {}
         if self.weights.queries:
             terms["queries"], _ = batch_loss(parts[0], parts[1], pairs, self.objective)
@@ -142,7 +142,7 @@ class Adapting(nn.Module):
         """Mean distance of the [CLS] parts, and of OT parts that are learned, from the start's, in squared lengths."""
         start = self._start[0].to(pairs["query_ids"].device)
         with torch.no_grad():
-            targets = [start(pairs[f"{side}_ids"], pairs[f"{side}_mask"], side) for side in ("query", "document")]
+            targets = list(start(pairs).values())
         distances = [
             anchor(vector, target)
             for both, start_both in zip(parts, targets, strict=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 from dupmae_ir.command import Command, help_text
 from dupmae_ir.config import add_config, from_namespace, recipe_of, with_flags
 from dupmae_ir.console import Parser, guarded
 from dupmae_ir.finetune.config import FinetuneConfig, StagesConfig
-from dupmae_ir.finetune.stages import has_steps, run_stages
+from dupmae_ir.finetune.stages import has_steps, in_processes, run_stages
 
 
 def summarize(config: FinetuneConfig, result: Mapping[str, object]) -> str:
@@ -25,6 +26,7 @@ stage = Command(
     "dupmae_ir.finetune.run:run",
     summarize=summarize,
     resumes=True,
+    distributed=True,
     packages=("accelerate", "matplotlib", "tensorboard"),
 )
 
@@ -41,7 +43,8 @@ def _main(parser: Parser, argv: list[str] | None) -> int:
         return stage(argv)
     add_config(parser, StagesConfig)
     config = from_namespace(StagesConfig, parser.parse_args(argv))
-    summary = run_stages(config.recipe, config.output, config.inputs(), config.quiet, config.dry_run)
+    run = partial(run_stages, adjust=partial(in_processes, processes=config.processes))
+    summary = run(config.recipe, config.output, config.inputs(), config.quiet, config.dry_run)
     if config.json and summary:
         print(json.dumps(summary))
     return 0

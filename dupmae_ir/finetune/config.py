@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dupmae_ir.config import Config, OneOf, OutputOptions, Requires, TitleOptions, changed, input_option, option
 from dupmae_ir.errors import UsageError
-from dupmae_ir.training.config import TrainingOptions
+from dupmae_ir.training.config import Share, TrainingOptions, share_of
 
 model_option = partial(option, group="model")
 loss_option = partial(option, group="loss")
@@ -89,8 +89,7 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     the document's top k terms (Eq. 12): contrastively with in-batch negatives (Eq. 13), with mined negatives (Eq. 14),
     by distillation from a cross-encoder (Eq. 15), or all of these in order with a --recipe of several steps. --set
     NAME=VALUE gives such a recipe its inputs, --dry-run prints its commands. A base without a masked-LM head (a
-    sentence encoder) gets one first. If interrupted, run the same command to resume. For several processes: torchrun -m
-    dupmae_ir.finetune.
+    sentence encoder) gets one first. If interrupted, run the same command to resume.
 
     Examples:
         dupmae-ir finetune --pairs train.jsonl.gz --model minilm --output models/mine --dtype bfloat16
@@ -168,7 +167,7 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     regularizer_warmup: float = loss_option(
         0.0, "fraction of the updates until the regulariser has its full weight, growing quadratically", at_least=0
     )
-    batch_size: int = training_option(48, "queries per step and process", above=0)
+    batch_size: int = training_option(48, "queries per step, of all processes, which share the negatives", above=0)
     grad_cache: int = training_option(
         0,
         "encode N texts at a time and store no graph of the others (GradCache): large batches in little memory; 0 = "
@@ -194,6 +193,11 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         if self.lora_rank and self.encoder == "mote":
             raise UsageError("`lora_rank` cannot be used with `encoder` mote, whose experts share weights")
 
+    @property
+    def share(self) -> Share:
+        """What each process does of an update: a part of every batch, whose passages are negatives in all processes."""
+        return share_of(self.batch_size, self.accumulate, self.processes, joint=True)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StagesConfig(OutputOptions):
@@ -202,6 +206,7 @@ class StagesConfig(OutputOptions):
     recipe: str = input_option(help="recipe file, or the name of one in the package", metavar="RECIPE")
     output: str = option(help="folder of the outputs of all steps", group="output", metavar="FOLDER")
     values: tuple[str, ...] = input_option((), "values of the recipe's inputs", flag="--set", metavar="NAME=VALUE")
+    processes: int = changed(FinetuneConfig, "processes", 1)
     dry_run: bool = option(False, "print the commands and run nothing", group="output")
 
     def inputs(self) -> dict[str, str]:

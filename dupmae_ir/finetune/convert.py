@@ -95,6 +95,19 @@ class ConvertConfig(OutputOptions):
     systems: tuple[str, ...] = input_option(
         (), "systems whose negatives are taken (default: all)", metavar="NAME", only_with="format=st-hard-negatives"
     )
+    margin: float | None = input_option(
+        None,
+        "leave out negatives whose cross-encoder score is above the lowest positive's minus N (BEIR's script: 3)",
+        metavar="N",
+        at_least=0,
+        only_with="format=st-hard-negatives",
+    )
+    per_system: int = input_option(
+        0,
+        "keep the first N negatives of each system that no earlier system has (BEIR's script: 5); 0 = all",
+        at_least=0,
+        only_with="format=st-hard-negatives",
+    )
     positives: int = output_option(0, "keep at most the first N positives per query; 0 = all", at_least=0)
     negatives: int = output_option(
         0, "keep at most the first N negatives per query, hard ones first; 0 = all", at_least=0
@@ -227,7 +240,9 @@ class Conversion:
         if config.format == "msmarco-triples" and config.collection:
             return formats.id_triples(config.input, self.queries)
         if config.format == "st-hard-negatives":
-            return formats.st_hard_negatives(config.input, self.queries, config.systems)
+            return formats.st_hard_negatives(
+                config.input, self.queries, config.systems, config.margin, config.per_system
+            )
         if config.format in ("msmarco-qrels", "beir"):
             return formats.judged(read_qrels(config.input, config.split), self.queries, config.input)
         readers = {

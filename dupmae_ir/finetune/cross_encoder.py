@@ -51,7 +51,7 @@ class CrossEncoderConfig(MinedOptions, TrainingOptions):
         0, "queries held out from training, whose loss is reported before, during and after", at_least=0
     )
     group_size: int = option(16, "passages per query: one positive, the others negatives", group="training", at_least=2)
-    batch_size: int = option(8, "queries per forward pass and process", group="training", above=0)
+    batch_size: int = option(8, "queries per forward pass, of all processes", group="training", above=0)
     learning_rate: float = option(1e-5, "peak learning rate; linear warm-up and decay", group="training", above=0)
     eval_steps: int = option(
         500, "updates between evaluations on held-out queries", group="output", above=0, only_with="held_out"
@@ -77,6 +77,7 @@ main = Command(
     "dupmae_ir.finetune.reranker_training:run",
     summarize=summarize,
     resumes=True,
+    distributed=True,
     packages=("accelerate", "matplotlib", "tensorboard"),
 )
 

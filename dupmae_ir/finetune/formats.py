@@ -75,12 +75,19 @@ def _passages(row: Mapping[str, Any], key: str, where: str) -> tuple[Document, .
 
 
 def st_hard_negatives(
-    path: str | Path, queries: Mapping[str, str], systems: Sequence[str] = ()
+    path: str | Path,
+    queries: Mapping[str, str],
+    systems: Sequence[str] = (),
+    margin: float | None = None,
+    per_system: int = 0,
 ) -> Iterator[PublishedRow]:
-    """sentence-transformers' ``msmarco-hard-negatives.jsonl``: ``{"qid", "pos": [ids], "neg": {system: [ids]}}``.
+    """sentence-transformers' ``msmarco-hard-negatives.jsonl``: ``{"qid", "pos": [ids], "neg": {system: [ids]}}``, where
+    an id may also be ``{"pid": id, "ce-score": score of a cross-encoder}``.
 
     Negatives of ``systems`` (default: all) are interleaved, so that the best of each come first. A query may lack a
-    system; a system that no query has is an :class:`InputError`.
+    system; a system that no query has is an :class:`InputError`. ``margin`` leaves out the negatives whose score is
+    above that of the query's lowest positive minus ``margin``; ``per_system`` keeps the first so many of each system
+    that no earlier system has, as BEIR's training script does (0 = all).
     """
     systems_seen: set[str] = set()
     for where, row in json_records(path):
@@ -88,18 +95,31 @@ def st_hard_negatives(
         if not isinstance(negatives, dict):
             raise InputError(f'{where}: expected "qid", "pos": [ids] and "neg": {{system: [ids]}}')
         systems_seen.update(negatives)
-        lists = [_ids(negatives[s], s, where) for s in systems or negatives if s in negatives]
+        positives = _scored_ids(row.get("pos"), "pos", where, margin is not None)
+        most = math.inf if margin is None else min(positives.values(), default=math.inf) - margin
+        lists: list[list[str]] = []
+        for system in (s for s in systems or negatives if s in negatives):
+            earlier = {i for one in lists for i in one} if per_system else set()
+            scores = _scored_ids(negatives[system], system, where, margin is not None)
+            lists.append([i for i, s in scores.items() if s <= most and i not in earlier][: per_system or None])
         interleaved = dict.fromkeys(i for i in chain.from_iterable(zip_longest(*lists)) if i is not None)
-        qid, positives = _id(row.get("qid"), "qid", where), _ids(row.get("pos"), "pos", where)
+        qid = _id(row.get("qid"), "qid", where)
         yield PublishedRow(qid, queries.get(qid), tuple(positives), tuple(interleaved), where)
     if unknown := sorted(set(systems) - systems_seen):
         raise InputError(f"{path}: no system {unknown[0]!r}; choose from {', '.join(sorted(systems_seen))}")
 
 
-def _ids(values: Any, name: str, where: str) -> list[str]:
+def _scored_ids(values: Any, name: str, where: str, scored: bool) -> dict[str, float]:
+    """Score by id, in order; 0 for ids without a score, which is an :class:`InputError` if ``scored``."""
     if not isinstance(values, list):
         raise InputError(f'{where}: "{name}" is not a list of ids')
-    return [_id(v, name, where) for v in values]
+    scores: dict[str, float] = {}
+    for value in values:
+        entry = value if isinstance(value, dict) else {"pid": value}
+        if scored and "ce-score" not in entry:
+            raise InputError(f'{where}: "{name}" has an id without "ce-score", which `margin` needs')
+        scores.setdefault(_id(entry.get("pid"), name, where), _score(entry.get("ce-score", 0.0), where))
+    return scores
 
 
 def _id(value: Any, name: str, where: str) -> str:

@@ -32,7 +32,7 @@ def cached_step(
     Then each chunk is encoded again, with the same dropout, and that gradient is propagated to the weights.
 
     Args:
-        model: called as ``model(ids, mask, side)``, it returns :data:`Parts`.
+        model: called as ``model(batch, sides)``, it returns :data:`Parts` by side.
         batch: ``{side}_ids`` and ``{side}_mask`` of both sides.
         chunk: texts encoded at a time.
         loss_of: the loss from the parts of both sides.
@@ -44,7 +44,7 @@ def cached_step(
     for side, ids, mask in chunks_of(batch, chunk):
         states.append(_RandomState())
         with torch.no_grad(), precision():
-            parts[side].append(model(ids, mask, side))
+            parts[side].append(model({f"{side}_ids": ids, f"{side}_mask": mask}, (side,))[side])
     leaves = {side: _leaves(parts[side]) for side in SIDES}
     with precision():
         loss = loss_of(leaves)
@@ -59,7 +59,7 @@ def cached_step(
         last = number + 1 == len(chunks)
         with contextlib.nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync():
             with state.restored(), precision():
-                parts_again = model(ids, mask, side)
+                parts_again = model({f"{side}_ids": ids, f"{side}_mask": mask}, (side,))[side]
             pairs = zip(parts_again, gradients[side], strict=True)
             products = [(v * g[rows].to(v.dtype)).sum() for v, g in pairs if v is not None and g is not None]
             torch.stack(products).sum().backward()

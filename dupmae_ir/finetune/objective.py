@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from dupmae_ir.finetune.config import Objective
 from dupmae_ir.finetune.lexical import cut, with_lexical
+from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.heads.masked_lm import encoder_of
 from dupmae_ir.models.pooling import at_least_float32
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever, similarity
@@ -33,7 +34,14 @@ class BiEncoder(nn.Module):
         self.retriever, self.parts = retriever, parts
         self.real_tokens = self.padded_tokens = 0
 
-    def forward(self, ids: Tensor, mask: Tensor, side: str) -> Parts:
+    def forward(self, batch: dict[str, Tensor], sides: Sequence[str] = SIDES) -> dict[str, Parts]:
+        """The parts by side, from ``{side}_ids`` and ``{side}_mask`` of each.
+
+        One call for both sides: DistributedDataParallel takes weights that one call does not read for unused.
+        """
+        return {side: self.encode(batch[f"{side}_ids"], batch[f"{side}_mask"], side) for side in sides}
+
+    def encode(self, ids: Tensor, mask: Tensor, side: str) -> Parts:
         """The parts of (n, L) ``ids`` and ``mask``; ``side`` is ``query`` or ``document``."""
         cls, ot = self.parts
         model: Any = self.retriever.side(side)

@@ -122,21 +122,19 @@ def _trainer(
     held_out: Groups,
     job: DistributedJob,
 ) -> RerankerTrainer:
-    per_update = config.batch_size * config.accumulate * job.state.num_processes
-    steps = config.steps or max(1, round(config.epochs * len(training) / per_update))
+    steps = config.steps or max(1, round(config.epochs * len(training) / (config.batch_size * config.accumulate)))
     arguments = training_arguments(
         config,
         job.job.work,
-        batch_size=config.batch_size,
-        accumulate=config.accumulate,
+        batch_size=config.share.batch_size,
+        accumulate=config.share.accumulate,
         learning_rate=config.learning_rate,
         steps=steps,
         evaluate=len(held_out) > 0,
     )
     if config.checkpointing:
         recompute_activations(model)
-    count = steps * config.accumulate * job.state.num_processes
-    batches = ShuffledBatches(len(training), config.batch_size, count, config.seed)
+    batches = ShuffledBatches(len(training), config.batch_size, steps * config.accumulate, config.seed)
     return RerankerTrainer(model, collator, training, batches, arguments, held_out, job.quiet)
 
 

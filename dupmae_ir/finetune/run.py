@@ -182,21 +182,20 @@ def _read_examples(config: FinetuneConfig, quiet: bool) -> StageExamples:
 def _trainer(
     config: FinetuneConfig, model: BiEncoder, data: StageExamples, collator: ExampleCollator, job: DistributedJob
 ) -> PairTrainer:
-    processes = job.state.num_processes
-    updates = config.epochs * (len(data.examples) // config.batch_size) / (config.accumulate * processes)
+    updates = config.epochs * (len(data.examples) // config.batch_size) / config.accumulate
     steps = config.steps or max(1, int(updates))
     dev = [p for path in config.dev for p in read_pairs(path)]
     arguments = training_arguments(
         config,
         job.job.work,
-        batch_size=config.batch_size,
-        accumulate=config.accumulate,
+        batch_size=config.share.batch_size,
+        accumulate=config.share.accumulate,
         learning_rate=config.learning_rate,
         steps=steps,
         evaluate=bool(dev),
         find_unused_parameters=True,
     )
-    batches = TopicalSchedule(data.topical, steps * config.accumulate * processes)
+    batches = TopicalSchedule(data.topical, steps * config.accumulate)
     teacher = load_teacher(config, model.retriever)
     return PairTrainer(
         model, TrainingData(data.examples, batches, collator, dev), arguments, config, teacher, job.quiet

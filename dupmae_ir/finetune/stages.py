@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -30,7 +30,9 @@ from dupmae_ir.console import say
 from dupmae_ir.errors import InputError, TrainingFailed, UsageError
 from dupmae_ir.io.locks import exclusive
 from dupmae_ir.io.publishing import read_json_object, sha256_file, write_json
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.registry import lookup, suggest
+from dupmae_ir.training.config import DistributedOptions
 
 RECIPES = Path(__file__).with_name("recipes")
 STATE = "steps.json"
@@ -65,10 +67,20 @@ class Step:
         return [f"dupmae_ir.{self.command}", *flags(self.config)]
 
 
+def in_processes(step: Step, processes: int) -> Step:
+    """The step in so many processes, if its command trains. Raises :class:`UsageError` where they cannot share it."""
+    if not isinstance(step.config, DistributedOptions):
+        return step
+    try:
+        return replace(step, config=replace(step.config, processes=processes))
+    except UsageError as e:
+        raise UsageError(f"step {step.name}: {e}") from None
+
+
 class StepState(TypedDict):
     """What is recorded of a completed step."""
 
-    digest: str  #: of its settings, its inputs and the steps before it
+    digest: str  #: of its settings except ``processes``, its inputs and the steps before it
     seconds: int
     summary: dict[str, object]
 
@@ -175,7 +187,8 @@ def _run(steps: list[Step], before: str, folder: Path, quiet: bool) -> dict[str,
     # Without it, or with a broken one, every step is checked again: its command finds what is complete.
     state: dict[str, StepState] = read_json_object(folder / STATE)
     for number, step in enumerate(steps, 1):
-        before = hashlib.sha256(f"{before} {json.dumps(step.words)}".encode()).hexdigest()
+        words = in_processes(step, 1).words
+        before = hashlib.sha256(f"{before} {json.dumps(words)}".encode()).hexdigest()
         done = state.get(step.name)
         title = f"[{number}/{len(steps)}] {step.name}"
         if done is not None and done["digest"] == before and Path(step.output).exists():
@@ -246,9 +259,11 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _digest(inputs: Mapping[str, Any]) -> str:
-    """A digest of the inputs, and of the contents of those that are files."""
+    """A digest of the inputs, and of the contents of those that are files or model folders."""
     contents = {}
     for name, value in inputs.items():
         paths = [Path(str(v)) for v in _listed(value)]
-        contents[name] = [sha256_file(p) if p.is_file() else str(p) for p in paths]
+        contents[name] = [
+            sha256_file(p) if p.is_file() else f"{p} {folder_digest(p)}" if p.is_dir() else str(p) for p in paths
+        ]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()

@@ -100,7 +100,7 @@ class PairTrainer(CheckedTrainer):
         head: list[Tensor] = []
         encoder: list[Tensor] = []
         for name, p in self.model.named_parameters():
-            in_head = "cls.predictions" in name or ".projection." in name or name.endswith("head_scale")
+            in_head = "cls.predictions" in name or "projection." in name or name.endswith("head_scale")
             if p.requires_grad:  # frozen if there are adapters
                 (head if in_head else encoder).append(p)
         rate, decay = self.args.learning_rate, self.args.weight_decay
@@ -113,8 +113,7 @@ class PairTrainer(CheckedTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *_: Any, **__: Any) -> Tensor:
         """The loss of a batch."""
-        parts = {side: model(inputs[f"{side}_ids"], inputs[f"{side}_mask"], side) for side in SIDES}
-        return self._loss(parts, inputs)
+        return self._loss(model(inputs), inputs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward pass of a batch, through GradCache if it is on."""
@@ -187,7 +186,7 @@ def dev_scores(
             done = []
             for start in range(0, len(pairs), batch_size):
                 rows = collator.tokens(texts[side][start : start + batch_size], lengths[side]).to(device)
-                done.append(model(rows["input_ids"], rows["attention_mask"], side))
+                done.append(model.encode(rows["input_ids"], rows["attention_mask"], side))
             cls, ot = (None if p[0] is None else torch.cat(list(p)) for p in zip(*done, strict=True))
             k = objective.top_k if side == "document" else objective.query_top_k
             parts[side] = cls, cut(with_lexical(ot, lexical, side, len(pairs)), k, lexical)

@@ -22,6 +22,7 @@ main = Command(
     "dupmae_ir.pretrain.run:run",
     summarize=summarize,
     resumes=True,
+    distributed=True,
     packages=("accelerate", "numba", "matplotlib", "tensorboard"),
 )
 

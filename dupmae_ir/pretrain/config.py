@@ -8,7 +8,7 @@ from typing import ClassVar, NotRequired, TypedDict
 from dupmae_ir.config import OneOf, Requires, changed, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
-from dupmae_ir.training.config import TrainerOptions
+from dupmae_ir.training.config import DistributedOptions, Share, TrainerOptions, share_of
 from dupmae_ir.types import SEPARATORS
 
 METHODS = tuple(PRESETS)
@@ -33,11 +33,10 @@ class PretrainResult(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(Recipe, TrainerOptions):
+class PretrainConfig(Recipe, DistributedOptions):
     """Pre-train a retrieval encoder on plain text by masked auto-encoding (RetroMAE, DupMAE, MASTER, CoT-MAE or
     CoT-MoTE), or by masked-LM training only (mlm) as a baseline. The choices of the preset are printed and recorded;
-    flags override them. If interrupted, run the same command to resume; the result is the same. With several processes:
-    torchrun -m dupmae_ir.pretrain ...
+    flags override them. If interrupted, run the same command to resume; the result is the same.
 
     Examples:
         dupmae-ir pretrain --method dupmae --model bert-base-uncased/ --corpus passages.txt.gz --output models/dupmae
@@ -102,9 +101,10 @@ class PretrainConfig(Recipe, TrainerOptions):
     )
     documents: str = option(
         "line",
-        "a document in plain text is a line, a paragraph between blank lines, or the file",
+        "a document in plain text is a line, a paragraph between blank lines, or the file; in a collection, title = "
+        "consecutive passages with the same title",
         group="input",
-        choices=("line", "blank", "file"),
+        choices=("line", "blank", "file", "title"),
     )
     anchor: str | None = option(
         None,
@@ -156,3 +156,12 @@ class PretrainConfig(Recipe, TrainerOptions):
     def recipe(self) -> Recipe:
         """The choices in effect: the preset's, overridden by those given here."""
         return resolve(self.method, self.preset, self)
+
+    @property
+    def share(self) -> Share:
+        """What each process does of an update.
+
+        N processes train as one where N divides ``accumulate``; otherwise batches are divided, and a loss that is a
+        mean over the words of a batch becomes the mean over smaller batches.
+        """
+        return share_of(int(self.recipe.batch_size or 1), int(self.recipe.accumulate or 1), self.processes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,17 @@ def read_texts(source: str | Path, documents: str = "line", separator: str = " "
     """Stream the documents of ``source``; empty ones are skipped.
 
     In plain text a document is a line (``documents="line"``), a paragraph between blank lines (``blank``) or a file
-    (``file``). JSON rows are ``{"text": str or list of passages}`` (or ``contents``), optionally with ``title``,
-    ``queries`` and ``next``; ``separator`` joins title and text. Raises :class:`InputError` that names file and line.
+    (``file``). In a collection, ``title`` joins consecutive passages of the same title, without the title: an
+    encyclopedia that was cut into passages becomes its articles again. JSON rows are ``{"text": str or list of
+    passages}`` (or ``contents``), optionally with ``title``, ``queries`` and ``next``; ``separator`` joins title and
+    text. Raises :class:`InputError` that names file and line.
     """
     for path in text_files(source):
-        if has_ending(path.name, (".tsv",)):
+        if documents == "title":
+            for _, parts in groupby(read_collection(path), lambda d: d.title or d.docid):
+                if article := " ".join(filter(None, (d.text.strip() for d in parts))):
+                    yield Text([article])
+        elif has_ending(path.name, (".tsv",)):
             yield from (Text([d.joined(separator)]) for d in read_collection(path) if d.joined().strip())
         elif path.is_dir() or has_ending(path.name, JSON_ENDINGS):
             rows: Iterable[tuple[str, Mapping[str, Any]]] = json_records(path)

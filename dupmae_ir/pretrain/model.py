@@ -151,6 +151,7 @@ def save_encoder(
 ) -> None:
     """Write the trained encoder as a model folder; CoT-MoTE with separate experts has two encoders in it."""
     shutil.rmtree(folder, ignore_errors=True)
+    retriever.ot_projection = objective.ot_projection if isinstance(objective, DupMAE) else None
     if not isinstance(objective, CoTMoTE):
         save_model(folder, retriever, tokenizer, config)
         return

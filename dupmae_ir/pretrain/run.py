@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from dupmae_ir.console import say
@@ -22,6 +21,7 @@ from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.heads.masked_lm import longest
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.objectives.bottleneck import Bottleneck
+from dupmae_ir.models.objectives.dupmae import DupMAE
 from dupmae_ir.models.retriever import Retriever
 from dupmae_ir.pretrain.collate import COLLATORS, Draw, usable
 from dupmae_ir.pretrain.config import PretrainConfig, PretrainResult
@@ -131,7 +131,7 @@ def _train(
     work, recipe = job.begin(), config.recipe
     with state.main_process_first():
         prepared = _prepare(config, source_digest, quiet)
-    per_update = int(recipe.batch_size or 1) * int(recipe.accumulate or 1) * state.num_processes
+    per_update = int(recipe.batch_size or 1) * int(recipe.accumulate or 1)
     steps = config.steps or max(1, round(float(recipe.epochs or 0) * prepared.texts / per_update))
     _report(config, prepared, steps, quiet)
     trainer = _trainer(config, prepared, steps, work, quiet)
@@ -172,6 +172,8 @@ def _prepare(config: PretrainConfig, source_digest: SourceDigest, quiet: bool) -
     if length > most:
         raise UsageError(f"`length` {length}: {name} has positions for {most} tokens; use `length` {most} or less")
     objective = build_objective(config.method, load_continued_experts(config) or retriever.lm, recipe)
+    if isinstance(objective, DupMAE) and objective.ot_projection is not None and retriever.ot_projection is not None:
+        objective.ot_projection = retriever.ot_projection  # that of an earlier phase
     if config.dropout is not None:
         set_dropout(objective, config.dropout)
     if config.checkpointing:
@@ -276,8 +278,8 @@ def _trainer(
     arguments = training_arguments(
         config,
         work,
-        batch_size=batch_size,
-        accumulate=accumulate,
+        batch_size=config.share.batch_size,
+        accumulate=config.share.accumulate,
         learning_rate=float(recipe.learning_rate or 0),
         steps=steps,
         evaluate=bool(prepared.held_out),
@@ -286,11 +288,10 @@ def _trainer(
     )
     set_seed(config.seed)
     weights = config.weights or [float(len(rows)) for rows in prepared.rows]
-    processes = PartialState().num_processes
     lengths = [np.diff(corpus.texts.offsets) for corpus in prepared.corpora] if config.length_pool > 1 else []
-    count = steps * accumulate * processes
+    together, count = accumulate // config.share.accumulate, steps * accumulate
     batches = MixedBatches(
-        prepared.rows, weights, config.seed, batch_size, count, lengths, config.length_pool, processes
+        prepared.rows, weights, config.seed, batch_size, count, lengths, config.length_pool, together
     )
     collator = COLLATORS[config.method](
         prepared.corpora,
@@ -311,6 +312,8 @@ def _save(config: PretrainConfig, prepared: PretrainingSetup, work: Path) -> Pat
         document_length=length,
         query_length=min(64, length),
         title_separator=SEPARATORS[config.title_separator or "space"],
+        ot_head=config.recipe.ot_head or config.recipe.sparse_head or "mlm",
+        include_sep=config.recipe.ot_exclude_sep is False,  # what the bag of words was pooled from
     )
     save_encoder(made, prepared.objective, prepared.retriever, prepared.tokenizer, stored)
     (made / KEPT).mkdir(parents=True, exist_ok=True)

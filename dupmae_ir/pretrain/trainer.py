@@ -36,7 +36,7 @@ class MixedBatches:
         count: number of batches.
         lengths: length of each text of each corpus, in tokens; needed for ``pool`` above 1 only.
         pool: batches that are drawn together and divided by length, so that the texts of a batch need little padding.
-        processes: consecutive batches that are trained on at the same time; of about the same length too.
+        together: consecutive batches that several processes train on at the same time; of about the same length too.
     """
 
     drop_last = True
@@ -50,10 +50,10 @@ class MixedBatches:
         count: int,
         lengths: Sequence[np.ndarray] = (),
         pool: int = 1,
-        processes: int = 1,
+        together: int = 1,
     ) -> None:
         self.rows, self.seed, self.batch_size, self.count = rows, seed, size, count
-        self.lengths, self.pool, self.processes = lengths, pool, processes
+        self.lengths, self.pool, self.together = lengths, pool, together
         self.shares = np.array(weights, np.float64) / sum(weights)
 
     def __len__(self) -> int:
@@ -68,8 +68,8 @@ class MixedBatches:
             yield from islice(batches, self.count)
 
     def _pool(self, draws: Iterator[Draw], number: int) -> Iterator[list[Draw]]:
-        """``pool`` batches per process: texts sorted by length, batches in random order."""
-        together = self.batch_size * self.processes
+        """``pool`` times ``together`` batches: texts sorted by length, batches in random order."""
+        together = self.batch_size * self.together
         drawn = sorted(islice(draws, self.pool * together), key=lambda d: self.lengths[d.corpus][d.row])
         for group in np.random.default_rng([self.seed, 1 << 20, number]).permutation(self.pool).tolist():
             for first in range(group * together, (group + 1) * together, self.batch_size):
@@ -126,7 +126,7 @@ class PretrainTrainer(CheckedTrainer):
         held_out: Sequence[Draw] = (),
         quiet: bool = False,
     ) -> None:
-        self.held_out = list(held_out)
+        self.held_out, self.size = list(held_out), batches.batch_size
         self.tokens = torch.zeros((), dtype=torch.float64)
         self.clock = time.monotonic()
         super().__init__(
@@ -155,15 +155,14 @@ class PretrainTrainer(CheckedTrainer):
         """
         if self.evaluated():
             return {}
-        size = self.args.per_device_train_batch_size
-        batches = [self.held_out[i : i + size] for i in range(0, len(self.held_out), size)]
+        # Every process evaluates all of them: divided, their means would depend on the number of processes.
+        batches = [self.held_out[i : i + self.size] for i in range(0, len(self.held_out), self.size)]
         if len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [batches[-2] + batches[-1]]  # a text alone has no other to exchange its vector with
-        own = batches[self.args.process_index :: self.args.world_size]
         sums, gaps = Sums(), Sums()
         self.model.eval()
         with torch.inference_mode():
-            for draws in own:
+            for draws in batches:
                 batch = self._prepare_inputs(self.data_collator(draws))
                 with self.compute_loss_context_manager():
                     loss, terms = self.model(batch)

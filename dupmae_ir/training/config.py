@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dupmae_ir.config import ComputeOptions, OutputOptions, option
 from dupmae_ir.errors import UsageError
@@ -63,14 +65,60 @@ class TrainerOptions(ComputeOptions, OutputOptions):
             raise UsageError("`report_to` none cannot be combined with others")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions(TrainerOptions):
-    """:class:`TrainerOptions`, and the ones that pretrain takes from a preset."""
+class Share(NamedTuple):
+    """What each of several processes does of an update."""
 
-    batch_size: int = option(32, "examples per step and process", group="training", above=0)
+    batch_size: int  #: examples per step
+    accumulate: int  #: steps per update
+
+
+def share_of(batch_size: int, accumulate: int, processes: int, joint: bool = False) -> Share:
+    """The share of each of ``processes`` in an update of ``batch_size`` x ``accumulate`` examples.
+
+    As many of the accumulated batches as possible are computed at the same time; only what is left of the number of
+    processes divides ``batch_size``. With ``joint``, the loss compares the examples of a batch with each other
+    (in-batch negatives), so all processes share every batch. Raises :class:`UsageError` where they cannot.
+    """
+    together = 1 if joint else math.gcd(accumulate, processes)
+    if batch_size % (processes // together):
+        whole = batch_size if joint else batch_size * accumulate
+        possible = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+        examples = f"`batch_size` {batch_size}" + ("" if joint else f" x `accumulate` {accumulate}")
+        raise UsageError(f"`processes` {processes} does not divide {examples}; use one of {possible}")
+    return Share(batch_size * together // processes, accumulate // together)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedOptions(TrainerOptions):
+    """:class:`TrainerOptions` of a command that several processes can run."""
+
+    processes: int = option(
+        1, "processes that share the examples of every update, one on each GPU", group="compute", above=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.share  # noqa: B018 - raises if the examples of an update cannot be shared
+
+    @property
+    def share(self) -> Share:
+        """What each process does of an update."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(DistributedOptions):
+    """:class:`DistributedOptions`, and the ones that pretrain takes from a preset."""
+
+    batch_size: int = option(32, "examples per step, of all processes", group="training", above=0)
     accumulate: int = option(1, "batches accumulated before an update", group="training", above=0)
     epochs: float = option(1.0, "passes over the data, unless --steps is given", group="training", above=0)
     learning_rate: float = option(2e-5, "peak learning rate; linear warm-up and decay", group="training", above=0)
     checkpointing: bool = option(
         False, "activation checkpointing: less memory, activations are computed twice", group="compute"
     )
+
+    @property
+    def share(self) -> Share:
+        """What each process does of an update: the loss is a mean over the examples."""
+        return share_of(self.batch_size, self.accumulate, self.processes)

@@ -25,7 +25,8 @@ from dupmae_ir.errors import CheckpointError, EnvironmentProblem, InputError, Us
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.models.checkpoints.layout import folder_digest
-from dupmae_ir.training.config import SERVICES, TrainerOptions
+from dupmae_ir.training.config import SERVICES, DistributedOptions, TrainerOptions
+from dupmae_ir.training.launch import end_with_launcher
 from dupmae_ir.training.report import push
 
 RECORD = "training.json"
@@ -73,7 +74,7 @@ def input_digests(
 
 
 def run_training(
-    options: TrainerOptions,
+    options: DistributedOptions,
     command: str,
     settings: Callable[[int], Mapping[str, Any]],
     inputs: Callable[[], Mapping[str, str]],
@@ -88,7 +89,7 @@ def run_training(
         inputs: digests of what is read.
         train: trains and publishes the model; None in the worker processes of a distributed job.
     """
-    state = process_state(options)
+    state = process_state(options, options.processes)
     quiet = options.quiet or not state.is_main_process
     single = Job(options.output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet)
     with DistributedJob(single, state) as job:
@@ -102,7 +103,7 @@ def run_training(
 class DistributedJob:
     """A job that the main process enters, and whose results all processes receive.
 
-    Used like a :class:`~dupmae_ir.io.jobs.Job`; an error in the main process ends the others through ``torchrun``.
+    Used like a :class:`~dupmae_ir.io.jobs.Job`; an error in the main process ends the others through the launcher.
     """
 
     def __init__(self, job: Job, state: PartialState) -> None:
@@ -161,12 +162,15 @@ def training_device(device: str) -> torch.device:
     return chosen
 
 
-def process_state(options: TrainerOptions) -> PartialState:
-    """This process's rank among the processes of ``torchrun``, if it was started by it.
+def process_state(options: TrainerOptions, processes: int = 1) -> PartialState:
+    """This process's rank among the ``processes`` that a launcher started; from then on it ends with the launcher.
 
     Raises, before anything is read, :class:`EnvironmentProblem` where a service of ``--report-to`` is not installed and
-    :class:`UsageError` where ``accelerate launch`` asks for sharded weights.
+    :class:`UsageError` where another number of processes was started, where there are fewer GPUs than processes on this
+    machine, and where ``accelerate launch`` asks for sharded weights.
     """
+    if (started := int(os.environ.get("WORLD_SIZE", 1))) != processes:
+        raise UsageError(f"{started} processes were started (WORLD_SIZE), but `processes` is {processes}")
     for service in SERVICES:
         if service in options.report_to and importlib.util.find_spec(service) is None:
             raise EnvironmentProblem(f"`report_to` {service} needs the package {service}: pip install {service}")
@@ -174,9 +178,13 @@ def process_state(options: TrainerOptions) -> PartialState:
         if os.environ.get(name, "").lower() in ("1", "true", "yes"):
             raise UsageError(
                 f"{name} is set: weights are not sharded among processes; encoders of this size fit on each device. "
-                "Use torchrun, or accelerate launch with multi_gpu"
+                "Use `processes`, or accelerate launch with multi_gpu"
             )
-    return PartialState(cpu=training_device(options.device).type == "cpu")
+    device, local = training_device(options.device).type, int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if device == "cuda" and local > (gpus := torch.cuda.device_count()):
+        raise UsageError(f"{local} processes on a machine with {gpus} GPUs; use {gpus}, or `device` cpu")
+    end_with_launcher()
+    return PartialState(cpu=device == "cpu")
 
 
 def training_arguments(
@@ -240,6 +248,6 @@ def training_arguments(
 def _without_data_parallel(arguments: TrainingArguments, quiet: bool) -> TrainingArguments:
     """``arguments`` for one GPU per process: torch.nn.DataParallel would gather terms of losses into lists."""
     if arguments.n_gpu > 1:
-        say(f"{arguments.n_gpu} GPUs are visible and this process uses one; for one process each: torchrun", quiet)
+        say(f"{arguments.n_gpu} GPUs are visible and one is used; --processes {arguments.n_gpu} uses all", quiet)
         arguments._n_gpu = 1
     return arguments

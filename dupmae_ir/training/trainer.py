@@ -6,9 +6,9 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_model, save_model
@@ -178,7 +178,7 @@ class Sums:
     def add(self, terms: Mapping[str, torch.Tensor]) -> None:
         """Add one batch's losses by name."""
         for name, value in terms.items():
-            value = value.detach().double()
+            value = value.detach().double().mean()  # a wrapper may return one value per device
             self.values[name] = self.values[name] + value if name in self.values else value
         self.count += 1
 
@@ -192,15 +192,40 @@ class Sums:
         self.count = 0
 
 
+class Batches(Protocol):
+    """A batch sampler of torch's ``DataLoader``: the keys of each batch of an update, whatever process computes it."""
+
+    batch_size: int
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[list[Any]]: ...
+
+
+class SharedBatches:
+    """``batches`` cut into pieces of ``batch_size`` keys: consecutive pieces go to consecutive processes."""
+
+    drop_last = True
+
+    def __init__(self, batches: Batches, batch_size: int) -> None:
+        self.batches, self.batch_size = batches, batch_size
+
+    def __len__(self) -> int:
+        return len(self.batches) * (self.batches.batch_size // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return (b[i : i + self.batch_size] for b in self.batches for i in range(0, len(b), self.batch_size))
+
+
 class CheckedTrainer(Trainer):
     """Hugging Face's Trainer with our log, checkpoints as safetensors, and a refusal to save non-finite weights.
 
     A subclass may add its losses by name to ``sums``; then their means are logged instead of transformers' own.
-    ``batches`` are the keys of each batch, a batch sampler of torch's ``DataLoader``; ``settings`` are those of
-    ``transformers.Trainer``.
+    ``batches`` are the batches of the training, which the processes share; ``settings`` are those of
+    ``transformers.Trainer``. Raises :class:`TrainingFailed` where the shares are not the batches.
     """
 
-    def __init__(self, quiet: bool = False, batches: Iterable[list[Any]] | None = None, **settings: Any) -> None:
+    def __init__(self, quiet: bool = False, batches: Batches | None = None, **settings: Any) -> None:
         self.quiet, self.batches, self.sums = quiet, batches, Sums()
         self._evaluated_at = -1
         super().__init__(**settings)
@@ -211,6 +236,16 @@ class CheckedTrainer(Trainer):
             self.add_callback(TensorBoard(self.work))  # ours hides what a killed run wrote after its last checkpoint
         if not quiet:
             self.add_callback(Terminal())
+        if batches is not None:
+            self._check_shares(batches)
+
+    def _check_shares(self, batches: Batches) -> None:
+        """Print how many examples an update reads; refuse processes that together read others than ``batches``."""
+        sizes = self.args.world_size, self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
+        line = f"{math.prod(sizes):,} examples per update = processes {sizes[0]} x {sizes[1]} x {sizes[2]} accumulated"
+        if math.prod(sizes) * self.args.max_steps != len(batches) * batches.batch_size:
+            raise TrainingFailed(f"{line}; expected {len(batches) * batches.batch_size / self.args.max_steps:,}")
+        say(line, self.quiet)
 
     def get_train_dataloader(self) -> DataLoader:
         """The batches as ``batches`` lists them, divided among the processes."""
@@ -218,7 +253,7 @@ class CheckedTrainer(Trainer):
             return super().get_train_dataloader()
         loader: Any = DataLoader(
             self.train_dataset,
-            batch_sampler=self.batches,
+            batch_sampler=SharedBatches(self.batches, self.args.per_device_train_batch_size),
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=torch.cuda.is_available(),

@@ -146,7 +146,7 @@ def test_without_a_gain_the_start_is_returned(folder, tmp_path, capsys, model):
     assert json.loads(capsys.readouterr().out)["kept"] == "start"
 
 
-@pytest.mark.parametrize("model", ["mlm", "lexical"])
+@pytest.mark.parametrize("model", ["mlm", pytest.param("lexical", marks=pytest.mark.nightly)])
 def test_a_better_model_is_kept_with_its_form(folder, tmp_path, monkeypatch, model):
     monkeypatch.setattr(
         "dupmae_ir.adapt.run.decide", lambda *_: decide({"hybrid": [0.0, 0.0]}, {"hybrid": [1.0, 0.5]}, 1.0)
@@ -162,7 +162,10 @@ def test_a_better_model_is_kept_with_its_form(folder, tmp_path, monkeypatch, mod
     assert ((old.ot != new.ot).nnz == 0) == (model == "lexical")  # a closed form does not change
 
 
-@pytest.mark.parametrize("moment", ["dupmae_ir.adapt.run._Adaptation._trainer", "dupmae_ir.adapt.run.decide"])
+@pytest.mark.parametrize(
+    "moment",
+    ["dupmae_ir.adapt.run._Adaptation._trainer", pytest.param("dupmae_ir.adapt.run.decide", marks=pytest.mark.nightly)],
+)
 def test_interrupted_between_its_steps_it_ends_with_the_same_result(folder, tmp_path, monkeypatch, moment):
     """The measurements of the interrupted run are read, not made again."""
     assert adapt(folder, "lexical", tmp_path / "at-once") == 0
@@ -174,6 +177,7 @@ def test_interrupted_between_its_steps_it_ends_with_the_same_result(folder, tmp_
     assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
 
+@pytest.mark.nightly
 def test_the_anchor_holds_the_model(folder, tmp_path):
     documents = collection(5)
     moved = []

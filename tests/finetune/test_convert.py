@@ -16,7 +16,7 @@ from dupmae_ir.finetune import formats
 from dupmae_ir.finetune.convert import ConvertConfig, main, run, scores_path
 from dupmae_ir.finetune.data import open_passages, read_mined, read_pairs, read_scores, require_scores
 from dupmae_ir.finetune.examples import mined_examples
-from dupmae_ir.finetune.formats import array_items
+from dupmae_ir.finetune.formats import array_items, st_hard_negatives
 from dupmae_ir.io.jobs import read_record, record_path
 
 
@@ -137,6 +137,29 @@ def test_sentence_transformers_negatives(hard):
         output = f"{number}.jsonl"
         assert convert(hard, "st-hard-negatives", "hard.jsonl.gz", *ids(hard), *flags, output=output) == 0
         assert [m.negatives for m in read_mined(hard / output)] == expected
+
+
+def scored(*pairs):
+    return [{"pid": pid, "ce-score": score} for pid, score in pairs]
+
+
+def test_negatives_near_a_positive_are_left_out(tmp_path):
+    """BEIR's filter: at most 5 - 3 = 2 points, two new ones of each system, in the order of the systems."""
+    systems = {
+        "a": scored((10, 2.5), (11, 2), (12, 1), (13, 0)),
+        "b": scored((11, 2), (14, 1.9), (15, 9), (16, -1), (17, 0)),
+    }
+    row = {"qid": 1, "pos": scored((1, 5), (2, 8)), "neg": systems}
+    path = tmp_path / "hard.jsonl"
+    write_lines(path, [row, {**row, "pos": []}])
+    first, second = st_hard_negatives(path, {"1": "q"}, margin=3.0, per_system=2)
+    assert first.positives == ("1", "2")
+    assert first.negatives == ("11", "14", "12", "16")
+    assert second.positives == ()
+    assert next(st_hard_negatives(path, {"1": "q"})).negatives[:4] == ("10", "11", "14", "12")
+    write_lines(path, [{**row, "neg": {"a": [10]}}])
+    with pytest.raises(InputError, match="ce-score"):
+        list(st_hard_negatives(path, {}, margin=3.0))
 
 
 def test_run_again_gives_the_same_result_and_other_settings_are_refused(hard, capsys):
@@ -263,6 +286,7 @@ def large(tmp_path_factory):
     return path
 
 
+@pytest.mark.nightly
 def test_a_large_array_is_never_whole_in_memory(large, tmp_path):
     tracemalloc.start()
     summary = run(ConvertConfig(format="dpr", input=str(large), output=str(tmp_path / "o.jsonl"), quiet=True))
@@ -326,7 +350,7 @@ def test_wrong_content_is_one_line(tmp_path, capsys, kind, content, message):
         ("msmarco-triples", "10\t0\t1\n10\t0\n", "in:2: expected query, positive and negative"),
         ("msmarco-triples", "10\t0\t1\n11\t1\t0\n10\t0\t2\n", "in:3: query 10 occurs twice; sort the lines"),
         ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": [1]}', 'in:1: expected "qid", "pos": [ids]'),
-        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": {"a": [{"pid": 1}]}}', 'in:1: "a": an id must be'),
+        ("st-hard-negatives", '{"qid": 10, "pos": [0], "neg": {"a": [{"id": 1}]}}', 'in:1: "a": an id must be'),
         ("st-hard-negatives", '{"qid": 10, "neg": {}}', 'in:1: "pos" is not a list'),
         ("msmarco-qrels", "10 0 0 1\n10 0\n", "in:2: expected 4 columns"),
     ],

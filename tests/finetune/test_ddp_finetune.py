@@ -35,7 +35,7 @@ def losses(output):
     return [{k: v for k, v in row.items() if k.startswith("loss")} for row in log if "loss" in row]
 
 
-@pytest.mark.parametrize("stage", [1, 2, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("stage", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 3))])
 def test_killed_and_resumed_is_the_undisturbed_run(stage, folder, tmp_path):
     changes = {"encoder": "mote", "grad_cache": 5}
     if stage == 1:
@@ -59,29 +59,16 @@ def reached(work, step):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("encoder", "chunk"), [("tied", 0), ("mote", 4)])
-def test_two_processes_train_as_one_with_the_whole_batch(encoder, chunk, folder, tmp_path):
-    """Negatives, teacher's opinions and FLOPS of both; the batches of two are the halves of one's."""
-    changes = {
-        **distilling(folder),
-        "contrastive_weight": 0.3,
-        "encoder": encoder,
-        "learning_rate": 1e-4,
-        "grad_cache": chunk,
-    }
-    assert main(stage_flags(folder, tmp_path / "one", **changes, batch_size=12)) == 0
-    flags = stage_flags(folder, tmp_path / "two", **changes, batch_size=6, device="cpu")
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        "-m",
-        "dupmae_ir.finetune",
-        *flags,
-    ]
+@pytest.mark.parametrize(("encoder", "chunk"), [("tied", 0), ("mote", 4), ("untied", 0)])
+def test_two_processes_share_the_batches_of_one(encoder, chunk, folder, tmp_path):
+    """Negatives, teacher's scores and FLOPS of both; the batches of two are the halves of one's."""
+    changes = {**distilling(folder), "contrastive_weight": 0.3}
+    if encoder == "untied":  # pairs, whose batches have neighbours, and two batches an update
+        changes = {"pairs": write_pairs(folder), "mined": None, "group_size": 3, "accumulate": 2}
+    changes |= {"encoder": encoder, "learning_rate": 1e-4, "grad_cache": chunk, "batch_size": 12, "device": "cpu"}
+    assert main(stage_flags(folder, tmp_path / "one", **changes)) == 0
+    command = [sys.executable, "-m", "dupmae_ir.finetune", *stage_flags(folder, tmp_path / "two", **changes)]
+    command += ["--processes", "2"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

@@ -75,7 +75,10 @@ def test_it_learns_and_writes_a_checkpoint_that_encodes(folder, capsys):
     assert (scores.argmax(1) == range(len(WORDS))).mean() > 0.7
 
 
-@pytest.mark.parametrize(("stop", "last"), [("on_step_end", "checkpoint-4"), ("on_train_end", "checkpoint-16")])
+@pytest.mark.parametrize(
+    ("stop", "last"),
+    [("on_step_end", "checkpoint-4"), pytest.param("on_train_end", "checkpoint-16", marks=pytest.mark.nightly)],
+)
 def test_an_interrupted_run_resumes_to_the_same_files(folder, monkeypatch, stop, last):
     """The weights, the tokenizer, the log and the share of padding, stopped in the middle and after the last update."""
     dev = ("--dev", str(folder / "pairs.jsonl"), "--eval-steps", "4")

@@ -58,8 +58,7 @@ def texts(queries=6, negatives=1, seed=0):
 
 
 def plain_gradient(model, batch):
-    parts = [model(batch[f"{s}_ids"], batch[f"{s}_mask"], s) for s in ("query", "document")]
-    loss, _ = batch_loss(*parts, batch, OBJECTIVE)
+    loss, _ = batch_loss(*model(batch).values(), batch, OBJECTIVE)
     loss.backward()
     return loss.item(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
@@ -84,14 +83,14 @@ def test_the_second_encoding_has_the_first_ones_dropout(monkeypatch):
     model = BiEncoder(retriever(dropout=0.3))
     batch = texts()
     seen = []
-    real = BiEncoder.forward
+    real = BiEncoder.encode
 
     def noted(self, ids, mask, side):
         out = real(self, ids, mask, side)
         seen.append((side, out[0].detach().clone(), out[1].detach().clone()))
         return out
 
-    monkeypatch.setattr(BiEncoder, "forward", noted)
+    monkeypatch.setattr(BiEncoder, "encode", noted)
     cached_step(
         model, batch, 5, lambda p: batch_loss(p["query"], p["document"], batch, OBJECTIVE)[0], torch.Tensor.backward
     )
@@ -107,7 +106,7 @@ def test_grouped_encoding_changes_nothing_but_the_work():
     model = BiEncoder(retriever())
     batch = texts(16, 2)
     together = model.retriever(batch["document_ids"], batch["document_mask"])
-    grouped = model(batch["document_ids"], batch["document_mask"], "document")
+    grouped = model.encode(batch["document_ids"], batch["document_mask"], "document")
     for a, b in zip(together, grouped, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
     assert 0 < model.waste < 1 - float(batch["document_mask"].float().mean())
@@ -118,7 +117,7 @@ def test_two_encoders_read_their_own_texts():
     batch = texts()
     _, gradients = plain_gradient(model, batch)
     own = model.retriever.query(batch["query_ids"], batch["query_mask"])[0]
-    torch.testing.assert_close(model(batch["query_ids"], batch["query_mask"], "query")[0], own)
+    torch.testing.assert_close(model.encode(batch["query_ids"], batch["query_mask"], "query")[0], own)
     assert {n.split(".")[1] for n in gradients} == {"query", "document"}
 
 
@@ -142,8 +141,7 @@ group = torch.tensor([[n, 3 + n if n < len(negatives) else -1] for n in range(3)
 batch = {k: whole[k][list(rows)] for k in ("query_ids", "query_mask", "query_keys", "answers", "teacher_scores")}
 batch |= {k: whole[k][documents] for k in ("document_ids", "document_mask", "document_keys")} | {"group": group}
 model = DistributedDataParallel(BiEncoder(retriever()), find_unused_parameters=True)
-parts = [model(batch[f"{s}_ids"], batch[f"{s}_mask"], s) for s in ("query", "document")]
-queries, every, targets = gather_batch(*parts, batch, accelerator)
+queries, every, targets = gather_batch(*model(batch).values(), batch, accelerator)
 loss, _ = batch_loss(queries, every, targets, OBJECTIVE)
 (loss * world).backward()
 if rank == 0:

@@ -80,7 +80,7 @@ def as_in_training(folder, documents=DOCUMENTS, top_k=9):
     batch = collator([e._replace(answers=frozenset([1])) for e in examples])
     encoder = BiEncoder(model.eval(), (True, config.has_head))
     with torch.no_grad():
-        parts = {side: encoder(batch[f"{side}_ids"], batch[f"{side}_mask"], side) for side in ("query", "document")}
+        parts = encoder(batch)
     whole = {side: (cls, with_lexical(ot, batch, side, len(examples))) for side, (cls, ot) in parts.items()}
     kept = whole["document"][0], cut(whole["document"][1], top_k, batch)
     return whole["query"], kept, (parts, batch)
@@ -153,10 +153,10 @@ def test_a_scale_of_zero_is_the_closed_form(models):
 
 
 def test_the_factor_gets_a_gradient_through_the_sum(models):
-    queries, documents, (parts, batch) = as_in_training(models["mixed"])
+    queries, documents, (_, batch) = as_in_training(models["mixed"])
     model, _, _ = load_model(models["mixed"])
     encoder = BiEncoder(model.requires_grad_(True))
-    trained = {side: encoder(batch[f"{side}_ids"], batch[f"{side}_mask"], side) for side in parts}
+    trained = encoder(batch)
     settings = {"query_flops": 0.0, "document_flops": 0.0, "part_weight": 0.0, "top_k": 9}
     loss, _ = batch_loss(trained["query"], trained["document"], batch, Objective(**settings))
     loss.backward()

@@ -66,6 +66,7 @@ def test_the_model_is_merged_and_the_kept_adapter_gives_the_same(folder):
     assert json.loads((folder / "out" / "training.json").read_text())["settings"]["lora_rank"] == 2
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_resumes_to_identical_weights(folder, monkeypatch):
     lora()
     from dupmae_ir.finetune.trainer import PairTrainer

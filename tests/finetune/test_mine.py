@@ -351,6 +351,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.nightly
 def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
     monkeypatch.setattr("dupmae_ir.finetune.mining.WINDOW", 2)
     assert mine(folder, *MODEL, output="whole.jsonl") == 0

@@ -181,7 +181,7 @@ def test_groups_of_like_length_are_the_padded_batch_in_every_family(family):
     lengths = torch.tensor([9, 3, 60, 4, 30, 3])
     mask = (torch.arange(60) < lengths.unsqueeze(1)).long()
     ids = torch.randint(6, 29, mask.shape) * mask
-    for grouped, padded in zip(BiEncoder(model)(ids, mask, "document"), model(ids, mask), strict=True):
+    for grouped, padded in zip(BiEncoder(model).encode(ids, mask, "document"), model(ids, mask), strict=True):
         torch.testing.assert_close(grouped, padded, rtol=1e-9, atol=1e-9)
 
 
@@ -203,7 +203,7 @@ def test_experts_share_all_but_their_feed_forward_parts(folder, tmp_path):
     assert main(stage_flags(folder, tmp_path / "tied", model=tmp_path / "out")) == 2
 
 
-@pytest.mark.parametrize("encoder", ["tied", "untied", "mote"])
+@pytest.mark.parametrize("encoder", ["mote", *(pytest.param(e, marks=pytest.mark.nightly) for e in ("tied", "untied"))])
 def test_every_encoder_learns_by_distillation_in_small_memory(encoder, folder, tmp_path):
     changes = {
         **distilling(folder),

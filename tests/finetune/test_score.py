@@ -108,6 +108,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.nightly
 def test_killed_and_run_again_it_is_the_same_file(folder, monkeypatch):
     monkeypatch.setattr(score, "WINDOW", 8)
     assert command(folder, output="whole.jsonl") == 0

@@ -67,6 +67,7 @@ def command(recipe_path, sample, output, *more):
     ]
 
 
+@pytest.mark.nightly
 def test_a_recipe_resumes_after_a_kill_and_runs_once(sample, tmp_path, capfd):
     """Three stages, mining, teacher and scores: resumed after a kill; a second call does nothing."""
     words = command(recipe(tmp_path), sample, tmp_path / "out")
@@ -97,6 +98,13 @@ def test_a_recipe_resumes_after_a_kill_and_runs_once(sample, tmp_path, capfd):
     assert capfd.readouterr().err.count("already complete") == 6
     assert main([*words, "--dry-run"]) == 0
     assert capfd.readouterr().err.count("python -m dupmae_ir.finetune") == 6
+
+
+def test_processes_are_for_the_steps_that_train(sample, tmp_path, capfd):
+    words = command(recipe(tmp_path), sample, tmp_path / "out")
+    assert main([*words, "--dry-run", "--processes", "4"]) == 0
+    trained = [line.split()[2] for line in capfd.readouterr().err.splitlines() if "--processes 4" in line]
+    assert trained == [*["dupmae_ir.finetune"] * 2, "dupmae_ir.finetune.cross_encoder", "dupmae_ir.finetune"]
 
 
 def test_a_failed_step_is_named(sample, tmp_path, capfd):
@@ -152,6 +160,28 @@ def test_a_changed_setting_or_input_runs_the_step_again(sample, tmp_path, monkey
         stages.run_stages(str(path), str(tmp_path / "out"), given, quiet=True)
     every = ["stage1", "negatives", "stage2", "teacher", "opinions", "stage3"]
     assert ran == [*every, *every[1:], *every]
+
+
+def test_other_weights_in_the_model_folder_run_every_step_again(tmp_path, monkeypatch):
+    ran = []
+
+    def noted(step, quiet):
+        ran.append(step.name)
+        Path(step.config.output).parent.mkdir(exist_ok=True)
+        Path(step.config.output).touch()
+        return {}
+
+    monkeypatch.setattr(stages, "_call", noted)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    path = recipe(tmp_path)
+    for weights in ("one", "one", "another"):
+        (model / "model.safetensors").write_text(weights)
+        given = {"model": str(model), "teacher_base": "T", "pairs": "p"}
+        stages.run_stages(str(path), str(tmp_path / "out"), given, quiet=True)
+    every = ["stage1", "negatives", "stage2", "teacher", "opinions", "stage3"]
+    assert ran == [*every, *every]
 
 
 @pytest.mark.parametrize(

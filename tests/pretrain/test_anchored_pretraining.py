@@ -40,7 +40,10 @@ def log_of(output):
     return [{k: v for k, v in row.items() if k != "tokens_per_second"} for row in rows]
 
 
-@pytest.mark.parametrize("method", ["retromae", "master", "cot-mae", "cot-mote"])
+@pytest.mark.parametrize(
+    "method",
+    ["retromae", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("master", "cot-mae", "cot-mote"))],
+)
 def test_every_method_reports_the_distance(method, base, anchor, corpus, tmp_path):
     assert main(flags(method, base, corpus, tmp_path / "out", anchor=anchor, **SHORT)) == 0
     distances = [row["loss_anchor"] for row in log_of(tmp_path / "out") if "loss" in row]

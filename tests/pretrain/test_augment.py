@@ -268,6 +268,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.nightly
 def test_a_killed_run_resumes_to_the_same_output(t5, corpus, tmp_path):
     whole, output = tmp_path / "whole.jsonl.gz", tmp_path / "cut.jsonl.gz"
     augmented("queries", t5, corpus, whole)

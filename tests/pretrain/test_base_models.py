@@ -84,7 +84,15 @@ def family(name, folder):
 
 
 @pytest.mark.parametrize("name", ["distilbert", "roberta"])
-@pytest.mark.parametrize("method", ["retromae", "dupmae", "cot-mae", "cot-mote"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("retromae", marks=pytest.mark.nightly),
+        "dupmae",
+        pytest.param("cot-mae", marks=pytest.mark.nightly),
+        "cot-mote",
+    ],
+)
 def test_other_families_train(name, method, corpus, tmp_path):
     base = family(name, tmp_path / "base")
     choices = {"context": "nearby", "causal-layers": 1} if method == "cot-mae" else {}

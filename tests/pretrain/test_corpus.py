@@ -48,6 +48,18 @@ def test_rows_of_json(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["psgs.tsv", "corpus.jsonl"])
+def test_passages_of_one_title_make_an_article(tmp_path, name):
+    """DPR's Wikipedia is cut after 100 words, inside sentences."""
+    rows = [("1", "One. Then", "A"), ("2", "two.", "A"), ("3", "Three.", "B"), ("4", "x", ""), ("5", "y", "")]
+    if name == "psgs.tsv":
+        lines = "id\ttext\ttitle\n" + "".join("\t".join(row) + "\n" for row in rows)
+    else:
+        lines = "".join(json.dumps({"_id": i, "text": text, "title": title}) + "\n" for i, text, title in rows)
+    path = write(tmp_path / name, lines)
+    assert [t.passages for t in read_texts(path, "title")] == [["One. Then two."], ["Three."], ["x"], ["y"]]
+
+
 def test_a_beir_folder_is_its_corpus(tmp_path):
     write(tmp_path / "corpus.jsonl", '{"_id": "1", "title": "t", "text": "x"}\n')
     write(tmp_path / "queries.jsonl", '{"_id": "q", "text": "not this"}\n')

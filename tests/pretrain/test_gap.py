@@ -24,7 +24,9 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("method", READ)
+@pytest.mark.parametrize(
+    "method", [n if n in ("dupmae", "cot-mote") else pytest.param(n, marks=pytest.mark.nightly) for n in READ]
+)
 def test_the_log_has_the_gap_of_every_decoder(method, tmp_path):
     base, corpus = tiny_base(tmp_path / "base"), tiny_corpus(tmp_path / "corpus.jsonl")
     assert main(flags(method, base, corpus, tmp_path / "made", **{"steps": 2, "eval-steps": 2, "quiet": True})) == 0

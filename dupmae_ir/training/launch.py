@@ -1,0 +1,67 @@
+"""Several processes of one command on this machine, started by torch's launcher (``torch.distributed.run``)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dupmae_ir.console import say
+from dupmae_ir.device import processors
+
+LAUNCHER = "DUPMAE_IR_LAUNCHER"
+"""Environment variable with the process id of the launcher, for the processes that it started."""
+
+
+def launch(verb: str, words: Sequence[str], processes: int) -> int:
+    """Run ``dupmae-ir VERB WORDS`` in several processes of this machine and return the exit status.
+
+    The first process prints; of the others, only an error that it does not report is passed on. Signals such as Ctrl-C
+    reach all processes, which also end when the launcher is killed; the same command then resumes.
+    """
+    # Imported here: it takes as long as torch.
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # errors are reported once, by the processes
+    os.environ[LAUNCHER] = str(os.getpid())
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors() // processes)))
+    with tempfile.TemporaryDirectory() as logs:
+        hidden = ",".join(f"{rank}:3" for rank in range(1, processes))  # 3: both streams, into files
+        options = ["--standalone", "--nproc-per-node", str(processes), "--redirects", hidden, "--log-dir", logs]
+        try:
+            run(parse_args([*options, "-m", f"dupmae_ir.{verb}", *words]))
+        except SignalException as e:
+            return 128 + e.sigval
+        except ChildFailedError as e:
+            return _report({rank: failure.exitcode for rank, failure in e.failures.items()}, Path(logs))
+    return 0
+
+
+def _report(failures: Mapping[int, int], logs: Path) -> int:
+    """Print the errors that the first process has not printed, and return its exit status, or that of another.
+
+    ``failures``: rank -> exit status; negative for a signal.
+    """
+    for rank in sorted(failures.keys() - {0}):
+        last = next(logs.rglob(f"{rank}/stderr.log")).read_text(errors="replace").strip().rpartition("\n")[2]
+        if 0 not in failures or not last.startswith("dupmae-ir "):
+            say(f"process {rank} ended with status {failures[rank]}: {last}")
+    return max(1, failures[min(failures)])
+
+
+def end_with_launcher() -> None:
+    """End this process as soon as the launcher that started it is gone: killed, it cannot pass the signal on."""
+
+    def wait(launcher: int) -> None:
+        while os.getppid() == launcher:
+            time.sleep(1)
+        os._exit(1)
+
+    if LAUNCHER in os.environ:
+        threading.Thread(target=wait, args=(int(os.environ[LAUNCHER]),), daemon=True).start()
