@@ -246,7 +246,7 @@ def _printed(value: str, text: str) -> bool:
 
 def _matches(row: Mapping[str, Any], model: str, step: str, preset: str) -> bool:
     named = any(fnmatchcase(model, pattern) for pattern in row["models"])
-    return named and row["step"] == step and row.get("preset", preset) == preset
+    return named and fnmatchcase(step, row["step"]) and row.get("preset", preset) == preset
 
 
 def plan_lines(recipes: Recipes, name: str, preset: str) -> list[str]:

@@ -25,7 +25,7 @@ from dupmae_ir.pretrain.augment import AugmentConfig
 from dupmae_ir.pretrain.config import PretrainConfig
 
 OPERATIONAL = (
-    *("output", "quiet", "json", "threads", "device", "workers", "cache", "overwrite", "restart"),
+    *("output", "quiet", "json", "threads", "processes", "device", "workers", "cache", "overwrite", "restart"),
     *("checkpointing", "report_to", "push_to_hub"),
 )
 """Settings that a recipe does not state: where a command runs and what it prints or sends, which change no result."""
@@ -35,7 +35,7 @@ RATE = 100e12
 
 ASSUMED: dict[str, dict[str, float]] = {
     "parameters": {"doc2query-t5": 223e6, "gpt2": 124e6, "deberta-v3-base": 184e6},  # of others: BERT-base's
-    "words": {"msmarco-doc": 1100, "dpr-nq": 100},  # mean words of a document, for encode.passages
+    "words": {"msmarco-doc": 1100, "dpr-nq": 100},  # mean words of a document, for encode.passages and blocks
     "encodings": {"master": 4.0, "cot-mote": 2.2},  # forward passes per text, decoders included; of others: 1.2
 }
 BERT = 110e6
@@ -69,7 +69,6 @@ class _Sizes:
 
     downloads: Mapping[str, Mapping[str, Any]]
     catalogue: Path | None
-    processes: int
     texts: dict[str, float] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     corpora: dict[str, str] = field(default_factory=dict)
@@ -90,16 +89,11 @@ class _Sizes:
 
 
 def plan_training(
-    model: Model,
-    recipe: Path,
-    inputs: Mapping[str, Any],
-    models_toml: Mapping[str, Any],
-    catalogue: Path | None = None,
-    processes: int = 1,
+    model: Model, recipe: Path, inputs: Mapping[str, Any], models_toml: Mapping[str, Any], catalogue: Path | None = None
 ) -> list[PlannedStep]:
     """The steps that train ``model``, with references such as ``collection:NAME/corpus`` left as they are."""
     steps, _ = plan(recipe, "", {**inputs, **model.set}, last=model.step)
-    sizes = _Sizes(models_toml.get(DOWNLOADS, {}), catalogue, processes)
+    sizes = _Sizes(models_toml.get(DOWNLOADS, {}), catalogue)
     return [_PLANNERS[type(step.config)](step, step.config, sizes) for step in steps]
 
 
@@ -203,17 +197,19 @@ def _updates(config: Any, texts: float, effective: int) -> int:
     return config.steps or max(1, round(config.epochs * texts / effective))
 
 
-def _effective(config: Any, sizes: _Sizes) -> tuple[int, str]:
-    whole = sizes.processes * config.batch_size * config.accumulate
-    processes = "1 process" if sizes.processes == 1 else f"{sizes.processes} processes"
-    return whole, f"{processes} x {config.batch_size} x {config.accumulate} accumulated"
+def _effective(config: Any) -> tuple[int, str]:
+    return config.batch_size * config.accumulate, f"{config.batch_size} x {config.accumulate} accumulated"
 
 
 def _pretrain(step: Step, config: PretrainConfig, sizes: _Sizes) -> PlannedStep:
     recipe = config.recipe
     texts = sum(map(sizes.documents, config.corpus))
+    if config.unit == "blocks":  # 1.35 word pieces a word
+        names = [reference.partition(":")[2].partition("/")[0] for reference in config.corpus]
+        shares = [ASSUMED["words"].get(name, 0) * 1.35 / int(recipe.length or 1) for name in names]
+        texts = sum(map(lambda c, s: sizes.documents(c) * (s or 1), config.corpus, shares))
     merged = _Merged(config, recipe)
-    effective, batch = _effective(merged, sizes)
+    effective, batch = _effective(merged)
     updates = _updates(merged, texts, effective)
     tokens = float(updates) * effective * int(recipe.length or 0)
     data = f"{config.method}, preset {config.preset}, on {' and '.join(config.corpus)}, {texts:,.0f} texts"
@@ -273,7 +269,7 @@ def _mine(step: Step, config: MineConfig, sizes: _Sizes) -> PlannedStep:
 def _finetune(step: Step, config: FinetuneConfig, sizes: _Sizes) -> PlannedStep:
     source = Path(config.mined or config.pairs[0]).stem
     queries = min(sizes.texts.get(source, 0), config.limit or float("inf"))
-    effective, batch = _effective(config, sizes)
+    effective, batch = _effective(config)
     updates = _updates(config, queries, effective)
     group = config.query_length + (1 + config.negatives) * config.document_length
     tokens = float(updates) * effective * group
@@ -290,7 +286,7 @@ def _finetune(step: Step, config: FinetuneConfig, sizes: _Sizes) -> PlannedStep:
 
 def _cross_encoder(step: Step, config: CrossEncoderConfig, sizes: _Sizes) -> PlannedStep:
     source = Path(config.mined).stem
-    effective, batch = _effective(config, sizes)
+    effective, batch = _effective(config)
     updates = _updates(config, sizes.texts.get(source, 0), effective)
     tokens = float(updates) * effective * config.group_size * config.length
     return PlannedStep(

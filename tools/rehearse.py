@@ -83,7 +83,7 @@ class RehearsalWorkspace(Workspace):
 
     def adjusted(self, step: Step) -> Step:
         """The step with fewer updates of smaller batches, or shorter generated texts."""
-        return shrink_step(step, self.rehearsal)
+        return super().adjusted(shrink_step(step, self.rehearsal))
 
     def collection(self, name: str) -> CollectionFiles:
         """The collection's files; of a large one, the documents judged in a test or in training and a sample."""

@@ -212,6 +212,23 @@ def test_a_swapped_run_fails_in_reports_and_cannot_be_accepted(place, capsys):
     assert place.call("run", "tiny/hybrid", "--quiet") == 0
 
 
+def test_an_edited_value_is_not_the_runs(place, capsys):
+    path = place.output / "runs/tiny/dense.json"
+    result = json.loads(path.read_text())
+    result["values"]["nDCG@10"] = 0.5
+    path.write_text(json.dumps(result))
+    capsys.readouterr()
+    assert place.call("report", "tiny/dense") == 0
+    printed = capsys.readouterr().out
+    assert "FAIL" in printed
+    assert "values differ from those of its run" in printed
+    assert place.call("accept", "tiny/dense") == 2
+    # Running the case measures the run again.
+    assert place.call("run", "tiny/dense", "--quiet") == 0
+    assert "nothing changed since" not in capsys.readouterr().err
+    assert json.loads(path.read_text())["values"]["nDCG@10"] != 0.5
+
+
 def test_both_sides_have_a_status(place, capsys):
     paper_value(place)
     capsys.readouterr()
@@ -388,6 +405,7 @@ def cacm(tmp_path_factory, shared_data):
     return root
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "old", "new", "cause"), SMALL, ids=[row[0] for row in SMALL])
 def test_one_change_of_a_real_collection_fails(cacm, tmp_path, capsys, name, old, new, cause):
     shutil.copytree(cacm, tmp_path / "all")

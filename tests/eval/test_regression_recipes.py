@@ -14,10 +14,14 @@ from recipe_plan import unstated
 from rehearse import REHEARSALS, judged_documents, sample_documents, sample_training, shrink_step
 
 from dupmae_ir.config import read_toml
+from dupmae_ir.errors import UsageError
+from dupmae_ir.eval.regressions.cases import dependencies, load
 from dupmae_ir.eval.regressions.config import PRESETS
+from dupmae_ir.eval.regressions.execute import command_lines
 from dupmae_ir.eval.regressions.workspace import Workspace
-from dupmae_ir.finetune.stages import plan
+from dupmae_ir.finetune.stages import in_processes, plan
 from dupmae_ir.io.collections import read_collection
+from dupmae_ir.training.config import DistributedOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "eval"
@@ -69,7 +73,7 @@ PLANTED = [
     ("recipes/finetune-dupmae.toml", "dropout = 0.1\n", "", "finetune-dupmae: stage1: dropout is not stated"),
     ("recipes/finetune-dupmae.toml", 'separator = "sep"', 'separator = "space"', "by space in training, by sep"),
     ("recipes/pretrain-cot-mote.toml", "collection:msmarco-doc", "collection:dpr-nq", "corpus is Wikipedia, MS MARCO"),
-    ("models.toml", 'set = {corpus = "collection:dpr-nq/corpus"}', "set = {}", "corpus is MS MARCO, Wikipedia"),
+    ("models.toml", 'set = {corpus = "collection:dpr-nq/corpus", ', "set = {", "corpus is MS MARCO, Wikipedia"),
     ("hyperparameters.toml", 'models = ["master-nq"]', 'models = ["master-qn"]', "no model is named master-qn"),
 ]
 
@@ -139,7 +143,7 @@ def test_a_preset_cannot_set_what_is_no_input(tmp_path):
 def test_the_plan_of_a_model(capsys):
     assert audit_main(["--plan", "master-distil"]) == 0
     text = capsys.readouterr().out
-    assert "25,000 updates, 1 process x 128 x 4 accumulated = 512 per update" in text
+    assert "25,000 updates, 128 x 4 accumulated = 512 per update" in text
     assert "negatives: 41 of the top 200 by stage2 (dense)" in text
     assert "updates 80000" in text
     assert "GPU-hours at 100 TFLOP/s" in text
@@ -156,6 +160,41 @@ def test_a_stage_needs_only_the_models_that_it_reads():
     workspace = Workspace(RECIPES, Path("out"))
     assert workspace.references["dupmae-stage2"] == ["dupmae-pretrained"]
     assert workspace.references["dupmae-stage3"] == ["dupmae-pretrained", "deberta-v3-base"]
+
+
+def test_a_given_model_ends_the_preparation():
+    """Nothing before it is downloaded or trained, nor printed as a command."""
+    (case,) = (c for c in load(RECIPES)["dupmae.beir"].cases if c.name == "scifact")
+    workspace = Workspace(RECIPES, Path("out"), given={case.model: Path("mine")})
+    assert workspace.model(case.model) == Path("mine")
+    assert [line.split()[1] for line in command_lines(case, workspace)] == ["collections", "encode", "search", "eval"]
+    workspace = Workspace(RECIPES, Path("out"), given={"dupmae-pretrained": Path("mine")})
+    assert dependencies("dupmae-stage2", workspace.models, workspace.references) == [
+        "dupmae-pretrained",
+        "dupmae-stage2",
+    ]
+
+
+def test_eight_processes_share_the_batches_of_every_recipe(tmp_path):
+    """The updates are those of one process; only steps that train get the number."""
+    processes = 8
+    one, several = Workspace(RECIPES, tmp_path), Workspace(RECIPES, tmp_path, processes=processes)
+    trained = 0
+    for model in (m for m in one.models.values() if m.recipe and m.recipe != "tiny"):
+        for alone, step in zip(one.steps(model), several.steps(model), strict=True):
+            assert in_processes(step, 1) == alone
+            assert ("--processes" in step.words) == isinstance(step.config, DistributedOptions)
+            if isinstance(step.config, DistributedOptions):
+                whole, own = alone.config.share, step.config.share
+                assert own.batch_size * own.accumulate * processes == whole.batch_size * whole.accumulate
+                trained += 1
+    assert trained > 20
+
+
+def test_a_batch_that_cannot_be_shared_names_its_step(tmp_path):
+    workspace = Workspace(RECIPES, tmp_path, processes=7)
+    with pytest.raises(UsageError, match=r"step general.*: `processes` 7 .* use one of 1, 2, 4"):
+        workspace.steps(workspace.models["dupmae-pretrained"])
 
 
 @pytest.mark.parametrize("scale", REHEARSALS)

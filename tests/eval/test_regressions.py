@@ -94,7 +94,7 @@ def test_a_modified_run_file_is_searched_again(work, capsys):
     good = path.read_bytes()
     path.write_bytes(good.replace(b"d1 ", b"d2 "))
     assert main(["run", "tiny/dense", "--output", str(work)]) == 0
-    assert "changed since it was measured; searching again" in capsys.readouterr().err
+    assert "changed, swapped or removed; searching again" in capsys.readouterr().err
     assert path.read_bytes() == good
 
 
@@ -160,6 +160,7 @@ def test_self_retrieval_not_removed(work, tmp_path, capsys):
     assert "self-retrieval not removed: 4 topics retrieve themselves (q0, q1, q2, ...)" in printed
 
 
+@pytest.mark.nightly
 def test_another_configuration_fails_until_accepted(work, tmp_path, capsys):
     case = 'name = "hybrid"\nmode = "hybrid"\n'
     folder = changed_recipes(tmp_path, (case, case + "search = {dense_weight = 0.5}\n"))
@@ -407,6 +408,7 @@ def test_the_whole_tiny_tier(tmp_path):
     assert main(["run", "--tier", "tiny", "--output", str(tmp_path / "runs")]) == 0
 
 
+@pytest.mark.nightly
 def test_a_trained_method_from_scratch(tmp_path, capsys):
     assert main(["run", "tiny/dupmae", "--output", str(tmp_path / "runs"), "--quiet"]) == 0
     assert "OK" in capsys.readouterr().err

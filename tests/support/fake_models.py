@@ -92,7 +92,8 @@ def _bert(home: Path, words: list[str]) -> None:
     bare = home.parents[1].name.endswith(("finetune", "distill", "BEIR"))
     config = BertConfig(vocab_size=_bert_tokenizer(home, words), max_position_embeddings=512, pad_token_id=0, **SIZES)
     config.architectures = ["BertModel" if bare else "BertForMaskedLM"]
-    _save(home, BertModel(config) if bare else BertForMaskedLM(config), config, "bert-base-uncased" in home.as_posix())
+    google = "/bert-base-uncased/" in home.as_posix()
+    _save(home, BertModel(config) if bare else BertForMaskedLM(config), config, google)
 
 
 def _electra(home: Path, words: list[str]) -> None:

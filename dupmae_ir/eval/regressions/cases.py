@@ -31,7 +31,7 @@ from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.io.lines import json_record
 from dupmae_ir.measures import parse_measures
 from dupmae_ir.registry import lookup, suggest
-from dupmae_ir.search.config import SearchConfig
+from dupmae_ir.search.config import RUN_HITS, SearchConfig
 
 SEARCH_MODES = ("bm25", "dense", "impact", "hybrid")
 MODELS = "models.toml"
@@ -218,6 +218,10 @@ def _case(
         paper=_printed_numbers(table, where),
         seed_deviation={canonical(m, where): v for m, v in settings.get("seed_deviation", {}).items()},
     )
+    hits = case.search.get("hits") or RUN_HITS
+    for measure in case.all_measures:
+        if (depth := measure.partition("@")[2]).isdecimal() and int(depth) > hits:
+            raise InputError(f"{where}: {measure} needs {depth} hits per query, but the search stops at {hits}")
     if not case.all_measures:
         raise InputError(f"{where}: nothing to measure; set measures or paper")
     # Settings that the commands do not have are refused.
@@ -292,7 +296,7 @@ class Model:
         if self.files:
             return "released checkpoint"
         changes = ", ".join(f"{k} = {v}" for k, v in self.set.items())
-        return f"trained here by recipes/{self.recipe}.toml up to {self.step}{f' ({changes})' if changes else ''}"
+        return f"trained by recipes/{self.recipe}.toml up to {self.step}{f' ({changes})' if changes else ''}"
 
 
 def read_models(data: Mapping[str, Any], folder: Path) -> dict[str, Model]:

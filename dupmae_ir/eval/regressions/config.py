@@ -67,6 +67,7 @@ class RunCasesOptions(CaseOptions):
     """
 
     dry_run: bool = run_option(False, "print the commands of each case; run nothing")
+    processes: int = option(1, "processes of each training, one on each GPU", group="compute", above=0)
     fresh: bool = run_option(False, "do not reuse earlier models, indexes and results")
     require: tuple[str, ...] = run_option(
         (),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dupmae_ir.collections import qrels_digest, topics_digest
+from dupmae_ir.collections.prepared import Facts, differences, facts_of_test
 from dupmae_ir.config import flags, from_mapping
 from dupmae_ir.console import say
 from dupmae_ir.encode.config import EncodeConfig
@@ -23,8 +24,16 @@ from dupmae_ir.encode.run import run as encode
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem
 from dupmae_ir.eval.answers import accuracy, read_answers
 from dupmae_ir.eval.evaluate import evaluate
-from dupmae_ir.eval.regressions.cases import ACCURACY, Case, dependencies
-from dupmae_ir.eval.regressions.workspace import SIDECAR, TINY, CollectionFiles, Workspace, code_digest, fingerprint
+from dupmae_ir.eval.regressions.cases import ACCURACY, Case
+from dupmae_ir.eval.regressions.workspace import (
+    SIDECAR,
+    TINY,
+    CollectionFiles,
+    Workspace,
+    code_digest,
+    fingerprint,
+    normal,
+)
 from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import BM25Searcher
@@ -49,6 +58,8 @@ COMPARED = ("documents", "dim", "postings", "sum_of_impacts", "scale")
 DRIFT = 0.002
 """Relative difference allowed for impacts and scale in another environment, where rounding differs."""
 NAMED = 3
+LEAK = 0.01
+"""Share of the topics that may have the text of a training query: short web queries repeat."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ class Result:
     per_query: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  #: measure -> query id -> value
     index: Mapping[str, Any] = field(default_factory=dict)  #: statistics of the index
     inputs: Mapping[str, str] = field(default_factory=dict)  #: digests of topics and judgements, by content
+    given: Mapping[str, str] = field(default_factory=dict)  #: models given with --model -> folder
     key: Mapping[str, Any] = field(default_factory=dict)  #: digests of everything that determines the values
     environment: Mapping[str, Any] = field(default_factory=dict)
     run_sha256: str = ""
@@ -87,19 +99,23 @@ def execute(case: Case, workspace: Workspace, accepted: Mapping[str, Any]) -> Re
         return Result(case.id, skipped=str(e))
     except DupmaeError as e:
         return Result(case.id, problems=(str(e),))
+    prepared = workspace.prepared(case.model) if case.model else []
+    given = {name: str(workspace.given[name]) for name in prepared if name in workspace.given}
     key = _key(case, workspace, files, model)
-    if not workspace.fresh and (earlier := _reusable(case, workspace, key)):
-        return earlier
+    if not workspace.fresh and (earlier := _reusable(case, workspace, files, key)):
+        return replace(earlier, given=given)
     result = Result(
         case.id,
         configuration=case.configuration,
         key=key,
+        given=given,
         environment=fingerprint(workspace.threads),
         stand_in=files.stand_in,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        result = replace(result, inputs=input_digests(case, files))
+        result = replace(result, inputs=input_digests(case, files), problems=tuple(input_problems(case, files)))
+        result = replace(result, problems=(*result.problems, *leak_problems(case, workspace, files)))
         result = _index_and_search(case, workspace, files, result, accepted)
     except DupmaeError as e:
         result = replace(result, problems=(*result.problems, str(e)))
@@ -127,6 +143,25 @@ def input_digests(case: Case, files: CollectionFiles) -> dict[str, str]:
     }
 
 
+def input_problems(case: Case, files: CollectionFiles) -> list[str]:
+    """Differences of topics and judgements from the catalogue's counts and digests, wherever the files come from."""
+    if files.stand_in or files.catalogued is None or case.test not in files.catalogued.tests:
+        return []
+    expected = replace(files.catalogued, documents=None, tests={case.test: files.catalogued.tests[case.test]})
+    qrels: Qrels = {} if files.answers else read_qrels(files.qrels(case.test))
+    facts = facts_of_test(read_topics(files.queries), qrels, read_answers(files.answers) if files.answers else qrels)
+    return [f"{files.name}: {p}" for p in differences(expected, Facts(0, 0, {case.test: facts}, {}))]
+
+
+def leak_problems(case: Case, workspace: Workspace, files: CollectionFiles) -> Iterator[str]:
+    """A problem if more test topics are among the queries of the model's training than share a text by chance."""
+    trained = workspace.training_queries(case.model) if case.model else set()
+    topics = read_topics(files.queries)
+    leaked = [t.qid for t in topics if normal(t.text) in trained]
+    if len(leaked) > LEAK * len(topics):
+        yield f"training: {len(leaked)} of {len(topics)} topics are among the training queries ({_some(leaked)})"
+
+
 def changed_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """The entries of ``one`` that have another value in ``other``."""
     return [name for name in one if not _same({"_": one[name]}, {"_": other.get(name)})]
@@ -149,7 +184,7 @@ def _index_and_search(
     comparable = all(accepted.get(name) == value for name, value in origin.items())
     expected = accepted.get("index", {}) if comparable else {}
     if problems := list(index_problems(folder, statistics, result.key, files, expected, same)):
-        return replace(result, problems=tuple(f"index: {problem}" for problem in problems))
+        return replace(result, problems=(*result.problems, *(f"index: {problem}" for problem in problems)))
     _log(workspace, f"$ {command_line(commands.search)}")
     run_path(case, workspace).parent.mkdir(parents=True, exist_ok=True)
     summary = search(commands.search)
@@ -160,10 +195,17 @@ def _index_and_search(
 def _measure(case: Case, workspace: Workspace, files: CollectionFiles, result: Result, without_hits: int) -> Result:
     path = run_path(case, workspace)
     run = read_run(path)
+    judged = read_answers(files.answers) if files.answers else read_qrels(files.qrels(case.test))
+    problems = (*result.problems, *run_problems(run, judged, files, without_hits))
+    values, per_query = measured(case, files, run)
+    return replace(result, values=values, per_query=per_query, problems=problems, run_sha256=sha256_file(path))
+
+
+def measured(case: Case, files: CollectionFiles, run: Run) -> tuple[dict[str, float], dict[str, Mapping[str, float]]]:
+    """(mean, value per query id) of each of the case's measures, computed from its run."""
     qrels: Qrels = {} if files.answers else read_qrels(files.qrels(case.test))
-    problems = run_problems(run, read_answers(files.answers) if files.answers else qrels, files, without_hits)
     values: dict[str, float] = {}
-    per_query: dict[str, dict[str, float]] = {}
+    per_query: dict[str, Mapping[str, float]] = {}
     if measures := [m for m in case.all_measures if not m.startswith(ACCURACY)]:
         evaluation = evaluate(qrels, run, measures)
         values |= evaluation.mean
@@ -172,7 +214,7 @@ def _measure(case: Case, workspace: Workspace, files: CollectionFiles, result: R
         accuracies = accuracy(run, files.answers, files.corpus, depths)
         values |= {m: sum(v.values()) / len(v) for m, v in accuracies.items()}
         per_query |= accuracies
-    return replace(result, values=values, per_query=per_query, problems=tuple(problems), run_sha256=sha256_file(path))
+    return values, per_query
 
 
 def _build_index(config: EncodeConfig | Bm25Config, workspace: Workspace, key: Mapping[str, Any]) -> None:
@@ -218,18 +260,33 @@ def _key(case: Case, workspace: Workspace, files: CollectionFiles, model: Path |
     }
 
 
-def _reusable(case: Case, workspace: Workspace, key: Mapping[str, Any]) -> Result | None:
-    """The earlier result, if it has the same key and its run file has not changed."""
+def _reusable(case: Case, workspace: Workspace, files: CollectionFiles, key: Mapping[str, Any]) -> Result | None:
+    """The earlier result, if it has the same key, its run file has not changed, and its values are the run's."""
     result = load_result(result_path(case, workspace))
     path = run_path(case, workspace)
     if result is None or result.problems or not _same(result.key, key) or not path.is_file():
         return None
     if any(m not in result.values for m in case.all_measures):
         return None
-    if sha256_file(path) != result.run_sha256:
-        _log(workspace, f"{path}: changed since it was measured; searching again")
+    if changed := changed_run(case, workspace, files, result):
+        _log(workspace, f"{changed}; searching again")
         return None
     return replace(result, reused=True)
+
+
+def changed_run(case: Case, workspace: Workspace, files: CollectionFiles, result: Result) -> str:
+    """How the run file or the stored values differ from what was measured; empty if they do not.
+
+    The values are computed again from the run, unless the judgements or the passages are not here.
+    """
+    path = run_path(case, workspace)
+    if not path.is_file() or sha256_file(path) != result.run_sha256:
+        return f"{path} is not the run that was measured: it was changed, swapped or removed"
+    if all(p.is_file() for p in ([files.answers, files.corpus] if files.answers else [files.qrels(case.test)])):
+        values, per_query = measured(case, files, read_run(path))
+        if not _same({**result.values, "q": result.per_query}, {**values, "q": per_query}):
+            return f"{result_path(case, workspace)}: values differ from those of its run"
+    return ""
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -399,7 +456,8 @@ def command_lines(case: Case, workspace: Workspace) -> list[str]:
     lines = []
     if case.collection != TINY and ":" not in case.collection:
         lines.append(f"dupmae-ir collections get {case.collection}")
-    for name in dependencies(case.model, workspace.models, workspace.references) if case.model else ():
+    needed = workspace.prepared(case.model) if case.model else ()
+    for name in (n for n in needed if n not in workspace.given):
         model = workspace.models[name]
         if model.files:
             folder = workspace.model_folder(name)

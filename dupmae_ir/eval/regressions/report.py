@@ -106,10 +106,14 @@ class CaseRow(JudgedRow):
         return "; ".join(filter(None, [super().reasons(measure), note]))
 
     def measured(self, measure: str) -> float | None:
-        """The value of the result, else the accepted value; None if neither exists."""
-        if self.result and not self.result.stand_in and measure in self.result.values:
-            return self.result.values[measure]
-        return self.accepted.get("values", {}).get(measure)
+        """The value of the result; None without one, and for a stand-in."""
+        return self.result.values.get(measure) if self.result and not self.result.stand_in else None
+
+    @property
+    def counts(self) -> bool:
+        """Whether its values may enter a mean: of the row's own model, current, and every check passed."""
+        sound = all(v.measure or v.status.passes for v in self.verdicts)
+        return sound and self.result is not None and not self.result.given
 
 
 @dataclass(frozen=True)
@@ -193,17 +197,17 @@ def _judgement(row: JudgedRow) -> Mapping[str, object]:
 
 
 def means(regression: Regression, rows: Iterable[CaseRow]) -> list[MeanRow]:
-    """The printed means beside those of the measured values, judged; None if a collection of the group is missing."""
+    """The printed means beside those of this run, judged; None if a collection of the group has no sound value."""
     rows = list(rows)
     mean_rows = []
     for mean in regression.means:
         values: dict[str, float | None] = {}
         missing: Sequence[str] = ()
         for measure in mean.paper:
-            known = {r.case.collection: v for r in rows if (v := r.measured(measure)) is not None}
+            known = {r.case.collection: v for r in rows if r.counts and (v := r.measured(measure)) is not None}
             values[measure], missing = mean_over(mean.group, known)
         names = ", ".join(missing[:3]) + (", ..." if missing[3:] else "")
-        skipped = f"{len(missing)} collections missing: {names}"
+        skipped = f"{len(missing)} collections without a value of this run and model: {names}"
         verdicts = [
             CaseVerdict(Status.SKIP, measure, against=PAPER, reason=skipped)
             if value is None

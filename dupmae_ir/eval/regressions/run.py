@@ -22,12 +22,12 @@ from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOp
 from dupmae_ir.eval.regressions.execute import (
     Result,
     changed_names,
+    changed_run,
     command_lines,
     execute,
     index_path,
     load_result,
     result_path,
-    run_path,
 )
 from dupmae_ir.eval.regressions.report import (
     CaseRow,
@@ -45,7 +45,7 @@ from dupmae_ir.eval.regressions.report import (
 from dupmae_ir.eval.regressions.verdict import SHOWN, CaseVerdict, Status, changed_queries, judge
 from dupmae_ir.eval.regressions.workspace import Workspace, code_digest, fingerprint
 from dupmae_ir.io.locks import exclusive, lock_path
-from dupmae_ir.io.publishing import atomic_write, sha256_file
+from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.topics import read_topics
 
 MARK = "# Accepted: written by `dupmae-ir eval.regressions accept`; measured values, not to be edited."
@@ -171,6 +171,7 @@ class CaseSelection:
                 catalogue=_path(o.catalogue),
                 given=_given_models(o.model),
                 threads=threads or processors(),
+                processes=o.processes if isinstance(o, RunCasesOptions) else 1,
                 fresh=isinstance(o, RunCasesOptions) and o.fresh,
                 quiet=o.quiet,
             )
@@ -205,7 +206,10 @@ class CaseSelection:
         same = result is not None and dict(result.environment) == self._accepted(case).get("environment")
         fixed = model is not None and (model.fixed or (model.tiny and same))
         verdicts = judge(case, result, self._accepted(case), queries, fixed)
-        origin = f"Model: {model.title} ({model.origin})" if model else ""
+        given = result.given if result else {}
+        if model and result and not result.skipped:
+            verdicts += [CaseVerdict(Status.STALE, reason=c) for c in workspace.training_changes(model.name, given)]
+        origin = f"Model: {model.title} ({workspace.origin(model.name, given)})" if model else ""
         return CaseRow(verdicts, case, result, self._accepted(case), lambda: command_lines(case, workspace), origin)
 
     def means(self, rows: list[CaseRow]) -> list[MeanRow]:
@@ -266,11 +270,12 @@ class CaseSelection:
         return self.regressions[case.regression].accepted.get(case.name, {})
 
     def _changed_run(self, case: Case, result: Result) -> str:
-        """A reason if the run file is not the one that was measured; empty if it is."""
-        path = run_path(case, self.workspace(case))
-        if not result.run_sha256 or (path.is_file() and sha256_file(path) == result.run_sha256):
-            return ""
-        return f"{path} is not the run that was measured: it was changed, swapped or removed; run the case again"
+        """A reason if the run file or the values are not those that were measured; empty if they are."""
+        workspace = self.workspace(case)
+        changed = result.run_sha256 and changed_run(
+            case, workspace, workspace.planned_collection(case.collection), result
+        )
+        return f"{changed}; run the case again" if changed else ""
 
     def _outdated(self, case: Case, result: Result) -> str:
         """What has changed since the result was measured: code, environment or configuration; empty if nothing."""

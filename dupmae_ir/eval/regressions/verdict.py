@@ -178,6 +178,10 @@ def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
     if measure not in result.values:
         return CaseVerdict(Status.FAIL, measure, None, float(case.paper[measure]), PAPER, reason="not measured")
     value, tolerance = result.values[measure], case.tolerance
+    if result.given:
+        names = ", ".join(f"{name} = {folder}" for name, folder in result.given.items())
+        reason = f"given model, not compared with the paper: {names}"
+        return CaseVerdict(Status.SKIP, measure, value, float(case.paper[measure]), PAPER, reason=reason)
     if tolerance is None:
         seeds = case.seed_deviation.get(measure)
         tolerance = _noise(result.per_query[measure].values()) if seeds is None else TWO_SEEDS * seeds

@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib import metadata
@@ -16,19 +16,24 @@ from typing import Any
 
 from dupmae_ir import collections
 from dupmae_ir.config import read_toml
-from dupmae_ir.console import say
 from dupmae_ir.device import processor
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.eval.regressions import tiny
 from dupmae_ir.eval.regressions.cases import DOWNLOADS, MODELS, RECIPES, Model, dependencies, read_models
-from dupmae_ir.finetune.stages import Step, plan, recipe_inputs, run_stages
+from dupmae_ir.finetune.config import FinetuneConfig
+from dupmae_ir.finetune.stages import STATE, Step, in_processes, plan, recipe_inputs, run_stages
 from dupmae_ir.index.format.manifest import versions
 from dupmae_ir.io.archives import unpack
+from dupmae_ir.io.lines import json_records
 from dupmae_ir.io.publishing import read_json_object, write_json
 from dupmae_ir.io.transfer import RemoteFile, download
 from dupmae_ir.io.transfer import cache_folder as default_cache
 from dupmae_ir.registry import lookup
 
+TRAINING_CODE = ("finetune", "models", "pretrain", "training")
+"""Packages whose code determines trained weights."""
+TRAINING_LIBRARIES = ("python", "torch", "transformers", "numpy")
+"""Libraries whose versions do, or the order of what they draw at random."""
 SIDECAR = "made-by.json"
 """Suffix of the file beside a folder that records what the folder was made from."""
 TINY = "tiny"
@@ -51,6 +56,7 @@ class CollectionFiles:
     title_separator: str | None = None
     remove_query: bool = False
     answers: Path | None = None
+    catalogued: collections.TestCollection | None = None  #: the catalogue's counts and digests
     stand_in: bool = False  #: a synthetic stand-in, whose values are not comparable with anything
 
 
@@ -67,6 +73,7 @@ class Workspace:
     given: Mapping[str, Path] = field(default_factory=dict)  #: model -> folder given with --model
     preset: str | None = None  #: of the recipes; None = each recipe's own
     threads: int = 1
+    processes: int = 1  #: of each training
     fresh: bool = False  #: do not reuse earlier work
     quiet: bool = False
 
@@ -86,9 +93,9 @@ class Workspace:
 
     @cached_property
     def references(self) -> dict[str, list[str]]:
-        """The models that the training of each trained model reads, by model name."""
+        """The models that the training of each trained model reads, by model name; a given model is not trained."""
         references: dict[str, list[str]] = {}
-        for model in (m for m in self.models.values() if m.recipe):
+        for model in (m for m in self.models.values() if m.recipe and m.name not in self.given):
             steps, _ = plan(self._recipe(model), "", {**self._preset(model), **model.set}, last=model.step)
             settings = (getattr(step.config, f.name) for step in steps for f in fields(step.config))
             values = [v for value in settings for v in (value if isinstance(value, tuple) else (value,))]
@@ -102,8 +109,8 @@ class Workspace:
         return [self.adjusted(step) for step in steps]
 
     def adjusted(self, step: Step) -> Step:
-        """The step as this workspace runs it: as the recipe has it."""
-        return step
+        """The step as this workspace runs it: as the recipe has it, shared by ``processes``."""
+        return in_processes(step, self.processes)
 
     def _recipe(self, model: Model) -> Path:
         return self.recipes / RECIPES / f"{model.recipe}.toml"
@@ -142,6 +149,7 @@ class Workspace:
             document_length=known.document_length,
             title_separator=known.title_separator,
             remove_query=known.remove_query,
+            catalogued=known,
             answers=home / "answers.jsonl" if known.family == "dpr" else None,
         )
 
@@ -196,7 +204,7 @@ class Workspace:
 
     def model(self, name: str) -> Path | None:
         """The model's folder, generated, downloaded or trained if missing; None for the embedded model."""
-        for required in dependencies(name, self.models, self.references):
+        for required in self.prepared(name):
             model, folder = self.models[required], self.model_folder(required)
             if folder is None or required in self.given:
                 continue
@@ -229,19 +237,68 @@ class Workspace:
 
     def _train(self, model: Model) -> None:
         recipe, output, inputs = self.training(model, fetch=True)
-        key = {"code": code_digest(), "environment": fingerprint(self.threads)}
-        sidecar = output.with_name(f"{output.name}.{SIDECAR}")
-        before = read_json_object(sidecar) if sidecar.is_file() else key
-        # Weeks of training survive a change of code. The seconds of tier tiny do not: they are what is under test.
-        small = any(self.models[n].tiny for n in dependencies(model.name, self.models, self.references))
-        if self.fresh or (small and before != key):
+        # Weeks of training survive a change of code, as STALE. The seconds of tier tiny are trained again.
+        small = any(self.models[n].tiny for n in self.prepared(model.name))
+        if self.fresh or (small and any(self._training_changes(model))):
             shutil.rmtree(output, ignore_errors=True)
-        elif before != key:
-            say(f"  {output}: trained with other code or libraries; --fresh trains it again", self.quiet)
         output.parent.mkdir(parents=True, exist_ok=True)
-        if not output.exists():
-            write_json(sidecar, key)
-        run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self.adjusted)
+        before = read_json_object(output / STATE)
+        try:
+            run_stages(str(recipe), str(output), inputs, self.quiet, last=model.step, adjust=self.adjusted)
+        finally:
+            state = read_json_object(output / STATE)
+            new = {name: self._training_key() for name, step in state.items() if before.get(name) != step}
+            write_json(self._sidecar(model), self._training_record(model) | new)
+
+    def prepared(self, name: str) -> list[str]:
+        """The models that are prepared for ``name``, in order, and ``name`` itself; a given one has none before it."""
+        return dependencies(name, self.models, self.references)
+
+    def _sidecar(self, model: Model) -> Path:
+        output = self._training_folder(model)
+        return output.with_name(f"{output.name}.{SIDECAR}")
+
+    def _training_record(self, model: Model) -> dict[str, Mapping[str, Any]]:
+        """Step -> code and environment in which it was trained here; empty for a model that was not."""
+        return read_json_object(self._sidecar(model)) if model.recipe else {}
+
+    def _training_key(self) -> Mapping[str, Any]:
+        return {"code": code_digest(*TRAINING_CODE), "environment": fingerprint(self.threads)}
+
+    def _training_changes(self, model: Model) -> Iterator[str]:
+        """Each step of a model's training here that had other code or libraries than today's, with the differences."""
+        now, record = _versions(self._training_key()), self._training_record(model)
+        for step in read_json_object(self._training_folder(model) / STATE) if model.recipe else ():
+            then = _versions(record[step]) if step in record else {}
+            changed = [f"{name} {then[name]}, now {now[name]}" for name in then if then[name] != now[name]]
+            if changed or not then:
+                yield f"{step} of {model.name} was trained with {'; '.join(changed) or 'unrecorded code and libraries'}"
+            if step == model.step:
+                return  # later steps make other models
+
+    def training_changes(self, name: str, given: Mapping[str, str]) -> list[str]:
+        """:meth:`_training_changes` of the model ``name`` and of every model that it is trained from."""
+        return [c for n in self.prepared(name) if n not in given for c in self._training_changes(self.models[n])]
+
+    def origin(self, name: str, given: Mapping[str, str]) -> str:
+        """Where the weights of a model come from. ``given``: models used from a folder of the caller -> folder."""
+        model = self.models[name]
+        if given:
+            return (
+                f"given: {', '.join(f'{n} = {folder}' for n, folder in given.items())}; not made by this row's recipe"
+            )
+        record = self._training_record(model).get(model.step)
+        if record is None:
+            return model.origin
+        return f"{model.origin}: code {record['code'][:12]}, {describe(record['environment'])}"
+
+    def training_queries(self, name: str) -> set[str]:
+        """The queries that the model ``name`` and those before it were trained on, in lower case; of steps run here."""
+        models = (self.models[n] for n in self.prepared(name) if n not in self.given)
+        steps = (step.config for m in models if m.recipe for step in self.steps(m))
+        files = {f for c in steps if isinstance(c, FinetuneConfig) for f in (*c.pairs, *([c.mined] if c.mined else ()))}
+        rows = (row for f in sorted(files) for _, row in json_records(f))
+        return {normal(str(row["query"])) for row in rows}
 
     def _resolved(self, value: object, fetch: bool) -> object:
         """``value`` with references replaced by paths: ``model:``, ``collection:``, ``file:`` and ``tiny:``."""
@@ -280,10 +337,10 @@ class Workspace:
 
 
 @cache
-def code_digest() -> str:
-    """sha256 of the package's Python sources, in order of their paths."""
+def code_digest(*packages: str) -> str:
+    """sha256 of the Python sources of ``packages``, or of all, in order of their paths."""
     digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(p for name in packages or (".",) for p in (PACKAGE / name).rglob("*.py")):
         digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -301,6 +358,16 @@ def fingerprint(threads: int) -> Mapping[str, Any]:
         "processor": processor(),
         "threads": threads,
     }
+
+
+def _versions(key: Mapping[str, Any]) -> Mapping[str, str]:
+    """What of a training's key is compared: digest of the code, and versions of libraries."""
+    return {"code": key["code"][:12]} | {name: str(key["environment"].get(name)) for name in TRAINING_LIBRARIES}
+
+
+def normal(query: str) -> str:
+    """A query without differences of case and white space, to compare the queries of training and test."""
+    return " ".join(query.lower().split())
 
 
 def describe(environment: Mapping[str, Any]) -> str:
