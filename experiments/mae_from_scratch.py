@@ -114,7 +114,8 @@ class Plan:
         if self.stored and (self.stored / name).is_dir():
             words = [sys.executable, str(HERE / "mae_checkpoint.py"), "restore", str(self.stored / name)]
             return Step(name, self.home / name / "training.json", lambda: [*words, str(self.home / name)])
-        own = {k: v for k, v in self.settings["stage0"].items() if k not in ("processes", "seeds")}
+        own = {k: v for k, v in self.settings["stage0"].items() if k != "seeds"}
+        own["batch_size"] *= own["processes"]  # registered for one process
         start = {"from_config": str(tokenizer / "config.json"), "tokenizer": str(tokenizer)}
         config = self._pretraining(name, seed, general=True) | own | start
         return self._trained(name, config, ("tokenizer",), self.settings["stage0"]["processes"])
@@ -196,12 +197,10 @@ class Plan:
         after: tuple[str, ...] = (),
         processes: int = 1,
     ) -> Step:
-        """A step that runs a command of the package, in several processes through torchrun if ``processes`` > 1."""
-        runner = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+        """A step that runs a command of the package, in several processes if ``processes`` > 1."""
 
         def words() -> list[str]:
-            module = [*(runner if processes > 1 else []), f"dupmae_ir.{verb}"]
-            return [sys.executable, "-m", *module, *flags(from_mapping(kind, config(), name))]
+            return [sys.executable, "-m", f"dupmae_ir.{verb}", *flags(from_mapping(kind, config(), name))]
 
         return Step(name, done, words, after, processes)
 

@@ -50,7 +50,8 @@ def test_every_step_needs_earlier_steps_only_and_has_its_own_output(plan):
 def test_every_step_has_a_valid_command(plan):
     tuned(plan)
     commands = {step.name: " ".join(step.words()) for step in plan.steps()}
-    assert "--nproc-per-node 2 -m dupmae_ir.pretrain" in commands["stage0.seed0"]
+    assert "--batch-size 64" in commands["stage0.seed0"]  # 32 in each of
+    assert "--processes 2" in commands["stage0.seed0"]
     assert "--init-embeddings corpus" in commands["stage0.seed0"]
     assert "classic_books" in commands["stage0.seed0"]
     assert "classic_books" not in commands["stage1.mlm.seed0"]
