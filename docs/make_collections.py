@@ -17,7 +17,7 @@ HEADER = ["collection", "documents", "test", "judged queries", "judgements", "me
 CORPUS = ("archive", "collection", "corpus")
 """Names that the catalogue gives to the file with the documents."""
 DEMO = ["demo", "about 5,000", "test", "about 280", "about 540", "nDCG@10, RR@10, R@100", "-"]
-"""Its documents are those of the running Python's standard library; the catalogue has no numbers."""
+"""Made from the standard library of the Python that runs, so its counts differ between versions."""
 
 
 def checksum(collection: TestCollection) -> str:

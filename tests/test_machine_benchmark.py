@@ -30,6 +30,7 @@ NAMES = (
 TINY = ["--documents", "30", "--rounds", "1", "--model", WEIGHTLESS, "--quiet"]
 
 
+@pytest.mark.nightly
 @pytest.mark.jvm
 def test_every_figure_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert machine.main([*TINY, "--json"]) == 0

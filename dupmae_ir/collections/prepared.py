@@ -12,7 +12,7 @@ import datetime
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from dupmae_ir.io.publishing import atomic_write, sha256_file, write_json
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.registry import lookup
-from dupmae_ir.types import Qrels
+from dupmae_ir.types import Qrels, Query
 
 MANIFEST = "manifest.json"
 QUERIES = "queries.jsonl"
@@ -145,22 +145,18 @@ def collect_facts(collection: TestCollection, folder: Path, corpus: Path, quiet:
 
     Raises :class:`InputError` for a file that cannot be read, and for a judged query without a text.
     """
-    texts = {q.qid: q.text for q in read_topics(folder / QUERIES)}
+    topics = read_topics(folder / QUERIES)
+    texts = {q.qid for q in topics}
     tests: dict[str, dict[str, Any]] = {}
     relevant: dict[str, set[str]] = {}
     for name, test in collection.tests.items():
         path = qrels_path(folder, name)
         qrels: Qrels = {} if test.answers else read_qrels(path)
-        judged = texts.keys() if test.answers else qrels.keys()
+        judged: Collection[str] = texts if test.answers else qrels
         if missing := [qid for qid in judged if qid not in texts]:
             raise InputError(f"{folder / QUERIES}: no text for query {missing[0]!r} of {path} ({len(missing)} in all)")
         relevant[name] = {docid for grades in qrels.values() for docid, grade in grades.items() if grade > 0}
-        tests[name] = {
-            "queries": len(judged),
-            "judgements": sum(map(len, qrels.values())),
-            "topics_digest": topics_digest({qid: texts[qid] for qid in judged}),
-            "qrels_digest": None if test.answers else qrels_digest(qrels),
-        }
+        tests[name] = facts_of_test(topics, qrels, judged)
     documents, absent = LinesCollection(corpus), set().union(*relevant.values())
     with progress(f"{collection.name}: read", "documents", quiet=quiet) as bar:
         for document in documents:
@@ -176,6 +172,16 @@ def collect_facts(collection: TestCollection, folder: Path, corpus: Path, quiet:
         for path in collection_files(collection, folder, corpus)
     }
     return Facts(documents.documents, len(texts), tests, files)
+
+
+def facts_of_test(topics: Iterable[Query], qrels: Qrels, judged: Collection[str]) -> dict[str, Any]:
+    """Counts and digests of a test; ``qrels`` are empty if its ``judged`` queries have answer strings instead."""
+    return {
+        "queries": len(judged),
+        "judgements": sum(map(len, qrels.values())),
+        "topics_digest": topics_digest({t.qid: t.text for t in topics if t.qid in judged}),
+        "qrels_digest": qrels_digest(qrels) if qrels else None,
+    }
 
 
 def find_problems(collection: TestCollection, cache: Cache, quiet: bool = False) -> list[str]:

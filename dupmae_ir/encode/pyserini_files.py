@@ -66,7 +66,7 @@ def topics_digest(topics: Sequence[Query]) -> str:
 
 
 def write_queries(encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: str | Path) -> QueriesResult:
-    """Write the files for the parts that the encoder has; each appears whole or not at all.
+    """Write one file for each part of the encoder, atomically.
 
     Returns the number of ``queries`` and the paths of the ``files``.
     """
@@ -99,7 +99,7 @@ def write_queries(encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: 
 
 
 class JsonlFolder:
-    """Representation files in the making: written beside ``target``, moved there by :meth:`publish`.
+    """Representation files that are being written: beside ``target``, and moved there by :meth:`publish`.
 
     ``work`` is the id of the encoding they belong to; a finished folder records it.
     """

@@ -188,7 +188,7 @@ class EncodedWindow:
 
 
 def read_header(path: Path) -> dict[str, str]:
-    """The header of a window file: the digest of its ``documents``, that of the ``encoder``, and counts."""
+    """The header of a window file: digests of its ``documents`` and of the ``encoder``, and counts."""
     with _open(path) as f:
         return dict(f.metadata())
 
@@ -274,7 +274,7 @@ class WindowFiles:
         )
 
     def save(self, window: Window, contents: bytes) -> None:
-        """Commit a window: ``contents`` are those of its file."""
+        """Write the file of a window, whose bytes are ``contents``; the window is done once it exists."""
         try:
             write_window(self.path(window.number), contents)
         except OSError as e:

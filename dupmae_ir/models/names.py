@@ -15,7 +15,7 @@ from typing import TypedDict
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
-from dupmae_ir.models.checkpoints.layout import CONFIG
+from dupmae_ir.models.checkpoints.layout import CONFIG, check_files
 
 DEFAULT = "default"
 """The name of the model embedded in this package."""
@@ -32,14 +32,17 @@ def model_folder(model: str | Path | None) -> Path:
     ``./minilm`` for the folder. A path that exists takes precedence over a model of the hub, which must be in the
     Hugging Face cache. Anything else is returned as a path.
 
-    Raises :class:`EnvironmentProblem` if the package that contains the model is not installed.
+    Raises :class:`EnvironmentProblem` if the package that contains the model is not installed, and
+    :class:`CheckpointError` for a folder that cannot be one (:func:`~dupmae_ir.models.checkpoints.layout.check_files`).
     """
     if model is None or model == DEFAULT:
         return default_model_path()
     if model not in PACKAGED:
         path = Path(model)
         is_path = isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model)
-        return path if is_path else cached_folder(str(model)) or path
+        path = path if is_path else cached_folder(str(model)) or path
+        check_files(path)
+        return path
     try:
         package = importlib.import_module(PACKAGED[str(model)])
     except ImportError:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dupmae_ir.models import pooling
-from dupmae_ir.models.heads.masked_lm import encoder_of, head_of
+from dupmae_ir.models.heads.masked_lm import Head, encoder_of, head_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,6 +38,8 @@ class Retriever(nn.Module):
             ``weighted-mean``, where the n-th token has the weight n.
         head_scale: learned factor of the OT weights, where they are added to lexical ones; None for the paper's form.
         ot_pooling: how the OT part joins the tokens of a text: ``max`` (Eq. 6-7), or ``sum`` of activated logits.
+        tied_ot: compute the OT logits with the word embeddings only, without the transform and bias of the head.
+        ot_projection: W^O of Eq. 6, used in place of the masked-LM head for the OT part; None = the head.
     """
 
     term_mask: Tensor  #: (V,) bool, True for ids that can have an OT weight
@@ -54,8 +56,11 @@ class Retriever(nn.Module):
         pooling: str = "cls",
         head_scale: float | None = None,
         ot_pooling: str = "max",
+        tied_ot: bool = False,
+        ot_projection: nn.Linear | None = None,
     ) -> None:
         super().__init__()
+        self.tied_ot, self.ot_projection = tied_ot, ot_projection
         self.ot_pooling = ot_pooling
         self.lm = lm
         self.pooling = pooling
@@ -65,6 +70,14 @@ class Retriever(nn.Module):
         self.head_scale = None if head_scale is None else nn.Parameter(torch.tensor(float(head_scale)))
         self.register_buffer("term_mask", _all_but(excluded_terms, lm.config.vocab_size), persistent=False)
         self.register_buffer("pooled_mask", _all_but(unpooled_tokens, lm.config.vocab_size), persistent=False)
+
+    @property
+    def head(self) -> Head:
+        """The layer that gives the vocabulary logits of the OT part."""
+        if self.ot_projection is not None:
+            return Head(nn.Identity(), self.ot_projection.weight, None)
+        head = head_of(self.lm)
+        return Head(nn.Identity(), head.weight, None) if self.tied_ot else head
 
     @property
     def dim(self) -> int:
@@ -101,7 +114,7 @@ class Retriever(nn.Module):
 
         With ``head_scale``, times its absolute value.
         """
-        head = head_of(self.lm)
+        head = self.head
         mask = attention_mask.bool() & self.pooled_mask[input_ids]
         if self.ot_pooling == "sum":
             summed = pooling.ot_sum(head.transform(hidden), mask, (head.weight, head.bias), self.activation)

@@ -87,6 +87,7 @@ def whole(corpus: Path, index: Path) -> Path:
     return index
 
 
+@pytest.mark.nightly
 def test_two_workers_killed_with_their_driver_lose_and_double_nothing(tmp_path):
     """A worker is killed, then the driver, then both kinds again; the index is that of one undisturbed process."""
     corpus, index = write_corpus(tmp_path / "corpus.jsonl", 4000), tmp_path / "trial" / "I"

@@ -230,6 +230,7 @@ def test_shards_are_merged_from_the_store_into_it(bucket, corpus, vectors, run):
     assert content(copy_of(f"{bucket}/I")) == content(vectors)
 
 
+@pytest.mark.nightly
 def test_a_kill_in_the_middle_of_an_upload(bucket, server, network, corpus, whole, run, monkeypatch):
     index = f"{bucket}/I"
     stops = network(120_000)

@@ -76,6 +76,7 @@ def test_a_title_field_adds_its_own_score(tmp_path):
     assert both.search(many, 10, threads=4) == both.search(many, 10)
 
 
+@pytest.mark.nightly
 def test_a_title_field_gives_the_published_values(tmp_path, shared_data):
     """Anserini 2.2.0, beir-v1.0.0-scifact.multifield: nDCG@10 0.6647, R@100 0.9076, R@1000 0.9800."""
     home = shared_data / "scifact"

@@ -13,7 +13,7 @@ from support import index_samples as samples
 from dupmae_ir.errors import IndexMismatch, UnknownName, UsageError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format import integrity, texts
-from dupmae_ir.index.format.texts import StoredDocument, TextStore, TextWriter, pack, unpack
+from dupmae_ir.index.format.texts import MOST_COLUMNS, StoredDocument, TextStore, TextWriter, pack, unpack
 
 
 def some_documents(count: int, seed: int = 0) -> list[StoredDocument]:
@@ -119,6 +119,12 @@ def test_metadata_that_no_column_can_have(tmp_path, value):
         write(tmp_path / "texts", [StoredDocument("d", "", "", {"a": value})])
     with pytest.raises(UsageError, match="metadata name"):
         write(tmp_path / "more", [StoredDocument("d", "", "", {"": 1})])
+
+
+def test_more_names_of_metadata_than_files_that_can_be_open(tmp_path):
+    values = {f"n{i}": i for i in range(MOST_COLUMNS + 1)}
+    with pytest.raises(UsageError, match=f"document 'd': 'n{MOST_COLUMNS}' is a metadata name beyond"):
+        write(tmp_path / "texts", [StoredDocument("d", "", "", values)])
 
 
 def test_packed_documents_come_back():

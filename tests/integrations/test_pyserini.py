@@ -34,6 +34,7 @@ def old_java(folder: Path) -> str:
     return f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
 
+@pytest.mark.nightly
 def test_stock_imports_work_whatever_java_is_on_path(tmp_path):
     code = (
         "import dupmae_ir, os, sys; assert 'jnius' not in sys.modules\n"

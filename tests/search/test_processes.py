@@ -95,6 +95,7 @@ def python(code: str, *words: object, limit: int | None = None) -> subprocess.Co
     )
 
 
+@pytest.mark.nightly
 def test_eight_threads_open_at_once(index: Path) -> None:
     done = python(OPENED_BY_THREADS, index)
     assert done.returncode == 0, done.stderr

@@ -173,6 +173,7 @@ def test_a_server_that_goes_away_is_one_line_and_the_load_continues(
     assert_same(living, postgres, name, ["hybrid"], [5])
 
 
+@pytest.mark.nightly
 def test_a_server_killed_while_loading_ends_whole(
     living: Living, mortal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,8 @@ from dupmae_ir.types import Metadata, MetadataValue, is_metadata_value
 
 FOLDER = "texts"
 BLOCKS, TABLE, COLUMNS = "blocks.bin", "blocks.npy", "columns.json"
+MOST_COLUMNS = 400
+"""Names of metadata in an index; each is an open file while the index is written."""
 _BLOCK = 1 << 16  #: characters of JSON compressed together
 _KEPT = 32  #: blocks kept decompressed, about 64 KiB each
 _LEVEL = 6
@@ -100,6 +102,8 @@ class TextWriter(PartWriter):
         if not isinstance(name, str) or not name:
             raise UsageError(f"document {docid!r}: a metadata name must be a string that is not empty, got {name!r}")
         if name not in self._columns:
+            if len(self._columns) == MOST_COLUMNS:
+                raise UsageError(f"document {docid!r}: {name!r} is a metadata name beyond {MOST_COLUMNS}, the limit")
             self._columns[name] = _ColumnWriter(self.folder / f"column-{len(self._columns):04d}.npy")
         return self._columns[name]
 

@@ -28,6 +28,7 @@ from dupmae_ir.models.checkpoints import released
 from dupmae_ir.models.checkpoints.layout import (
     COMPACT,
     CONFIG,
+    OT_PROJECTION,
     POOLER,
     PROJECTION,
     SIDES,
@@ -171,6 +172,9 @@ def _assemble(
         normalize=config.normalize if normalize is None else normalize,
     )
     retriever = _build_retriever(path, lms, projections, tokenizer, config)
+    for side in SIDES if config.ot_head == "linear" else ():
+        if retriever.side(side).ot_projection is None:
+            retriever.side(side).ot_projection = _load_ot_projection(homes[side], lms[side])
     return retriever.to(torch.float32).eval(), tokenizer, config
 
 
@@ -305,6 +309,17 @@ def _load_projection(folder: Path, hidden: int) -> torch.nn.Linear | None:
     return released.linear(released.read_tensors(path), hidden, str(path)) if path.is_file() else None
 
 
+def _load_ot_projection(folder: Path, lm: Model) -> torch.nn.Linear:
+    """W^O of a model whose OT part does not use the masked-LM head."""
+    path, terms = folder / OT_PROJECTION, int(lm.config.vocab_size)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing, but ot_head is linear in {CONFIG}; restore it")
+    layer = released.linear(released.read_tensors(path), int(lm.config.hidden_size), str(path))
+    if layer.out_features != terms:
+        raise CheckpointError(f"{path}: expected weights of {terms} terms, got {layer.out_features}")
+    return layer
+
+
 def _build_retriever(
     path: Path, lms: Mapping[str, Model], projections: Projections, tokenizer: Tokenizer, config: ModelConfig
 ) -> Retriever | UntiedRetriever:
@@ -322,6 +337,7 @@ def _build_retriever(
             pooling=config.pooling,
             head_scale=scale,
             ot_pooling=config.ot_pooling,
+            tied_ot=config.ot_head == "tied",
         )
         for side in SIDES
     )

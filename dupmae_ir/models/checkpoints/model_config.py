@@ -16,6 +16,7 @@ _FORMATS = (1, 2)  # 2 is written only for a lexical OT part
 OT_FORMS = ("mlm", "lexical")
 """Forms of the OT part: pooled logits of the masked-LM head (the papers'), or word weights in closed form."""
 ACTIVATIONS = ("relu", "log1p", "log1p-log1p", "none")
+OT_HEADS = ("mlm", "linear", "tied")
 POOLINGS = ("cls", "mean", "weighted-mean")
 OT_POOLINGS = ("max", "sum")
 
@@ -82,6 +83,9 @@ class ModelConfig:
     sparse_encoder: bool = False
     """The model is a SparseEncoder of sentence-transformers: special tokens are pooled and are terms, and there is no
     dense part."""
+    ot_head: str = "mlm"
+    """The layer that gives the OT logits: the masked-LM head, a separate ``linear`` map (W^O of Eq. 6), or the word
+    embeddings only (``tied``, Eq. 4 of CoT-MoTE)."""
     ot_pooling: str = "max"  #: over the tokens of a text, one of :data:`OT_POOLINGS`
     query_top_k: int | None = None  #: largest OT weights kept of a query; None = all, up to Lucene's limit
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
@@ -95,8 +99,8 @@ class ModelConfig:
     def record(self) -> dict[str, object]:
         """Contents of the file; settings of other kinds of models are left out."""
         values = asdict(self)
-        optional = ("pooling", "query_prompt", "document_prompt", "sparse_encoder", "ot_pooling", "query_top_k")
-        for name in optional:
+        parts = ("pooling", "ot_head", "ot_pooling", "query_top_k")
+        for name in (*parts, "query_prompt", "document_prompt", "sparse_encoder"):
             if values[name] == getattr(ModelConfig, name):
                 del values[name]
         if self.ot == "mlm":
@@ -136,7 +140,7 @@ def read_config(folder: str | Path) -> ModelConfig:
     elif data.get("lexical"):
         raise CheckpointError(f"{path}: has lexical settings, but ot is {data.get('ot', 'mlm')!r}")
     config = ModelConfig(**data)
-    for name, known in (("pooling", POOLINGS), ("ot_pooling", OT_POOLINGS)):
+    for name, known in (("pooling", POOLINGS), ("ot_pooling", OT_POOLINGS), ("ot_head", OT_HEADS)):
         if getattr(config, name) not in known:
             raise CheckpointError(f"{path}: {name} must be one of {', '.join(known)}, got {getattr(config, name)!r}")
     return config

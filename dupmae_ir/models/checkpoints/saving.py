@@ -18,6 +18,7 @@ from dupmae_ir.models.checkpoints.layout import (
     COMPACT,
     CONFIG,
     LEXICON,
+    OT_PROJECTION,
     PROJECTION,
     RECORDS,
     SIDES,
@@ -111,10 +112,11 @@ def _write_side(
     with quiet_transformers():
         lm.save_pretrained(folder, safe_serialization=True)
         save_tokenizer(tokenizer, folder)
-    if model.projection is not None:
-        dtype = torch.float16 if half else torch.float32
-        state = {k: v.detach().to(dtype).contiguous() for k, v in model.projection.state_dict().items()}
-        save_file(state, folder / PROJECTION)
+    dtype = torch.float16 if half else torch.float32
+    for layer, name in ((model.projection, PROJECTION), (model.ot_projection, OT_PROJECTION)):
+        if layer is not None:
+            state = {k: v.detach().to(dtype).contiguous() for k, v in layer.state_dict().items()}
+            save_file(state, folder / name)
     write_json(folder / CONFIG, config.record())
 
 

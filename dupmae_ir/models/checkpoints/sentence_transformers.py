@@ -133,6 +133,8 @@ def _sparse(model: Retriever, tokenizer: PreTrainedTokenizerBase, config: ModelC
             f"activation {config.activation!r} with include_cls and include_sep has no equivalent in "
             "sentence-transformers; log1p has one"
         )
+    if config.ot_head != "mlm":
+        raise UsageError(f"ot_head {config.ot_head!r} has no equivalent in sentence-transformers")
     lm, width = copy.deepcopy(model.lm), int(model.lm.config.vocab_size)
     bias = head_of(lm).bias
     assert bias is not None  # all supported families have one
