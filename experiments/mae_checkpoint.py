@@ -1,10 +1,10 @@
-"""Store a checkpoint of stage 0 in float16, so that its branches can be trained on another machine; and restore it.
+"""Store a checkpoint in float16, so that the experiment continues on another machine; and restore it.
 
     python experiments/mae_checkpoint.py store OUTPUT/runs/stage0.seed0 experiments/checkpoints/stage0.seed0
     python experiments/mae_checkpoint.py restore experiments/checkpoints/stage0.seed0 OUTPUT/runs/stage0.seed0
 
-mae_from_scratch.py restores what is in experiments/checkpoints instead of training it. All branches then start from the
-same float16 weights.
+mae_from_scratch.py restores what is in experiments/checkpoints instead of training it: all branches start from the same
+float16 weights of stage 0, and all fine-tunings of a branch from the same ones of stage 1.
 """
 
 from __future__ import annotations

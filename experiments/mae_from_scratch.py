@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 SETTINGS = HERE / "mae_from_scratch.toml"
 SMOKE = "smoke"
 STORED = HERE / "checkpoints"
-"""Checkpoints of stage 0 that are restored instead of trained (mae_checkpoint.py)."""
+"""Checkpoints of stages 0 and 1 that are restored instead of trained (mae_checkpoint.py)."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,6 @@ class Plan:
 
     def _stage0(self, seed: int) -> Step:
         name, tokenizer = self.model_name("none", seed), self.output / "tokenizer"
-        if self.stored and (self.stored / name).is_dir():
-            words = [sys.executable, str(HERE / "mae_checkpoint.py"), "restore", str(self.stored / name)]
-            return Step(name, self.home / name / "training.json", lambda: [*words, str(self.home / name)])
         own = {k: v for k, v in self.settings["stage0"].items() if k != "seeds"}
         own["batch_size"] *= own["processes"]  # registered for one process
         start = {"from_config": str(tokenizer / "config.json"), "tokenizer": str(tokenizer)}
@@ -133,12 +130,15 @@ class Plan:
 
     def _trained(self, name: str, config: dict[str, Any], after: tuple[str, ...], processes: int = 1) -> Step:
         done = self.home / name / "training.json"
+        if self.stored and (self.stored / name).is_dir():
+            words = [sys.executable, str(HERE / "mae_checkpoint.py"), "restore", str(self.stored / name)]
+            return Step(name, done, lambda: [*words, str(self.home / name)])
         return self._command(name, done, "pretrain", PretrainConfig, lambda: config, after, processes)
 
     def _stage2(self, method: str, seed: int, size: str, again: int) -> Step:
         name, start = self.model_name(method, seed, size, again), self.model_name(method, seed)
         amounts = {k: v for k, v in self.settings["sizes"][size].items() if k != "seeds"}
-        after = (start, "data", *(step.name for step in self._tuning()))
+        after = (start, "data", *(step.name for step in self._tuning() if step.name.startswith("readout")))
 
         def config() -> dict[str, Any]:
             return self._finetuning(name, start, again) | amounts | self.chosen()
