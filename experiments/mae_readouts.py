@@ -18,7 +18,6 @@ import numpy as np
 
 from dupmae_ir.console import guarded
 from dupmae_ir.device import torch_threads
-from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.publishing import write_json
@@ -79,12 +78,18 @@ def search_set(encoder: TextEncoder, folder: Path, measures: Sequence[str]) -> d
 
 
 def part_scores(asked: Representation, stored: Representation) -> Iterator[tuple[str, np.ndarray]]:
-    """(Q, N) inner products of queries and documents: of ``cls``, of ``ot``, and their ``sum`` (DupMAE Eq. 12)."""
-    if asked.cls is None or stored.cls is None or asked.ot is None or stored.ot is None:
-        raise UsageError("the model has only one part; the read-outs need [CLS] and OT")
-    cls = asked.cls @ stored.cls.T
-    ot = (asked.ot @ stored.ot.T).toarray()
-    yield from (("cls", cls), ("ot", ot), ("sum", cls + ot))
+    """(Q, N) inner products of queries and documents: of ``cls``, of ``ot``, and their ``sum`` (DupMAE Eq. 12).
+
+    A model with one part has the products of that part only.
+    """
+    found = dict[str, np.ndarray]()
+    if asked.cls is not None and stored.cls is not None:
+        found["cls"] = asked.cls @ stored.cls.T
+    if asked.ot is not None and stored.ot is not None:
+        found["ot"] = (asked.ot @ stored.ot.T).toarray()
+    yield from found.items()
+    if len(found) == 2:
+        yield "sum", found["cls"] + found["ot"]
 
 
 def _hits(scores: np.ndarray, documents: Sequence[Document]) -> list[Hit]:

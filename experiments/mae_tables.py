@@ -148,9 +148,9 @@ def scores_table(records: Mapping[Key, list[Record]], titles: Mapping[str, str],
     sets = list(next(iter(rows.values()))[0]["sets"])
     lines = [[measure, "", "seeds", *sets]]
     for method, found in rows.items():
-        for part, name in PARTS.items():
+        for part in found[0]["sets"][sets[0]]["scores"]:
             means = [np.mean([r["sets"][s]["scores"][part][measure] for r in found]) for s in sets]
-            lines.append([titles[method], name, str(len(found)), *(f"{x:.4f}" for x in means)])
+            lines.append([titles[method], PARTS[part], str(len(found)), *(f"{x:.4f}" for x in means)])
     return _table(lines)
 
 
