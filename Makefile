@@ -92,6 +92,7 @@ docs: $(VENV)/.installed  ## write the generated pages and parts of pages in doc
 	$(RUN) docs/make_performance.py
 	$(RUN) docs/make_growth.py
 	$(RUN) docs/make_systems.py
+	$(RUN) docs/make_experiments.py
 	$(RUN) docs/make_scale.py
 	$(RUN) docs/make_servers.py
 	$(RUN) docs/make_collections.py

@@ -23,7 +23,8 @@ CONTROL = "mlm"
 OTHERS = ("none", "mlm-time", CONTROL)
 """Rows that are not auto-encoders."""
 CHOSEN = "nDCG@10"
-PARTS = {"cls": "[CLS]", "ot": "OT", "sum": "sum"}
+PART = "cls"
+"""The part that stage 2 trains; the read-outs of OT and of the sum are of weights that it left as they were."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def compare(records: Mapping[Key, list[Record]], methods: Sequence[str], sizes: 
         ours, theirs = shared(records.get(key, []), records.get((CONTROL, key[1]), []))
         if ours:
             sets = list(ours[0]["sets"])
-            differences[key] = per_query(ours, "cls", CHOSEN, sets) - per_query(theirs, "cls", CHOSEN, sets)
+            differences[key] = per_query(ours, PART, CHOSEN, sets) - per_query(theirs, PART, CHOSEN, sets)
     tests = holm([t_test(d) for d in differences.values()])
     compared = []
     for ((method, size), d), p in zip(differences.items(), tests, strict=True):
@@ -141,16 +142,15 @@ def _decoders(last: Mapping[str, float]) -> list[str]:
 
 
 def scores_table(records: Mapping[Key, list[Record]], titles: Mapping[str, str], size: int, measure: str) -> str:
-    """Means over the seeds of each part on each set, after fine-tuning on ``size`` pairs."""
+    """Means of [CLS] over the seeds on each set, after fine-tuning on ``size`` pairs."""
     rows = {m: records[m, size] for m in titles if (m, size) in records}
     if not rows:
         return ""
     sets = list(next(iter(rows.values()))[0]["sets"])
-    lines = [[measure, "", "seeds", *sets]]
+    lines = [[f"[CLS], {measure}, {size:,} pairs", "seeds", *sets]]
     for method, found in rows.items():
-        for part in found[0]["sets"][sets[0]]["scores"]:
-            means = [np.mean([r["sets"][s]["scores"][part][measure] for r in found]) for s in sets]
-            lines.append([titles[method], PARTS[part], str(len(found)), *(f"{x:.4f}" for x in means)])
+        means = [np.mean([r["sets"][s]["scores"][PART][measure] for r in found]) for s in sets]
+        lines.append([titles[method], str(len(found)), *(f"{x:.4f}" for x in means)])
     return _table(lines)
 
 
