@@ -5,7 +5,6 @@
     collections get   waits: tests/collections      here                                   tests/collections
     eval.regressions  here                          tests/eval/test_regressions            its jobs are in the table
     servers load      tests/servers                 tests/servers                          tests/servers
-    servers files     a job                         tests/servers                          tests/servers
 
 What they are made of are jobs of ``tests/support/making_commands.py``; settings are recorded with those.
 """

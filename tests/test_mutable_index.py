@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_http import served
-from support.fake_opensearch import StandIn
 from support.mutable_index import TOPICS, Living, real_texts
 from support.serving import serving
 
@@ -115,12 +113,12 @@ def by_assistants(index: Path, mode: str) -> Lists:
 
 
 def by_a_server(index: Path, mode: str) -> Lists:
-    with served(StandIn()) as port:
-        url = f"opensearch://127.0.0.1:{port}"
-        load(LoadConfig(index=str(index), to=url, table="mine", quiet=True))
-        searcher = Searcher.open(index, server=url, table="mine")
-        topics = {qid: pairs(hits) for qid, hits in searcher.search(TOPICS, HITS, mode).items()}
-        assert {topic.qid: pairs(searcher.search(topic.text, HITS, mode)) for topic in TOPICS} == topics
+    pytest.importorskip("qdrant_client", reason="pip install 'dupmae-ir[qdrant]'")
+    url = f"qdrant://{index.with_name(index.name + '.qdrant')}"
+    load(LoadConfig(index=str(index), to=url, table="mine", quiet=True))
+    searcher = Searcher.open(index, server=url, table="mine")
+    topics = {qid: pairs(hits) for qid, hits in searcher.search(TOPICS, HITS, mode).items()}
+    assert {topic.qid: pairs(searcher.search(topic.text, HITS, mode)) for topic in TOPICS} == topics
     return topics
 
 

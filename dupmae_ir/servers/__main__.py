@@ -6,7 +6,7 @@ import sys
 
 from dupmae_ir.command import Command, dispatch
 from dupmae_ir.console import megabytes
-from dupmae_ir.servers.config import DropConfig, FilesConfig, LoadConfig, ShowTableConfig
+from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
 
 
 def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
@@ -16,17 +16,6 @@ def summarize_load(config: LoadConfig, result: dict[str, object]) -> str:
     return (
         f"{config.index} in {result['server']}, table {result['table']}: {', '.join(counts) or 'empty'}; "
         f"{result['documents']:,} documents{size}, {result['seconds']:.1f} s"
-    )
-
-
-def summarize_files(_: FilesConfig, result: dict[str, object]) -> str:
-    """How many documents, in how many files."""
-    size, parts = result["bytes"], result["parts"]
-    assert isinstance(size, int)
-    files = f"{parts:,} file{'' if parts == 1 else 's'}"
-    return (
-        f"{result['output']}: {result['documents']:,} documents for {result['server']}, table "
-        f"{result['table']}, {files}, {megabytes(size)}; README.md has the commands"
     )
 
 
@@ -41,15 +30,11 @@ def summarize_drop(config: DropConfig, result: dict[str, object]) -> str:
 
 
 load = Command("servers load", LoadConfig, "dupmae_ir.servers.load:run", summarize=summarize_load, resumes=True)
-files = Command(
-    "servers files", FilesConfig, "dupmae_ir.servers.experimental.files:run", summarize=summarize_files, resumes=True
-)
 show = Command("servers show", ShowTableConfig, "dupmae_ir.servers.load:show", show=show_record)
 drop = Command("servers drop", DropConfig, "dupmae_ir.servers.load:drop", summarize=summarize_drop)
 
 VERBS = {
     "load": ("load an index into a server, or push what changed", load),
-    "files": ("write files that a server's own tools load", files),
     "show": ("what a table of a server holds", show),
     "drop": ("remove a table", drop),
 }

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dupmae_ir.config import Config, OutputOptions, changed, option
-
-FILE_SERVERS = ("opensearch", "elasticsearch", "vespa")
+from dupmae_ir.config import Config, OutputOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +24,9 @@ class ServerOptions(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadConfig(ServerOptions, OutputOptions):
-    """Load an index into a search server: PostgreSQL with pgvector, Qdrant, Milvus, OpenSearch, Elasticsearch or Vespa.
-    Rows are streamed in batches. Interrupted or killed, the same command continues; after index add, update, delete or
-    sync it pushes the difference only. search --server then takes its candidates from the server.
+    """Load an index into a search server: PostgreSQL with pgvector, Qdrant or Milvus. Rows are streamed in batches.
+    Interrupted or killed, the same command continues; after index add, update, delete or sync it pushes the
+    difference only. search --server then takes its candidates from the server.
 
     Passwords and keys are read from the environment or the server's own files (PGPASSWORD, ~/.pgpass, QDRANT_API_KEY,
     ...) and refused in a URL.
@@ -68,30 +66,3 @@ class DropConfig(ShowTableConfig):
     Examples:
         python -m dupmae_ir.servers drop --from postgresql://localhost/search --table mine
     """
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilesConfig(OutputOptions):
-    """Write an index as files that a server's own tools load: settings, mappings and bulk files for OpenSearch and
-    Elasticsearch, an application package and feed files for Vespa. The folder also has example queries and a page with
-    the commands. Killed, the same command continues after the last whole file.
-
-    Examples:
-        python -m dupmae_ir.servers files --index indexes/mine --kind vespa --output mine-for-vespa
-    """
-
-    index: str = option(help="index folder to write for a server", group="input", metavar="FOLDER")
-    output: str = option(help="folder to create", group="output", metavar="FOLDER")
-    kind: str = option(help="the server that reads the files", group="server", choices=FILE_SERVERS)
-    table: str | None = changed(ServerOptions, "table", None)
-    megabytes: float = option(
-        10.0,
-        "size of a file, uncompressed; servers limit a request, often to 100 MB",
-        group="output",
-        above=0,
-        at_most=1000,
-    )
-    gzip: bool = option(False, "compress the files of documents", group="output")
-    approximate: bool = option(
-        False, "give the schema an HNSW index, for search --approximate", group="server", only_with="kind=vespa"
-    )

@@ -305,17 +305,11 @@ class ServerKind(NamedTuple):
 
 
 _PG = ServerKind("pgvector", "PgVector", ("psycopg",), "pgvector", "set PGPASSWORD or write it into ~/.pgpass")
-_OPENSEARCH = ServerKind(
-    "experimental.opensearch", "OpenSearch", (), "", "set OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD"
-)
 SERVERS: dict[str, ServerKind] = {
     "postgresql": _PG,
     "postgres": _PG,
     "qdrant": ServerKind("qdrant", "Qdrant", ("qdrant_client",), "qdrant", "set QDRANT_API_KEY"),
     "milvus": ServerKind("milvus", "Milvus", ("pymilvus",), "milvus", "set MILVUS_TOKEN"),
-    "opensearch": _OPENSEARCH,
-    "elasticsearch": _OPENSEARCH._replace(credentials="set ELASTICSEARCH_API_KEY"),
-    "vespa": ServerKind("experimental.vespa", "Vespa", (), "", "set VESPA_CLI_DATA_PLANE_TOKEN"),
 }
 """Scheme -> server."""
 
