@@ -30,8 +30,15 @@ _GREEK = str.maketrans("СоТМЕт", "CoTMEt")
 class Cell:
     """A printed number and where it stands."""
 
-    where: str  #: source, row and column
+    source: str
+    row: str
+    column: str
     text: str
+
+    @property
+    def where(self) -> str:
+        """Table, row and column."""
+        return f"{self.source}, {self.row}, {self.column}"
 
     @property
     def value(self) -> Decimal:
@@ -90,7 +97,7 @@ class PaperTable:
         """
         row, _, column = address.partition(" | ")
         text = self.rows[row][self.columns.index(column)] if column in self.columns else ""
-        return Cell(f"{self.source}, {row}, {column}", text) if _VALUE.fullmatch(text) else None
+        return Cell(self.source, row, column, text) if _VALUE.fullmatch(text) else None
 
 
 class PaperTables:
@@ -122,6 +129,27 @@ class PaperTables:
                 yield f"{name}: {measure} {value} has more digits than {cells[0].text} in {cells[0].where}"
         for source in cited:
             yield from self._unquoted(self.tables[source], name, item)
+
+    def rivals(self, name: str, case: Case, measure: str) -> Iterator[tuple[str, str, str]]:
+        """(system, number as a fraction, table) of the same measure in the tables that a case cites.
+
+        Tables have a row for each system, or a column. Rows that are equal in every cell are the same system.
+        """
+        for source in self.cited(case.source):
+            table = self.tables[source]
+            for cell in self._cells(table, name, case, measure):
+                row, column = cell.row, cell.column
+                address, own = table.address(name, case), table.rows[row]
+                others = []
+                if not address.startswith("* "):  # rows are systems, or stages of them
+                    names = [n for n, values in table.rows.items() if "#" not in n[1:] and values != own]
+                    others += [(n, table.cell(f"{n} | {column}")) for n in names]
+                if " | " in address:  # and columns too, of the same measure where they have several
+                    kind = column.rpartition(" ")[2] if column.endswith(f" {measure}") else ""
+                    others += [
+                        (c, table.cell(f"{row} | {c}")) for c in table.columns if c != column and c.endswith(kind)
+                    ]
+                yield from ((n.removesuffix(f" {measure}"), str(o.value), source) for n, o in others if o)
 
     def _cells(self, table: PaperTable, name: str, item: Case | Mean, measure: str) -> list[Cell]:
         """The cell of a table that a number quotes: none or one."""

@@ -131,4 +131,4 @@ def test_the_record_is_what_the_tool_writes(monkeypatch, tmp_path):
     [("41.0", "0.410", True), ("0.410", "0.4102", True), ("0.705", "0.7049", True), ("0.410", "0.4106", False)],
 )
 def test_a_cell_holds_a_number_at_its_digits(text, printed, holds):
-    assert Cell("", text).holds(printed) is holds
+    assert Cell("", "", "", text).holds(printed) is holds
