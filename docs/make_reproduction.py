@@ -17,6 +17,9 @@ from typing import Any
 from pages import ROOT, regenerate
 
 sys.path.insert(0, str(ROOT))
+sys.path.insert(1, str(ROOT / "tools"))
+from power import power_text, printed_rows
+
 from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions.cases import MODELS, Case, Mean, Regression, load, read_models
 from dupmae_ir.eval.regressions.execute import Result, load_result
@@ -121,7 +124,7 @@ def pages(results: Path | None = None) -> dict[Path, str]:
     found = {FOLDER / f"{paper['page']}.md": _page(paper, numbers) for paper in layout}
     if missing := numbers.missing():
         sys.exit(f"docs/reproduction_tables.toml has no table for: {'; '.join(missing)}")
-    parts = {"reproduction_index": lambda: index(layout, numbers)}
+    parts = {"reproduction_index": lambda: index(layout, numbers), "reproduction_power": lambda: power(numbers)}
     found[INDEX] = regenerate(INDEX.read_text(encoding="utf-8"), parts)
     return found
 
@@ -139,6 +142,13 @@ def index(layout: Sequence[Mapping[str, Any]], numbers: Numbers) -> str:
             counts = [str(printed), str(measured)] if printed else ["-", "-"]
             rows.append([paper["title"], link, *counts, ", ".join(f"`{m}`" for m in made_by) or "-"])
     return _markdown(rows)
+
+
+def power(numbers: Numbers) -> str:
+    """Which rows have power, how many of their numbers are measured, and what their trainings cost."""
+    rows = printed_rows(ROOT / "eval")
+    values = [numbers.measured(row.case, m) for row in rows if row.case.compare for m in (*row.strong, *row.weak)]
+    return power_text(rows, sum(value is not None for value in values))
 
 
 def _counts(table: Mapping[str, Any], numbers: Numbers) -> tuple[int, int]:

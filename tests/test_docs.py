@@ -310,7 +310,8 @@ def test_the_pages_of_the_papers_are_up_to_date(tmp_path):
     assert done.returncode == 0, done.stderr
     for name in ("docs", "eval"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("accepted", "pictures"))
-    (tmp_path / "dupmae_ir").symlink_to(ROOT / "dupmae_ir")
+    for name in ("dupmae_ir", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
     changed = tmp_path / "eval" / "master-ablations.msmarco-passage.toml"
     text = changed.read_text(encoding="utf-8")
     changed.write_text(text.replace('"0.343"', '"0.344"'), encoding="utf-8")
@@ -325,7 +326,8 @@ def test_the_pages_of_the_papers_show_both_verdicts(tmp_path):
     """A result on disk and an accepted value: the first is judged against the paper and against the second."""
     for name in ("docs", "eval"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("pictures"))
-    (tmp_path / "dupmae_ir").symlink_to(ROOT / "dupmae_ir")
+    for name in ("dupmae_ir", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
     (case,) = (c for c in load(ROOT / "eval")["retromae.msmarco-passage"].cases if c.name == "finetune-dev")
     recipe = tmp_path / "eval" / "retromae.msmarco-passage.toml"
     block = f'date = "2026-01-01"\nconfiguration = "{case.configuration}"\nweights = "w"\nenvironment = "e"\n'

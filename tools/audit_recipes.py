@@ -4,29 +4,34 @@
     python tools/audit_recipes.py --plan dupmae-stage3 [--preset paper]
 
 Checks that every recipe states every setting; compares the settings with eval/hyperparameters.toml, the table of values
-with their sources and the known deviations; compares the separator of titles in training and in the index; with
-``--papers``, looks up every printed number of eval/*.toml in the papers' texts. ``--write`` replaces the parts of a
-page between the audit markers, that of the printed numbers only with ``--papers``. ``--plan`` prints what the training
-of a model reads and costs, next to the papers' settings, instead. Exits with 1 if there is a problem.
+with their sources and the known deviations, and all others with tools/recorded_settings.toml, which has their values
+and the origin that the recipe states for them; compares the separator of titles in training and in the index; with
+``--papers``, looks up every printed number of eval/*.toml in the cell of the table that it cites. ``--write`` replaces
+the parts of a page between the audit markers, that of the printed numbers only with ``--papers``. ``--record`` writes
+tools/recorded_settings.toml anew; read its difference. ``--plan`` prints what the training of a model reads and costs,
+next to the papers' settings, instead. Exits with 1 if there is a problem.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from decimal import ROUND_HALF_UP, Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from recipe_plan import PlannedStep, SettingComparison, in_words, plan_training, unstated
+from paper_tables import PaperTables
+from recipe_plan import OPERATIONAL, PlannedStep, SettingComparison, in_words, plan_training, same, unstated
 
 from dupmae_ir import collections
-from dupmae_ir.config import read_toml
+from dupmae_ir.config import applies, read_toml
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.cases import (
+    DOWNLOADS,
     HYPERPARAMETERS,
     MODELS,
     RECIPES,
@@ -41,14 +46,17 @@ from dupmae_ir.eval.regressions.workspace import Workspace
 
 FOLDER = Path(__file__).resolve().parents[1] / "eval"
 MARKERS = ("<!-- {}: begin -->", "<!-- {}: end -->")
-TEXTS = {
-    "RetroMAE": "retromae.txt",
-    "DupMAE (ACL 2023)": "dupmae_acl2023.txt",
-    "DupMAE (arXiv v1)": "dupmae_arxiv.txt",
-    "MASTER": "master.txt",
-    "CoT-MoTE": "cot_mote.txt",
-}
-"""Paper, as cases cite it -> file of its text."""
+RECORD = Path(__file__).with_name("recorded_settings.toml")
+_RECORD_HEAD = """\
+# The settings of the recipes that eval/hyperparameters.toml has no sourced value for: their values, and the origin that
+# the comment above them in the recipe states ("ours, because ..." for own choices). Written by `python
+# tools/audit_recipes.py --record`; a setting that differs from its entry, or has none, is a problem of the audit.
+# Before it is written anew, read why the recipe has changed.
+#
+# [RECIPE.STEP]: setting = {origin, value}, or, where models or presets differ, values as [value, [MODEL/PRESET, ...]].
+"""
+COMPUTED = "computed from"
+"""How the source of a mean begins that no paper prints."""
 _CORPORA = {
     "dpr-nq": "Wikipedia",
     "msmarco-passage-titled": "MS MARCO",
@@ -86,6 +94,10 @@ def _grouped(deviations: Sequence[SettingComparison]) -> list[str]:
     ]
 
 
+_PLANS: dict[tuple[str, str, str, str], list[PlannedStep]] = {}
+"""Text of the recipe, model, downloads and preset -> plan: recipes of several folders are mostly the same."""
+
+
 class Recipes:
     """The recipes and models of a folder, planned without downloading anything."""
 
@@ -95,15 +107,18 @@ class Recipes:
         self.models = read_models(self.toml, folder)
         table = folder / HYPERPARAMETERS
         self.table = read_toml(table) if table.is_file() else {}
-        self._plans: dict[tuple[str, str], list[PlannedStep]] = {}
+        self.record = read_toml(RECORD) if RECORD.is_file() else {}
+        self._recipes = {path.stem: path.read_text(encoding="utf-8") for path in (folder / RECIPES).glob("*.toml")}
 
     def plan(self, model: Model, preset: str) -> list[PlannedStep]:
         """The steps that train ``model`` under ``preset``."""
-        if (model.name, preset) not in self._plans:
+        downloads = json.dumps(self.toml.get(DOWNLOADS, {}), sort_keys=True)
+        key = (self._recipes[model.recipe], repr(model), downloads, preset)
+        if key not in _PLANS:
             recipe = self.folder / RECIPES / f"{model.recipe}.toml"
             inputs = {"preset": preset} if "presets" in read_toml(recipe) else {}
-            self._plans[model.name, preset] = plan_training(model, recipe, inputs, self.toml)
-        return self._plans[model.name, preset]
+            _PLANS[key] = plan_training(model, recipe, inputs, self.toml)
+        return _PLANS[key]
 
     def compare(self, model: Model, step: PlannedStep, preset: str) -> list[SettingComparison]:
         """The settings of a step that the table has, beside the table's values; the last row of a setting counts."""
@@ -123,6 +138,103 @@ class Recipes:
             if row["setting"] == setting and _matches(row, model.name, step, preset):
                 return str(row["because"])
         return ""
+
+
+def recorded_settings(recipes: Recipes) -> dict[str, dict[str, dict[str, list[tuple[str, Any]]]]]:
+    """Recipe -> step -> setting -> (model/preset, value), of all settings that the table has no value for."""
+    found: dict[str, dict[str, dict[str, list[tuple[str, Any]]]]] = {}
+    for model in (m for m in recipes.models.values() if m.recipe and m.recipe != "tiny"):
+        for preset in PRESETS:
+            for step in recipes.plan(model, preset):
+                steps = found.setdefault(model.recipe, {}).setdefault(step.name, {})
+                for name in _open_settings(recipes, model, step, preset):
+                    steps.setdefault(name, []).append((f"{model.name}/{preset}", _as_toml(step.setting(name))))
+    return found
+
+
+def _open_settings(recipes: Recipes, model: Model, step: PlannedStep, preset: str) -> list[str]:
+    """Settings in effect without a value in the table. A table that has the effective batch still leaves its parts."""
+    sourced = {one.setting for one in recipes.compare(model, step, preset)}
+    names = [f.name for f in fields(step.config) if f.name not in sourced and f.name not in OPERATIONAL]
+    return [name for name in names if applies(step.config, name)]
+
+
+def _as_toml(value: Any) -> Any:
+    """TOML has no None, and lists for tuples."""
+    return "none" if value is None else list(value) if isinstance(value, tuple) else value
+
+
+def unrecorded(recipes: Recipes) -> Iterator[str]:
+    """Settings without a sourced value that have no entry in the record or differ from it; entries of no use."""
+    current = recorded_settings(recipes)
+    for recipe, steps in current.items():
+        for step, settings in steps.items():
+            record = recipes.record.get(recipe, {}).get(step, {})
+            for name, values in settings.items():
+                if name not in record:
+                    yield f"{recipe}, {step}: {name} has no source in {HYPERPARAMETERS} and no entry in {RECORD.name}"
+                else:
+                    yield from _differences(f"{recipe}, {step}: {name}", record[name], values)
+            yield from (
+                f"{recipe}, {step}: {n} is recorded, but no such setting is open" for n in record if n not in settings
+            )
+    yield from (f"{name} is recorded, but no such recipe is used" for name in recipes.record if name not in current)
+
+
+def _differences(where: str, entry: Mapping[str, Any], values: Sequence[tuple[str, Any]]) -> Iterator[str]:
+    """Models and presets whose value is not the recorded one, as one line for each value."""
+    by_model = {who: value for value, names in entry.get("values", []) for who in names}
+    wrong: dict[str, list[str]] = {}
+    for who, value in values:
+        recorded = by_model.get(who, entry.get("value"))
+        if recorded is None or type(recorded) is not type(value) or not same(value, recorded):
+            wrong.setdefault(f"{value}, {recorded}", []).append(who)
+    for words, names in wrong.items():
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        yield f"{where} is {words} in {RECORD.name} ({entry['origin']}): {names[0]}{more}"
+
+
+def write_record(recipes: Recipes) -> str:
+    """The record of the settings as they are now, as TOML."""
+    lines = [_RECORD_HEAD]
+    for recipe, steps in sorted(recorded_settings(recipes).items()):
+        origins = stated_origins(recipes.folder / RECIPES / f"{recipe}.toml")
+        for step, settings in steps.items():
+            lines.append(f"[{recipe}.{step}]")
+            for name, values in sorted(settings.items()):
+                groups: dict[str, list[str]] = {}
+                for who, value in values:
+                    groups.setdefault(json.dumps(value, ensure_ascii=False), []).append(who)
+                origin = json.dumps(origins[step].get(name, "the recipe, without a comment"), ensure_ascii=False)
+                one = f"value = {next(iter(groups))}"
+                several = ", ".join(f"[{value}, {json.dumps(names)}]" for value, names in groups.items())
+                lines.append(f"{name} = {{origin = {origin}, {one if len(groups) == 1 else f'values = [{several}]'}}}")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def stated_origins(recipe: Path) -> dict[str, dict[str, str]]:
+    """Step -> setting -> the comment above it in the recipe, its own table's before that of all steps of a command."""
+    tables: dict[str, dict[str, str]] = {}
+    commands: dict[str, str] = {}
+    table, origin, continues = "", "", False
+    for line in recipe.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(" = ")
+        if line.startswith("["):
+            table, origin = line.strip("[]").removeprefix("common.").strip('"'), ""
+        elif line.startswith("# "):
+            origin = line[2:] if not continues else f"{origin} {line[2:]}"
+        elif table == "step" and name == "name":
+            table = f"step {value.strip(chr(34))}"
+        elif table.startswith("step ") and name == "command":
+            commands[table.removeprefix("step ")] = value.strip('"')
+        elif name == "unset" and origin == "":
+            tables.setdefault(table, {}).update(dict.fromkeys(json.loads(value), "not used"))
+        elif value and origin:
+            tables.setdefault(table, {})[name] = origin
+        continues = line.startswith("# ")
+    own = {step: tables.get(f"step {step}", {}) for step in commands}
+    return {step: {**tables.get(command, {}), **own[step]} for step, command in commands.items()}
 
 
 def audit_recipes(folder: Path) -> Audit:
@@ -151,7 +263,8 @@ def audit_recipes(folder: Path) -> Audit:
     ]
     agreeing = sum(one.equal for _, one, _ in compared)
     remarks = ["{source}: {theirs}; here {ours} ({because})".format_map(row) for row in recipes.table.get("remark", [])]
-    return Audit(agreeing, list(deviations.values()), [*problems, *separators(recipes)], remarks)
+    problems += [*unrecorded(recipes), *separators(recipes)]
+    return Audit(agreeing, list(deviations.values()), problems, remarks)
 
 
 def stated_recipes(folder: Path) -> list[Path]:
@@ -204,44 +317,54 @@ def _indexed_separator(case: Case) -> str:
 
 @dataclass(frozen=True)
 class PrintedNumbers:
-    """How many printed numbers were looked up in their papers' texts, and which were not found."""
+    """How many printed numbers were looked up in the cells that they cite, and what is wrong."""
 
     looked_up: int
-    missing: Sequence[str]
+    problems: Sequence[str]
 
     def lines(self) -> list[str]:
         """The outcome as lines of Markdown."""
-        found = self.looked_up - len(self.missing)
-        head = f"{found} of {self.looked_up} printed numbers of `eval/*.toml` are in the texts of the papers they cite."
-        return [head, *(["", *(f"* {one}" for one in self.missing)] if self.missing else [])]
+        head = f"{self.looked_up} printed numbers of `eval/*.toml` were looked up in the table cells that they cite"
+        if not self.problems:
+            return [f"{head}: all are there."]
+        return [f"{head}; problems: {len(self.problems)}.", "", *(f"* {one}" for one in self.problems)]
 
 
 def audit_numbers(folder: Path, papers: Path) -> PrintedNumbers:
-    """Look up the numbers of cases and means in their paper's text, as fractions or as percentages.
+    """Look up the numbers of cases and means in their papers' tables, and compute the means that no paper prints.
 
-    Those that cite none of :data:`TEXTS`, such as BM25's, are left out.
+    Those that cite none of the papers, such as BM25's, are left out.
     """
-    texts = {name: (papers / file).read_text(encoding="utf-8") for name, file in TEXTS.items()}
-    looked_up, missing = 0, []
+    tables = PaperTables(papers)
+    looked_up, problems = 0, []
     for regression in cases.load(folder).values():
         named: list[tuple[str, Case | Mean]] = [(case.id, case) for case in regression.cases]
         named += [(f"{regression.name}/mean:{mean.name}", mean) for mean in regression.means]
         for name, item in named:
-            cited = [text for paper, text in texts.items() if paper in item.source]
-            looked_up += len(item.paper) if cited else 0
-            missing += [
-                f"{name}: {measure} {value} is not in the text of {item.source}"
-                for measure, value in item.paper.items()
-                if cited and not any(_printed(value, text) for text in cited)
-            ]
-    return PrintedNumbers(looked_up, missing)
+            if isinstance(item, Mean) and item.source.startswith(COMPUTED):
+                problems += computed_mean(name, item, regression)
+            elif tables.cited(item.source):
+                looked_up += len(item.paper)
+                problems += tables.problems(name, item)
+            elif item.paper and item.source.startswith(("RetroMAE", "DupMAE", "MASTER", "CoT-")):
+                problems.append(f"{name}: {item.source} is no table of tools/paper_tables.toml")
+    return PrintedNumbers(looked_up, problems)
 
 
-def _printed(value: str, text: str) -> bool:
-    """Whether a number stands in the text: 0.416 as 0.416, .416, 41.6 or 0.4160."""
-    percent = f"{float(value) * 100:.10g}"
-    forms = {value, value.rstrip("0"), value.removeprefix("0"), percent, f"{float(value) * 100:.1f}"}
-    return any(re.search(rf"(?<![\d.]){re.escape(form)}(?!\d)", text) for form in forms)
+def computed_mean(name: str, mean: Mean, regression: cases.Regression) -> Iterator[str]:
+    """A mean that is not that of the printed numbers of its collections, those of a printed mean included."""
+    groups = [other for other in regression.means if other is not mean and not other.source.startswith(COMPUTED)]
+    for measure, value in mean.paper.items():
+        known = {case.collection: float(case.paper[measure]) for case in regression.cases if measure in case.paper}
+        for group in groups:
+            if group.name == "cqadupstack":  # its forums have no printed numbers of their own
+                known.update(dict.fromkeys(collections.expand(group.group), float(group.paper[measure])))
+        computed, missing = collections.mean_over(mean.group, known)
+        digits = Decimal(1).scaleb(int(Decimal(value).as_tuple().exponent))
+        if computed is None:
+            yield f"{name}: {measure} {value} cannot be computed, {len(missing)} collections have no printed number"
+        elif Decimal(f"{computed:.9f}").quantize(digits, ROUND_HALF_UP) != Decimal(value):
+            yield f"{name}: {measure} {value}, but the printed numbers have the mean {computed:.5f}"
 
 
 def _matches(row: Mapping[str, Any], model: str, step: str, preset: str) -> bool:
@@ -271,11 +394,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--recipes", type=Path, default=FOLDER, help="folder of models.toml")
     parser.add_argument("--papers", type=Path, help="folder of the papers' texts")
     parser.add_argument("--write", type=Path, help="page to update between the audit markers")
+    parser.add_argument("--record", action="store_true", help="write tools/recorded_settings.toml anew and stop")
     parser.add_argument("--plan", metavar="MODEL", help="print the plan of a model's training and stop")
     parser.add_argument("--preset", choices=PRESETS, default=PRESETS[0], help="choices of the recipes, for --plan")
     options = parser.parse_args(argv)
     if options.plan:
         print("\n".join(plan_lines(Recipes(options.recipes), options.plan, options.preset)))
+        return 0
+    if options.record:
+        RECORD.write_text(write_record(Recipes(options.recipes)), encoding="utf-8")
         return 0
     audit = audit_recipes(options.recipes)
     parts = {"audit": "\n".join(audit.lines())}
@@ -289,7 +416,7 @@ def main(argv: list[str] | None = None) -> int:
         options.write.write_text(page, encoding="utf-8")
     else:
         print("\n\n".join(parts.values()))
-    return 1 if audit.problems or (numbers and numbers.missing) else 0
+    return 1 if audit.problems or (numbers and numbers.problems) else 0
 
 
 def with_part(page: str, name: str, text: str) -> str:

@@ -93,18 +93,11 @@ def test_a_planted_difference_is_reported(planted, words):
     assert any(words in problem for problem in planted), planted[:5]
 
 
-def test_printed_numbers_stand_in_the_papers(shared_data, copy):
-    papers = shared_data.parent / "papers"
-    if not papers.is_dir():
-        pytest.skip("the papers' texts are not here")
+def test_printed_numbers_stand_in_their_cells(papers):
     numbers = audit_numbers(RECIPES, papers)
-    assert numbers.missing == []
+    assert numbers.problems == []
+    assert numbers.looked_up > 440
     assert "\n".join(numbers.lines()) in (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    replace_in(copy / "dupmae.msmarco-passage.toml", '"RR@10" = "0.4258"', '"RR@10" = "0.4285"')
-    replace_in(copy / "dupmae.beir.toml", '"0.477"', '"0.747"')
-    first, second = audit_numbers(copy, papers).missing
-    assert first.startswith("dupmae.beir/mean:average-18: nDCG@10 0.747")
-    assert second.startswith("dupmae.msmarco-passage/stage3-dev: RR@10 0.4285")
 
 
 def test_the_page_of_the_audit_is_up_to_date(tmp_path):

@@ -38,6 +38,8 @@ MODELS = "models.toml"
 HYPERPARAMETERS = "hyperparameters.toml"
 RECIPES = "recipes"
 DOWNLOADS = "files"
+RIVALS = "printed_rivals.json"
+"""Case -> measure -> the nearest other number of the table, made by tools/power.py."""
 _MODEL_KINDS = ("embedded", "tiny", "files", "recipe")
 ACCEPTED = "accepted"
 MEAN_TOLERANCE = 0.005
@@ -69,6 +71,9 @@ class Case:
     compare: bool = True  #: False: the printed numbers are context only; they belong to other weights
     exact: bool = False  #: True: a different value in the same environment is a failure
     note: str = ""
+    control: str = ""  #: case of the same file: the difference to it is judged beside the paper's
+    #: measure -> [name, number, table] of the nearest number of another system in the tables of ``source``
+    rivals: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -87,7 +92,9 @@ class Case:
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode()).hexdigest()
 
 
-SHARED = tuple(f.name for f in fields(Case) if f.name not in ("regression", "name", "tier", "title", "paper", "exact"))
+SHARED = tuple(
+    f.name for f in fields(Case) if f.name not in ("regression", "name", "tier", "title", "paper", "exact", "rivals")
+)
 """Keys that a file may set for all of its cases; a case overrides them."""
 _NUMBER = re.compile(r"-?\d*\.?\d+")
 _TABLES = ("encode", "search", "paper", "seed_deviation")
@@ -147,7 +154,13 @@ def load(folder: Path) -> dict[str, Regression]:
     """
     models = read_toml(folder / MODELS)
     files = sorted(p for p in folder.glob("*.toml") if p.name not in (MODELS, HYPERPARAMETERS))
-    return {p.stem: read_regression(p, models) for p in files}
+    found = {p.stem: read_regression(p, models) for p in files}
+    path = folder / RIVALS
+    rivals = json_record(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else {}
+    return {
+        name: replace(r, cases=tuple(replace(c, rivals=rivals.get(c.id, {})) for c in r.cases))
+        for name, r in found.items()
+    }
 
 
 def select(known: Mapping[str, Regression], names: Sequence[str], tier: str | None) -> list[Case]:

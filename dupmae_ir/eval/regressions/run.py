@@ -42,11 +42,12 @@ from dupmae_ir.eval.regressions.report import (
     means,
     row_lines,
 )
-from dupmae_ir.eval.regressions.verdict import SHOWN, CaseVerdict, Status, changed_queries, judge
+from dupmae_ir.eval.regressions.verdict import SHOWN, CaseVerdict, Status, against_control, changed_queries, judge
 from dupmae_ir.eval.regressions.workspace import Workspace, code_digest, fingerprint
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.topics import read_topics
+from dupmae_ir.registry import lookup
 
 MARK = "# Accepted: written by `dupmae-ir eval.regressions accept`; measured values, not to be edited."
 DIGITS = 6
@@ -206,6 +207,11 @@ class CaseSelection:
         same = result is not None and dict(result.environment) == self._accepted(case).get("environment")
         fixed = model is not None and (model.fixed or (model.tiny and same))
         verdicts = judge(case, result, self._accepted(case), queries, fixed)
+        if case.control:
+            control = lookup("control", case.control, {c.name: c for c in regression.cases})
+            verdicts += against_control(
+                case, result, control, load_result(result_path(control, self.workspace(control)))
+            )
         given = result.given if result else {}
         if model and result and not result.skipped:
             verdicts += [CaseVerdict(Status.STALE, reason=c) for c in workspace.training_changes(model.name, given)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -185,7 +185,40 @@ def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
     if tolerance is None:
         seeds = case.seed_deviation.get(measure)
         tolerance = _noise(result.per_query[measure].values()) if seeds is None else TWO_SEEDS * seeds
-    return compare_printed(case.paper[measure], value, tolerance, measure)
+    verdict = compare_printed(case.paper[measure], value, tolerance, measure)
+    power = without_power(case, measure, tolerance)
+    return (
+        replace(verdict, reason="; ".join(filter(None, [verdict.reason, power]))) if verdict.status.passes else verdict
+    )
+
+
+def without_power(case: Case, measure: str, tolerance: float) -> str:
+    """Which other system of the same printed table would pass as this one; empty if none would, or none is printed."""
+    if measure not in case.rivals:
+        return ""
+    name, number, table = case.rivals[measure]
+    if compare_printed(case.paper[measure], float(number), tolerance, measure).status not in (Status.OK, Status.OKISH):
+        return ""
+    return f"no power: {name}'s {number} ({table}) is within the tolerance too"
+
+
+def against_control(case: Case, result: Result | None, control: Case, other: Result | None) -> list[CaseVerdict]:
+    """The verdicts on the differences between a case and its control, beside the paper's, from paired queries."""
+    if result is None or other is None or any(r.problems or r.given or r.stand_in for r in (result, other)):
+        return []
+    verdicts = []
+    for measure in (m for m in case.paper if m in control.paper and m in result.per_query and m in other.per_query):
+        now, then = result.per_query[measure], other.per_query[measure]
+        difference = result.values[measure] - other.values[measure]
+        expected = float(case.paper[measure]) - float(control.paper[measure])
+        seeds = case.seed_deviation.get(measure)
+        # Two trainings here and two in the paper, all with seeds of their own; else the spread over the queries.
+        noise = _noise(now[q] - then[q] for q in now.keys() & then.keys()) if seeds is None else 2 * 1.96 * seeds
+        allowed = noise + 10.0 ** -len(case.paper[measure].partition(".")[2])
+        status = Status.OKISH if abs(difference - expected) <= allowed else Status.FAIL
+        reason = f"difference to {control.id} {difference:+.4f}, printed {expected:+.4f} +-{allowed:.4f}"
+        verdicts.append(CaseVerdict(status, measure, difference, expected, PAPER, allowed, reason))
+    return verdicts
 
 
 def compare_printed(printed: str, value: float, tolerance: float, measure: str) -> CaseVerdict:
