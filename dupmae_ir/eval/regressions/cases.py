@@ -71,7 +71,7 @@ class Case:
     compare: bool = True  #: False: the printed numbers are context only; they belong to other weights
     exact: bool = False  #: True: a different value in the same environment is a failure
     note: str = ""
-    control: str = ""  #: case of the same file: the difference to it is judged beside the paper's
+    control: str = ""  #: case, or REGRESSION/CASE: the difference to it is judged beside the paper's
     #: measure -> [name, number, table] of the nearest number of another system in the tables of ``source``
     rivals: Mapping[str, Sequence[str]] = field(default_factory=dict)
 

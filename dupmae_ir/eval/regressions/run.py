@@ -208,7 +208,8 @@ class CaseSelection:
         fixed = model is not None and (model.fixed or (model.tiny and same))
         verdicts = judge(case, result, self._accepted(case), queries, fixed)
         if case.control:
-            control = lookup("control", case.control, {c.name: c for c in regression.cases})
+            name = case.control if "/" in case.control else f"{case.regression}/{case.control}"
+            control = lookup("control", name, {c.id: c for r in self.regressions.values() for c in r.cases})
             verdicts += against_control(
                 case, result, control, load_result(result_path(control, self.workspace(control)))
             )
