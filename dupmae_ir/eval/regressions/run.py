@@ -209,9 +209,8 @@ class CaseSelection:
         verdicts = judge(case, result, self._accepted(case), queries, fixed)
         if case.control:
             control = lookup("control", case.control, {c.name: c for c in regression.cases})
-            verdicts += against_control(
-                case, result, control, load_result(result_path(control, self.workspace(control)))
-            )
+            other = load_result(result_path(control, self.workspace(control)))
+            verdicts += against_control(case, result, control, other)
         given = result.given if result else {}
         if model and result and not result.skipped:
             verdicts += [CaseVerdict(Status.STALE, reason=c) for c in workspace.training_changes(model.name, given)]
