@@ -1,6 +1,7 @@
 """Which printed rows can tell their system from another one of the same table, and what each costs.
 
     python tools/power.py                                  # the table of docs/reproduction.md
+    python tools/power.py --measurable                     # what one GPU measures in a week, cheapest first
     python tools/power.py --papers FOLDER --record         # write eval/printed_rivals.json from the papers' texts
 
 A row has power if no other system of the tables that it cites would pass as it: the nearest other number is further
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from audit_recipes import FOLDER, Recipes
 from paper_tables import PaperTables
+from recipe_plan import BERT, RATE
 
 from dupmae_ir import collections
 from dupmae_ir.eval.regressions import cases
@@ -28,6 +30,8 @@ from dupmae_ir.eval.regressions.cases import RIVALS, Case, dependencies
 from dupmae_ir.eval.regressions.verdict import TWO_SEEDS, without_power
 from dupmae_ir.eval.regressions.workspace import Workspace
 
+WEEK = 168.0
+"""Hours."""
 Z = 1.96
 """Half-width of the 95 % interval of a normal distribution, in standard errors."""
 
@@ -83,6 +87,37 @@ def training_hours(model: str, recipes: Recipes, references: Mapping[str, Sequen
     return sum(step.gpu_hours or 0 for one in needed if one.recipe for step in recipes.plan(one, "release"))
 
 
+def encoding_hours(case: Case) -> float:
+    """GPU-hours of encoding the collection: every text at its full length, which short texts do not reach."""
+    documents = collections.find(case.collection).documents or 0
+    return documents * float(case.encode.get("document_length", 512)) * 2 * BERT / RATE / 3600
+
+
+def measurable(rows: Sequence[PrintedRow], budget: float = WEEK) -> list[str]:
+    """What fits into ``budget`` GPU-hours, in order of cost, each with its command.
+
+    Cases that have the model and collection of one before them add nothing to the cost.
+    """
+    lines, spent = [f"# one GPU, {budget:.0f} hours; downloads and searches are not counted"], 0.0
+    trained: set[str] = set()
+    encoded: set[tuple[str, str]] = set()
+    for row in sorted(rows, key=lambda row: (row.hours, encoding_hours(row.case), row.case.id)):
+        case = row.case
+        training = 0.0 if case.model in trained else row.hours
+        encoding = 0.0 if (case.model, case.collection) in encoded else encoding_hours(case)
+        if spent + training + encoding > budget:
+            continue
+        spent += training + encoding
+        trained.add(case.model)
+        encoded.add((case.model, case.collection))
+        numbers = len(row.strong) + len(row.weak)
+        lines.append(
+            f"dupmae-ir eval.regressions run {case.id}  # training {training:.1f} h, encoding at most {encoding:.1f} h"
+            f", together {spent:.1f} h; {numbers} numbers, {len(row.strong)} with power"
+        )
+    return lines
+
+
 def power_table(rows: Iterable[PrintedRow]) -> str:
     """Markdown: one line for each regression and amount of training, rows with power before those without."""
     groups: dict[tuple[str, int], list[PrintedRow]] = {}
@@ -112,11 +147,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--papers", type=Path, help="folder of the papers' texts, for --record")
     parser.add_argument("--record", action="store_true", help=f"write eval/{RIVALS}")
+    parser.add_argument("--measurable", action="store_true", help="list what one GPU measures in a week")
     options = parser.parse_args(argv)
     if options.record != bool(options.papers):
         parser.error("--record and --papers go together")
     if options.record:
         (FOLDER / RIVALS).write_text(as_record(nearest_rivals(FOLDER, options.papers)), encoding="utf-8")
+    elif options.measurable:
+        print("\n".join(measurable(printed_rows(FOLDER))))
     else:
         print(power_text(printed_rows(FOLDER), 0))
     return 0

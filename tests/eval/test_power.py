@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from power import as_record, largest_tolerance, nearest_rivals, power_text, printed_rows
+from power import as_record, largest_tolerance, measurable, nearest_rivals, power_text, printed_rows
 
 from dupmae_ir.errors import UnknownName
 from dupmae_ir.eval.regressions.cases import RIVALS, Case, load
@@ -105,3 +105,18 @@ def test_the_largest_tolerance_and_the_cost_of_a_row(cases):
     assert stage3.strong
     assert not rows["retromae-ablations.msmarco-passage/default-dev"].strong
     assert "3 of " in power_text(list(rows.values()), 3)
+
+
+def test_what_one_gpu_measures_in_a_week_begins_with_the_released_checkpoints():
+    rows = printed_rows(FOLDER)
+    head, *lines = measurable(rows)
+    assert "168 hours" in head
+    free = [line for line in lines if "training 0.0 h" in line]
+    assert lines[: len(free)][0].startswith("dupmae-ir eval.regressions run retromae.beir/")
+    assert any(line.startswith("dupmae-ir eval.regressions run retromae.msmarco-passage/distill-dev ") for line in free)
+    spent = [float(line.partition("together ")[2].partition(" h")[0]) for line in lines]
+    assert spent == sorted(spent)
+    assert spent[-1] <= 168
+    assert len(measurable(rows, 1.0)) < len(lines)
+    dl = next(line for line in lines if "retromae.msmarco-passage/distill-dl19" in line)
+    assert "encoding at most 0.0 h" in dl  # the index of the dev queries

@@ -29,6 +29,7 @@ from dupmae_ir.errors import InputError, UnknownName
 from dupmae_ir.eval.regressions.config import TIERS
 from dupmae_ir.index.config import Bm25Config
 from dupmae_ir.io.lines import json_record
+from dupmae_ir.io.publishing import read_json_object
 from dupmae_ir.measures import parse_measures
 from dupmae_ir.registry import lookup, suggest
 from dupmae_ir.search.config import RUN_HITS, SearchConfig
@@ -38,6 +39,8 @@ MODELS = "models.toml"
 HYPERPARAMETERS = "hyperparameters.toml"
 RECIPES = "recipes"
 DOWNLOADS = "files"
+DIGESTS = "sha256.json"
+"""Record of the digests of a downloaded model, behind its name."""
 RIVALS = "printed_rivals.json"
 """Case -> measure -> the nearest other number of the table, made by tools/power.py."""
 _MODEL_KINDS = ("embedded", "tiny", "files", "recipe")
@@ -92,9 +95,8 @@ class Case:
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode()).hexdigest()
 
 
-SHARED = tuple(
-    f.name for f in fields(Case) if f.name not in ("regression", "name", "tier", "title", "paper", "exact", "rivals")
-)
+_OWN = ("regression", "name", "tier", "title", "paper", "exact", "rivals")
+SHARED = tuple(f.name for f in fields(Case) if f.name not in _OWN)
 """Keys that a file may set for all of its cases; a case overrides them."""
 _NUMBER = re.compile(r"-?\d*\.?\d+")
 _TABLES = ("encode", "search", "paper", "seed_deviation")
@@ -154,13 +156,8 @@ def load(folder: Path) -> dict[str, Regression]:
     """
     models = read_toml(folder / MODELS)
     files = sorted(p for p in folder.glob("*.toml") if p.name not in (MODELS, HYPERPARAMETERS))
-    found = {p.stem: read_regression(p, models) for p in files}
-    path = folder / RIVALS
-    rivals = json_record(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else {}
-    return {
-        name: replace(r, cases=tuple(replace(c, rivals=rivals.get(c.id, {})) for c in r.cases))
-        for name, r in found.items()
-    }
+    rivals = read_json_object(folder / RIVALS)
+    return {p.stem: read_regression(p, models, rivals) for p in files}
 
 
 def select(known: Mapping[str, Regression], names: Sequence[str], tier: str | None) -> list[Case]:
@@ -178,8 +175,8 @@ def select(known: Mapping[str, Regression], names: Sequence[str], tier: str | No
     return [c for c in {c.id: c for c in chosen}.values() if tier in (None, c.tier)]
 
 
-def read_regression(path: Path, models: Mapping[str, Any]) -> Regression:
-    """Read one TOML file. ``models``: the models that its cases may use, by name."""
+def read_regression(path: Path, models: Mapping[str, Any], rivals: Mapping[str, Any] | None = None) -> Regression:
+    """Read one TOML file. ``models``: those its cases may use, by name; ``rivals``: of each case, by its id."""
     data = read_toml(path)
     known = ("title", "tier", "exact", "case", "mean", "accepted", "environment", *SHARED)
     _check_keys(data, known, str(path))
@@ -189,7 +186,8 @@ def read_regression(path: Path, models: Mapping[str, Any]) -> Regression:
     if not isinstance(data.get("title"), str):
         raise InputError(f"{path}: title must be a string")
     shared = {k: data[k] for k in SHARED if k in data}
-    cases = tuple(_case(path, data, shared, table, models) for table in data.get("case", []))
+    read = (_case(path, data, shared, table, models) for table in data.get("case", []))
+    cases = tuple(replace(case, rivals=(rivals or {}).get(case.id, {})) for case in read)
     names = [c.name for c in cases]
     if not cases or len(set(names)) < len(names):
         raise InputError(f"{path}: at least one [[case]] is required, and case names must be unique")
@@ -289,10 +287,21 @@ class Model:
     tiny: bool = False
     url: str = ""  #: of the folder that contains ``files``
     files: tuple[str, ...] = ()
-    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, where one is published
+    revision: str = "main"  #: commit of the model hub, for {revision} in ``url``; main can change
+    sha256: Mapping[str, str] = field(default_factory=dict)  #: file -> digest, where one is known
     recipe: str = ""
     step: str = ""
     set: Mapping[str, Any] = field(default_factory=dict)  #: overrides of the recipe's inputs
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """File -> URL."""
+        return {name: f"{self.url.format(revision=self.revision)}/{name}" for name in self.files}
+
+    @property
+    def pinned(self) -> Mapping[str, str]:
+        """URL -> sha256 that models.toml states."""
+        return {self.addresses[name]: digest for name, digest in self.sha256.items()}
 
     @property
     def fixed(self) -> bool:

@@ -461,7 +461,8 @@ def command_lines(case: Case, workspace: Workspace) -> list[str]:
         model = workspace.models[name]
         if model.files:
             folder = workspace.model_folder(name)
-            lines.append(f"# {model.title}: {len(model.files)} files of {model.url}, into {folder}")
+            url = model.url.format(revision=model.revision)
+            lines.append(f"# {model.title}: {len(model.files)} files of {url}, into {folder}")
         elif model.recipe:
             steps = workspace.steps(model)
             lines += [f"dupmae-ir {step.command} {shlex.join(flags(step.config))}" for step in steps]

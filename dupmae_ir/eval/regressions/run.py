@@ -210,9 +210,8 @@ class CaseSelection:
         if case.control:
             name = case.control if "/" in case.control else f"{case.regression}/{case.control}"
             control = lookup("control", name, {c.id: c for r in self.regressions.values() for c in r.cases})
-            verdicts += against_control(
-                case, result, control, load_result(result_path(control, self.workspace(control)))
-            )
+            other = load_result(result_path(control, self.workspace(control)))
+            verdicts += against_control(case, result, control, other)
         given = result.given if result else {}
         if model and result and not result.skipped:
             verdicts += [CaseVerdict(Status.STALE, reason=c) for c in workspace.training_changes(model.name, given)]

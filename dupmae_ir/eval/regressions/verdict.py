@@ -194,12 +194,10 @@ def _against_paper(case: Case, result: Result, measure: str) -> CaseVerdict:
 
 def without_power(case: Case, measure: str, tolerance: float) -> str:
     """Which other system of the same printed table would pass as this one; empty if none would, or none is printed."""
-    if measure not in case.rivals:
-        return ""
-    name, number, table = case.rivals[measure]
-    if compare_printed(case.paper[measure], float(number), tolerance, measure).status not in (Status.OK, Status.OKISH):
-        return ""
-    return f"no power: {name}'s {number} ({table}) is within the tolerance too"
+    name, number, table = case.rivals.get(measure, ("", "inf", ""))
+    verdict = compare_printed(case.paper[measure], float(number), tolerance, measure) if name else None
+    passes = verdict and verdict.status in (Status.OK, Status.OKISH)
+    return f"no power: {name}'s {number} ({table}) is within the tolerance too" if passes else ""
 
 
 def against_control(case: Case, result: Result | None, control: Case, other: Result | None) -> list[CaseVerdict]:

@@ -19,13 +19,13 @@ from dupmae_ir.config import read_toml
 from dupmae_ir.device import processor
 from dupmae_ir.errors import EnvironmentProblem, InputError
 from dupmae_ir.eval.regressions import tiny
-from dupmae_ir.eval.regressions.cases import DOWNLOADS, MODELS, RECIPES, Model, dependencies, read_models
+from dupmae_ir.eval.regressions.cases import DIGESTS, DOWNLOADS, MODELS, RECIPES, Model, dependencies, read_models
 from dupmae_ir.finetune.config import FinetuneConfig
 from dupmae_ir.finetune.stages import STATE, Step, in_processes, plan, recipe_inputs, run_stages
 from dupmae_ir.index.format.manifest import versions
 from dupmae_ir.io.archives import unpack
 from dupmae_ir.io.lines import json_records
-from dupmae_ir.io.publishing import read_json_object, write_json
+from dupmae_ir.io.publishing import read_json_object, sha256_file, write_json
 from dupmae_ir.io.transfer import RemoteFile, download
 from dupmae_ir.io.transfer import cache_folder as default_cache
 from dupmae_ir.registry import lookup
@@ -217,11 +217,18 @@ class Workspace:
         return self.model_folder(name)
 
     def download_model(self, model: Model) -> None:
-        """Download the files of a released checkpoint."""
+        """Download the files of a released checkpoint. The first download records their digests, later ones must match.
+
+        The record lies beside the folder, so that it is still there when the files are deleted and downloaded again.
+        """
         home = self.cache_folder / "models" / model.name
-        for name in model.files:
-            source = RemoteFile(f"{model.url}/{name}", sha256=None if self.catalogue else model.sha256.get(name))
-            download(source, home / name, mirror=self.mirror, quiet=self.quiet)
+        record = home.with_name(f"{model.name}.{DIGESTS}")
+        # Synthetic stand-ins have other digests, and are not recorded.
+        known = {} if self.catalogue else {**read_json_object(record), **model.pinned}
+        for name, url in model.addresses.items():
+            file = download(RemoteFile(url, sha256=known.get(url)), home / name, mirror=self.mirror, quiet=self.quiet)
+            if not self.catalogue and url not in known:
+                write_json(record, known := {**known, url: sha256_file(file)})
 
     def _training_folder(self, model: Model) -> Path:
         settings = {**model.set, **self._preset(model)}
