@@ -1,20 +1,16 @@
 """Which printed rows can tell their system from another one of the same table, and what each costs.
 
     python tools/power.py                                  # the table of docs/reproduction.md
-    python tools/power.py --measurable                     # what one GPU measures in a week, cheapest first
-    python tools/power.py --papers FOLDER --record         # write eval/printed_rivals.json from the papers' texts
+    python tools/power.py --papers FOLDER --record         # write eval/printed_rivals.json and eval/costs.json
 
 A row has power if no other system of the tables that it cites would pass as it: the nearest other number is further
-away than the tolerance of its verdict. The tolerance is the row's own, or that of two trainings with other seeds; of
-rows that take the bootstrap interval over queries, the largest one that the number allows: values lie between 0 and 1,
-so their variance is at most p (1 - p) for a mean of p.
+away than the tolerance of its verdict, or for bootstrap intervals than the largest one that the number allows.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,13 +23,8 @@ from recipe_plan import BERT, RATE
 from dupmae_ir import collections
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.cases import RIVALS, Case, dependencies
-from dupmae_ir.eval.regressions.verdict import TWO_SEEDS, without_power
+from dupmae_ir.eval.regressions.plan import COSTS, with_power
 from dupmae_ir.eval.regressions.workspace import Workspace
-
-WEEK = 168.0
-"""Hours."""
-Z = 1.96
-"""Half-width of the 95 % interval of a normal distribution, in standard errors."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +50,14 @@ def nearest_rivals(folder: Path, papers: Path) -> dict[str, dict[str, list[str]]
     return found
 
 
-def largest_tolerance(case: Case, measure: str) -> float:
-    """The tolerance of a case's verdict against the paper, at most."""
-    if case.tolerance is not None:
-        return case.tolerance
-    if (seeds := case.seed_deviation.get(measure)) is not None:
-        return TWO_SEEDS * seeds
-    p, test = float(case.paper[measure]), collections.find(case.collection).tests.get(case.test)
-    return Z * math.sqrt(p * (1 - p) / test.queries) if test and test.queries else 1.0
-
-
 def printed_rows(folder: Path) -> list[PrintedRow]:
     """The cases of the full tier with a printed number of a paper, in order of their files."""
     recipes = Recipes(folder)
     references = Workspace(folder, Path("unused")).references
     rows = []
     for case in (c for r in cases.load(folder).values() for c in r.cases if c.rivals):
-        weak = [m for m in case.paper if without_power(case, m, largest_tolerance(case, m))]
-        strong = [m for m in case.paper if m in case.rivals and m not in weak]
+        strong = with_power(case)
+        weak = [m for m in case.paper if m in case.rivals and m not in strong]
         rows.append(PrintedRow(case, strong, weak, training_hours(case.model, recipes, references)))
     return rows
 
@@ -91,31 +72,6 @@ def encoding_hours(case: Case) -> float:
     """GPU-hours of encoding the collection: every text at its full length, which short texts do not reach."""
     documents = collections.find(case.collection).documents or 0
     return documents * float(case.encode.get("document_length", 512)) * 2 * BERT / RATE / 3600
-
-
-def measurable(rows: Sequence[PrintedRow], budget: float = WEEK) -> list[str]:
-    """What fits into ``budget`` GPU-hours, in order of cost, each with its command.
-
-    Cases that have the model and collection of one before them add nothing to the cost.
-    """
-    lines, spent = [f"# one GPU, {budget:.0f} hours; downloads and searches are not counted"], 0.0
-    trained: set[str] = set()
-    encoded: set[tuple[str, str]] = set()
-    for row in sorted(rows, key=lambda row: (row.hours, encoding_hours(row.case), row.case.id)):
-        case = row.case
-        training = 0.0 if case.model in trained else row.hours
-        encoding = 0.0 if (case.model, case.collection) in encoded else encoding_hours(case)
-        if spent + training + encoding > budget:
-            continue
-        spent += training + encoding
-        trained.add(case.model)
-        encoded.add((case.model, case.collection))
-        numbers = len(row.strong) + len(row.weak)
-        lines.append(
-            f"dupmae-ir eval.regressions run {case.id}  # training {training:.1f} h, encoding at most {encoding:.1f} h"
-            f", together {spent:.1f} h; {numbers} numbers, {len(row.strong)} with power"
-        )
-    return lines
 
 
 def power_table(rows: Iterable[PrintedRow]) -> str:
@@ -146,21 +102,24 @@ def main(argv: list[str] | None = None) -> int:
     """Print the table, or write the record of the nearest other numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--papers", type=Path, help="folder of the papers' texts, for --record")
-    parser.add_argument("--record", action="store_true", help=f"write eval/{RIVALS}")
-    parser.add_argument("--measurable", action="store_true", help="list what one GPU measures in a week")
+    parser.add_argument("--record", action="store_true", help=f"write eval/{RIVALS} and eval/{COSTS}")
     options = parser.parse_args(argv)
     if options.record != bool(options.papers):
         parser.error("--record and --papers go together")
     if options.record:
         (FOLDER / RIVALS).write_text(as_record(nearest_rivals(FOLDER, options.papers)), encoding="utf-8")
-    elif options.measurable:
-        print("\n".join(measurable(printed_rows(FOLDER))))
+        (FOLDER / COSTS).write_text(as_record(costs(printed_rows(FOLDER))), encoding="utf-8")
     else:
         print(power_text(printed_rows(FOLDER), 0))
     return 0
 
 
-def as_record(rivals: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+def costs(rows: Iterable[PrintedRow]) -> dict[str, list[float]]:
+    """Case -> GPU-hours of training and of encoding, as ``eval.regressions plan`` reads them."""
+    return {row.case.id: [round(row.hours, 2), round(encoding_hours(row.case), 2)] for row in rows}
+
+
+def as_record(rivals: Mapping[str, Mapping[str, Sequence[str]] | Sequence[float]]) -> str:
     """The record as JSON, a line for each case."""
     lines = [f"{json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in sorted(rivals.items())]
     return "{\n" + ",\n".join(lines) + "\n}\n"

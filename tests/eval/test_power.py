@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from power import as_record, largest_tolerance, measurable, nearest_rivals, power_text, printed_rows
+from power import as_record, costs, nearest_rivals, power_text, printed_rows
 
 from dupmae_ir.errors import UnknownName
+from dupmae_ir.eval.regressions.__main__ import main
 from dupmae_ir.eval.regressions.cases import RIVALS, Case, load
-from dupmae_ir.eval.regressions.config import RunCasesOptions
+from dupmae_ir.eval.regressions.config import PlanOptions, RunCasesOptions
 from dupmae_ir.eval.regressions.execute import Result
+from dupmae_ir.eval.regressions.plan import COSTS, in_order_of_cost, largest_tolerance, plan_cases
 from dupmae_ir.eval.regressions.run import CaseSelection
 from dupmae_ir.eval.regressions.verdict import Status, against_control, judge, without_power
 
@@ -86,7 +88,7 @@ def test_no_difference_is_judged_of_unsound_results(cases, fields):
 
 def test_every_control_is_a_case(cases, tmp_path):
     ablations = [case for case in cases.values() if case.control]
-    assert len(ablations) == 20
+    assert len(ablations) == 20 + 5 + 9 + 20
     assert all((c.control if "/" in c.control else f"{c.regression}/{c.control}") in cases for c in ablations)
     selection = CaseSelection(RunCasesOptions(names=(ablations[0].id,), output=str(tmp_path)))
     with pytest.raises(UnknownName, match="basic-9"):
@@ -107,16 +109,24 @@ def test_the_largest_tolerance_and_the_cost_of_a_row(cases):
     assert "3 of " in power_text(list(rows.values()), 3)
 
 
-def test_what_one_gpu_measures_in_a_week_begins_with_the_released_checkpoints():
+def test_what_one_gpu_measures_in_a_week_begins_with_the_released_checkpoints(capsys):
     rows = printed_rows(FOLDER)
-    head, *lines = measurable(rows)
-    assert "168 hours" in head
-    free = [line for line in lines if "training 0.0 h" in line]
-    assert lines[: len(free)][0].startswith("dupmae-ir eval.regressions run retromae.beir/")
-    assert any(line.startswith("dupmae-ir eval.regressions run retromae.msmarco-passage/distill-dev ") for line in free)
-    spent = [float(line.partition("together ")[2].partition(" h")[0]) for line in lines]
-    assert spent == sorted(spent)
-    assert spent[-1] <= 168
-    assert len(measurable(rows, 1.0)) < len(lines)
-    dl = next(line for line in lines if "retromae.msmarco-passage/distill-dl19" in line)
-    assert "encoding at most 0.0 h" in dl  # the index of the dev queries
+    assert as_record(costs(rows)) == (FOLDER / COSTS).read_text(), "python tools/power.py --papers FOLDER --record"
+    planned = plan_cases(PlanOptions(measurable=True))
+    free = [one for one in planned if one.training == 0]
+    assert planned[0].case.regression == "retromae.beir"
+    assert "retromae.msmarco-passage/distill-dev" in {one.case.id for one in free}
+    totals = [one.together for one in planned]
+    assert totals == sorted(totals)
+    assert totals[-1] <= 168
+    assert len(plan_cases(PlanOptions(measurable=True, hours=1.0))) < len(planned) < len(plan_cases(PlanOptions()))
+    assert main(["plan", "--measurable", "retromae.msmarco-passage"]) == 0
+    assert capsys.readouterr().out.startswith("dupmae-ir eval.regressions run retromae.msmarco-passage/")
+    assert main(["plan", "--hours", "3"]) == 2
+
+
+def test_a_model_and_its_index_are_paid_for_once(cases):
+    case = cases["dupmae.msmarco-passage/stage3-dev"]
+    other = replace(case, name="again")
+    (first, second) = in_order_of_cost([case, other], {case.id: (9.0, 1.0), other.id: (9.0, 1.0)}, 10.0)
+    assert (first.together, second.together, second.training, second.encoding) == (10.0, 10.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""``python -m dupmae_ir.eval.regressions run|list|report|accept``: see ``--help``."""
+"""``python -m dupmae_ir.eval.regressions run|list|plan|report|accept``: see ``--help``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from dupmae_ir.command import Command, dispatch
-from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunCasesOptions
+from dupmae_ir.eval.regressions.config import (
+    AcceptOptions,
+    CaseOptions,
+    ListOptions,
+    PlanOptions,
+    ReportOptions,
+    RunCasesOptions,
+)
 
 if TYPE_CHECKING:
+    from dupmae_ir.eval.regressions.plan import PlannedCase
     from dupmae_ir.eval.regressions.report import JudgedCases
     from dupmae_ir.eval.regressions.run import CasesReport
 
@@ -33,6 +41,21 @@ def _show_list(_: ListOptions, judged: JudgedCases) -> str:
     return as_list(judged.rows)
 
 
+def _plan_json(_: PlanOptions, planned: list[PlannedCase]) -> str:
+    rows = [
+        {
+            "case": one.case.id,
+            "training": one.training,
+            "encoding": one.encoding,
+            "together": one.together,
+            "numbers": len(one.case.paper),
+            "with_power": list(one.strong),
+        }
+        for one in planned
+    ]
+    return json.dumps({"cases": rows})
+
+
 def _report_json(config: ReportOptions, report: CasesReport) -> str:
     return json.dumps({"file": report.file, "summary": report.summary}) if config.file else report.text
 
@@ -53,6 +76,13 @@ list_cases = Command(
     show=_show_list,
     as_json=_cases_json,
 )
+plan = Command(
+    "eval.regressions plan",
+    PlanOptions,
+    "dupmae_ir.eval.regressions.plan:plan_cases",
+    show=lambda _, planned: "\n".join(map(str, planned)),
+    as_json=_plan_json,
+)
 report = Command(
     "eval.regressions report",
     ReportOptions,
@@ -71,13 +101,14 @@ accept = Command(
 VERBS = {
     "run": ("run cases and compare their values with the expected ones", run),
     "list": ("list cases, the papers' numbers and the accepted values", list_cases),
+    "plan": ("list cases in order of cost, with their commands", plan),
     "report": ("report results as Markdown, JSON, JUnit or HTML", report),
     "accept": ("accept measured values as the expected ones", accept),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one of the four commands and return its exit status."""
+    """Run one of the commands and return its exit status."""
     return dispatch("eval.regressions", VERBS, argv)
 
 

@@ -18,7 +18,7 @@ run_option = partial(option, group="run")
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOptions(OutputOptions):
-    """Which cases to use and where their files are; shared by all four commands."""
+    """Which cases to use and where their files are; shared by all commands."""
 
     names: tuple[str, ...] = case_option(
         (), "REGRESSION or REGRESSION/CASE (default: all)", metavar="NAME", positional=True
@@ -85,6 +85,19 @@ class ListOptions(CaseOptions):
     Examples:
         python -m dupmae_ir.eval.regressions list --tier small
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(CaseOptions):
+    """List the cases with a paper's number in order of their GPU-hours, each with its command and with how many of its
+    numbers have power: another system of the printed table would not pass for it. Runs nothing.
+
+    Examples:
+        python -m dupmae_ir.eval.regressions plan --measurable
+    """
+
+    measurable: bool = case_option(False, "only what one GPU measures in --hours, cheapest first")
+    hours: float = case_option(168.0, "GPU-hours; a week by default", above=0, only_with="measurable")
 
 
 @dataclass(frozen=True, kw_only=True)
