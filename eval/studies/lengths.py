@@ -9,12 +9,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 from study import study
 
 from dupmae_ir import tables
 from dupmae_ir.config import OneOf, OutputOptions, Requires, option
+from dupmae_ir.console import visible
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.collections import read_collection
 from dupmae_ir.io.topics import read_topics
@@ -42,6 +44,7 @@ class LengthsConfig(OutputOptions):
         (), "collections: JSON lines, tsv, .gz of these, or folders, one row each", group="input", metavar="PATH"
     )
     with_titles: bool = option(False, "count the words of a passage's title, too", group="counting")
+    examples: int = option(0, "also print the first N texts of each file (Figure 1B)", group="output", at_least=0)
     format: str = option("text", "output format", group="output", choices=("text", "markdown"))
 
 
@@ -52,6 +55,7 @@ class Lengths:
     source: str
     kind: str  #: queries or passages
     counts: Counter[int]
+    examples: tuple[str, ...] = ()  #: its first texts
 
     @property
     def mean(self) -> float:
@@ -71,24 +75,31 @@ class Lengths:
     def to_dict(self) -> dict[str, Any]:
         """The statistics as plain values."""
         values = {name: self.quantile(share) for name, share in QUANTILES.items()}
-        return {"source": self.source, "kind": self.kind, "texts": self.counts.total(), "mean": self.mean, **values}
+        return {"source": self.source, "kind": self.kind, "texts": self.counts.total(), "mean": self.mean, **values} | (
+            {"examples": list(self.examples)} if self.examples else {}
+        )
 
 
 def run(config: LengthsConfig) -> list[Lengths]:
     """The lengths of all ``queries`` and ``passages``, in this order."""
     if not config.queries and not config.passages:
         raise UsageError("give `queries`, `passages` or both")
-    lengths = [count_words(path, "queries", (topic.text for topic in read_topics(path))) for path in config.queries]
+    lengths = [
+        count_words(path, "queries", (topic.text for topic in read_topics(path)), config.examples)
+        for path in config.queries
+    ]
     for path in config.passages:
         documents = read_collection(path)
         texts = (document.joined() if config.with_titles else document.text for document in documents)
-        lengths.append(count_words(path, "passages", texts))
+        lengths.append(count_words(path, "passages", texts, config.examples))
     return lengths
 
 
-def count_words(source: str, kind: str, texts: Iterable[str]) -> Lengths:
-    """The lengths of ``texts`` in words."""
-    return Lengths(source, kind, Counter(len(text.split()) for text in texts))
+def count_words(source: str, kind: str, texts: Iterable[str], examples: int = 0) -> Lengths:
+    """The lengths of ``texts`` in words, with the first ``examples`` texts."""
+    left = iter(texts)
+    first = tuple(islice(left, examples))
+    return Lengths(source, kind, Counter(len(text.split()) for text in chain(first, left)), first)
 
 
 def as_table(config: LengthsConfig, lengths: list[Lengths]) -> str:
@@ -99,7 +110,9 @@ def as_table(config: LengthsConfig, lengths: list[Lengths]) -> str:
         words = f"{v['least']:,}~{v['most']:,}"
         source = f"{one.source} ({one.kind})"
         rows.append([source, f"{v['texts']:,}", words, f"{v['mean']:.1f}", f"{v['median']:,}", f"{v['p95']:,}"])
-    return tables.render(["source", "texts", "words", "average", "median", "95 %"], rows, config.format)
+    table = tables.render(["source", "texts", "words", "average", "median", "95 %"], rows, config.format)
+    examples = [f"{one.source} ({one.kind}): {visible(text, breaks=True)}" for one in lengths for text in one.examples]
+    return "\n".join([table, *([""] if examples else []), *examples])
 
 
 main = study("lengths", LengthsConfig, run, as_table, lambda lengths: [one.to_dict() for one in lengths], lambda _: "")

@@ -23,6 +23,16 @@ def test_by_hand(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1].split()[-5:] == ["2", "0~5", "2.5", "0", "5"]
 
 
+def test_the_first_texts_are_examples_and_counted(tmp_path, capsys):
+    """CoT-MoTE's Figure 1B."""
+    (tmp_path / "q.tsv").write_text("1\ta b  c\n2\tone\n3\tfour of these words\n")
+    assert main(["--queries", str(tmp_path / "q.tsv"), "--examples", "2", "--json"]) == 0
+    (queries,) = json.loads(capsys.readouterr().out)
+    assert (queries["texts"], queries["most"], queries["examples"]) == (3, 4, ["a b  c", "one"])
+    assert main(["--queries", str(tmp_path / "q.tsv"), "--examples", "9"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("(queries): four of these words")
+
+
 def test_quantiles_are_numpys_inverted_cdf():
     words = np.random.default_rng(0).integers(1, 60, 501)
     lengths = Lengths("x", "queries", Counter(words.tolist()))
