@@ -138,7 +138,7 @@ def index(layout: Sequence[Mapping[str, Any]], numbers: Numbers) -> str:
             anchor = _anchor(_heading(table))
             link = f"[{table['name']}: {table['caption']}](reproduction/{paper['page']}.md#{anchor})"
             verbs = dict.fromkeys(command.split()[1] for command in table.get("commands", ()))
-            made_by = [*(["eval.regressions"] if printed else []), *verbs]
+            made_by = list(dict.fromkeys([*(["eval.regressions"] if printed else []), *verbs]))
             counts = [str(printed), str(measured)] if printed else ["-", "-"]
             rows.append([paper["title"], link, *counts, ", ".join(f"`{m}`" for m in made_by) or "-"])
     return _markdown(rows)

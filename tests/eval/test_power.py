@@ -88,7 +88,7 @@ def test_no_difference_is_judged_of_unsound_results(cases, fields):
 
 def test_every_control_is_a_case(cases, tmp_path):
     ablations = [case for case in cases.values() if case.control]
-    assert len(ablations) == 20 + 5 + 9 + 20
+    assert len(ablations) == 20 + 5 + 9 + 20 + 6
     assert all((c.control if "/" in c.control else f"{c.regression}/{c.control}") in cases for c in ablations)
     selection = CaseSelection(RunCasesOptions(names=(ablations[0].id,), output=str(tmp_path)))
     with pytest.raises(UnknownName, match="basic-9"):

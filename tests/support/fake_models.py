@@ -52,7 +52,7 @@ def write_models(folder: Path, text: str) -> None:
     for name, entry in read_toml(MODELS).items():
         if not isinstance(entry, dict) or "files" not in entry:
             continue
-        home = served(folder, f"{entry['url']}/x").parent
+        home = served(folder, f"{entry['url'].format(revision='main')}/x").parent
         makers.get(name, lambda home: _bert(home, words))(home)
         for missing in set(entry["files"]) - {p.name for p in home.iterdir()}:
             raise AssertionError(f"{name}: {missing} was not written")
