@@ -1,6 +1,7 @@
-"""Write the tables of the registered experiment into docs/experiments.md, from experiments/records/mae-from-scratch.
+"""Write the tables of the registered experiment into docs/experiments.md and
+experiments/archive.md, from experiments/records/mae-from-scratch.
 
-With --check, exit 1 when the page is out of date.
+With --check, exit 1 when a page is out of date.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import sys
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
-from mae_tables import report
+from mae_tables import conclusion, recall_tables
 
 RECORDS = ROOT / "experiments" / "records" / "mae-from-scratch"
 
 if __name__ == "__main__":
-    write_or_check([ROOT / "docs" / "experiments.md"], {"scratch": lambda: report(RECORDS)}, "experiments/records")
+    pages = [ROOT / "docs" / "experiments.md", ROOT / "experiments" / "archive.md"]
+    parts = {"scratch": lambda: conclusion(RECORDS), "scratch_recall": lambda: recall_tables(RECORDS)}
+    write_or_check(pages, parts, "experiments/records")

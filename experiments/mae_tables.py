@@ -176,6 +176,20 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 def report(folder: Path, seed: int = 0) -> str:
     """All tables and the decision, as Markdown."""
+    return "\n\n".join([conclusion(folder, seed), recall_tables(folder, seed)])
+
+
+def recall_tables(folder: Path, seed: int = 0) -> str:
+    """The tables of the measures that the decision does not use, as Markdown."""
+    settings, records = read_settings(), read_records(folder, seed)
+    titles = {name: m["title"] for name, m in settings["methods"].items()}
+    measures = [m for m in settings["readouts"]["measures"] if m != CHOSEN]
+    found = [scores_table(records, titles, int(s), m) for m in measures for s in settings["sizes"]]
+    return "\n\n".join(filter(None, found))
+
+
+def conclusion(folder: Path, seed: int = 0) -> str:
+    """Pre-training, differences, nDCG@10 and the decision, as Markdown."""
     settings, records = read_settings(), read_records(folder, seed)
     titles = {name: m["title"] for name, m in settings["methods"].items()}
     sizes = [int(size) for size in settings["sizes"]]
@@ -183,7 +197,7 @@ def report(folder: Path, seed: int = 0) -> str:
     compared = compare(records, methods, sizes)
     gaps = {m: gap(records[m, 0][0]) for m in methods if (m, 0) in records}
     parts = [pretraining_table(records, titles), comparison_table(compared, titles)]
-    parts += [scores_table(records, titles, s, m) for m in settings["readouts"]["measures"] for s in sizes]
+    parts += [scores_table(records, titles, s, CHOSEN) for s in sizes]
     return "\n\n".join([*filter(None, parts), f"Decision: {decide(compared, gaps, settings['decision'])}."])
 
 
