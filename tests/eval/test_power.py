@@ -95,6 +95,16 @@ def test_every_control_is_a_case(cases, tmp_path):
         selection.row(replace(ablations[0], control="basic-9"), None)
 
 
+@pytest.mark.parametrize(("key", "judged"), [({}, 1), ({"code": "of yesterday"}, 0)])
+def test_a_control_of_other_code_is_not_compared(cases, tmp_path, monkeypatch, key, judged):
+    case = cases["retromae-ablations.msmarco-passage/basic-1-dev"]
+    other = replace(scores(cases["retromae-ablations.msmarco-passage/default-dev"], 0.3508), key=key)
+    monkeypatch.setattr("dupmae_ir.eval.regressions.run.load_result", lambda _: other)
+    selection = CaseSelection(RunCasesOptions(names=(case.id,), output=str(tmp_path)))
+    verdicts = selection.row(case, scores(case, 0.3417)).verdicts
+    assert sum("difference to" in verdict.reason for verdict in verdicts) == judged
+
+
 def test_the_largest_tolerance_and_the_cost_of_a_row(cases):
     assert largest_tolerance(cases["retromae.msmarco-passage/distill-dev"], "RR@10") == 0.002
     assert largest_tolerance(cases["dupmae.msmarco-passage/stage3-dev"], "RR@10") == pytest.approx(0.0036, abs=1e-4)

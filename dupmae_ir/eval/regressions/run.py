@@ -211,7 +211,8 @@ class CaseSelection:
             name = case.control if "/" in case.control else f"{case.regression}/{case.control}"
             control = lookup("control", name, {c.id: c for r in self.regressions.values() for c in r.cases})
             other = load_result(result_path(control, self.workspace(control)))
-            verdicts += against_control(case, result, control, other)
+            if other and not self._outdated(control, other):
+                verdicts += against_control(case, result, control, other)
         given = result.given if result else {}
         if model and result and not result.skipped:
             verdicts += [CaseVerdict(Status.STALE, reason=c) for c in workspace.training_changes(model.name, given)]
