@@ -71,9 +71,10 @@ def search_set(encoder: TextEncoder, folder: Path, measures: Sequence[str]) -> d
     result: dict[str, Any] = {"queries": queries, "scores": {}, "per_query": {}}
     for part, scores in part_scores(asked, stored):
         run = {topic.qid: _hits(row, documents) for topic, row in zip(topics, scores, strict=True)}
-        found = evaluate(qrels, run, measures)
-        result["scores"][part] = dict(found.mean)
-        result["per_query"][part] = {m: [round(found.per_query[q][m], DIGITS) for q in queries] for m in found.mean}
+        evaluated = evaluate(qrels, run, measures)
+        result["scores"][part] = dict(evaluated.mean)
+        values = evaluated.per_query
+        result["per_query"][part] = {m: [round(values[q][m], DIGITS) for q in queries] for m in evaluated.mean}
     return result
 
 
@@ -82,14 +83,14 @@ def part_scores(asked: Representation, stored: Representation) -> Iterator[tuple
 
     A model with one part has the products of that part only.
     """
-    found = dict[str, np.ndarray]()
+    parts = dict[str, np.ndarray]()
     if asked.cls is not None and stored.cls is not None:
-        found["cls"] = asked.cls @ stored.cls.T
+        parts["cls"] = asked.cls @ stored.cls.T
     if asked.ot is not None and stored.ot is not None:
-        found["ot"] = (asked.ot @ stored.ot.T).toarray()
-    yield from found.items()
-    if len(found) == 2:
-        yield "sum", found["cls"] + found["ot"]
+        parts["ot"] = (asked.ot @ stored.ot.T).toarray()
+    yield from parts.items()
+    if len(parts) == 2:
+        yield "sum", parts["cls"] + parts["ot"]
 
 
 def _hits(scores: np.ndarray, documents: Sequence[Document]) -> list[Hit]:

@@ -40,15 +40,15 @@ class Comparison:
 
 def read_records(folder: Path, seed: int = 0) -> dict[Key, list[Record]]:
     """The read-outs of the branches of one seed of stage 0. Raises :class:`InputError` if there are none."""
-    found: dict[Key, list[Record]] = {}
+    records: dict[Key, list[Record]] = {}
     for path in sorted(folder.glob("readout.stage*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         settings = record["settings"]
         if settings["seed"] == seed:
-            found.setdefault((settings["method"], settings["size"]), []).append(record)
-    if not found:
+            records.setdefault((settings["method"], settings["size"]), []).append(record)
+    if not records:
         raise InputError(f"{folder}: no read-outs; run experiments/mae_from_scratch.py first")
-    return found
+    return records
 
 
 def per_query(records: Sequence[Record], part: str, measure: str, sets: Iterable[str]) -> np.ndarray:
@@ -148,9 +148,9 @@ def scores_table(records: Mapping[Key, list[Record]], titles: Mapping[str, str],
         return ""
     sets = list(next(iter(rows.values()))[0]["sets"])
     lines = [[f"[CLS], {measure}, {size:,} pairs", "seeds", *sets]]
-    for method, found in rows.items():
-        means = [np.mean([r["sets"][s]["scores"][PART][measure] for r in found]) for s in sets]
-        lines.append([titles[method], str(len(found)), *(f"{x:.4f}" for x in means)])
+    for method, seeds in rows.items():
+        means = [np.mean([r["sets"][s]["scores"][PART][measure] for r in seeds]) for s in sets]
+        lines.append([titles[method], str(len(seeds)), *(f"{x:.4f}" for x in means)])
     return _table(lines)
 
 
@@ -181,24 +181,29 @@ def report(folder: Path, seed: int = 0) -> str:
 
 def recall_tables(folder: Path, seed: int = 0) -> str:
     """The tables of the measures that the decision does not use, as Markdown."""
-    settings, records = read_settings(), read_records(folder, seed)
-    titles = {name: m["title"] for name, m in settings["methods"].items()}
+    settings, titles, sizes = _settings()
+    records = read_records(folder, seed)
     measures = [m for m in settings["readouts"]["measures"] if m != CHOSEN]
-    found = [scores_table(records, titles, int(s), m) for m in measures for s in settings["sizes"]]
-    return "\n\n".join(filter(None, found))
+    return "\n\n".join(filter(None, [scores_table(records, titles, s, m) for m in measures for s in sizes]))
 
 
 def conclusion(folder: Path, seed: int = 0) -> str:
     """Pre-training, differences, nDCG@10 and the decision, as Markdown."""
-    settings, records = read_settings(), read_records(folder, seed)
-    titles = {name: m["title"] for name, m in settings["methods"].items()}
-    sizes = [int(size) for size in settings["sizes"]]
+    settings, titles, sizes = _settings()
+    records = read_records(folder, seed)
     methods = [m for m in titles if m not in OTHERS]
     compared = compare(records, methods, sizes)
     gaps = {m: gap(records[m, 0][0]) for m in methods if (m, 0) in records}
     parts = [pretraining_table(records, titles), comparison_table(compared, titles)]
     parts += [scores_table(records, titles, s, CHOSEN) for s in sizes]
     return "\n\n".join([*filter(None, parts), f"Decision: {decide(compared, gaps, settings['decision'])}."])
+
+
+def _settings() -> tuple[Mapping[str, Any], dict[str, str], list[int]]:
+    """The registered settings, the titles of the methods, and the numbers of pairs."""
+    settings = read_settings()
+    titles = {name: m["title"] for name, m in settings["methods"].items()}
+    return settings, titles, [int(size) for size in settings["sizes"]]
 
 
 def main(argv: list[str]) -> int:

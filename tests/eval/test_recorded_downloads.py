@@ -93,8 +93,8 @@ def test_a_pinned_digest_holds_on_a_machine_that_recorded_nothing(workspace, hub
         fetch(elsewhere)
 
 
-def test_no_digest_is_stated_that_nobody_has_seen():
-    """Until a machine with access to the hub has downloaded them, the digests of the checkpoints are unknown."""
+def test_addresses_take_a_revision_and_digests_name_files():
+    """models.toml: checkpoints of the hub take a revision, and every digest belongs to a listed file."""
     models = read_models(read_toml(FOLDER / MODELS), FOLDER)
     assert all("{revision}" in m.url for m in models.values() if "huggingface.co" in m.url)
     assert [n for n, m in models.items() if m.files and set(m.sha256) - set(m.files)] == []

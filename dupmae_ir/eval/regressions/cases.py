@@ -74,7 +74,8 @@ class Case:
     compare: bool = True  #: False: the printed numbers are context only; they belong to other weights
     exact: bool = False  #: True: a different value in the same environment is a failure
     note: str = ""
-    control: str = ""  #: case, or REGRESSION/CASE: the difference to it is judged beside the paper's
+    #: REGRESSION/CASE (in the file, also CASE of the same one): differences to it are compared with the paper's
+    control: str = ""
     #: measure -> [name, number, table] of the nearest number of another system in the tables of ``source``
     rivals: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -219,6 +220,8 @@ def _case(
     if model and model not in models:
         raise InputError(f"{where}: no model {model!r} in {MODELS}.{suggest(model, models)}")
     plain = {key: value for key, value in settings.items() if key not in _TABLES}
+    if isinstance(control := settings.get("control"), str) and control and "/" not in control:
+        plain["control"] = f"{path.stem}/{control}"
     of_file = {"regression": path.stem, "tier": data["tier"], "exact": data.get("exact", False)}
     case = from_mapping(Case, {**plain, **of_file}, where)
     case = replace(

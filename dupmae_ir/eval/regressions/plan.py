@@ -1,6 +1,6 @@
 """``dupmae-ir eval.regressions plan``: what cases cost, cheapest first.
 
-The GPU-hours are those of ``costs.json``, which tools/power.py computes from the recipes.
+``costs.json`` has the GPU-hours; tools/power.py computes them from the recipes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.cases import Case
 from dupmae_ir.eval.regressions.config import PlanOptions
-from dupmae_ir.eval.regressions.verdict import TWO_SEEDS, without_power
+from dupmae_ir.eval.regressions.verdict import TWO_SEEDS, Z, without_power
 from dupmae_ir.io.lines import json_record
 
 COSTS = "costs.json"
 """Case -> GPU-hours of all trainings that its model needs, and at most of encoding its collection."""
-Z = 1.96
-"""Half-width of the 95 % interval of a normal distribution, in standard errors."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,8 @@ def with_power(case: Case) -> list[str]:
 def largest_tolerance(case: Case, measure: str) -> float:
     """The tolerance of a case's verdict against the paper, at most.
 
-    The row's own, or that of two trainings with other seeds; else the bootstrap interval over queries that the number
-    allows: values lie between 0 and 1, so their variance is at most p (1 - p) for a mean of p.
+    Stated in the case, or what two trainings with other seeds differ by; else the widest bootstrap interval over
+    queries that the number allows: values lie between 0 and 1, so their variance is at most p (1 - p) for a mean of p.
     """
     if case.tolerance is not None:
         return case.tolerance

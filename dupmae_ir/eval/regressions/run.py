@@ -153,6 +153,7 @@ class CaseSelection:
         self._workspaces: dict[str, Workspace] = {}  #: by tier
         self.folder = cases.find_folder(options.recipes)
         self.regressions: dict[str, Regression] = cases.load(self.folder)
+        self._by_id = {case.id: case for case in cases.select(self.regressions, (), None)}
         self.cases = cases.select(self.regressions, options.names, options.tier)
         if not self.cases:
             raise UsageError(f"no case of tier {options.tier} among {', '.join(options.names)}")
@@ -208,8 +209,7 @@ class CaseSelection:
         fixed = model is not None and (model.fixed or (model.tiny and same))
         verdicts = judge(case, result, self._accepted(case), queries, fixed)
         if case.control:
-            name = case.control if "/" in case.control else f"{case.regression}/{case.control}"
-            control = lookup("control", name, {c.id: c for r in self.regressions.values() for c in r.cases})
+            control = lookup("control", case.control, self._by_id)
             other = load_result(result_path(control, self.workspace(control)))
             if other and not self._outdated(control, other):
                 verdicts += against_control(case, result, control, other)

@@ -3,10 +3,10 @@
 Deterministic systems (BM25, fixed weights) must give the accepted value exactly; ``drift`` in the TOML file allows a
 stated difference on another processor. Trained rows may differ by what two seeds differ by (``seed_deviation``), or, if
 that is not stated, by the 95 % bootstrap interval of the mean paired difference. The digests of documents, topics and
-judgements must be those of the accepted values, whatever the values are.
+judgements must equal the accepted ones, whatever the values are.
 
-Papers print no values per query: the tolerance is the case's own, that of two seeds, or the bootstrap interval of the
-measured mean, plus half a unit of the printed number's last digit.
+Papers print no values per query: the tolerance is stated in the case, or covers what two trainings differ by, or is the
+bootstrap interval of the measured mean; half a unit of the printed number's last digit is added.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ PAPER = "paper"
 ACCEPTED = "accepted"
 SIDES = (PAPER, ACCEPTED)
 """What a value is compared with."""
-TWO_SEEDS = 1.96 * math.sqrt(2)
+Z = 1.96
+"""Half-width of the 95 % interval of a normal distribution, in standard deviations."""
+TWO_SEEDS = Z * math.sqrt(2)
 """Half-width of the 95 % interval of the difference of two trainings, in standard deviations over seeds."""
 INPUTS = {"collection": "documents", "topics": "topics", "judgements": "judgements"}
 """Digest in an accepted block -> what it covers."""
@@ -201,7 +203,10 @@ def without_power(case: Case, measure: str, tolerance: float) -> str:
 
 
 def against_control(case: Case, result: Result | None, control: Case, other: Result | None) -> list[CaseVerdict]:
-    """The verdicts on the differences between a case and its control, beside the paper's, from paired queries."""
+    """Verdicts on the measured differences between a case and its control, from paired queries.
+
+    They are compared with the differences that the paper prints.
+    """
     if result is None or other is None or any(r.problems or r.given or r.stand_in for r in (result, other)):
         return []
     verdicts = []
@@ -211,7 +216,7 @@ def against_control(case: Case, result: Result | None, control: Case, other: Res
         expected = float(case.paper[measure]) - float(control.paper[measure])
         seeds = case.seed_deviation.get(measure)
         # Two trainings here and two in the paper, all with seeds of their own; else the spread over the queries.
-        noise = _noise(now[q] - then[q] for q in now.keys() & then.keys()) if seeds is None else 2 * 1.96 * seeds
+        noise = _noise(now[q] - then[q] for q in now.keys() & then.keys()) if seeds is None else 2 * Z * seeds
         allowed = noise + 10.0 ** -len(case.paper[measure].partition(".")[2])
         status = Status.OKISH if abs(difference - expected) <= allowed else Status.FAIL
         reason = f"difference to {control.id} {difference:+.4f}, printed {expected:+.4f} +-{allowed:.4f}"

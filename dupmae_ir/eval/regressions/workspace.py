@@ -219,7 +219,7 @@ class Workspace:
     def download_model(self, model: Model) -> None:
         """Download the files of a released checkpoint. The first download records their digests, later ones must match.
 
-        The record lies beside the folder, so that it is still there when the files are deleted and downloaded again.
+        The record is outside the folder: it survives if the files are deleted and downloaded again.
         """
         home = self.cache_folder / "models" / model.name
         record = home.with_name(f"{model.name}.{DIGESTS}")
