@@ -176,26 +176,26 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 def report(folder: Path, seed: int = 0) -> str:
     """All tables and the decision, as Markdown."""
-    return "\n\n".join([conclusion(folder, seed), recall_tables(folder, seed)])
+    return "\n\n".join([conclusion(folder, seed), further_tables(folder, seed)])
 
 
-def recall_tables(folder: Path, seed: int = 0) -> str:
-    """The tables of the measures that the decision does not use, as Markdown."""
+def further_tables(folder: Path, seed: int = 0) -> str:
+    """The tables of every measure and number of pairs that :func:`conclusion` leaves out, as Markdown."""
     settings, titles, sizes = _settings()
     records = read_records(folder, seed)
-    measures = [m for m in settings["readouts"]["measures"] if m != CHOSEN]
-    return "\n\n".join(filter(None, [scores_table(records, titles, s, m) for m in measures for s in sizes]))
+    tables = [(s, m) for m in settings["readouts"]["measures"] for s in sizes if (s, m) != (sizes[0], CHOSEN)]
+    return "\n\n".join(filter(None, [scores_table(records, titles, s, m) for s, m in tables]))
 
 
 def conclusion(folder: Path, seed: int = 0) -> str:
-    """Pre-training, differences, nDCG@10 and the decision, as Markdown."""
+    """Pre-training, differences, nDCG@10 with the fewest pairs and the decision, as Markdown."""
     settings, titles, sizes = _settings()
     records = read_records(folder, seed)
     methods = [m for m in titles if m not in OTHERS]
     compared = compare(records, methods, sizes)
     gaps = {m: gap(records[m, 0][0]) for m in methods if (m, 0) in records}
     parts = [pretraining_table(records, titles), comparison_table(compared, titles)]
-    parts += [scores_table(records, titles, s, CHOSEN) for s in sizes]
+    parts.append(scores_table(records, titles, sizes[0], CHOSEN))
     return "\n\n".join([*filter(None, parts), f"Decision: {decide(compared, gaps, settings['decision'])}."])
 
 
