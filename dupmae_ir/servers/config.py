@@ -42,8 +42,10 @@ class LoadConfig(ServerOptions, OutputOptions):
     approximate: bool = option(
         False, "also build the server's approximate index (HNSW), for search --approximate", group="server"
     )
-    verify: bool = option(
-        False, "compare every stored row with the index, also if the table is recorded as complete", group="server"
+    rewrite: bool = option(
+        False,
+        "write every row again, whatever the table holds (done anyway if another program changed rows)",
+        group="server",
     )
 
 

@@ -1,8 +1,9 @@
 """``dupmae-ir servers load``: make the table of a server that of an index.
 
-Every stored row has a fingerprint of its contents. A load reads the ids and fingerprints that the server holds, writes
-the rows of the index that are new or differ, and deletes the others. The first load, one that continues after a kill
-and one after ``index add``, ``update`` or ``delete`` are the same work, so doing it again changes nothing.
+Every stored row has a fingerprint of what was written. A load reads the ids and fingerprints that the server holds,
+writes the rows of the index that are new or differ, and deletes the others. The first load, one that continues after a
+kill and one after ``index add``, ``update`` or ``delete`` are the same work, so doing it again changes nothing. If
+another program changed rows, all are written again.
 
 The load record says ``loading`` from before the first change until after the last; searches refuse such a table.
 """
@@ -15,6 +16,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from dupmae_ir.servers.config import DropConfig, LoadConfig, ShowTableConfig
 from dupmae_ir.servers.protocol import (
     COMPLETE,
     LOADING,
+    UNKNOWN,
     Record,
     Rows,
     ServerFailed,
@@ -67,15 +70,21 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     before = table.read_record()
     if before is not None:
         check_spec(before.spec, spec, config.index, name)
-        recorded = before.state == COMPLETE and before.digest == digest and not config.verify
-        if recorded and table.count() == before.documents:
+        recorded = before.state == COMPLETE and before.digest == digest and before.changes == table.changes()
+        if recorded and not config.rewrite and table.count() == before.documents:
             if config.approximate:
                 table.finish(True)
             say(f"{name}: nothing to change", config.quiet)
             counts = {"written_now": 0, "deleted_now": 0, "unchanged_now": before.documents}
             return {**counts, "status": "already complete"}
-    record = Record(spec, LOADING, digest, index.documents, before.longest if before else 0.0)
+    # Rows that another program changed still have their fingerprints. A load that is to write all of them says so in
+    # its record, for the one that continues after a kill.
+    then = before.changes if before else None
+    rewrite = config.rewrite or (then is not None and (then == UNKNOWN or then != table.changes()))
     table.create(spec)
+    changes = table.changes()
+    promised = UNKNOWN if rewrite and changes is not None else changes
+    record = Record(spec, LOADING, digest, index.documents, before.longest if before else 0.0, changes=promised)
     table.write_record(record)
     stored = dict(table.stored())
     written = unchanged = 0
@@ -84,7 +93,7 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
         for rows in batches(index, config.batch):
             longest = max(longest, largest_norm(rows))
             known = [stored.pop(docid, None) for docid in rows.docids]
-            new = [place for place, found in enumerate(known) if found != rows.fingerprints[place]]
+            new = [place for place, found in enumerate(known) if rewrite or found != rows.fingerprints[place]]
             if new:
                 table.upsert(selected(rows, new))
             written += len(new)
@@ -94,12 +103,14 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     for start in range(0, len(gone), config.batch):
         table.delete(gone[start : start + config.batch])
     table.finish(config.approximate)
-    if (count := table.count()) != record.documents:
+    if (count := table.count()) != record.documents or table.changes() != changes or changes == UNKNOWN:
         raise ServerFailed(
             f"{name}: {count:,} rows after loading {record.documents:,}; another program changes the "
             "table; load it again when that has ended"
         )
-    table.write_record(dataclasses.replace(record, longest=longest, written=written, state=COMPLETE))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    done = dataclasses.replace(record, longest=longest, written=written, state=COMPLETE, changes=changes, loaded=now)
+    table.write_record(done)
     return {"written_now": written, "deleted_now": len(gone), "unchanged_now": unchanged, "status": "complete"}
 
 

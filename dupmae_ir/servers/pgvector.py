@@ -4,6 +4,9 @@
 ranks hybrid searches by itself. Exact searches order by expressions that no vector index serves, so an HNSW index that
 somebody made cannot change their lists. Lists of several queries are one statement each on one connection.
 
+A trigger counts the changes of the rows that no load made, in their own transactions, so that a search knows whether
+the table is still the one that was loaded.
+
 Credentials are libpq's: ``PGPASSWORD``, ``~/.pgpass``, ``PGSERVICE``, ``PGSSLMODE`` and so on.
 """
 
@@ -28,6 +31,7 @@ from dupmae_ir.index.conditions import Condition, Node
 from dupmae_ir.servers.protocol import (
     LOADING,
     RECORDS,
+    UNKNOWN,
     ConditionWriter,
     Record,
     Rows,
@@ -48,6 +52,22 @@ if TYPE_CHECKING:
 _PAGE = 8160  #: bytes of a row that stay together: reading a vector out of line costs more than comparing it
 _HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)
 _COLUMNS = ("docid", "fingerprint", "cls", "ot", "title", "text", "metadata")
+
+
+_COUNTER = """
+CREATE FUNCTION dupmae_ir_count_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('dupmae_ir.loading', true) IS DISTINCT FROM 'on' THEN
+        UPDATE {records} SET changes = changes + 1 WHERE name = TG_TABLE_NAME;
+    END IF;
+    RETURN NULL;
+END $$
+"""
+_TRIGGER = """
+CREATE OR REPLACE TRIGGER dupmae_ir_changes AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table}
+FOR EACH STATEMENT EXECUTE FUNCTION dupmae_ir_count_change()
+"""
 
 
 class PgVector(ServerTable):
@@ -100,10 +120,17 @@ class PgVector(ServerTable):
         columns += ["title text", "text text", "metadata jsonb"]
         with self.errors(), self._connection.transaction():
             execute = self._execute
+            execute("SELECT pg_advisory_xact_lock(hashtextextended('dupmae-ir', 0))")  # of what all tables share
             execute("CREATE EXTENSION IF NOT EXISTS vector")
-            execute(f"CREATE TABLE IF NOT EXISTS {RECORDS} (name text PRIMARY KEY, record jsonb NOT NULL)")
+            columns_of_records = "name text PRIMARY KEY, record jsonb NOT NULL, changes bigint NOT NULL DEFAULT 0"
+            execute(f"CREATE TABLE IF NOT EXISTS {RECORDS} ({columns_of_records})")
             body = f"({', '.join(columns)}) WITH (toast_tuple_target = {_PAGE})"
             execute(f"CREATE TABLE IF NOT EXISTS {self.table} {body}")
+            if self._one("SELECT to_regprocedure('dupmae_ir_count_change()') IS NULL")[0]:
+                (schema,) = self._one("SELECT quote_ident(current_schema())")
+                execute(_COUNTER.format(records=f"{schema}.{RECORDS}"))
+            execute(_TRIGGER.format(table=self.table))
+            execute(f"ALTER TABLE {self.table} ENABLE ALWAYS TRIGGER dupmae_ir_changes")
             empty = Record(spec, LOADING, "", 0)
             execute(
                 f"INSERT INTO {RECORDS} VALUES (%s, %s) ON CONFLICT (name) DO NOTHING",
@@ -132,6 +159,7 @@ class PgVector(ServerTable):
         updates = ", ".join(f"{name} = EXCLUDED.{name}" for name in names[1:])
         with self.errors(), self._connection.transaction():
             execute = self._execute
+            execute("SET LOCAL dupmae_ir.loading = 'on'")
             command = f"COPY incoming ({listed}) FROM STDIN (FORMAT BINARY)"
             execute(f"CREATE TEMP TABLE incoming (LIKE {self.table}) ON COMMIT DROP")
             with self._connection.cursor().copy(command.encode()) as copy:
@@ -145,8 +173,21 @@ class PgVector(ServerTable):
             )
 
     def delete(self, docids: Sequence[str]) -> None:
-        with self.errors():
+        with self.errors(), self._connection.transaction():
+            self._execute("SET LOCAL dupmae_ir.loading = 'on'")
             self._execute(f"DELETE FROM {self.table} WHERE docid = ANY(%s)", list(docids))
+
+    def changes(self) -> int:
+        """See :class:`ServerTable`; :data:`UNKNOWN` if the table has no trigger that counts, or it is disabled."""
+        name, always = "tgname = 'dupmae_ir_changes'", "tgenabled = 'A'"
+        trigger = f"SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND {name} AND {always}"
+        with self.errors():
+            found = self._execute(
+                f"SELECT CASE WHEN EXISTS ({trigger}) THEN changes ELSE {UNKNOWN} END FROM {RECORDS} WHERE name = %s",
+                self.table,
+                self.name,
+            ).fetchone()
+        return cast(int, found[0]) if found else UNKNOWN
 
     def finish(self, approximate: bool) -> None:
         """Analyse the table; with ``approximate``, build HNSW indexes of both columns."""

@@ -27,6 +27,8 @@ from dupmae_ir.types import MetadataScalar
 
 LOADING, COMPLETE = "loading", "complete"
 FORMAT = 1
+UNKNOWN = -1
+"""A number of changes that cannot be relied on."""
 RECORDS = "dupmae_ir_collections"
 """The table of the load records, in every server."""
 Expression = TypeVar("Expression")
@@ -65,7 +67,8 @@ class Record:
     """What a table holds: one generation of one index, complete or while it is loaded.
 
     ``digest``: of the index. ``longest``: the largest norm of a vector, for bounds on rounding. ``written``: rows
-    written by the load so far.
+    written by the load so far. ``changes``: :meth:`ServerTable.changes` at the end of the load. ``loaded``: when that
+    was, ISO 8601.
     """
 
     spec: Spec
@@ -74,6 +77,8 @@ class Record:
     documents: int
     longest: float = 0.0
     written: int = 0
+    changes: int | None = None
+    loaded: str = ""
 
     def as_dict(self) -> dict[str, object]:
         """JSON-able fields."""
@@ -251,6 +256,13 @@ class ServerTable(ABC):
     @abstractmethod
     def delete(self, docids: Sequence[str]) -> None:
         """Delete rows by id; unknown ids are ignored."""
+
+    def changes(self) -> int | None:
+        """A number that the server raises in the transaction of every change of the rows by anything but a load.
+
+        None: it keeps none. :data:`UNKNOWN`: what should count is missing.
+        """
+        return None
 
     def finish(self, approximate: bool) -> None:
         """Make written rows searchable; with ``approximate``, build the server's approximate index."""

@@ -9,7 +9,8 @@ certified if the server's last score plus the largest error of its arithmetic is
 
 with ``u = 2**-24`` and ``c`` the server's own :attr:`~dupmae_ir.servers.protocol.ServerTable.rounding`. Every score in
 a list must agree with the exact one within that error. Otherwise the server holds other vectors, or rounds them, and
-the search ends with an error. After each list the load record must still be that of the index.
+the search ends with an error. After each list the load record must still be that of the index, and the server's number
+of changes the one of the load; a server that counts none is taken to hold what was loaded, and lists say so.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Impact = SegmentedPart[ImpactPart]
 P = TypeVar("P", DensePart, ImpactPart)
 Exact = Callable[[int, np.ndarray], np.ndarray]
 """Exact scores of (m,) rows for a query, by its number: (m,) float64."""
-AGAIN = "verify it with dupmae-ir servers load"
+AGAIN = "load it again with dupmae-ir servers load --rewrite"
 _UNIT = 2.0**-24
 _WHOLE = 2.0**24
 """Sums of integers below this are exact in float32."""
@@ -63,6 +64,7 @@ class ServerSummary:
     server: str
     table: str
     exact: bool
+    since: str  #: lists are exact if the table is unchanged since this time; empty if the server counts changes
 
 
 class ServerIndex:
@@ -101,7 +103,8 @@ class ServerIndex:
 
     def summary(self) -> ServerSummary:
         """For the summary of a run."""
-        return ServerSummary(self.table.kind, self.name, not self.approximate)
+        since = self.record.loaded if self.record.changes is None else ""
+        return ServerSummary(self.table.kind, self.name, not self.approximate, since)
 
     def parts(
         self,
@@ -173,6 +176,8 @@ class ServerIndex:
             raise IndexMismatch(
                 f"table {self.name} holds {record.documents:,} documents of another state of {self.index.path}; {load}"
             )
+        if record.changes != self.table.changes():
+            raise ServerFailed(f"table {self.name}: another program changed its rows since it was loaded; {AGAIN}")
         return record
 
     def _where(self, allowed: RowSet | None, condition: Node | None) -> Where | None:

@@ -71,6 +71,8 @@ def _restriction(within: SearchedDocuments) -> str:
 
 def _exact(searched: Searched) -> str:
     """What an exact list is called."""
+    if searched.server and searched.server.since:
+        return f"exact if table {searched.server.table} is unchanged since {searched.server.since}"
     if searched.unread_bytes:
         return f"certified exact ({megabytes(searched.unread_bytes)} not read in full; see dupmae-ir index verify)"
     return "certified exact"
