@@ -263,6 +263,13 @@ def wait_for_locks(sql: Sql) -> None:
         time.sleep(0.01)
 
 
+def assert_repaired(living: Living, postgres: str, name: str, sql: Sql) -> None:
+    """The next load writes every row, and searches are right again."""
+    wait_for_locks(sql)
+    assert load(living, postgres, name)["written_now"] == len(living.documents)
+    assert_same(living, postgres, name, ["hybrid"], [5])
+
+
 CHANGES = {
     "deletion": ["DELETE FROM {table} WHERE docid = %s"],
     "zeroing": ["UPDATE {table} SET cls = cls - cls WHERE docid = %s"],
@@ -295,9 +302,7 @@ def test_no_list_is_certified_over_a_table_that_somebody_changed(
     with pytest.raises(ServerFailed, match="gone"):
         load(living, postgres, name)
     monkeypatch.undo()
-    wait_for_locks(sql)
-    assert load(living, postgres, name)["written_now"] == len(living.documents)
-    assert_same(living, postgres, name, ["hybrid"], [5])
+    assert_repaired(living, postgres, name, sql)
     assert load(living, postgres, name)["status"] == "already complete"
 
 
@@ -314,9 +319,7 @@ def test_a_change_during_a_load_is_not_taken_for_the_loads(
     with pytest.raises(ServerFailed, match="another program changes the table"):
         load(living, postgres, name)
     monkeypatch.undo()
-    wait_for_locks(sql)
-    assert load(living, postgres, name)["written_now"] == len(living.documents)
-    assert_same(living, postgres, name, ["hybrid"], [5])
+    assert_repaired(living, postgres, name, sql)
 
 
 def test_rows_that_somebody_changed_are_noticed(living: Living, postgres: str, name: str, sql: Sql) -> None:

@@ -9,8 +9,9 @@ certified if the server's last score plus the largest error of its arithmetic is
 
 with ``u = 2**-24`` and ``c`` the server's own :attr:`~dupmae_ir.servers.protocol.ServerTable.rounding`. Every score in
 a list must agree with the exact one within that error. Otherwise the server holds other vectors, or rounds them, and
-the search ends with an error. After each list the load record must still be that of the index, and the server's number
-of changes the one of the load; a server that counts none is taken to hold what was loaded, and lists say so.
+the search ends with an error. After each list the load record must still name this index, and the
+server's count of changes must be what it was after the load. A server without a count is taken to hold what was loaded,
+and the summary says so.
 """
 
 from __future__ import annotations
