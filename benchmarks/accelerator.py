@@ -3,7 +3,7 @@
     python benchmarks/accelerator.py [--device cuda] [--shape base] [--passages 4096]
     python benchmarks/accelerator.py --device cpu --shape tiny --passages 16 --no-compile --no-save    # a try
 
-Row 17 of the second table of docs/performance.md; it needs nothing but a machine with an accelerator. In turns of one
+Row 17 of the second table of benchmarks/archive.md; it needs nothing but a machine with an accelerator. In turns of one
 process, with random weights and texts of MS MARCO's lengths:
 
   encode      both parts of all passages in bfloat16, one pass, against sentence-transformers in float16 with

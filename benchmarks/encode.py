@@ -2,7 +2,7 @@
 
     python benchmarks/encode.py [--shape base] [--passages 64] [--threads 2]
 
-Rows 1 to 4, 6 and 7 of docs/performance.md, and row 5 of its second table. The same weights (drawn; --shape) on the
+Rows 1 to 4, 6 and 7 of benchmarks/archive.md, and row 5 of its second table. The same weights (drawn; --shape) on the
 same texts (MS MARCO's lengths), tokenisation included, every variant in every turn of one process:
 
   ours            TextEncoder.encode_documents: [CLS] (384) and the top 384 words, one pass; float32, bfloat16, and

@@ -2,7 +2,8 @@
 
     python benchmarks/encode_busy.py [--shape minilm] [--passages 256] [--threads 2] [--repeats 5]
 
-Row 6 of the second table of docs/performance.md. One process that only counts runs for each core; with fair shares each
+Row 6 of the second table of benchmarks/archive.md.
+One process that only counts runs for each core; with fair shares each
 of our threads gets half a core, so twice as long is what cannot be avoided. More comes from threads that wait for each
 other after every product while one of them is not running. Turns alone and turns with the counting processes alternate;
 the figure is the median of the ratios within a turn, by the clock.

@@ -2,7 +2,8 @@
 
     python benchmarks/encode_peers.py [--shape minilm] [--passages 48] [--threads 1]
 
-Rows 1 to 3 of the second round in docs/performance.md. The same weights (drawn; --shape) on the same texts (MS MARCO's
+Rows 1 to 3 of the second round in benchmarks/archive.md.
+The same weights (drawn; --shape) on the same texts (MS MARCO's
 lengths), tokenisation included. `dupmae-ir export` writes the [CLS] part as a SentenceTransformer and the OT part as a
 SparseEncoder; the peers are these two, one after the other, batch size 32, sorted by length:
 

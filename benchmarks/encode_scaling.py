@@ -2,7 +2,7 @@
 
     python benchmarks/encode_scaling.py [--passages 10000 100000 1000000] [--work FOLDER]
 
-Row 15 of the second table of docs/performance.md.
+Row 15 of the second table of benchmarks/archive.md.
 
 The whole command as a process of its own, from the collection's file to the finished index with vectors, impacts and
 forward index: reading, tokenising, encoding, parts on disk, Lucene. A tiny model (two layers, 64 wide, 4,096 words, the

@@ -2,7 +2,7 @@
 
     python benchmarks/growth.py [--documents 10000 100000 1000000] [--work FOLDER]
 
-The growth page of the documentation (docs/growth.md) comes from this record and from that of encode_scaling. The
+The growth page of the documentation (benchmarks/growth.md) comes from this record and from that of encode_scaling. The
 collection is that of benchmarks/hybrid.py: about 207 impacts and a vector of 384 numbers a document; queries come ready
 made, so no encoder is in the figures. Every step is a process of its own, whose processor seconds (of all threads, so
 other work on the machine does not count) and peak memory are taken. Seconds are fitted to cost = a * documents ** b.

@@ -51,7 +51,7 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Claim:
-    """One figure beside its goal. ``row`` is the number in the table of goals (docs/performance.md).
+    """One figure beside its goal. ``row`` is the number in the tables of goals (benchmarks/archive.md).
 
     ``sense``: ``>=`` when more is better, ``<=`` when less is. ``unit`` follows the figure: ``x``, ``%``, `` bytes``.
     ``gate``: what was found equal before anything was timed. ``note``: what bounds a figure that falls short.

@@ -2,7 +2,7 @@
 
     python benchmarks/head.py [--width 768] [--threads 2]
 
-Row 5 of docs/performance.md. 32 passages with the length distribution of MS MARCO, the longest 180, V = 30,522:
+Row 5 of benchmarks/archive.md. 32 passages with the length distribution of MS MARCO, the longest 180, V = 30,522:
 
   released   the released DupMAE code: float32 logits of the padded batch (B, L, V), -1000 at padding,
              maximum over the tokens, top 384

@@ -2,7 +2,8 @@
 
     python benchmarks/head_products.py [--widths 384 768] [--threads 1]
 
-Row 4 of the second table of docs/performance.md. The head finds its candidates by bfloat16 products of all token states
+Row 4 of the second table of benchmarks/archive.md.
+The head finds its candidates by bfloat16 products of all token states
 with all words (models/inference/topk_screen.py). Products of 8-bit integers could take their place with a wider bound;
 the ratio of the two products is the most that this could gain, since the choice of words, the refinement and the
 rounding to 8 bits come on top. 1,024 token states, 30,522 words.

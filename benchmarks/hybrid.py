@@ -2,7 +2,7 @@
 
     python benchmarks/hybrid.py [--documents 100000] [--queries 100] [--threads 2] [--work FOLDER]
 
-Row 12 of docs/performance.md, and row 13 of its second table.
+Row 12 of benchmarks/archive.md, and row 13 of its second table.
 
 The collection is that of benchmarks/impact_engine.py with a dense vector beside the
 impacts of every document: 384 random projections of its impacts plus noise of the same size, so that the parts agree

@@ -3,7 +3,7 @@
     python benchmarks/impact_peers.py [--documents 100000 1000000] [--work FOLDER]
     python benchmarks/impact_peers.py --index INDEX --topics scifact.jsonl vaswani.jsonl [--work FOLDER]
 
-Rows 9, 10 and 11 of the second round in docs/performance.md. The first form uses the made-up collection of
+Rows 9, 10 and 11 of the second round in benchmarks/archive.md. The first form uses the made-up collection of
 benchmarks/impact_engine.py; the second an index that `dupmae-ir encode` made, and topics as `dupmae-ir search` reads
 them. Peers (`pip install 'dupmae-ir[benchmarks]'`; a missing one is left out and named):
 

@@ -2,7 +2,8 @@
 
     python benchmarks/latency.py [--documents 100000] [--queries 100] [--threads 1] [--work FOLDER]
 
-Rows 7 and 14b of the second table of docs/performance.md. The documents are drawn: each takes nine in ten impacts of a
+Rows 7 and 14b of the second table of benchmarks/archive.md.
+The documents are drawn: each takes nine in ten impacts of a
 document of the embedded collection and some of a second one, and its [CLS] vector with noise. The questions are those
 of that collection. The index is written once into --work and used again.
 

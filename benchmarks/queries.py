@@ -2,7 +2,7 @@
 
     python benchmarks/queries.py [--shape base] [--threads 2]
 
-Row 8 of both tables of docs/performance.md.
+Row 8 of both tables of benchmarks/archive.md.
 
 Queries of about eight word pieces, tokenisation included; the result has a weight for
 every term above zero. Pyserini's encoder takes one query at a time; ours runs at batch 1 (one call per query) and at

@@ -2,7 +2,7 @@
 
     python benchmarks/training.py --text textbooks.txt.gz [--methods mlm retromae dupmae] [--threads 2]
 
-Row 16 of the second table of docs/performance.md. An update of pre-training or fine-tuning is that of
+Row 16 of the second table of benchmarks/archive.md. An update of pre-training or fine-tuning is that of
 benchmarks/pretraining_step.py and finetune_step.py, with MiniLM's shape. In turns of one process:
 
   before         attention by torch in bfloat16; pre-training with dropout 0.1

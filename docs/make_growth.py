@@ -1,4 +1,4 @@
-"""Write the tables of docs/growth.md from the records in benchmarks/results. With --check, exit 1 when it is old."""
+"""Write the tables of benchmarks/growth.md from records in benchmarks/results. With --check, exit 1 when old."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from make_scale import amount, row
 from pages import ROOT, write_or_check
 
-PAGE, RESULTS = ROOT / "docs" / "growth.md", ROOT / "benchmarks" / "results"
+PAGE, RESULTS = ROOT / "benchmarks" / "growth.md", ROOT / "benchmarks" / "results"
 LARGE = 10_000_000
 PATIENCE = 0.1
 """Seconds that a person waits for a query without noticing."""

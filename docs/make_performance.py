@@ -43,6 +43,36 @@ def summary(found: Sequence[Record], number: int) -> str:
     return "\n".join(lines)
 
 
+KEY = (
+    ("encode", "encode passages, both in float32"),
+    ("encode", "encode passages, bfloat16 against float32"),
+    ("encode_peers", "encode both parts, 99 % of the words"),
+    ("head", "OT head, d = 768: peak memory"),
+    ("impact_writer", "build impact postings, one thread: synthetic"),
+    ("impact_engine", "100 queries, 100,000 documents, k=1000"),
+    ("impact_engine", "20 queries, 8,800,000 documents, k=1000"),
+    ("impact_peers_encoded", "one query, 150,000 encoded passages, k=10,"),
+    ("hybrid", "hybrid, exact top 1,000"),
+    ("latency", "one query, encode and hybrid top 10"),
+    ("startup", "first answer, time"),
+    ("serve", "serve, 8 clients, queries a second"),
+    ("encode_scaling", "memory of encode at its peak"),
+    ("training", "pre-training, dupmae"),
+)
+"""Record and beginning of the claims that docs/performance.md shows."""
+
+
+def key(found: Sequence[Record]) -> str:
+    """Markdown: the claims of KEY, one line per peer."""
+    lines = ["| what | ours | against | figure |", "|:--|:--|:--|--:|"]
+    for name, what in KEY:
+        claims = [c for c, record in _claims(found) if record["name"] == name and c.what.startswith(what)]
+        if not claims:
+            sys.exit(f"docs/make_performance.py: no claim of benchmarks/results/{name}.json begins with {what!r}")
+        lines += [f"| {c.what} | {c.ours} | {c.peer} | **{figure(c)}** |" for c in claims]
+    return "\n".join(lines)
+
+
 def _claims(found: Sequence[Record]) -> Iterator[tuple[Claim, Record]]:
     return ((Claim(**c), record) for record in found for c in record["claims"])
 
@@ -131,6 +161,7 @@ def _numbers(values: Iterable[Any]) -> bool:
 if __name__ == "__main__":
     found = records()
     parts = {
+        "key": lambda: key(found),
         "summary": lambda: summary(found, 1),
         "second": lambda: summary(found, 2),
         "engines": lambda: engines(found),

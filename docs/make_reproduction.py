@@ -1,4 +1,5 @@
-"""Write docs/reproduction/*.md, one page per paper laid out like its tables, and the index in docs/reproduction.md.
+"""Write docs/reproduction/*.md, one page per paper laid out like its tables, the index in docs/reproduction.md, and
+the power of each row in eval/power.md.
 
 Numbers, recipes and accepted values are those of eval/*.toml; docs/reproduction_tables.toml names the tables. With
 --check, exit 1 if a page is out of date; with --results FOLDER, the values of `eval.regressions run --output FOLDER`
@@ -27,6 +28,7 @@ from dupmae_ir.eval.regressions.report import NOT_HERE, SIDE_HEADS, CaseRow, Mea
 from dupmae_ir.eval.regressions.verdict import PAPER, SIDES, CaseVerdict, judge
 
 INDEX = ROOT / "docs" / "reproduction.md"
+POWER = ROOT / "eval" / "power.md"
 FOLDER = ROOT / "docs" / "reproduction"
 LAYOUT = ROOT / "docs" / "reproduction_tables.toml"
 OURS = ("ours", *SIDE_HEADS, "recipe")
@@ -125,7 +127,7 @@ def pages(results: Path | None = None) -> dict[Path, str]:
     if missing := numbers.missing():
         sys.exit(f"docs/reproduction_tables.toml has no table for: {'; '.join(missing)}")
     parts = {"reproduction_index": lambda: index(layout, numbers), "reproduction_power": lambda: power(numbers)}
-    found[INDEX] = regenerate(INDEX.read_text(encoding="utf-8"), parts)
+    found |= {page: regenerate(page.read_text(encoding="utf-8"), parts) for page in (INDEX, POWER)}
     return found
 
 

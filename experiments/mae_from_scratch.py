@@ -1,4 +1,4 @@
-"""Masked auto-encoding from scratch: the registered experiment of docs/mae-from-scratch.md, as resumable steps.
+"""Masked auto-encoding from scratch: the registered experiment of experiments/mae-from-scratch.md, as resumable steps.
 
     python experiments/mae_from_scratch.py --data DATA --output runs/mae-from-scratch [--jobs 2] [--only stage0 stage1]
 

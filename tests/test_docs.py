@@ -28,7 +28,12 @@ sys.path.append(str(ROOT / "docs"))
 import make_tutorial  # noqa: E402
 
 COMMANDS = ROOT / "docs" / "commands"
-OTHERS = [ROOT / name for name in ("experiments/README.md", "experiments/archive.md", "benchmarks/archive.md")]
+OTHERS = [
+    *(ROOT / "experiments" / name for name in ("README.md", "archive.md", "mae-from-scratch.md")),
+    *(ROOT / "benchmarks" / name for name in ("archive.md", "growth.md")),
+    ROOT / "tests" / "campaign" / "README.md",
+    ROOT / "eval" / "power.md",
+]
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *OTHERS} - set(COMMANDS.glob("*.md")))
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 

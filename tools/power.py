@@ -1,6 +1,6 @@
 """Which printed rows can tell their system from another one of the same table, and what each costs.
 
-    python tools/power.py                                  # the table of docs/reproduction.md
+    python tools/power.py                                  # the table of eval/power.md
     python tools/power.py --papers FOLDER --record         # write eval/printed_rivals.json and eval/costs.json
 
 A row has power if no other system of the tables that it cites would pass as it: the nearest other number is further
@@ -88,14 +88,14 @@ def power_table(rows: Iterable[PrintedRow]) -> str:
 
 
 def power_text(rows: Sequence[PrintedRow], measured: int) -> str:
-    """Markdown: a heading, the counts, then the table."""
+    """Markdown: the counts, then the table."""
     strong, weak = sum(len(row.strong) for row in rows), sum(len(row.weak) for row in rows)
     head = (
         f"{measured} of {strong + weak} numbers are measured. The nearest other number of the same table is outside "
         f"the tolerance for {strong} of them, and within it for {weak}, which therefore prove little alone. A row is "
         "listed with power if one of its measures has it."
     )
-    return f"## Power and cost\n\n{head}\n\n{power_table(rows)}"
+    return f"{head}\n\n{power_table(rows)}"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 python -m tests.campaign --seconds 300                          # a share of everything
 python -m tests.campaign --only kills --seconds 900 --add FILE  # one part; FILE collects the counts of several runs
-python -m tests.campaign --table FILE                           # the tables of docs/reliability.md
+python -m tests.campaign --table FILE                           # the tables of tests/campaign/README.md
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from dupmae_ir.errors import InputError
 from dupmae_ir.eval.significance import Interval
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "mae-from-scratch.md"
+DOCS = Path(__file__).resolve().parents[2] / "experiments" / "mae-from-scratch.md"
 RULE = read_settings()["decision"]
 
 
