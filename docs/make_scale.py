@@ -3,7 +3,7 @@
     python docs/make_scale.py                       # from docs/scale.json
     python docs/make_scale.py --measure CORPUS      # measure again first (processor time of one thread)
 
-A sample is measured by ``dupmae-ir encode --estimate``; kinds of machines and their prices are in docs/machines.toml.
+A sample is measured by benchmarks/estimate.py; kinds of machines and their prices are in docs/machines.toml.
 Measured numbers are kept in docs/scale.json, so that the tables do not change with the machine that builds the
 documentation. With --check, exit 1 when the page is out of date.
 """
@@ -21,9 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pages import ROOT, write_or_check
-
-from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.estimate import estimate
 
 PAGE, NUMBERS, MACHINES = (ROOT / "docs" / name for name in ("scale.md", "scale.json", "machines.toml"))
 COLLECTIONS = {"MS MARCO v1": 8_841_823, "MS MARCO v2": 138_364_198, "a billion": 1_000_000_000}
@@ -205,7 +202,10 @@ def inputs(measured: Measured, corpus: str) -> str:
 
 def measure(corpus: str) -> None:
     """Measure again, by processor time."""
-    config = EncodeConfig(corpus=corpus, index="not-made", threads=1, sample=1024, estimate=True, quiet=True)
+    sys.path.append(str(ROOT / "benchmarks"))
+    from estimate import EstimateConfig, estimate
+
+    config = EstimateConfig(corpus=corpus, index="not-made", threads=1, sample=1024, quiet=True)
     found = estimate(config, time.process_time)
     numbers = {
         "corpus": corpus.rstrip("/").split("/")[-1],

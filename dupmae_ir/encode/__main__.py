@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from dupmae_ir.command import Command, load
+from dupmae_ir.command import Command
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
 from dupmae_ir.io.sources import left_out
 
 
 def summarize(config: EncodeConfig, result: EncodeResult) -> str:
     """Counts, scale and rate in one sentence."""
-    if config.estimate:
-        return ""
     text = f"{config.index}: {result['documents']:,} documents"
     if result["status"] == "already complete":
         text += ", already complete from the same input and settings; nothing to do"
@@ -31,12 +26,7 @@ def summarize(config: EncodeConfig, result: EncodeResult) -> str:
     return text + left_out(result.get("sources"))
 
 
-def show(config: EncodeConfig, result: Mapping[str, Any]) -> str:
-    """The estimate; an index has nothing to show."""
-    return load("dupmae_ir.encode.estimate:Estimate")(**result).as_text() if config.estimate else ""
-
-
-main = Command("encode", EncodeConfig, "dupmae_ir.encode.run:run_command", summarize=summarize, show=show, resumes=True)
+main = Command("encode", EncodeConfig, "dupmae_ir.encode.run:run", summarize=summarize, resumes=True)
 
 if __name__ == "__main__":
     main.exit()

@@ -50,7 +50,6 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         python -m dupmae_ir.encode --corpus my-docs/ --index my-index
         python -m dupmae_ir.encode --corpus corpus.jsonl --index indexes/mine
         python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --devices 0,1,2,3
-        python -m dupmae_ir.encode --corpus collection.tsv.gz --index I --estimate
         python -m dupmae_ir.encode --corpus collection.tsv.gz --index I.0 --shard 0/4 --device cuda
         zcat docs/*.gz | python -m dupmae_ir.encode --corpus - --index I --fields title text
     """
@@ -138,18 +137,6 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         at_least=0,
         only_with="executor=ray",
     )
-    estimate: bool = option(
-        False,
-        "encode a sample only, and print how many bytes and seconds the collection takes on this machine",
-        group="planning",
-    )
-    sample: int = option(512, "documents that --estimate encodes", group="planning", at_least=2, only_with="estimate")
-    share_work: bool = option(
-        False,
-        "with a URL as --index: keep finished windows there until the index is complete, so that another machine can "
-        "continue",
-        group="output",
-    )
     overwrite: bool = option(False, "replace an older index, once the new one is complete", group="output")
     restart: bool = option(False, "discard the unfinished work of an earlier run", group="output")
 
@@ -157,8 +144,6 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         super().__post_init__()
         if self.devices is not None and self.device != "auto":
             raise UsageError("`devices` and `device` exclude each other; name all devices in `devices`")
-        if self.share_work and not is_url(self.index):
-            raise UsageError(f"`share_work` applies only with a URL as `index`, for example s3://bucket/{self.index}")
         if is_url(self.jsonl):
             raise UsageError("`jsonl`: representation files are written into a folder of this machine, not to a URL")
         self.device_names()

@@ -5,9 +5,9 @@ not there; after the last one the index is built from them and moved into place.
 the same command reads the collection again, checks each file against its documents, and continues. Because a window is
 always encoded as one, the resumed index is bit-identical to that of an undisturbed run.
 
-One machine's share (``--shard``), several devices, a Ray cluster and work shared through an object store are the same
-loop: :meth:`_Run._windows` says which windows are missing, the :class:`~dupmae_ir.encode.executors.Executor` encodes
-them, and the :class:`~dupmae_ir.encode.windows.WindowFiles` keep them.
+One machine's share (``--shard``), several devices and a Ray cluster are the same loop: :meth:`_Run._windows` says which
+windows are missing, the :class:`~dupmae_ir.encode.executors.Executor` encodes them, and the
+:class:`~dupmae_ir.encode.windows.WindowFiles` keep them.
 """
 
 from __future__ import annotations
@@ -28,22 +28,11 @@ from dupmae_ir.config import to_dict
 from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
-from dupmae_ir.encode.estimate import estimate
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
 from dupmae_ir.encode.pyserini_files import JsonlFolder, jsonl_work
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult
-from dupmae_ir.encode.windows import (
-    SHARED,
-    EncodedWindow,
-    SharedWindowFiles,
-    Window,
-    WindowFiles,
-    build_index,
-    documents_digest,
-    remove_shared,
-    windows,
-)
-from dupmae_ir.errors import DupmaeError, IndexMismatch, UsageError
+from dupmae_ir.encode.windows import EncodedWindow, Window, WindowFiles, build_index, documents_digest, windows
+from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import META, Meta, check_target, read_meta
 from dupmae_ir.io.collections import DocumentSource
@@ -52,13 +41,6 @@ from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.models.checkpoints.layout import CONFIG
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import Encoder
-
-
-@with_torch_threads
-def run_command(config: EncodeConfig) -> EncodeResult | dict[str, object]:
-    """:func:`run`; with ``config.estimate``, the fields of an :class:`~dupmae_ir.encode.estimate.Estimate` instead."""
-    config.shard_of()
-    return dataclasses.asdict(estimate(config)) if config.estimate else run(config)
 
 
 @with_torch_threads
@@ -76,13 +58,7 @@ def run(config: EncodeConfig) -> EncodeResult:
     output.prepare()
     with closing(_executor(config)) as executor, output.named():
         result = _Run(config, output, collection, executor)()
-    published = output.publish(result)
-    if output.remote:
-        try:
-            remove_shared(output.remote)
-        except DupmaeError as e:
-            say(f"note: {e}; the index is complete, but {output.remote / SHARED} was not removed", config.quiet)
-    return cast("EncodeResult", published)
+    return cast("EncodeResult", output.publish(result))
 
 
 class IndexJob(Job):
@@ -222,13 +198,7 @@ class _Run:
     def _make(self, job: EncodeJob) -> dict[str, Any]:
         """Encode what is missing, build the index and publish it."""
         work, target = job.begin(), self.config.jsonl
-        if self.config.share_work and (index := self.output.remote):
-            if self.config.restart:
-                remove_shared(index)
-            files: WindowFiles = SharedWindowFiles(work, index, job.settings, quiet=self.config.quiet)
-        else:
-            files = WindowFiles(work)
-        jsonl = None
+        files, jsonl = WindowFiles(work), None
         try:
             if target:
                 jsonl = JsonlFolder(Path(target).absolute(), files.id, self.config.overwrite)

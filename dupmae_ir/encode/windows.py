@@ -11,35 +11,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from dupmae_ir.config import differences
-from dupmae_ir.console import say
-from dupmae_ir.errors import EnvironmentProblem, IndexMismatch, InputError, OutputError
+from dupmae_ir.errors import IndexMismatch, OutputError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.integrity import DIGEST_BYTES
 from dupmae_ir.index.format.manifest import Meta
 from dupmae_ir.index.format.quantisation import CALIBRATION, Scale, dropped, quantise
 from dupmae_ir.index.format.texts import StoredDocument, pack, stored, unpack
-from dupmae_ir.io.publishing import atomic_write, disk_full, move_into_place, read_json_object, sha256_file, write_json
-from dupmae_ir.io.transfer import Remote, json_object
+from dupmae_ir.io.publishing import atomic_write, disk_full, read_json_object, write_json
 from dupmae_ir.types import Document, Representation
 
 STATE = "windows.json"
-SHARED = "work"
-"""Folder of shared window files, below the URL of the index."""
 _NAME = "window-*.safetensors"
-_OBJECT = re.compile(r"window-(\d{6,})-([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
@@ -289,107 +282,6 @@ class WindowFiles:
         """Every finished window in order, one in memory at a time."""
         for number in self.numbers():
             yield EncodedWindow.read(self.path(number))
-
-
-class SharedWindowFiles(WindowFiles):
-    """Window files that are also at the URL of the index (``--share-work``), so that another machine can continue.
-
-        s3://bucket/I/work/state.json             the settings of the run and the impact scale
-        s3://bucket/I/work/window-000003-SHA256   a finished window; its name contains the sha256 of its bytes
-
-    The machine that runs the command may be lost with its disk. The same command on another one receives the windows
-    that are there, compares each with its name, and encodes the others. An object appears complete, or is recognised as
-    damaged and encoded again. The objects are removed once the index is complete.
-    """
-
-    def __init__(self, folder: Path, index: Remote, settings: Mapping[str, Any], *, quiet: bool) -> None:
-        """Raises :class:`IndexMismatch` for work at the URL that was begun with other settings."""
-        self.remote, self._settings, self._quiet = index / SHARED, settings, quiet
-        self._sent: set[int] = set()
-        self._state_there = json_object((self.remote / "state.json").read())
-        begun = {"settings", "windows"} <= self._state_there.keys()
-        if begun and (changed := differences(self._state_there["settings"], settings)):
-            raise IndexMismatch(
-                f"{self.remote}: unfinished work was begun with other settings: {changed}. Run the first command again "
-                "to finish it, or pass `restart` to start over"
-            )
-        if begun and not window_paths(folder):
-            write_json(folder / STATE, self._state_there["windows"])
-        super().__init__(folder)
-        if not begun:
-            return
-        if self._state["scale"] != (scale := self._state_there["windows"]["scale"]):
-            raise IndexMismatch(
-                f"{self.remote}: finished windows of another collection (impact scale {scale} instead of "
-                f"{self._state['scale']}); pass `restart` to start over"
-            )
-        if received := sum(self._receive(remote) for remote in _files(self.remote)):
-            say(f"{self.remote}: {received} finished window(s) of another machine", quiet)
-
-    def has(self, window: Window, source: str, encoder: str) -> bool:
-        """See :meth:`WindowFiles.has`; a finished window that is not at the URL is sent."""
-        if finished := super().has(window, source, encoder):
-            self._send(window)
-        return finished
-
-    def save(self, window: Window, contents: bytes) -> None:
-        """See :meth:`WindowFiles.save`."""
-        super().save(window, contents)
-        self._send(window)
-
-    def _receive(self, remote: Remote) -> bool:
-        match = _OBJECT.fullmatch(remote.name)
-        if match is None:
-            return False
-        number, path = int(match[1]), self.path(int(match[1]))
-        if path.exists():
-            self._sent.add(number)
-            return False
-        aside = path.with_name(f".{path.name}.tmp")  # removed by the next run, if it stays
-        aside.unlink(missing_ok=True)
-        try:
-            digest = remote.fetch(aside)
-        except FileNotFoundError:
-            return False
-        if digest != match[2]:
-            aside.unlink()
-            remote.remove()
-            say(
-                f"note: {remote} is damaged: its sha256 is not the one in its name; the window is encoded again",
-                self._quiet,
-            )
-            return False
-        move_into_place(aside, path)
-        self._sent.add(number)
-        return True
-
-    def _send(self, window: Window) -> None:
-        """Copy a finished window to the URL, after the settings and the scale that it belongs to."""
-        if window.number in self._sent:
-            return
-        path = self.path(window.number)
-        state = {"settings": dict(self._settings), "windows": dict(self._state)}
-        try:
-            if state != self._state_there:
-                (self.remote / "state.json").write_json(state)
-                self._state_there = state
-            (self.remote / f"window-{window.number:06d}-{sha256_file(path)}").send(path)
-        except EnvironmentProblem as e:
-            raise EnvironmentProblem(f"{window}: {e}") from None
-        self._sent.add(window.number)
-
-
-def remove_shared(index: Remote) -> None:
-    """Remove the shared window files of an index: the state last, so the next run removes what a kill leaves."""
-    for remote in sorted(_files(index / SHARED), key=lambda remote: remote.name == "state.json"):
-        remote.remove()
-
-
-def _files(folder: Remote) -> list[Remote]:
-    try:
-        return folder.files() or []
-    except InputError:
-        return []  # nothing is there
 
 
 def build_index(

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.encode_runs import arguments, content, meta, start, write_corpus
+from support.encode_runs import content, meta, start, write_corpus
 from support.store_server import Network, s3_server
 
 from dupmae_ir.__main__ import main
@@ -258,57 +258,6 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, network, corpus, whol
     assert content(copy_of(index)) == content(whole)
 
 
-def test_another_machine_continues_from_the_windows_in_the_store(bucket, corpus, made, capsys):
-    """The driver is killed and its disk is lost; one of the finished windows was damaged since."""
-    index = f"{bucket}/I"
-    settings = ("--window", 100, "--share-work")
-
-    def finished() -> list[str]:
-        return sorted(name for name in names(index) if name.startswith("work/window-"))
-
-    process = start(corpus, index, *settings, delay=0.4)
-    try:
-        while len(finished()) < 3 and process.poll() is None:
-            time.sleep(0.02)
-    finally:
-        process.kill()
-        process.communicate()
-    there = finished()
-    assert 3 <= len(there) < 7
-    shutil.rmtree(copy_of(index).parent)
-    files().pipe(f"{index}/{there[1]}", files().cat(f"{index}/{there[1]}")[:-1])
-    again = [str(word) for word in ("encode", *arguments(corpus, index), *settings)]
-    assert main([*again, "--top-k", "5"]) == 2
-    refused = capsys.readouterr().err
-    assert f"{index}/work: unfinished work was begun with other settings: --top-k 32 (requested 5)" in refused
-    assert main(again) == 0
-    said = capsys.readouterr().err
-    assert f"note: {index}/{there[1]} is damaged" in said
-    assert f"{index}/work: {len(there) - 1} finished window(s) of another machine" in said
-    assert f", {100 * (len(there) - 1)} documents from an earlier run" in said
-    assert content(copy_of(index)) == content(made)
-    assert not any(name.startswith("work/") for name in names(index))
-
-
-def test_a_stall_names_the_window(bucket, server, network, corpus, made, run, monkeypatch):
-    monkeypatch.setenv("DUPMAE_IR_PATIENCE", "2")
-    index = f"{bucket}/I"
-    network(60_000)
-    status, said = run(*encoded(corpus, index, "--share-work"))
-    assert (status, said.count("\n")) == (1, 1)
-    number = re.fullmatch(
-        rf"dupmae-ir encode: window (\d) \(documents d\d+ to d\d+\): {index}/work/window-00000(\d)-\w{{64}}: no byte "
-        r"for 2 s \(DUPMAE_IR_PATIENCE\); check the network and run the same command again\n",
-        said,
-    )
-    assert number
-    assert number[1] == number[2] != "0"
-    monkeypatch.delenv("DUPMAE_IR_PATIENCE")
-    connect(monkeypatch, server)
-    assert run(*encoded(corpus, index, "--share-work")) == (0, "")
-    assert content(copy_of(index)) == content(made)
-
-
 def test_a_network_that_stalls_ends_in_one_line(bucket, server, network, corpus, vectors, run, tmp_path, monkeypatch):
     index = f"{bucket}/I"
     files().pipe(f"{bucket}/corpus.jsonl", corpus.read_bytes())
@@ -491,7 +440,6 @@ def test_mistakes_are_one_line(bucket, corpus, whole, run, tmp_path, monkeypatch
         ),
         (2, "Protocol not known: nope", encoded("nope://a/b.jsonl", tmp_path / "I")),
         (2, "--jsonl: representation files", encoded(corpus, tmp_path / "I", "--jsonl", f"{bucket}/J")),
-        (2, "--share-work applies only with a URL", encoded(corpus, tmp_path / "I", "--share-work")),
         (2, "--to I: expected a URL", ["index", "push", whole, "--to", "I"]),
         (2, "needs a folder of this machine", ["serve", "--index", f"{bucket}/I"]),
     ]

@@ -1,15 +1,24 @@
-"""``encode --estimate``: encode a sample of the collection, and extrapolate bytes and seconds on this machine."""
+"""How long a collection takes to encode on this machine, and how many bytes its index has, from a sample of it.
+
+    python benchmarks/estimate.py --sample 512 --corpus collection.tsv.gz --index I
+
+All other flags are those of ``dupmae-ir encode``; nothing is written.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from dupmae_ir.console import megabytes, table
+from dupmae_ir.config import option, parse, with_flags
+from dupmae_ir.console import Parser, guarded, megabytes, show, table
+from dupmae_ir.device import torch_threads
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.window_encoding import EncoderChoice, encode_window
 from dupmae_ir.encode.windows import EncodedWindow, Window, build_index, document_digest, documents_digest, write_window
@@ -22,6 +31,13 @@ READ = 20_000
 """Documents read from the beginning of the collection; those that are encoded are spread evenly over them."""
 PIECES = 4
 """Pieces of the sample, whose rates differ: the slowest and the fastest give the range of seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateConfig(EncodeConfig):
+    """The settings of the run to estimate, and the size of the sample."""
+
+    sample: int = option(512, "documents to encode", group="planning", at_least=2)
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,6 @@ class Estimate:
     encode_seconds: tuple[float, float]  #: at the rate of the fastest and of the slowest piece of the sample
     index_seconds: float
     read_seconds: float
-    status: str = "estimated"
 
     def as_text(self) -> str:
         """For a person."""
@@ -59,7 +74,7 @@ class Estimate:
         )
 
 
-def estimate(config: EncodeConfig, clock: Callable[[], float] = time.monotonic) -> Estimate:
+def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic) -> Estimate:
     """Encode and index a sample in a temporary folder. Nothing else is written.
 
     ``clock``: ``time.process_time`` measures one thread on a machine that others use at the same time.
@@ -158,3 +173,20 @@ def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the estimate. Returns the exit status."""
+    return guarded(lambda: _main(argv), "estimate.py", "", lambda message: with_flags(message, EstimateConfig))
+
+
+def _main(argv: list[str] | None) -> int:
+    config = parse(Parser("estimate.py", __doc__ or ""), EstimateConfig, argv)
+    with torch_threads(config.threads):
+        found = estimate(config)
+    show(json.dumps(asdict(found)) if config.json else found.as_text(), emphasis=not config.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
