@@ -109,6 +109,7 @@ class EncoderSettings:
     impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
     head_scale: float = 0.0  #: factor of the masked-LM head's weights that are added to lexical ones
+    part_weights: tuple[float, float] = (1.0, 1.0)  #: of dense and impact score, unless a search differs
 
 
 class EncoderOptions(TypedDict, total=False):

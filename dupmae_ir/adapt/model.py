@@ -49,7 +49,7 @@ class Start(NamedTuple):
         if not folder.is_dir():
             raise CheckpointError(f"{folder}: no such model folder; nothing is downloaded")
         try:
-            model, tokenizer, config = load_model(folder, need_ot=read_config(folder).has_head)
+            model, tokenizer, config = load_model(folder, need_ot=read_config(folder).needs_lm_head)
         except HeadMissing as e:
             raise HeadMissing(f"{e}; only a model with both parts can be adapted") from None
         if not isinstance(model, Retriever):
@@ -97,7 +97,7 @@ class Start(NamedTuple):
         aside = made.with_name(f"{made.name}.whole")
         shutil.rmtree(aside, ignore_errors=True)
         shutil.rmtree(made, ignore_errors=True)
-        if not self.config.has_head:
+        if not self.config.needs_lm_head:
             self.model.lm = encoder_of(self.model.lm)
         lexicon = self.folder / LEXICON if self.config.lexical else None
         compact = is_compact(self.folder)

@@ -304,6 +304,7 @@ class _Run:
 def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str, object]:
     """The settings of the encoder that queries must share, as the meta records them."""
     settings = encoder.settings
+    dense, impact = settings.part_weights
     return {
         "name": encoder.name,
         "digest": encoder.digest,
@@ -316,6 +317,7 @@ def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str,
         "normalize": settings.normalize,
         "ot": settings.ot,
         **({"head_scale": settings.head_scale} if settings.head_scale else {}),
+        **({"part_weights": {"dense": dense, "impact": impact}} if settings.part_weights != (1.0, 1.0) else {}),
         "vocabulary": vocabulary_record(encoder.terms),
     }
 

@@ -106,6 +106,12 @@ class Index:
         """The index term of each vocabulary id; empty where the index has no impacts."""
         return self.segments[0].terms
 
+    @property
+    def part_weights(self) -> tuple[float, float]:
+        """The weights of the dense and the impact score in the sum (1 and 1 in Eq. 12), as recorded for the encoder."""
+        weights = (self.meta.get("encoder") or {}).get("part_weights") or {}
+        return float(weights.get("dense", 1.0)), float(weights.get("impact", 1.0))
+
     @cached_property
     def term_ids(self) -> dict[str, int]:
         """Index term -> vocabulary id."""

@@ -15,7 +15,7 @@ from typing import TypedDict
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
-from dupmae_ir.models.checkpoints.layout import CONFIG, check_files
+from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, CONFIG, POOLER, SPARSE_LINEAR, check_files
 
 DEFAULT = "default"
 """The name of the model embedded in this package."""
@@ -114,7 +114,7 @@ class NamedModel(TypedDict):
     folder: str
 
 
-FILES = ("*.json", "*.txt", "*.model", "*.md", "pooler.pt")
+FILES = ("*.json", "*.txt", "*.model", "*.md", POOLER, SPARSE_LINEAR, COLBERT_LINEAR)
 """What is downloaded next to the weights."""
 SAFETENSORS, PICKLED = "*.safetensors", "*.bin"
 _OTHER_RUNTIMES = ("onnx/*", "openvino/*", "coreml/*", "flax*", "tf_*", "rust_*")

@@ -136,6 +136,45 @@ def ot_sum(hidden: Tensor, mask: Tensor, head: tuple[Tensor, Tensor | None], act
     return torch.cat([ACTIVATIONS[activation](x).masked_fill(excluded, 0.0).sum(1) for x in logits], 1)
 
 
+def token_max(logits: Tensor, ids: Tensor, mask: Tensor, terms: int) -> Tensor:
+    """Maximum over equal tokens of one logit for each token (the lexical part of BGE-M3); differentiable.
+
+    Args:
+        logits: (B, L).
+        ids: (B, L) the token of each.
+        mask: (B, L), True for the tokens to pool.
+        terms: V, the size of the vocabulary.
+
+    Returns:
+        (B, V); -inf for terms without a pooled token.
+    """
+    absent = logits.new_full((len(logits), terms), -torch.inf)
+    return absent.scatter_reduce(1, ids, logits.masked_fill(~mask.bool(), -torch.inf), "amax")
+
+
+def strongest_tokens(weights: Tensor, ids: Tensor, counts: Sequence[int], k: int) -> tuple[Tensor, Tensor]:
+    """:func:`strongest` of the maximum over equal tokens, for packed tokens: no (B, V) weights are made.
+
+    Args:
+        weights: (S,) of the pooled tokens of all texts, concatenated.
+        ids: (S,) the token of each.
+        counts: number of pooled tokens of each text.
+        k: weights kept of each text.
+
+    Returns:
+        Ids and weights, (B, k) or fewer columns.
+    """
+    width = max(1, min(k, max(counts, default=0)))
+    top_ids, top_weights = ids.new_full((len(counts), width), -1), weights.new_zeros(len(counts), width)
+    for row, (own, tokens) in enumerate(zip(weights.split(list(counts)), ids.split(list(counts)), strict=True)):
+        terms, where = tokens.unique(return_inverse=True)  # in ascending order, which decides ties
+        best = own.new_zeros(len(terms)).scatter_reduce_(0, where, own, "amax")
+        order = best.argsort(descending=True, stable=True)[:width]
+        order = order[best[order] > 0]
+        top_ids[row, : len(order)], top_weights[row, : len(order)] = terms[order], best[order]
+    return top_ids, top_weights
+
+
 def ot_max_packed(
     hidden: Tensor, counts: Sequence[int], weight: Tensor | RowBlocks, bias: Tensor | None = None, chunk: int = 0
 ) -> Tensor:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Parts = tuple[Tensor | None, Tensor | None]
 """[CLS] part (B, d') and OT part (B, V) of a batch; None for a part that was not computed."""
 
+TopParts = tuple[Tensor | None, tuple[Tensor, Tensor] | None]
+"""[CLS] part (B, d'), and ids and weights (B, k) of the OT part; None for a part that was not computed."""
+
 
 class Retriever(nn.Module):
     """A retriever with one encoder.
@@ -40,6 +43,9 @@ class Retriever(nn.Module):
         ot_pooling: how the OT part joins the tokens of a text: ``max`` (Eq. 6-7), or ``sum`` of activated logits.
         tied_ot: compute the OT logits with the word embeddings only, without the transform and bias of the head.
         ot_projection: W^O of Eq. 6, used in place of the masked-LM head for the OT part; None = the head.
+        token_weight: layer d -> 1 that gives every token one logit, which is that of its own term (BGE-M3); None = the
+            logits are those of all terms.
+        token_vectors: layer d -> d'' for the vectors of single tokens, or None.
     """
 
     term_mask: Tensor  #: (V,) bool, True for ids that can have an OT weight
@@ -58,8 +64,11 @@ class Retriever(nn.Module):
         ot_pooling: str = "max",
         tied_ot: bool = False,
         ot_projection: nn.Linear | None = None,
+        token_weight: nn.Linear | None = None,
+        token_vectors: nn.Linear | None = None,
     ) -> None:
         super().__init__()
+        self.token_weight, self.token_vectors = token_weight, token_vectors
         self.tied_ot, self.ot_projection = tied_ot, ot_projection
         self.ot_pooling = ot_pooling
         self.lm = lm
@@ -114,8 +123,11 @@ class Retriever(nn.Module):
 
         With ``head_scale``, times its absolute value.
         """
-        head = self.head
         mask = attention_mask.bool() & self.pooled_mask[input_ids]
+        if self.token_weight is not None:
+            pooled = pooling.token_max(self.token_weight(hidden).squeeze(-1), input_ids, mask, len(self.term_mask))
+            return self.activated(pooled.masked_fill(~(self.term_mask & pooled.isfinite()), 0.0))
+        head = self.head
         if self.ot_pooling == "sum":
             summed = pooling.ot_sum(head.transform(hidden), mask, (head.weight, head.bias), self.activation)
             return summed.masked_fill(~self.term_mask, 0.0)
@@ -128,6 +140,23 @@ class Retriever(nn.Module):
         """OT weights from the maxima of logits: the activation, and the learned factor if there is one."""
         weights = pooling.ACTIVATIONS[self.activation](logits)
         return weights if self.head_scale is None else weights * self.head_scale.abs()
+
+    def strongest_tokens(self, hidden: Tensor, ids: Tensor, counts: Sequence[int], keep: int) -> tuple[Tensor, Tensor]:
+        """:func:`~dupmae_ir.models.pooling.strongest_tokens` of the (S, d) states of pooled tokens, (S,) ``ids``."""
+        assert self.token_weight is not None
+        weights = self.activated(self.token_weight(hidden).squeeze(-1)).float()
+        return pooling.strongest_tokens(weights.where(self.term_mask[ids], 0.0), ids, counts, keep)
+
+    def top(self, input_ids: Tensor, attention_mask: Tensor, cls: bool, keep: int) -> TopParts:
+        """(B, L) ids and mask -> [CLS] part, and the ``keep`` largest OT weights of each text; 0 for no OT part."""
+        hidden = self.hidden(input_ids, attention_mask)
+        dense = self.cls_part(hidden, attention_mask) if cls else None
+        if not keep:
+            return dense, None
+        if self.token_weight is None:
+            return dense, pooling.strongest(self.ot_part(hidden, input_ids, attention_mask).float(), keep)
+        mask = attention_mask.bool() & self.pooled_mask[input_ids]
+        return dense, self.strongest_tokens(hidden[mask], input_ids[mask], mask.sum(1).tolist(), keep)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, cls: bool = True, ot: bool = True) -> Parts:
         """(B, L) ids and mask -> the requested parts, from one encoder pass."""

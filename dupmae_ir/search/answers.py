@@ -53,7 +53,7 @@ class IndexSearch:
         self.mode = mode or config.mode or searcher.mode
         self.fusion = None if mode else config.fusion
         self.name = self.fusion or self.mode
-        if not mode and self.mode != "hybrid" and (config.dense_weight, config.impact_weight) != (1.0, 1.0):
+        if not mode and self.mode != "hybrid" and (config.dense_weight, config.impact_weight) != (None, None):
             raise UsageError(f"`dense_weight` and `impact_weight` need both parts; {config.where} has only one")
         recorded, settings = searcher.index.meta.get("encoder") or {}, searcher.encoder.settings
         for name, value in (("query_length", settings.query_length), ("dtype", settings.dtype)):
@@ -176,7 +176,7 @@ def answer_query(config: SearchConfig, search: TopicSearch, text: str, explained
         text,
         searched if explained is None else dataclasses.replace(searched, mode="explain"),
         searcher.index.documents if searcher else None,
-        (config.dense_weight, config.impact_weight),
+        searcher.part_weights if searcher else (1.0, 1.0),
         report,
         seconds,
         [

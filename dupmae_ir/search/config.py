@@ -21,6 +21,7 @@ MOST_TERMS = 1024
 RUN_HITS = 1000
 QUERY_HITS = 10
 _LARGEST = sys.float_info.max
+_RECORDED_WEIGHT = "default: the one recorded in the index, 1 for most models"
 what_option = partial(option, group="what")
 mode_option = partial(option, group="mode (at most one)")
 dense_option = partial(option, group="dense index")
@@ -45,8 +46,12 @@ class SearchSettings(ThreadOptions):
         at_least=1,
         at_most=MOST_TERMS,
     )
-    dense_weight: float = sum_option(1.0, "hybrid: weight of the dense score", above=0, at_most=_LARGEST)
-    impact_weight: float = sum_option(1.0, "hybrid: weight of the impact score", above=0, at_most=_LARGEST)
+    dense_weight: float | None = sum_option(
+        None, f"hybrid: weight of the dense score ({_RECORDED_WEIGHT})", above=0, at_most=_LARGEST
+    )
+    impact_weight: float | None = sum_option(
+        None, f"hybrid: weight of the impact score ({_RECORDED_WEIGHT})", above=0, at_most=_LARGEST
+    )
     bm25_index: str | None = sum_option(
         None,
         "hybrid: Lucene index of the same collection (made by 'dupmae-ir index bm25'), whose BM25 scores join the sum",

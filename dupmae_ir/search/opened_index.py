@@ -43,6 +43,14 @@ class OpenedIndex:
         """The impact scale; 1 for an index without impacts."""
         return self.folder.scale or 1.0
 
+    def weights(self, settings: SearchSettings) -> tuple[float, float]:
+        """The weights of the dense and the impact score in the sum: those of the settings, else the index's."""
+        dense, impact = self.folder.part_weights
+        return (
+            dense if settings.dense_weight is None else settings.dense_weight,
+            impact if settings.impact_weight is None else settings.impact_weight,
+        )
+
     def dense(self, settings: SearchSettings) -> SegmentedDense:
         """The dense part. Raises :class:`IndexMismatch` if ``settings.dense_index`` is not built or out of date."""
         key = (settings.dense_index, settings.nprobe, settings.ef_search)

@@ -115,6 +115,11 @@ class Searcher:
         return next(mode for mode in ("hybrid", "dense", "impact") if set(MODES[mode]) <= set(self._opened.parts))
 
     @property
+    def part_weights(self) -> tuple[float, float]:
+        """The weights of the dense and the impact score in the sum."""
+        return self._opened.weights(self.settings)
+
+    @property
     def dense(self) -> DenseIndex | SegmentedDense:
         """The dense part of the index, as the settings select it."""
         return self._opened.dense(self.settings)

@@ -14,6 +14,8 @@ CONFIG = "dupmae_config.json"
 PROJECTION = "cls_projection.safetensors"
 OT_PROJECTION = "ot_projection.safetensors"  #: W^O of Eq. 6, of a model with ``ot_head`` linear
 LEXICON = "lexicon.safetensors"  #: document frequencies of a lexical OT part
+SPARSE_LINEAR = "sparse_linear.pt"  #: BGE-M3's layer for token weights
+COLBERT_LINEAR = "colbert_linear.pt"  #: BGE-M3's layer for the vectors of single tokens
 POOLER = "pooler.pt"  #: Tevatron's projections
 MODULES = "modules.json"  #: sentence-transformers' list of modules
 COMPACT = "model.compact.safetensors"  #: weights in 8 bits
@@ -87,6 +89,7 @@ def listed_modules(folder: Path) -> list[tuple[str, str]]:
 
 
 _SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}
+_LAYERS = {POOLER, SPARSE_LINEAR, COLBERT_LINEAR}
 RECORDS = {"training.json", "made.json"}  #: records of how a model was made, which do not affect its output
 
 
@@ -134,4 +137,4 @@ def folder_digest(folder: str | Path) -> str:
 
 
 def _relevant_files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if (p.suffix in _SUFFIXES and p.name not in RECORDS) or p.name == POOLER)
+    return sorted(p for p in folder.iterdir() if (p.suffix in _SUFFIXES and p.name not in RECORDS) or p.name in _LAYERS)

@@ -26,12 +26,14 @@ from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError, HeadMissing, UsageError
 from dupmae_ir.models.checkpoints import released
 from dupmae_ir.models.checkpoints.layout import (
+    COLBERT_LINEAR,
     COMPACT,
     CONFIG,
     OT_PROJECTION,
     POOLER,
     PROJECTION,
     SIDES,
+    SPARSE_LINEAR,
     TOKENIZER,
     WEIGHTS,
     is_compact,
@@ -47,7 +49,7 @@ from dupmae_ir.models.checkpoints.plain_files import (
     with_biases,
 )
 from dupmae_ir.models.checkpoints.released import read_modules, read_tensors
-from dupmae_ir.models.heads.masked_lm import ExcludedIds, excluded_ids, has_head, longest
+from dupmae_ir.models.heads.masked_lm import ExcludedIds, excluded_ids, has_head, longest, unweighted_ids
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
 if TYPE_CHECKING:
@@ -172,9 +174,12 @@ def _assemble(
         normalize=config.normalize if normalize is None else normalize,
     )
     retriever = _build_retriever(path, lms, projections, tokenizer, config)
-    for side in SIDES if config.ot_head == "linear" else ():
-        if retriever.side(side).ot_projection is None:
-            retriever.side(side).ot_projection = _load_ot_projection(homes[side], lms[side])
+    for side in SIDES:
+        one = retriever.side(side)
+        if config.ot_head == "linear" and one.ot_projection is None:
+            one.ot_projection = _load_ot_projection(homes[side], lms[side])
+        if config.ot == "token_weight" and one.token_weight is None:
+            one.token_weight, one.token_vectors = _load_token_layers(homes[side], lms[side])
     return retriever.to(torch.float32).eval(), tokenizer, config
 
 
@@ -320,11 +325,26 @@ def _load_ot_projection(folder: Path, lm: Model) -> torch.nn.Linear:
     return layer
 
 
+def _load_token_layers(folder: Path, lm: Model) -> tuple[torch.nn.Linear, torch.nn.Linear | None]:
+    """BGE-M3's layers for token weights and, if there is one, for the vectors of single tokens."""
+    path, vectors, width = folder / SPARSE_LINEAR, folder / COLBERT_LINEAR, int(lm.config.hidden_size)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing, so no token has a weight; restore it, or remove {COLBERT_LINEAR}")
+    weight = released.linear(released.read_tensors(path), width, str(path))
+    if weight.out_features != 1:
+        raise CheckpointError(f"{path}: expected one weight for each token, got {weight.out_features}")
+    if not vectors.is_file():
+        return weight, None
+    return weight, released.linear(released.read_tensors(vectors), width, str(vectors))
+
+
 def _build_retriever(
     path: Path, lms: Mapping[str, Model], projections: Projections, tokenizer: Tokenizer, config: ModelConfig
 ) -> Retriever | UntiedRetriever:
     excluded = ExcludedIds([], [])
-    if not config.sparse_encoder:
+    if config.ot == "token_weight":
+        excluded = unweighted_ids(tokenizer)
+    elif not config.sparse_encoder:
         excluded = excluded_ids(tokenizer, config.include_sep, config.include_cls)
     scale = config.lexical.head_scale or None if config.lexical else None
     query, document = (

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.layout import CONFIG
+from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, CONFIG, SPARSE_LINEAR
 from dupmae_ir.registry import suggest
 
-_FORMATS = (1, 2)  # 2 is written only for a lexical OT part
-OT_FORMS = ("mlm", "lexical")
-"""Forms of the OT part: pooled logits of the masked-LM head (the papers'), or word weights in closed form."""
+_FORMATS = (1, 2)  # 2 is written only for an OT part that is not the masked-LM head's
+OT_FORMS = ("mlm", "token_weight", "lexical")
+"""Forms of the OT part: pooled logits of the masked-LM head (the papers'), one weight for each token of the text
+(BGE-M3), or word weights in closed form."""
 ACTIVATIONS = ("relu", "log1p", "log1p-log1p", "none")
 OT_HEADS = ("mlm", "linear", "tied")
 POOLINGS = ("cls", "mean", "weighted-mean")
@@ -90,34 +92,57 @@ class ModelConfig:
     query_top_k: int | None = None  #: largest OT weights kept of a query; None = all, up to Lucene's limit
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
+    dense_weight: float = 1.0  #: of the dense score in the sum of both, unless a search says otherwise
+    impact_weight: float = 1.0  #: the same of the impact score
 
     @property
     def has_head(self) -> bool:
-        """Whether the OT part needs the masked-LM head."""
+        """Whether a layer of the model computes weights of the OT part."""
         return self.lexical is None or self.lexical.head_scale > 0
+
+    @property
+    def needs_lm_head(self) -> bool:
+        """Whether this layer is the masked-LM head."""
+        return self.has_head and self.ot != "token_weight"
 
     def record(self) -> dict[str, object]:
         """Contents of the file; settings of other kinds of models are left out."""
         values = asdict(self)
-        parts = ("pooling", "ot_head", "ot_pooling", "query_top_k")
+        parts = ("pooling", "ot_head", "ot_pooling", "query_top_k", "dense_weight", "impact_weight")
         for name in (*parts, "query_prompt", "document_prompt", "sparse_encoder"):
             if values[name] == getattr(ModelConfig, name):
                 del values[name]
         if self.ot == "mlm":
-            del values["ot"], values["lexical"]
+            del values["ot"]
+        if not values["lexical"]:
+            del values["lexical"]
         elif not values["lexical"]["head_scale"]:
             del values["lexical"]["head_scale"]
         return values if self.ot == "mlm" else {**values, "format": 2}
 
 
+BGE_M3 = ModelConfig(
+    method="bge-m3",
+    ot="token_weight",
+    normalize=True,
+    document_length=8192,
+    query_length=8192,
+    top_k=8192,
+    impact_weight=0.3,
+)
+"""FlagEmbedding's settings for a folder with ``sparse_linear.pt``: every word of a text has its weight."""
+
+
 def read_config(folder: str | Path) -> ModelConfig:
-    """The folder's ``dupmae_config.json``, or the defaults for plain BERT retrievers if it has none.
+    """The folder's ``dupmae_config.json``; if it has none, :data:`BGE_M3` for a folder with a linear layer for token
+    weights, and the defaults for plain BERT retrievers for any other.
 
     Raises :class:`CheckpointError` for invalid JSON, an unknown setting or a newer format.
     """
     path = Path(folder) / CONFIG
     if not path.is_file():
-        return ModelConfig(method="plain")
+        is_bge = any((path.parent / name).is_file() for name in (SPARSE_LINEAR, COLBERT_LINEAR))
+        return BGE_M3 if is_bge else ModelConfig(method="plain")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as e:
@@ -143,4 +168,8 @@ def read_config(folder: str | Path) -> ModelConfig:
     for name, known in (("pooling", POOLINGS), ("ot_pooling", OT_POOLINGS), ("ot_head", OT_HEADS)):
         if getattr(config, name) not in known:
             raise CheckpointError(f"{path}: {name} must be one of {', '.join(known)}, got {getattr(config, name)!r}")
+    for name in ("dense_weight", "impact_weight"):
+        weight = getattr(config, name)
+        if type(weight) not in (int, float) or not 0 < weight < math.inf:
+            raise CheckpointError(f"{path}: {name} must be a positive number, got {weight!r}")
     return config

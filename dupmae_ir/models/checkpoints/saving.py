@@ -15,6 +15,7 @@ from torch import Tensor
 from dupmae_ir.errors import CheckpointError
 from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.models.checkpoints.layout import (
+    COLBERT_LINEAR,
     COMPACT,
     CONFIG,
     LEXICON,
@@ -22,6 +23,7 @@ from dupmae_ir.models.checkpoints.layout import (
     PROJECTION,
     RECORDS,
     SIDES,
+    SPARSE_LINEAR,
     UNTIED,
     WEIGHTS,
     module_folders,
@@ -117,6 +119,9 @@ def _write_side(
         if layer is not None:
             state = {k: v.detach().to(dtype).contiguous() for k, v in layer.state_dict().items()}
             save_file(state, folder / name)
+    for layer, name in ((model.token_weight, SPARSE_LINEAR), (model.token_vectors, COLBERT_LINEAR)):
+        if layer is not None:  # FlagEmbedding's files, which it opens too
+            torch.save({k: v.detach().to(dtype).clone() for k, v in layer.state_dict().items()}, folder / name)
     write_json(folder / CONFIG, config.record())
 
 

@@ -176,3 +176,10 @@ def excluded_ids(
     pooled |= {tokenizer.sep_token_id} if include_sep else set()
     pooled |= {tokenizer.cls_token_id} if include_cls else set()
     return ExcludedIds(sorted(special | unused), sorted(special - pooled))
+
+
+def unweighted_ids(tokenizer: PreTrainedTokenizerBase) -> ExcludedIds:
+    """The ids without a token weight, as FlagEmbedding leaves them out: start, end, padding and unknown token."""
+    names = ("cls_token_id", "sep_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+    ids = sorted({i for name in names if (i := getattr(tokenizer, name, None)) is not None})
+    return ExcludedIds(ids, ids)

@@ -68,7 +68,7 @@ class TextEncoder(TermEncoder):
         super().__init__(name, config, settings, tokenizer, int(sides["document"].lm.config.vocab_size), parts)
         self.model = model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         self.dim: int | None = model.dim if "cls" in parts else None
-        self._pools = "ot" in parts and config.has_head  #: whether the masked-LM head computes OT weights
+        self._pools = "ot" in parts and config.has_head  #: whether a layer of the model computes OT weights
         self._device = device
         # On a CPU padding costs as much as words; a GPU is faster with one padded batch.
         pack = device.type == "cpu" and all(map(can_pack, sides.values()))
@@ -91,8 +91,7 @@ class TextEncoder(TermEncoder):
         if activation is not None and activation not in pooling.ACTIVATIONS:
             raise UsageError(f"`activation` must be one of {', '.join(pooling.ACTIVATIONS)}, got {activation}")
         folder, device = model_folder(model), pick_device(options.get("device") or "auto")[0]
-        # A lexical OT part needs no masked-LM head, unless the head's weights are added.
-        need_ot = "ot" in parts and (not folder.is_dir() or read_config(folder).has_head)
+        need_ot = "ot" in parts and (not folder.is_dir() or read_config(folder).needs_lm_head)
         module, tokenizer, config = load_model(
             folder, need_ot, activation, options.get("normalize"), published=True, plain=device.type == "cpu"
         )
@@ -257,8 +256,7 @@ class TextEncoder(TermEncoder):
         if self._packed is not None:
             dense, top = self._packed[side].top(pieces, cls, keep if ot else 0)
         else:
-            dense, sparse = self.model.side(side)(*self._pad(pieces), cls=cls, ot=ot)
-            top = None if sparse is None else pooling.strongest(sparse.float(), keep)
+            dense, top = self.model.side(side).top(*self._pad(pieces), cls, keep if ot else 0)
         return (dense, *(top or (None, None)))
 
     def _pad(self, pieces: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""BERT inference without padding: the texts of a batch are concatenated into one (T, d) matrix.
+"""BERT and RoBERTa inference without padding: the texts of a batch are concatenated into one (T, d) matrix.
 
 Weights and arithmetic are those of :class:`~dupmae_ir.models.retriever.Retriever`, the reference in the tests. Saved
 are the work on padding, two thirds of the projection calls (query, key and value are one), the packing of weights at
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from dupmae_ir.device import cpu_supports_bf16
 from dupmae_ir.models import pooling
+from dupmae_ir.models.heads.masked_lm import encoder_of
 from dupmae_ir.models.inference.cpu_linear import (
     Linear,
     LinearFactory,
@@ -41,12 +42,16 @@ Top = tuple[Tensor, Tensor]
 """Ids (B, k) and weights (B, k), as returned by :func:`~dupmae_ir.models.pooling.strongest`."""
 
 
+_ROBERTA = ("Roberta", "XLMRoberta", "Camembert")
+_PACKED = {"PlainBert", *(f"{family}{kind}" for family in ("Bert", *_ROBERTA) for kind in ("Model", "ForMaskedLM"))}
+
+
 def can_pack(model: Retriever) -> bool:
-    """True for BERT models with GELU, absolute positions and max pooling; others use padded batches."""
+    """True for BERT and RoBERTa models with GELU, absolute positions and max pooling; others use padded batches."""
     config = model.lm.config
     return (
         model.ot_pooling == "max"
-        and type(model.lm).__name__ in {"BertForMaskedLM", "BertModel", "PlainBert"}
+        and type(model.lm).__name__ in _PACKED
         and config.hidden_act == "gelu"
         and getattr(config, "position_embedding_type", "absolute") == "absolute"
     )
@@ -78,7 +83,7 @@ class PackedRetriever:
 
     def __init__(self, model: Retriever, products: torch.dtype | None = None) -> None:
         self.model = model
-        bert: Any = getattr(model.lm, "bert", model.lm)
+        bert: Any = encoder_of(model.lm)
         dtype = bert.embeddings.word_embeddings.weight.dtype
         self._linear, self.kernel = pick_linear(dtype)
         self._layer_linear, self._products = self._linear, products or dtype
@@ -86,10 +91,14 @@ class PackedRetriever:
             self._layer_linear, reason = pick_linear(self._products)
             self.kernel += f"; those of the layers in {str(self._products).removeprefix('torch.')}: {reason}"
         self.embeddings = bert.embeddings
+        # RoBERTa counts positions from the padding id, and leaves padding tokens out, also such as a text spells out.
+        self._padding = model.lm.config.pad_token_id if type(model.lm).__name__.startswith(_ROBERTA) else None
         self.heads = model.lm.config.num_attention_heads
         self.layers = [_PackedLayer(layer, self._layer_linear, self._products) for layer in bert.encoder.layer]
         self._last = bert.encoder.layer[-1]
         self._screens, self.head_kernel = pick_screen(dtype)
+        if model.token_weight is not None:
+            self.head_kernel = "one weight for each token"
         self.screened = self.unscreened = 0
 
     def __call__(self, texts: Sequence[Sequence[int]], cls: bool = True, ot: bool = True) -> Parts:
@@ -98,7 +107,11 @@ class PackedRetriever:
             return self._first_cls(texts) if cls else None, None
         ids, lengths, hidden = self._forward(texts)
         vectors = self._cls(hidden, lengths) if cls else None
-        return vectors, self._whole(*self._pooled_states(hidden, ids, lengths))
+        if self.model.token_weight is None:
+            return vectors, self._whole(*self._pooled_states(hidden, ids, lengths))
+        terms, weights = self._top(hidden, ids, lengths, len(self.model.term_mask))
+        whole = weights.new_zeros(len(lengths), len(self.model.term_mask))
+        return vectors, whole.scatter_add_(1, terms.clamp_min(0), weights)
 
     def top(self, texts: Sequence[Sequence[int]], cls: bool, keep: int) -> tuple[Tensor | None, Top | None]:
         """As a call, with the ``keep`` largest weights of each text instead of its whole OT part; 0 for no OT part."""
@@ -127,7 +140,11 @@ class PackedRetriever:
     def _before(self, ids: Tensor, lengths: Sequence[int], layers: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
         """Hidden states (T or more, d) after the first ``layers`` layers, and the groups of attention."""
         e = self.embeddings
-        positions = torch.cat([torch.arange(n) for n in lengths])
+        if self._padding is None:
+            positions = torch.cat([torch.arange(n) for n in lengths])
+        else:
+            real = (ids != self._padding).long().split(list(lengths))
+            positions = torch.cat([one.cumsum(0) * one for one in real]) + self._padding
         words = e.word_embeddings(ids) + e.token_type_embeddings.weight[0] + e.position_embeddings(positions)
         hidden = pad_rows(e.LayerNorm(words))
         groups = list(_attention_groups(lengths))
@@ -177,6 +194,10 @@ class PackedRetriever:
         return model.activated(pooled.masked_fill_(excluded, 0.0))
 
     def _top(self, hidden: Tensor, ids: Tensor, lengths: Sequence[int], keep: int) -> Top:
+        if self.model.token_weight is not None:
+            mask = self.model.pooled_mask[ids]
+            pooled = [int(part.sum()) for part in mask.split(list(lengths))]
+            return self.model.strongest_tokens(hidden[mask], ids[mask], pooled, keep)
         states, counts = self._pooled_states(hidden, ids, lengths)
         if self._screens and keep < len(self.model.term_mask) and (top := self._screened_top(states, counts, keep)):
             self.screened += len(counts)

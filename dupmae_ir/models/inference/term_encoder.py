@@ -148,6 +148,7 @@ def encoder_settings(
         normalize=config.normalize,
         ot=config.ot,
         head_scale=lexical.head_scale if lexical else 0.0,
+        part_weights=(config.dense_weight, config.impact_weight),
     )
 
 

@@ -145,13 +145,13 @@ class Ranker:
         self, dense: Dense | None, impact: Impact | None, hits: int, excluded: Rows, bm25: Bm25Part | None = None
     ) -> Sequence[Outcome]:
         settings = self.settings
-        weighted = ((dense, settings.dense_weight), (impact, settings.impact_weight), (bm25, settings.bm25_weight))
+        weights = self.index.weights(settings)
+        weighted = ((dense, weights[0]), (impact, weights[1]), (bm25, settings.bm25_weight))
         summands = [(part, weight) for part, weight in weighted if part is not None]
         # The score of a part alone is not weighted.
         parts: list[Part] = [Weighted(part, weight) if len(summands) > 1 else part for part, weight in summands]
         server = self.index.server(settings)
         if server is not None:
-            weights = (settings.dense_weight, settings.impact_weight)
             parts = server.parts(dense, impact, weights, self.request.allowed, self.request.condition)
         return exact_top(
             parts,
@@ -188,7 +188,7 @@ class Ranker:
         postings = self.index.folder.segments[segment].postings
         if dense is None:
             return summed_top(impact, postings, ranks, hits, excluded, workers)
-        weights = (settings.dense_weight, settings.impact_weight)
+        weights = self.index.weights(settings)
         outcomes = scanned_top(dense, impact, postings, weights, ranks, hits, excluded, workers)
         settled = [outcome for outcome in outcomes if outcome is not None]
         return settled if len(settled) == len(outcomes) else None

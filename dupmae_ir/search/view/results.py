@@ -66,7 +66,7 @@ def explain(
     return [
         Explanation(
             docid,
-            _total(settings, d, i, lexical),
+            _total((*index.weights(settings), settings.bm25_weight), (d, i, lexical)),
             d,
             i,
             _terms(index, encoded.ot, row, names) if i is not None else [],
@@ -76,9 +76,8 @@ def explain(
     ]
 
 
-def _total(settings: SearchSettings, dense: float | None, impact: float | None, bm25: float | None) -> float:
-    weighted = ((dense, settings.dense_weight), (impact, settings.impact_weight), (bm25, settings.bm25_weight))
-    shares = [(share, weight) for share, weight in weighted if share is not None]
+def _total(weights: Sequence[float], scores: Sequence[float | None]) -> float:
+    shares = [(share, weight) for share, weight in zip(scores, weights, strict=True) if share is not None]
     # The score of a part alone is not weighted.
     return shares[0][0] if len(shares) == 1 else sum((weight * share for share, weight in shares), 0.0)
 

@@ -159,7 +159,7 @@ def test_the_head_of_a_lexical_model_is_missing(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ot": "bm25"}, "ot must be one of mlm, lexical, got 'bm25'"),
+        ({"ot": "bm25"}, "ot must be one of mlm, token_weight, lexical, got 'bm25'"),
         ({"format": 3}, "format 3 is newer than this version reads (2)"),
         ({"lexical": {"buckets": 0}}, "lexical.buckets must be a positive whole number, got 0"),
         ({"lexical": {"bucket": 1}}, "unknown setting lexical.bucket. Did you mean"),
