@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from dupmae_ir.console import guarded
 from dupmae_ir.device import torch_threads
 from dupmae_ir.eval.evaluate import evaluate
 from dupmae_ir.io.collections import read_collection
-from dupmae_ir.io.publishing import write_json
+from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.inference.encoder import TextEncoder
@@ -164,8 +165,15 @@ def run(args: argparse.Namespace) -> None:
     sets = {name: (args.prepared if name == "dev" else args.data) / name for name in args.sets}
     with torch_threads(args.threads):
         record = read_out(args.model, sets, args.measures, args.probe, (args.probe_texts, args.probe_tests))
-    args.record.parent.mkdir(parents=True, exist_ok=True)
-    write_json(args.record, {"model": args.model.name, "settings": args.settings, **record})
+    write_record(args.record, {"model": args.model.name, "settings": args.settings, **record})
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record atomically, each list of values on one line."""
+    text = json.dumps(record, indent=2, ensure_ascii=False)
+    lines = re.sub(r"\[[^][{}]*\]", lambda values: json.dumps(json.loads(values[0]), ensure_ascii=False), text)
+    with atomic_write(path) as f:
+        f.write(f"{lines}\n")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 import torch
 from mae_data import prepare
 from mae_from_scratch import Plan, Step, read_settings, run_all, selected
-from mae_readouts import probe_words, search_set
+from mae_readouts import probe_words, search_set, write_record
 from mae_tables import Comparison, compare, decide, report
 from safetensors.torch import load_file, save_file
 
@@ -152,7 +152,7 @@ def data(tmp_path):
     return folder
 
 
-SETTINGS = {"left_out": ["weak"], "dev": {"queries": 6, "others": 4}, "collections": ["set"]}
+SETTINGS = {"left_out": ["weak"], "mined": 3, "dev": {"queries": 6, "others": 4}, "collections": ["set"]}
 
 
 def test_dev_has_its_answers_among_other_passages(data, tmp_path):
@@ -225,6 +225,14 @@ def test_search_scores_each_part_and_their_sum(tmp_path):
     assert result["queries"] == ["q"]
     assert result["per_query"]["sum"] == {"nDCG@10": [1.0], "R@100": [1.0]}
     assert set(result["scores"]) == {"cls", "ot", "sum"}
+
+
+def test_a_record_has_one_line_for_each_list(tmp_path):
+    record = {"sets": {"dev": {"queries": ["a", "b"], "per_query": {"cls": [0.1, 1.0], "ot": []}}}, "é": 1}
+    write_record(tmp_path / "new" / "record.json", record)
+    text = (tmp_path / "new" / "record.json").read_text(encoding="utf-8")
+    assert json.loads(text) == record
+    assert '"cls": [0.1, 1.0],' in text
 
 
 # ---- Decision
