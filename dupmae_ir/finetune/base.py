@@ -22,7 +22,12 @@ from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.experts import join_experts, with_experts
-from dupmae_ir.models.heads.calibration import distilled_projection, load_with_calibrated_head, sample_passages
+from dupmae_ir.models.heads.calibration import (
+    calibrate_bias,
+    distilled_projection,
+    load_with_calibrated_head,
+    sample_passages,
+)
 from dupmae_ir.models.heads.lexical import Lexicon
 from dupmae_ir.models.heads.masked_lm import encoder_of
 from dupmae_ir.models.names import model_folder
@@ -52,6 +57,10 @@ def load_base(
         )
         model.activation = config.activation
     sides = [model] if isinstance(model, Retriever) else [model.query, model.document]
+    if config.calibrate:
+        sample = sample_passages(passages, config.seed)
+        for side in sides:
+            calibrate_bias(side, tokenizer, sample, config.document_length)
     without = [side for side in sides if side.projection is None]
     if without and config.cls_dim:
         # Both sides start from one projection: two random ones would make their vectors unrelated.

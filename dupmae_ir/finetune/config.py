@@ -134,6 +134,12 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     head_scale: float = model_option(
         0.1, "the factor at the start, unless the base has one", above=0, only_with="ot=lexical+mlm"
     )
+    calibrate: bool = model_option(
+        False,
+        "start with a bias of the base's masked-LM head that leaves a passage few OT weights; from a base that was "
+        "only pre-trained, OT may otherwise start with a loss in the thousands",
+        only_with=("similarity=sum", "similarity=ot"),
+    )
     cls_dim: int = model_option(384, "width of the [CLS] projection where the base has none; 0 = none", at_least=0)
     activation: str = model_option("relu", "activation of the OT weights", choices=("relu", "log1p", "none"))
     query_length: int = model_option(32, "word pieces kept per query", above=0)

@@ -264,6 +264,40 @@ def test_adding_a_head_keeps_the_projection(folder):
     assert torch.equal(model.projection.weight, bare.projection.weight)
 
 
+def test_a_calibrated_start_has_few_ot_weights_and_a_small_loss(folder):
+    import torch
+
+    from dupmae_ir.finetune.base import load_base
+
+    passages = [json.loads(line)["positive"] for line in (folder / "pairs.jsonl").read_text().splitlines()]
+    logits = []
+    for calibrate in (False, True):
+        config = FinetuneConfig(pairs=("-",), output="-", calibrate=calibrate, activation="none")
+        model, tokenizer = load_base(config, folder / "base", passages, quiet=True)
+        batch = tokenizer(passages, padding=True, return_tensors="pt")
+        side = model.side("document")
+        with torch.no_grad():
+            logits.append(side(batch["input_ids"], batch["attention_mask"], cls=False)[1][:, side.term_mask])
+    before, after = logits
+    assert (before > 0).float().mean() > 0.3
+    assert (after > 0).float().mean() < 0.1  # a word must be 2.5 deviations above its mean
+    assert torch.allclose(after.std(0), before.std(0), atol=1e-5)  # only the bias is another
+    assert torch.allclose(after.mean(0), -2.5 * after.std(0, correction=0), rtol=0.2)
+
+
+def test_a_head_without_a_bias_cannot_be_calibrated(folder):
+    import torch
+
+    from dupmae_ir.errors import CheckpointError
+    from dupmae_ir.models.checkpoints.loading import load_model
+    from dupmae_ir.models.heads.calibration import calibrate_bias
+
+    model, tokenizer, _ = load_model(folder / "base")
+    model.ot_projection = torch.nn.Linear(4, 4, bias=False)
+    with pytest.raises(CheckpointError, match="no bias"):
+        calibrate_bias(model, tokenizer, ["cat"] * 300)
+
+
 def test_a_teacher_of_another_width_is_refused(folder, capsys):
     assert command(folder, "--teacher", str(folder / "base")) == 2
     assert "24 wide" in capsys.readouterr().err

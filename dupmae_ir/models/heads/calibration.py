@@ -26,7 +26,7 @@ from transformers import BertForMaskedLM
 from dupmae_ir.console import say
 from dupmae_ir.errors import CheckpointError, InputError
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.heads.masked_lm import excluded_ids
+from dupmae_ir.models.heads.masked_lm import Head, excluded_ids
 from dupmae_ir.models.pooling import ot_max
 from dupmae_ir.models.retriever import Retriever
 
@@ -38,6 +38,9 @@ SAMPLE = 2000
 
 FEWEST = 256
 """Passages below which a head cannot be calibrated."""
+
+THRESHOLD = 2.5
+"""Standard deviations above the mean of a word's pooled logit from which on the word has an OT weight."""
 
 GELU_OFFSET = 12.0
 """GELU(x) = x to 1e-9 for x > 6, and hidden units after LayerNorm stay well within +-6."""
@@ -86,7 +89,7 @@ def add_head(
     cls_dim: int | None = 384,
     dense_scale: float = 20.0,
     ot_scale: float = 0.3,
-    threshold: float = 2.5,
+    threshold: float = THRESHOLD,
     length: int = 128,
 ) -> Retriever:
     """A :class:`Retriever` around ``encoder`` with a head calibrated on ``passages``.
@@ -98,7 +101,7 @@ def add_head(
         cls_dim: width d' of W_cls; None for no projection.
         dense_scale: inner product of two equal sentence vectors (an inverse temperature).
         ot_scale: factor on the logits.
-        threshold: a word gets a weight in texts where its pooled logit is this many standard deviations above its mean.
+        threshold: see :data:`THRESHOLD`.
         length: word pieces kept per passage.
     """
     if type(encoder).__name__ != "BertModel":
@@ -110,17 +113,38 @@ def add_head(
     model = Retriever(lm, None, *excluded_ids(tokenizer)).eval()
     with torch.no_grad():
         _set_transform(lm)
-        batches: list[Batch] = []
-        for texts in _sorted_batches(passages):
-            b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
-            ids, mask = b["input_ids"], b["attention_mask"]
-            batches.append((model.hidden(ids, mask), mask.bool() & model.pooled_mask[ids], mask))
+        batches = list(_hidden_states(model, tokenizer, passages, length))
         _centre_tokens(lm, batches, ot_scale)
-        _set_bias(lm, batches, threshold)
+        _set_bias(model.head, batches, threshold)
+        lm.cls.predictions.bias = lm.cls.predictions.decoder.bias
         if cls_dim is not None:
             means = [(h * a.unsqueeze(-1)).sum(1) / a.sum(1, keepdim=True) for h, _, a in batches]
             model.projection = _least_squares([h[:, 0] for h, _, _ in batches], means, cls_dim, dense_scale)
     return model
+
+
+def calibrate_bias(
+    model: Retriever, tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], length: int = 128
+) -> None:
+    """Set the bias of a trained masked-LM head so that a word has an OT weight only in texts where it stands out.
+
+    Nothing in pre-training fixes the level of the logits: masked LM and DupMAE's bag of words (Eq. 8) are softmaxes, so
+    that thousands of words may be above 0, and the first contrastive losses on OT in the thousands.
+    Raises :class:`CheckpointError` for a model whose OT part has no bias.
+    """
+    if model.head.bias is None:
+        raise CheckpointError("the OT part of this model has no bias to calibrate")
+    with torch.no_grad():
+        _set_bias(model.head, list(_hidden_states(model, tokenizer, passages, length)), THRESHOLD)
+
+
+def _hidden_states(
+    model: Retriever, tokenizer: PreTrainedTokenizerBase, passages: Sequence[str], length: int
+) -> Iterator[Batch]:
+    for texts in _sorted_batches(passages):
+        b = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
+        ids, mask = b["input_ids"], b["attention_mask"]
+        yield model.hidden(ids, mask), mask.bool() & model.pooled_mask[ids], mask
 
 
 def distilled_projection(
@@ -166,18 +190,17 @@ def _centre_tokens(lm: BertForMaskedLM, batches: Sequence[Batch], scale: float) 
     transform.LayerNorm.bias.copy_(-scale * total / count)
 
 
-def _set_bias(lm: BertForMaskedLM, batches: Sequence[Batch], threshold: float) -> None:
+def _set_bias(head: Head, batches: Sequence[Batch], threshold: float) -> None:
     """Bias of each word: -(mean + threshold * standard deviation) of its pooled logit over the passages."""
-    head = lm.cls.predictions
-    pooled = torch.cat([ot_max(head.transform(h), mask, head.decoder.weight) for h, mask, _ in batches])
+    assert head.bias is not None
+    pooled = torch.cat([ot_max(head.transform(h), mask, head.weight) for h, mask, _ in batches])
     pooled = pooled[torch.isfinite(pooled).all(1)]
     mean, deviation = pooled.mean(0), pooled.std(0)
     # Texts about the word should stand out, so they do not count towards its usual level.
     usual = torch.where(pooled > mean + 3 * deviation, torch.nan, pooled)
     mean = usual.nanmean(0)
     deviation = (usual - mean).square().nanmean(0).sqrt()
-    head.decoder.bias.copy_(-(mean + threshold * deviation))
-    head.bias = head.decoder.bias
+    head.bias.copy_(-(mean + threshold * deviation))
 
 
 def _least_squares(states: Sequence[Tensor], targets: Sequence[Tensor], dim: int, scale: float) -> torch.nn.Linear:
