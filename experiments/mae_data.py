@@ -1,7 +1,8 @@
 """The pairs of mae_from_scratch.py and its dev collection: ``python experiments/mae_data.py DATA FOLDER SETTINGS``.
 
 ``SETTINGS`` is a JSON object: ``left_out``, kinds of pairs that are not used; ``dev``, the numbers of ``queries`` and
-of ``others``, passages that answer none of them; and ``collections``, whose files are checked.
+of ``others``, passages that answer none of them; ``mined``, the pairs of a sample; and ``collections``, whose files are
+checked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ RECORD = "data.json"
 
 
 def prepare(data: Path, folder: Path, settings: Mapping[str, Any]) -> dict[str, int]:
-    """Write ``pairs.jsonl``, the BEIR folder ``dev`` and a record to ``folder``, completely or not at all.
+    """Write to ``folder``, completely or not at all: ``pairs.jsonl``, a sample of them ``mined.jsonl``, the BEIR folder
+    ``dev`` and a record.
 
     Returns the numbers of pairs, dev queries and dev passages. Raises :class:`InputError` for a missing file.
     """
@@ -39,6 +41,7 @@ def prepare(data: Path, folder: Path, settings: Mapping[str, Any]) -> dict[str, 
     train, dev, pool = (list(_rows(path)) for path in sources[: len(FILES)])
     pairs = [row for row in train if row["kind"] not in left_out]
     _write(aside / "pairs.jsonl", pairs)
+    _write(aside / "mined.jsonl", random.Random(0).sample(pairs, min(settings["mined"], len(pairs))))
     queries = [row for row in dev if row["kind"] not in left_out]
     passages = _write_dev(aside / "dev", queries, pool, settings["dev"])
     counts = {"pairs": len(pairs), "dev_queries": min(len(queries), settings["dev"]["queries"]), "dev": passages}

@@ -27,6 +27,8 @@ from dupmae_ir.config import flags, from_mapping, read_toml
 from dupmae_ir.console import guarded, say
 from dupmae_ir.errors import DupmaeError, InputError
 from dupmae_ir.finetune.config import FinetuneConfig
+from dupmae_ir.finetune.mine import MineConfig
+from dupmae_ir.finetune.score import ScoreConfig
 from dupmae_ir.pretrain.config import PretrainConfig
 from dupmae_ir.pretrain.tokenizer import TokenizerConfig
 
@@ -82,7 +84,7 @@ class Plan:
             for size, amounts in self.settings["sizes"].items():
                 for name, again in itertools.product(here, amounts["seeds"]):
                     steps += [self._stage2(name, seed, size, again), self._readout(name, seed, size, again)]
-        return steps
+        return steps + self._small(seeds[0])
 
     # ---- Names of models
 
@@ -102,6 +104,7 @@ class Plan:
     def _data(self) -> Step:
         script = [sys.executable, str(HERE / "mae_data.py"), str(self.data), str(self.output / "data")]
         settings = {name: self.settings[name] for name in ("left_out", "dev", "collections")}
+        settings["mined"] = self.settings["small"]["pairs"]
         return Step("data", self.output / "data" / "data.json", lambda: [*script, json.dumps(settings)])
 
     def _tokenizer(self) -> Step:
@@ -158,6 +161,38 @@ class Plan:
             extra = ["--sets", "dev", "--settings", json.dumps(values)]
             steps.append(self._reading(f"readout.{name}", self.home / name, name, extra))
         return steps
+
+    def _small(self, seed: int) -> list[Step]:
+        """Three stages from one checkpoint with both parts, OT alone, and the read-outs of all."""
+        small, runs = self.settings["small"], self.home
+        pairs, start = str(self.output / "data" / "mined.jsonl"), self.model_name(small["start"], seed)
+        mined, scores = str(runs / "small.negatives.jsonl"), str(runs / "small.opinions.jsonl")
+
+        def tuned(name: str, start: str, own: Mapping[str, Any], after: str) -> list[Step]:
+            config = self._finetuning(name, start, 0) | small["finetune"] | own
+            config = {k: v for k, v in config.items() if k != "pairs" or "mined" not in own}
+            done = runs / name / "training.json"
+            step = self._command(name, done, "finetune", FinetuneConfig, lambda: config, (start, after))
+            words = ["--settings", json.dumps({"step": name}), "--sets"]
+            sets = ("dev", *self.settings["collections"])
+            return [step, *(self._reading(f"readout.{name}.{s}", runs / name, name, [*words, s]) for s in sets)]
+
+        negatives = {"pairs": [pairs], "output": mined, "model": str(runs / "small.stage1"), **small["mine"]}
+        opinions = {"mined": mined, "output": scores, **small["score"]}
+        second = {**small["stage2"], "calibrate": False, "mined": mined}
+        third = {**small["stage3"], "calibrate": False, "mined": mined, "scores": scores}
+        return [
+            *tuned("small.stage1", start, small["stage1"], "data"),
+            self._quick("small.negatives", Path(mined), "finetune.mine", MineConfig, negatives, "small.stage1"),
+            *tuned("small.stage2", "small.stage1", second, "small.negatives"),
+            self._quick("small.opinions", Path(scores), "finetune.score", ScoreConfig, opinions, "small.negatives"),
+            *tuned("small.stage3", "small.stage2", third, "small.opinions"),
+            *tuned("small.ot", start, {**small["stage1"], "similarity": "ot"}, "data"),
+        ]
+
+    def _quick(self, name: str, done: Path, verb: str, kind: type, own: Mapping[str, Any], after: str) -> Step:
+        config = {"threads": self.threads, "quiet": True, **own}
+        return self._command(name, done, verb, kind, lambda: config, (after,))
 
     def _finetuning(self, name: str, start: str, seed: int) -> dict[str, Any]:
         pairs = [str(self.output / "data" / "pairs.jsonl")]
