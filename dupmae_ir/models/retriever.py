@@ -27,18 +27,37 @@ TopParts = tuple[Tensor | None, tuple[Tensor, Tensor] | None]
 """[CLS] part (B, d'), and ids and weights (B, k) of the OT part; None for a part that was not computed."""
 
 
+class DenseLayers(nn.Sequential):
+    """Linear maps, each followed by its activation: the Dense modules of sentence-transformers."""
+
+    @property
+    def out_features(self) -> int:
+        """Width of the output."""
+        return dense_layers(self)[-1][0].out_features
+
+
+def dense_layers(projection: nn.Linear | DenseLayers | None) -> list[tuple[nn.Linear, nn.Module]]:
+    """The linear maps of a projection, each with its activation."""
+    if projection is None:
+        return []
+    if isinstance(projection, nn.Linear):
+        return [(projection, nn.Identity())]
+    maps, activations = list(projection)[::2], list(projection)[1::2]
+    return [(one, activation) for one, activation in zip(maps, activations, strict=True) if isinstance(one, nn.Linear)]
+
+
 class Retriever(nn.Module):
     """A retriever with one encoder.
 
     Args:
         lm: a Hugging Face masked LM, or a bare encoder, which has no OT part.
-        projection: W_cls, or None.
+        projection: W_cls, or the Dense layers of a sentence encoder, or None.
         excluded_terms: vocabulary ids that never have an OT weight (special tokens, and BERT's unused ones).
         unpooled_tokens: ids of the tokens left out of pooling.
         activation: a key of :data:`~dupmae_ir.models.pooling.ACTIVATIONS`.
         normalize: scale [CLS] vectors to unit length.
-        pooling: what the dense part is made from: ``cls``, the state of [CLS]; ``mean``, the mean over all tokens; or
-            ``weighted-mean``, where the n-th token has the weight n.
+        pooling: what the dense part is made from: ``cls``, the state of [CLS]; ``last``, that of the last token;
+            ``mean``, the mean over all tokens; or ``weighted-mean``, where the n-th token has the weight n.
         head_scale: learned factor of the OT weights, where they are added to lexical ones; None for the paper's form.
         ot_pooling: how the OT part joins the tokens of a text: ``max`` (Eq. 6-7), or ``sum`` of activated logits.
         tied_ot: compute the OT logits with the word embeddings only, without the transform and bias of the head.
@@ -54,7 +73,7 @@ class Retriever(nn.Module):
     def __init__(
         self,
         lm: PreTrainedModel,
-        projection: nn.Linear | None,
+        projection: nn.Linear | DenseLayers | None,
         excluded_terms: Sequence[int],
         unpooled_tokens: Sequence[int],
         activation: str = "relu",
@@ -107,7 +126,9 @@ class Retriever(nn.Module):
         if self.pooling == "cls":
             return self.project(hidden[:, 0])
         if attention_mask is None:
-            raise ValueError("the mean over tokens needs the attention mask")
+            raise ValueError("this pooling needs the attention mask")
+        if self.pooling == "last":
+            return self.project(hidden[torch.arange(len(hidden), device=hidden.device), attention_mask.sum(1) - 1])
         weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
         if self.pooling == "weighted-mean":
             weights = weights * weights.cumsum(1)
@@ -203,5 +224,5 @@ def similarity(query: Parts, document: Parts) -> Tensor:
 def _all_but(ids: Sequence[int], size: int) -> Tensor:
     """(size,) bool, False at ``ids``."""
     mask = torch.ones(size, dtype=torch.bool)
-    mask[list(ids)] = False
+    mask[[i for i in ids if i < size]] = False
     return mask

@@ -18,6 +18,8 @@ SPARSE_LINEAR = "sparse_linear.pt"  #: BGE-M3's layer for token weights
 COLBERT_LINEAR = "colbert_linear.pt"  #: BGE-M3's layer for the vectors of single tokens
 POOLER = "pooler.pt"  #: Tevatron's projections
 MODULES = "modules.json"  #: sentence-transformers' list of modules
+ROUTER = "router_config.json"  #: the modules of queries and those of documents, in a folder whose module is a Router
+IDF = "idf.json"  #: OpenSearch's query weights, by token
 COMPACT = "model.compact.safetensors"  #: weights in 8 bits
 WEIGHTS = (
     "model.safetensors",
@@ -63,29 +65,47 @@ def is_compact(folder: Path) -> bool:
     return True
 
 
+Chain = list[tuple[str, str]]
+"""Class name and subfolder of each module of a text, in the order of computation."""
+
+
 def module_folders(folder: Path) -> list[Path]:
     """The existing subfolders of a sentence-transformers folder's modules; none for any other folder."""
     try:
-        listed = listed_modules(folder)
+        chains = module_chains(folder)
     except CheckpointError:
         return []  # reported when the model is loaded
-    return [folder / path for _, path in listed if path and (folder / path).is_dir()]
+    paths = dict.fromkeys(path for chain in chains.values() for _, path in chain)
+    return [folder / path for path in paths if path not in ("", ".") and (folder / path).is_dir()]
 
 
-def listed_modules(folder: Path) -> list[tuple[str, str]]:
-    """Class name and subfolder of each module; empty for anything but a model of sentence-transformers.
+def module_chains(folder: Path) -> dict[str, Chain]:
+    """The modules of queries and of documents; none for anything but a model of sentence-transformers.
 
     Raises :class:`CheckpointError` for a file of another form.
     """
     path = folder / MODULES
     if not path.is_file() or (folder / CONFIG).is_file():
-        return []
+        return {}
     try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
-        listed = [(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in modules]
-    except (ValueError, KeyError, TypeError) as e:
+        listed = [(m["type"], m["path"]) for m in json.loads(path.read_text(encoding="utf-8"))]
+        chains = dict.fromkeys(SIDES, _chain(listed)) if listed else {}
+        if chains and chains["query"][0][0] == "Router":
+            home, rest = Path(chains["query"][0][1]), chains["query"][1:]
+            path = folder / home / ROUTER
+            routes = json.loads(path.read_text(encoding="utf-8"))
+            types, structure = routes["types"], routes["structure"]
+            chains = {
+                part: _chain([(types[key], str(home / key) if key else str(home)) for key in structure[part]]) + rest
+                for part in SIDES
+            }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise CheckpointError(f"{path}: not a list of modules: {one_line(e, 300)}") from None
-    return listed
+    return chains
+
+
+def _chain(listed: list[tuple[str, str]]) -> Chain:
+    return [(str(kind).rpartition(".")[2], str(path)) for kind, path in listed]
 
 
 _SUFFIXES = {".safetensors", ".bin", ".json", ".txt", ".model"}

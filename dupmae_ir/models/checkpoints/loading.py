@@ -40,7 +40,9 @@ from dupmae_ir.models.checkpoints.layout import (
     untied_folders,
 )
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
+from dupmae_ir.models.checkpoints.modules import Modules, read_modules
 from dupmae_ir.models.checkpoints.plain_files import (
+    PADDING,
     BertShape,
     PlainTokenizer,
     read_plain_files,
@@ -48,22 +50,21 @@ from dupmae_ir.models.checkpoints.plain_files import (
     weight_shapes,
     with_biases,
 )
-from dupmae_ir.models.checkpoints.released import read_modules, read_tensors
-from dupmae_ir.models.heads.masked_lm import ExcludedIds, excluded_ids, has_head, longest, unweighted_ids
-from dupmae_ir.models.retriever import Retriever, UntiedRetriever
+from dupmae_ir.models.checkpoints.released import read_tensors
+from dupmae_ir.models.heads.masked_lm import ExcludedIds, excluded_ids, has_head, is_decoder, longest, unweighted_ids
+from dupmae_ir.models.retriever import DenseLayers, Retriever, UntiedRetriever
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from dupmae_ir.models.checkpoints.released import Modules
 
 
 Model: TypeAlias = "PreTrainedModel | PlainBert"
 Tokenizer: TypeAlias = "PreTrainedTokenizerBase | PlainTokenizer"
 
-Projections = dict[str, torch.nn.Linear | None]
+Projections = dict[str, nn.Linear | DenseLayers | None]
 """Side -> W_cls."""
 
+_DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _ARCHIVES = (".gz", ".tgz", ".tar", ".zip")
 LOADING = threading.RLock()
 """Held while a model is loaded."""
@@ -131,16 +132,18 @@ def load_model(
                 sides = dict.fromkeys(SIDES, path), dict.fromkeys(SIDES, one.lm)
                 return _assemble(path, *sides, [one.tokenizer] * 2, None, activation, normalize)
     with quiet_transformers():
-        homes, lms = _load_sides(path, need_ot)
+        modules = read_modules(path) if published and path.is_dir() else None
+        if modules is not None and modules.static:
+            raise CheckpointError(f"{path}: has static embeddings and no encoder; encode and search with it only")
+        homes, lms = _load_sides(path if modules is None else modules.encoder, need_ot)
         home = path.parent if path.is_file() else path
-        modules = read_modules(home) if published and path.is_dir() else None
         tokenizers = [_load_tokenizer(homes[s], home) for s in SIDES]
         return _assemble(path, homes, lms, tokenizers, modules, activation, normalize)
 
 
 def check_dense(model: str | Path, config: ModelConfig, needed: bool = True) -> None:
-    """Raise :class:`UsageError` if a dense part is ``needed`` and the model is a SparseEncoder."""
-    if needed and config.sparse_encoder:
+    """Raise :class:`UsageError` if a dense part is ``needed`` and the model has none."""
+    if needed and not config.has_dense:
         raise UsageError(f"{model}: is a SparseEncoder, without a dense part; use `parts` ot")
 
 
@@ -165,7 +168,7 @@ def _assemble(
         limit = min(longest(lm), int(getattr(tokenizer, "model_max_length", longest(lm))))
         config = modules.applied(config, limit, int(lm.config.vocab_size))
         modules.check_case(tokenizer)
-        projections: Projections = dict.fromkeys(SIDES, modules.projection(int(lm.config.hidden_size)))
+        projections: Projections = dict.fromkeys(SIDES, _load_dense(modules, int(lm.config.hidden_size)))
     else:
         projections = _load_projections(home, homes, lms)
     config = replace(
@@ -213,10 +216,12 @@ def _check_folder(folder: Path) -> Path:
 def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
     """The masked LM if the checkpoint contains its head, otherwise the bare encoder if ``need_ot`` is False."""
     _refuse_reranker(folder)
-    from transformers import AutoModel, AutoModelForMaskedLM  # importing it takes seconds, and plain models need none
+    # Importing it takes seconds, and plain models need none.
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel, AutoModelForMaskedLM
 
     try:
-        lm, info = _from_pretrained(AutoModelForMaskedLM, folder)
+        masked = type(AutoConfig.from_pretrained(folder, local_files_only=True)) in MODEL_FOR_MASKED_LM_MAPPING
+        lm, info = _from_pretrained(AutoModelForMaskedLM if masked else AutoModel, folder)
     except CheckpointError:
         raise
     except Exception as e:
@@ -236,9 +241,10 @@ def _load_lm(folder: Path, need_ot: bool) -> PreTrainedModel:
         why = f"{lost_head[0]} is missing" if lost_head else f"the head of {type(lm).__name__} is not supported"
         raise HeadMissing(
             f"{folder}: has no trained masked-LM head ({why}), so there is no OT part; "
-            "use `parts` cls, or a checkpoint with a head"
+            "use `parts` cls, `head` lexical for word weights in closed form, or a checkpoint with a head"
         )
-    encoder, _ = _from_pretrained(AutoModel, folder)
+    encoder = _from_pretrained(AutoModel, folder)[0] if masked else lm
+    encoder.config.use_cache = False  # of decoders, which would keep the keys of every text
     if getattr(encoder, "pooler", None) is not None:
         # Untrained in most retrievers' checkpoints, and never used.
         encoder.pooler = None
@@ -286,13 +292,15 @@ def _common_tokenizer(path: Path, tokenizers: Sequence[Tokenizer], lms: Mapping[
     query, document = tokenizers
     if query.get_vocab() != document.get_vocab():
         raise CheckpointError(f"{path}: its two sides have different vocabularies; they do not belong together")
+    decoder = all(is_decoder(lm) for lm in lms.values())
     for lm in lms.values():
-        if len(document) > lm.config.vocab_size:
+        # A decoder's tokenizer has a few tokens of other modalities; encoding reads them as unknown.
+        if len(document) > lm.config.vocab_size + (PADDING if decoder else 0):
             raise CheckpointError(
                 f"{path}: the tokenizer has {len(document)} entries but the model {lm.config.vocab_size}; "
                 "they do not belong together"
             )
-    if problem := vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size):
+    if not decoder and (problem := vocabulary_gap(document.get_vocab().values(), lms["document"].config.vocab_size)):
         raise CheckpointError(f"{path}: {problem}; restore the tokenizer that the model was trained with")
     return document
 
@@ -307,6 +315,24 @@ def _load_projections(home: Path, homes: dict[str, Path], lms: Mapping[str, Mode
     query = _load_projection(homes["query"], hidden["query"])
     tied = homes["query"] == homes["document"]
     return {"query": query, "document": query if tied else _load_projection(homes["document"], hidden["document"])}
+
+
+def _load_dense(modules: Modules, width: int) -> nn.Linear | DenseLayers | None:
+    """The Dense modules for states of ``width``. Raises :class:`CheckpointError` for a missing or damaged file."""
+    layers: list[tuple[nn.Linear, nn.Module]] = []
+    for module in modules.dense:
+        path = next((p for p in map(module.folder.joinpath, _DENSE_WEIGHTS) if p.is_file()), None)
+        if path is None:
+            raise CheckpointError(f"{module.folder}: no weights (looked for {' and '.join(_DENSE_WEIGHTS)})")
+        state = {name.removeprefix("linear."): value for name, value in read_tensors(path).items()}
+        layer = released.linear(state, width, str(path))
+        width = layer.out_features
+        layers.append((layer, getattr(nn, module.activation)()))
+    if not layers:
+        return None
+    if [module.activation for module in modules.dense] == ["Identity"]:
+        return layers[0][0]
+    return DenseLayers(*(part for pair in layers for part in pair))
 
 
 def _load_projection(folder: Path, hidden: int) -> torch.nn.Linear | None:

@@ -19,7 +19,7 @@ OT_FORMS = ("mlm", "token_weight", "lexical")
 (BGE-M3), or word weights in closed form."""
 ACTIVATIONS = ("relu", "log1p", "log1p-log1p", "none")
 OT_HEADS = ("mlm", "linear", "tied")
-POOLINGS = ("cls", "mean", "weighted-mean")
+POOLINGS = ("cls", "mean", "weighted-mean", "last")
 OT_POOLINGS = ("max", "sum")
 
 
@@ -79,7 +79,7 @@ class ModelConfig:
     include_sep: bool = False  #: include [SEP] in pooling, as the released DupMAE code does; the paper excludes it
     include_cls: bool = False  #: include [CLS] in pooling, as SPLADE does
     normalize: bool = False  #: scale [CLS] vectors to unit length, as SimLM was trained
-    pooling: str = "cls"  #: the dense vector: the state of [CLS], or a mean of the states of all tokens
+    pooling: str = "cls"  #: the dense vector: the state of [CLS] or the last token, or a mean of all
     query_prompt: str = ""  #: put before every query
     document_prompt: str = ""  #: put before every document, and before its title
     sparse_encoder: bool = False
@@ -90,6 +90,7 @@ class ModelConfig:
     embeddings only (``tied``, Eq. 4 of CoT-MoTE)."""
     ot_pooling: str = "max"  #: over the tokens of a text, one of :data:`OT_POOLINGS`
     query_top_k: int | None = None  #: largest OT weights kept of a query; None = all, up to Lucene's limit
+    query_table: str = ""  #: file with the weights of query tokens, which then need no model; no dense part
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
     dense_weight: float = 1.0  #: of the dense score in the sum of both, unless a search says otherwise
@@ -105,10 +106,15 @@ class ModelConfig:
         """Whether this layer is the masked-LM head."""
         return self.has_head and self.ot != "token_weight"
 
+    @property
+    def has_dense(self) -> bool:
+        """Whether the model has a dense part."""
+        return not self.sparse_encoder and not self.query_table
+
     def record(self) -> dict[str, object]:
         """Contents of the file; settings of other kinds of models are left out."""
         values = asdict(self)
-        parts = ("pooling", "ot_head", "ot_pooling", "query_top_k", "dense_weight", "impact_weight")
+        parts = ("pooling", "ot_head", "ot_pooling", "query_top_k", "query_table", "dense_weight", "impact_weight")
         for name in (*parts, "query_prompt", "document_prompt", "sparse_encoder"):
             if values[name] == getattr(ModelConfig, name):
                 del values[name]

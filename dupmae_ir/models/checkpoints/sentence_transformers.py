@@ -34,11 +34,10 @@ from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.checkpoints.saving import make_readable, save_tokenizer
 from dupmae_ir.models.heads.masked_lm import encoder_of, excluded_ids, head_of
 from dupmae_ir.models.inference.term_encoder import vocabulary
+from dupmae_ir.models.retriever import Retriever, dense_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from dupmae_ir.models.retriever import Retriever
 
 EXCLUDED_BIAS = -1e4
 """Far below any logit, and within the range of float16."""
@@ -109,15 +108,15 @@ def _dense(model: Retriever, tokenizer: PreTrainedTokenizerBase, length: int) ->
         "pooling_mode_cls_token": model.pooling == "cls",
         "pooling_mode_mean_tokens": model.pooling == "mean",
         "pooling_mode_weightedmean_tokens": model.pooling == "weighted-mean",
+        "pooling_mode_lasttoken": model.pooling == "last",
     }
     modules = [("Transformer", _transformer(encoder_of(model.lm), tokenizer, length)), ("Pooling", _settings(pooling))]
-    if model.projection is not None:
-        layer = model.projection
+    for layer, activation in dense_layers(model.projection):
         settings = {
-            "in_features": width,
+            "in_features": layer.in_features,
             "out_features": layer.out_features,
             "bias": layer.bias is not None,
-            "activation_function": "torch.nn.modules.linear.Identity",
+            "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
         }
         state = {f"linear.{name}": value for name, value in layer.state_dict().items()}
         modules.append(("Dense", _settings(settings, state)))

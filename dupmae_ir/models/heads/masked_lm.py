@@ -3,7 +3,8 @@
 Hugging Face models name them differently for each family; this module is the only one that depends on these names.
 Supported are BERT, DistilBERT, RoBERTa (also XLM-R and CamemBERT), MPNet and ModernBERT. RetroMAE, MASTER, CoT-MAE and
 SPLADE checkpoints are BERT or DistilBERT. ModernBERT has rotary positions, so the decoders of pre-training, which read
-position embeddings, do not fit it; it can be fine-tuned and encoded.
+position embeddings, do not fit it; it can be fine-tuned and encoded. Decoders (Qwen3, Gemma3) have a dense part only;
+whether attention is causal is in their ``config.json``.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ def has_head(model: nn.Module) -> bool:
         return _layout(model)[1] is not None
     except CheckpointError:
         return False
+
+
+def is_decoder(model: nn.Module) -> bool:
+    """Whether ``model`` is a bare decoder (Qwen3, Gemma3)."""
+    return hasattr(model, "embed_tokens")
 
 
 def embed(model: nn.Module, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
@@ -139,11 +145,11 @@ def _layout(module: nn.Module) -> tuple[nn.Module, Head | None]:
             return getattr(model, name), _roberta_head(model.lm_head)
     if hasattr(model, "model") and hasattr(model, "head") and hasattr(model, "decoder"):  # ModernBERT
         return model.model, Head(model.head, model.decoder.weight, model.decoder.bias)
-    if hasattr(model, "embeddings") or hasattr(model, "transformer"):
+    if hasattr(model, "embeddings") or hasattr(model, "transformer") or is_decoder(model):
         return model, None
     raise CheckpointError(
-        f"{type(model).__name__} is not a BERT, DistilBERT, RoBERTa, MPNet or ModernBERT model; use a checkpoint of "
-        "one of these families"
+        f"{type(model).__name__} is not a BERT, DistilBERT, RoBERTa, MPNet or ModernBERT model, nor a decoder such "
+        "as Qwen3 or Gemma3; use a checkpoint of one of these families"
     )
 
 

@@ -309,7 +309,9 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _mean(states: Tensor, pooling: str) -> Tensor:
-    """(L, d) states of a text -> (d,): their mean, or with ``weighted-mean`` the n-th state n times as heavy."""
+    """(L, d) states of a text -> (d,): the last, their mean, or with ``weighted-mean`` the n-th n times as heavy."""
+    if pooling == "last":
+        return states[-1]
     if pooling == "mean":
         return states.mean(0)
     weights = torch.arange(1, len(states) + 1, dtype=states.dtype).unsqueeze(1)

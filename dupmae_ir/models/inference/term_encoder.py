@@ -105,7 +105,11 @@ class TermEncoder:
             return_attention_mask=False,
             return_token_type_ids=False,
         )
-        return out["input_ids"]
+        pieces: list[list[int]] = out["input_ids"]
+        if len(self.tokenizer) <= self._width:
+            return pieces
+        unknown = self.tokenizer.unk_token_id or self.tokenizer.pad_token_id or 0
+        return [[piece if piece < self._width else unknown for piece in one] for one in pieces]
 
     def _query_pieces(self, texts: Sequence[str]) -> list[list[int]]:
         return self._tokenise(texts, self.config.query_prompt, self.settings.query_length)

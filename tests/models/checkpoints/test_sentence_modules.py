@@ -25,7 +25,8 @@ def write(folder, pooling="mean", dense=None, normalize=True, length=16, old=Tru
     torch.manual_seed(0)
     BertModel(tiny_config(), add_pooling_layer=False).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
-    types = ["Transformer", "Pooling", *(["Dense"] if dense else []), *(["Normalize"] if normalize else [])]
+    layers = [] if dense is None else dense.split()
+    types = ["Transformer", "Pooling", *(["Dense"] * len(layers)), *(["Normalize"] if normalize else [])]
     modules = [
         {"idx": i, "name": str(i), "path": f"{i}_{t}" if i else "", "type": f"sentence_transformers.models.{t}"}
         for i, t in enumerate(types)
@@ -34,25 +35,30 @@ def write(folder, pooling="mean", dense=None, normalize=True, length=16, old=Tru
     for module in modules[1:]:
         (folder / module["path"]).mkdir()
     config = {"word_embedding_dimension": 24}
-    config |= {f"pooling_mode_{pooling}_tok" + ("en" if pooling == "cls" else "ens"): True} if old else {}
+    legacy = {"cls": "cls_token", "lasttoken": "lasttoken"}.get(pooling, f"{pooling}_tokens")
+    config |= {f"pooling_mode_{legacy}": True} if old else {}
     config |= {} if old else {"embedding_dimension": 24, "pooling_mode": pooling}
     if old and pooling != "mean":
         config["pooling_mode_mean_tokens"] = False
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
-    if dense:
+    width = 24
+    for number, activation in enumerate(layers, 2):
         from safetensors.torch import save_file
 
-        settings = {"in_features": 24, "out_features": 5, "bias": True, "activation_function": dense}
-        (folder / "2_Dense" / "config.json").write_text(json.dumps(settings))
-        state = {"linear.weight": torch.randn(5, 24), "linear.bias": torch.randn(5)}
-        save_file(state, folder / "2_Dense" / "model.safetensors", metadata={"format": "pt"})
+        settings = {"in_features": width, "out_features": 9 - number, "bias": True, "activation_function": activation}
+        (folder / f"{number}_Dense" / "config.json").write_text(json.dumps(settings))
+        state = {"linear.weight": torch.randn(9 - number, width), "linear.bias": torch.randn(9 - number)}
+        save_file(state, folder / f"{number}_Dense" / "model.safetensors", metadata={"format": "pt"})
+        width = 9 - number
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length, "do_lower_case": False}))
     return folder
 
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 CASES = [("mean", None, True), ("cls", None, False), ("mean", IDENTITY, True), ("mean", IDENTITY, False)]
-CASES += [("weightedmean", None, True)]
+CASES += [("weightedmean", None, True), ("lasttoken", None, True)]
+TANH, GELU = "torch.nn.modules.activation.Tanh", "torch.nn.modules.activation.GELU"
+CASES += [("mean", TANH, False), ("lasttoken", f"{GELU} {IDENTITY}", True), ("cls", f"{IDENTITY} {IDENTITY}", False)]
 
 
 @pytest.mark.parametrize(("pooling", "dense", "normalize"), CASES)
@@ -66,6 +72,9 @@ def test_vectors_equal_those_of_sentence_transformers(tmp_path, pooling, dense, 
     # Padded batches, as on a GPU, give the same.
     encoder._packed = None
     np.testing.assert_allclose(encoder.encode_documents(TEXTS).cls, wanted, atol=1e-5)
+    write_sentence_transformers(folder, tmp_path / "out", "cls")
+    exported = st.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(exported, wanted, atol=1e-5)
     if pooling == "mean":
         plain, _, _ = load_model(folder, need_ot=False)
         assert plain.pooling == "cls"  # training starts from [CLS]
@@ -154,18 +163,24 @@ def listed(*types):
     return change
 
 
+def dense(folder, activation, **settings):
+    listed("Transformer", "Pooling", "Dense")(folder)
+    changed("Pooling/config.json", pooling_mode="mean")(folder)
+    changed("Dense/config.json", activation_function=f"torch.nn.modules.activation.{activation}", **settings)(folder)
+
+
 REFUSED = {
     "pooling max is": changed("1_Pooling/config.json", pooling_mode="max"),
     "pooling cls and mean is": changed("1_Pooling/config.json", pooling_mode=["cls", "mean"]),
-    "pooling lasttoken is": changed("1_Pooling/config.json", pooling_mode="lasttoken"),
     "without the tokens of the prompt": changed("1_Pooling/config.json", include_prompt=False),
     "modules Transformer, Pooling, LayerNorm are": listed("Transformer", "Pooling", "LayerNorm"),
     "modules Transformer, Normalize, Pooling are": listed("Transformer", "Normalize", "Pooling"),
-    "modules Router are": listed("Router"),
-    "a Dense module with Tanh": lambda f: (
-        listed("Transformer", "1_Pooling".partition("_")[2], "Dense")(f),
-        changed("Pooling/config.json", pooling_mode="mean")(f),
-        changed("Dense/config.json", activation_function="torch.nn.modules.activation.Tanh")(f),
+    "router_config.json: not a list of modules": listed("Router"),
+    "a Dense module with torch.nn.modules.activation.Softshrink": lambda f: dense(f, "Softshrink"),
+    "a Dense module of token embeddings": lambda f: dense(f, "Tanh", module_input_name="token_embeddings"),
+    "Dense: no weights": lambda f: dense(f, "Tanh"),
+    "similarity euclidean is not an inner product": changed(
+        "config_sentence_transformers.json", similarity_fn_name="euclidean"
     ),
     "so the pooling is unknown": lambda f: (f / "1_Pooling" / "config.json").unlink(),
     "not a list of modules": lambda f: (f / "modules.json").write_text("{}}"),
@@ -180,3 +195,30 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(tmp_path, says):
     with pytest.raises(CheckpointError, match=says) as e:
         load_encoder(str(folder), parts=("cls",))
     assert "\n" not in str(e.value)
+
+
+def test_a_pickle_with_code_as_dense_weights_is_refused(tmp_path):
+    folder = write(tmp_path / "m", dense=IDENTITY)
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    torch.save({"linear.weight": json.JSONDecoder}, folder / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="contains more than tensors") as e:
+        load_encoder(str(folder), parts=("cls",))
+    assert "\n" not in str(e.value)
+
+
+def test_a_dense_layer_of_another_width_is_refused(tmp_path):
+    folder = write(tmp_path / "m", dense=f"{IDENTITY} {IDENTITY}")
+    (folder / "3_Dense" / "model.safetensors").write_bytes((folder / "2_Dense" / "model.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match=r"3_Dense.*expected a weight of shape \(d', 7\), got \(7, 24\)"):
+        load_encoder(str(folder), parts=("cls",))
+
+
+def test_a_model_compared_by_cosine_has_unit_vectors(tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    folder = write(tmp_path / "m", normalize=False)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": "cosine"}))
+    theirs = st.SentenceTransformer(str(folder), device="cpu")
+    a, b = theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)
+    ours = load_encoder(str(folder), parts=("cls",))
+    scores = ours.encode_queries(TEXTS).cls @ ours.encode_documents(TEXTS).cls.T
+    np.testing.assert_allclose(scores, theirs.similarity(a, b).numpy(), atol=1e-5)

@@ -145,7 +145,7 @@ REFUSED = {
     "MLMTransformer, WordWeights, SpladePooling are": listed("MLMTransformer", "WordWeights", "SpladePooling"),
     "Transformer, Pooling, SparseAutoEncoder are": listed("Transformer", "Pooling", "SparseAutoEncoder"),
     "modules SparseStaticEmbedding are": listed("SparseStaticEmbedding"),
-    "not in a subfolder": lambda f: (f / "modules.json").write_text(
+    "0_MLMTransformer: no such model folder": lambda f: (f / "modules.json").write_text(
         json.dumps([{"path": "0_MLMTransformer", "type": "x.MLMTransformer"}, {"path": "1", "type": "x.SpladePooling"}])
     ),
 }
