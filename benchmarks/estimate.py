@@ -8,16 +8,17 @@ All other flags are those of ``dupmae-ir encode``; nothing is written.
 from __future__ import annotations
 
 import json
+import random
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 from dupmae_ir.config import option, parse, with_flags
-from dupmae_ir.console import Parser, guarded, megabytes, show, table
+from dupmae_ir.console import Parser, guarded, megabytes, say, show, table, waiting
 from dupmae_ir.device import torch_threads
 from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.window_encoding import EncoderChoice, encode_window
@@ -25,12 +26,16 @@ from dupmae_ir.encode.windows import EncodedWindow, Window, build_index, documen
 from dupmae_ir.errors import InputError
 from dupmae_ir.index.format.manifest import read_manifest
 from dupmae_ir.index.format.quantisation import Scale
+from dupmae_ir.io.collections import DocumentSource
+from dupmae_ir.io.documents.collection import DocumentCollection, text_size
 from dupmae_ir.types import Document, Encoder
 
 READ = 20_000
 """Documents read from the beginning of the collection; those that are encoded are spread evenly over them."""
 PIECES = 4
-"""Pieces of the sample, whose rates differ: the slowest and the fastest give the range of seconds."""
+"""Pieces of what is read and of the sample, whose rates differ: they give the ranges of documents and of seconds."""
+FEWEST_FILES = 8
+"""Files of a folder that an estimate needs to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +51,7 @@ class Estimate:
 
     corpus: str
     documents: int
+    span: tuple[int, int]  #: the fewest and the most documents, by the densest and the sparsest piece that was read
     exact: bool  #: all documents were read, so their number is no estimate
     read: int
     encoded: int
@@ -56,17 +62,17 @@ class Estimate:
     device: str
     bytes: dict[str, int]  #: by part of the index
     work_bytes: int  #: of the work folder, which is removed at the end
-    encode_seconds: tuple[float, float]  #: at the rate of the fastest and of the slowest piece of the sample
+    encode_seconds: tuple[float, float]  #: fewest documents at the fastest rate, most at the slowest
     index_seconds: float
     read_seconds: float
 
     def as_text(self) -> str:
         """For a person."""
-        about = "" if self.exact else "about "
+        count = f"{self.documents:,}" if self.exact else " to ".join(f"{_rounded(n):,}" for n in self.span)
         low, high = (_duration(seconds) for seconds in self.encode_seconds)
         rows = [[part, megabytes(size)] for part, size in sorted(self.bytes.items(), key=lambda row: -row[1]) if size]
         return (
-            f"{self.corpus}: {about}{self.documents:,} documents of {self.words:.0f} words ({self.read:,} read, "
+            f"{self.corpus}: {count} documents of {self.words:.0f} words ({self.read:,} read, "
             f"{self.encoded:,} of them encoded by {self.model} on {self.device})\n"
             f"time with one process on this machine: {low} to {high} to encode, {_duration(self.index_seconds)} to "
             f"index\ndisk while encoding: {megabytes(self.work_bytes)} more, in the work folder\n\n"
@@ -80,25 +86,29 @@ def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic
     ``clock``: ``time.process_time`` measures one thread on a machine that others use at the same time.
     """
     collection, started = config.collection(), clock()
+    if isinstance(collection, DocumentCollection):
+        if note := collection.dominating:
+            say(f"note: {note}", config.quiet)
+        random.Random(0).shuffle(collection.files)  # a sample of all of them
     head: list[Document] = []
-    for document in islice(collection, READ):
-        document_digest(document)  # as the process that reads does
-        head.append(document)
+    positions = [0]  # bytes read before each document, and after the last
+    with waiting(f"reading up to {READ:,} documents", config.quiet):
+        for document in islice(collection, READ):
+            document_digest(document)  # as the process that reads does
+            head.append(document)
+            positions.append(collection.bytes_read)
     read_seconds = clock() - started
     if len(head) < 2:
         raise InputError(f"{collection.source}: has {len(head)} document; an estimate needs two")
-    total: float = len(head)
-    if len(head) == READ:  # extrapolated from the share of bytes
-        if not collection.total_bytes:
-            raise InputError(
-                f"{collection.source}: its size is not known, so its documents cannot be counted; name a file"
-            )
-        total = len(head) * collection.total_bytes / max(1, collection.bytes_read)
+    total, span = float(len(head)), (len(head), len(head))
+    if len(head) == READ:
+        total, span = _extrapolated(collection, positions)
     documents = list(islice(head[:: max(1, len(head) // config.sample)], config.sample))
     choice = EncoderChoice.of(config)
     encoder = choice.load(config.device)
     with tempfile.TemporaryDirectory() as folder:
-        encoded, scale, seconds = _encode(documents, encoder, choice, Path(folder), clock)
+        with waiting(f"encoding {len(documents):,} of them", config.quiet):
+            encoded, scale, seconds = _encode(documents, encoder, choice, Path(folder), clock)
         half = len(encoded) // 2
         _index(encoded[:half], Path(folder) / "warm", encoder, scale, config)  # starts the JVM
         times = [clock()]
@@ -115,6 +125,7 @@ def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic
     return Estimate(
         corpus=collection.source,
         documents=round(total),
+        span=span,
         exact=len(head) < READ,
         read=len(head),
         encoded=len(documents),
@@ -125,10 +136,35 @@ def estimate(config: EstimateConfig, clock: Callable[[], float] = time.monotonic
         device=encoder.settings.device,
         bytes={part: round(size * total) for part, size in sizes.items()},
         work_bytes=round(work * total),
-        encode_seconds=(min(seconds) * total, max(seconds) * total),
+        encode_seconds=(min(seconds) * span[0], max(seconds) * span[1]),
         index_seconds=(two - one if two > one else two / 2) / added * total,
         read_seconds=read_seconds / len(head) * total,
     )
+
+
+def _extrapolated(collection: DocumentSource, positions: list[int]) -> tuple[float, tuple[int, int]]:
+    """The number of documents by the share of bytes that was read, and a range: the rest is like the sparsest, or like
+    the densest, quarter of what was read. Raises :class:`InputError` if what was read says nothing about the rest."""
+    read, whole = collection.bytes_read, collection.total_bytes
+    if not whole:
+        raise InputError(f"{collection.source}: its size is not known, so its documents cannot be counted; name a file")
+    if isinstance(collection, DocumentCollection) and collection.read < FEWEST_FILES:
+        unopened = sum(map(text_size, collection.files[collection.read :]))
+        if unopened * 2 > whole:
+            raise InputError(
+                f"{collection.source}: no estimate is possible: {READ:,} passages are from {collection.read} of its "
+                f"{len(collection.files):,} files, and {megabytes(unopened)} of {megabytes(whole)} are in the others. "
+                "Leave large files out with `exclude`, or encode without an estimate"
+            )
+    borders = [positions[READ * piece // PIECES] for piece in range(PIECES + 1)]
+    rates = [READ / PIECES / max(1, after - before) for before, after in pairwise(borders)]
+    left = max(0, whole - read)
+    return READ * whole / max(1, read), (READ + round(min(rates) * left), READ + round(max(rates) * left))
+
+
+def _rounded(number: int) -> int:
+    """Two digits."""
+    return int(float(f"{number:.2g}"))
 
 
 def _encode(

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -168,27 +169,61 @@ def say(message: str, quiet: bool = False) -> None:
 
 @contextmanager
 def progress(
-    description: str, unit: str, total: int | None = None, quiet: bool = False, initial: int = 0
+    description: str,
+    unit: str,
+    total: int | None = None,
+    quiet: bool = False,
+    initial: int = 0,
+    layout: str | None = None,
 ) -> Iterator[Any]:
-    """A tqdm bar with rate and time left, only on a terminal and unless ``quiet``.
+    """A tqdm bar with rate and time left, only on a terminal and unless ``quiet``; drawn again every second.
 
-    ``initial`` is work done by an earlier, interrupted run: it counts towards the bar but not towards the rate.
+    ``initial`` is work done by an earlier, interrupted run: it counts towards the bar but not towards the rate. A
+    ``unit`` of B counts bytes. ``layout``: tqdm's ``bar_format``.
     """
     from tqdm import tqdm
 
-    off = quiet or sys.stderr is None or not sys.stderr.isatty()
     bar = tqdm(
         total=total,
         desc=description,
-        unit=f" {unit}",
+        unit=unit if unit == "B" else f" {unit}",
+        unit_scale=unit == "B",
         initial=initial,
-        disable=off,
+        disable=quiet or not _on_terminal(),
         dynamic_ncols=True,
         smoothing=0.05,
         mininterval=0.2,
+        bar_format=layout,
     )
+    ended = threading.Event()
+
+    def redraw() -> None:
+        while not ended.wait(1.0):
+            bar.refresh()
+
     with bar:
-        yield bar
+        thread = threading.Thread(target=redraw, name="progress", daemon=True)
+        if not bar.disable:
+            thread.start()
+        try:
+            yield bar
+        finally:
+            ended.set()
+            if thread.ident is not None:
+                thread.join()
+
+
+@contextmanager
+def waiting(what: str, quiet: bool = False) -> Iterator[None]:
+    """Say ``what`` is being done, for work without anything to count; on a terminal with the seconds so far."""
+    if not _on_terminal():
+        say(what, quiet)
+    with progress(visible(what), "", quiet=quiet, layout="{desc} ({elapsed})"):
+        yield
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextmanager

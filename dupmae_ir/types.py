@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, runtime_checkable
 
@@ -166,6 +166,13 @@ class LexicalEncoder(Protocol):
 
     def term_names(self, text: str) -> dict[str, str]:
         """Index term -> words of ``text``, for the terms whose own name is not readable."""
+
+
+@runtime_checkable
+class ReportingEncoder(Protocol):
+    """An encoder that calls ``on_share`` with the share of its texts that are encoded, 0 to 1, after each batch."""
+
+    on_share: Callable[[float], object]
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from dupmae_ir.adapt.config import AdaptConfig, AdaptResult
 from dupmae_ir.adapt.model import Start
 from dupmae_ir.adapt.queries import PseudoQuery, pseudo_queries
 from dupmae_ir.adapt.training import AdaptCollator, AdaptTrainer, NumberedBatches
-from dupmae_ir.console import progress, say
+from dupmae_ir.console import progress, say, waiting
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.eval.significance import t_test
@@ -141,8 +141,8 @@ class _Adaptation:
         path = work / f"{name}.measured.json"
         if path.is_file():
             return cast("Scores", read_json(path))
-        say(f"measuring the {name} model on {len(held.held_out):,} pseudo-queries", self.config.quiet)
-        measured = scores(folder, held, "float32", self.device)
+        with waiting(f"measuring the {name} model on {len(held.held_out):,} pseudo-queries", self.config.quiet):
+            measured = scores(folder, held, "float32", self.device)
         write_json(path, measured)
         return measured
 

@@ -9,7 +9,8 @@ from dupmae_ir.io.sources import left_out
 
 def summarize(config: EncodeConfig, result: EncodeResult) -> str:
     """Counts, scale and rate in one sentence."""
-    text = f"{config.index}: {result['documents']:,} documents"
+    unit = "passages" if "sources" in result else "documents"
+    text = f"{config.index}: {result['documents']:,} {unit}"
     if result["status"] == "already complete":
         text += ", already complete from the same input and settings; nothing to do"
         return text + left_out(result.get("sources"))
@@ -20,9 +21,9 @@ def summarize(config: EncodeConfig, result: EncodeResult) -> str:
         if result["clipped"]:
             text += f", {result['clipped']:,} clipped at 255"
     if result["documents_per_second"]:
-        text += f", encoded at {result['documents_per_second']:,} documents/s"
+        text += f", encoded at {result['documents_per_second']:,} {unit}/s"
     if result["resumed"]:
-        text += f", {result['resumed']:,} documents from an earlier run"
+        text += f", {result['resumed']:,} {unit} from an earlier run"
     return text + left_out(result.get("sources"))
 
 

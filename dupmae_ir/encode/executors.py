@@ -18,9 +18,10 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
@@ -31,7 +32,7 @@ from dupmae_ir.device import need_packages, processors, torch_threads
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult, encode_window
 from dupmae_ir.encode.windows import Window
 from dupmae_ir.errors import DupmaeError, EnvironmentProblem
-from dupmae_ir.types import Encoder
+from dupmae_ir.types import Encoder, ReportingEncoder
 
 AHEAD = 2
 """Windows that a worker has at a time: one that it encodes and one that waits, so that it never does."""
@@ -59,11 +60,12 @@ class Executor(Protocol):
 
 
 class ThisProcess:
-    """This process is the worker."""
+    """This process is the worker. ``on_share``: called with a window's number and the share of it that is encoded."""
 
     def __init__(self, choice: EncoderChoice, device: str) -> None:
         self.choice = choice
         self.encoder = choice.load(device)
+        self.on_share: Callable[[int, float], object] = lambda _number, _share: None
 
     @property
     def facts(self) -> EncoderFacts:
@@ -71,6 +73,8 @@ class ThisProcess:
 
     def encode(self, windows: Iterable[Window]) -> Iterator[WindowResult]:
         for window in windows:
+            if isinstance(self.encoder, ReportingEncoder):
+                self.encoder.on_share = partial(self.on_share, window.number)
             yield encode_window(self.encoder, window, self.choice)
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import META, Meta, check_target, read_meta
 from dupmae_ir.io.collections import DocumentSource
+from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.jobs import Job, JobRecord
 from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.models.checkpoints.layout import CONFIG
@@ -55,6 +56,8 @@ def run(config: EncodeConfig) -> EncodeResult:
     collection = config.collection()
     check_target(output.folder)
     collection.check()  # before the model is loaded
+    if isinstance(collection, DocumentCollection) and (note := collection.dominating):
+        say(f"note: {note}", config.quiet)
     output.prepare()
     with closing(_executor(config)) as executor, output.named():
         result = _Run(config, output, collection, executor)()
@@ -113,6 +116,41 @@ def index_summary(meta: Meta) -> dict[str, object]:
     """The part of a meta that a command reports."""
     names = ("documents", "empty_documents", "parts", "dim", "scale", "scale_source", "postings", "clipped", "digest")
     return {name: meta.get(name) for name in names} | ({"sources": meta["sources"]} if "sources" in meta else {})
+
+
+class EncodingBar:
+    """The progress of encoding, in bytes of the collection, or in documents if its size is not known."""
+
+    def __init__(self, bar: tqdm[Any], collection: DocumentSource) -> None:
+        self.bar, self.collection = bar, collection
+        self._read = 0
+        self._sizes: dict[int, int] = {}  # of the windows that were read and not encoded, by number
+        self._shown: dict[int, int] = {}  # how much of each the bar has
+
+    def read(self, number: int, documents: int) -> None:
+        """A window was read: its size is the bytes since the window before."""
+        position = self.collection.bytes_read
+        self._sizes[number] = position - self._read if self.collection.total_bytes else documents
+        self._read = position
+
+    def advance(self, number: int, share: float) -> None:
+        """A ``share`` of a window is encoded, 0 to 1."""
+        shown = int(share * self._sizes.get(number, 0))
+        self.bar.update(shown - self._shown.get(number, 0))
+        self._shown[number] = shown
+
+    def finish(self, number: int, note: str) -> None:
+        """A window is encoded and saved; ``note`` is shown after the bar."""
+        self.bar.set_postfix_str(note, refresh=False)
+        self.advance(number, 1.0)
+        del self._sizes[number], self._shown[number]
+
+    def skip(self, number: int) -> None:
+        """A window need not be encoded: it fills the bar but does not count for the rate."""
+        left = self._sizes.pop(number) - self._shown.pop(number, 0)
+        if not self.bar.disable:
+            self.bar.initial += left
+        self.bar.update(left)
 
 
 class _Run:
@@ -212,7 +250,7 @@ class _Run:
         if jsonl:
             jsonl.publish()
         folder, total = job.fresh("index"), self.encoded + self.resumed
-        with progress("index", "documents", total=total, quiet=self.config.quiet) as bar:
+        with progress("index", self.collection.unit, total=total, quiet=self.config.quiet) as bar:
             meta = build_index(
                 files,
                 folder,
@@ -229,12 +267,16 @@ class _Run:
     def _encode(self, files: WindowFiles, jsonl: JsonlFolder | None) -> None:
         if done := len(files.numbers()):
             say(f"resuming: checking {done} finished window(s)", self.config.quiet)
-        with progress("encode", "documents", quiet=self.config.quiet) as bar:
-            missing = self._windows(files, jsonl, bar)
+        total = self.collection.total_bytes  # the number of documents is known at the end only
+        with progress("encode", "B" if total else self.collection.unit, total or None, self.config.quiet) as bar:
+            work = EncodingBar(bar, self.collection)
+            if isinstance(self.executor, ThisProcess):
+                self.executor.on_share = work.advance
+            missing = self._windows(files, jsonl, work)
             # The first window chooses the scale, before any other is read; islice takes one and leaves the rest.
             for some in (islice(missing, 1), missing):
                 for result in self.executor.encode(some):
-                    self._commit(files, jsonl, result, bar)
+                    self._commit(files, jsonl, result, work)
         expected = list(range(self.shard, self.windows, self.shards))
         if not expected:
             raise UsageError(
@@ -245,14 +287,11 @@ class _Run:
             raise files.changed(self.collection.source, "it is shorter now")
         self.executor.close()  # its memory is free while the index is built
 
-    def _windows(self, files: WindowFiles, jsonl: JsonlFolder | None, bar: tqdm[Any]) -> Iterator[Window]:
+    def _windows(self, files: WindowFiles, jsonl: JsonlFolder | None, bar: EncodingBar) -> Iterator[Window]:
         """The windows to encode: neither finished nor another machine's."""
         for number, documents in enumerate(windows(self.collection, self.config.window)):
             self.windows = number + 1
-            if self.collection.total_bytes:  # the number of documents is known at the end only
-                share = self.collection.bytes_read / self.collection.total_bytes
-                bar.total = max(bar.n, round(self.collection.documents / max(share, 1e-9)))
-                bar.refresh()
+            bar.read(number, len(documents))
             window = Window(number, documents, documents_digest(documents))
             mine = number % self.shards == self.shard
             finished = mine and files.has(window, self.collection.source, self.encoder.digest)
@@ -263,11 +302,9 @@ class _Run:
                 yield self.at_work[number]
             if not keep:
                 self.resumed += len(documents) if mine else 0
-                if not bar.disable:  # read but not encoded: fills the bar but not the rate
-                    bar.initial += len(documents)
-                bar.update(len(documents))
+                bar.skip(number)
 
-    def _commit(self, files: WindowFiles, jsonl: JsonlFolder | None, result: WindowResult, bar: tqdm[Any]) -> None:
+    def _commit(self, files: WindowFiles, jsonl: JsonlFolder | None, result: WindowResult, bar: EncodingBar) -> None:
         """Write what a worker returned; from here on the window is finished."""
         window = self.at_work.pop(result.number)
         self.busy[result.worker] = self.busy.get(result.worker, 0.0) + result.seconds
@@ -280,9 +317,10 @@ class _Run:
             jsonl.write(window, EncodedWindow.read(files.path(window.number)), self.encoder.terms)
         self.encoded += len(window.documents)
         self.by_worker[result.worker] = self.by_worker.get(result.worker, 0) + len(window.documents)
-        if len(self.by_worker) > 1:
-            bar.set_postfix_str(", ".join(f"{name} {count:,}" for name, count in sorted(self.by_worker.items())))
-        bar.update(len(window.documents))
+        each = (
+            [f"{name} {count:,}" for name, count in sorted(self.by_worker.items())] if len(self.by_worker) > 1 else []
+        )
+        bar.finish(window.number, ", ".join([f"{self.encoded + self.resumed:,} {self.collection.unit}", *each]))
 
     def _describe(self, job: EncodeJob, files: WindowFiles) -> dict[str, object]:
         shard = {"number": self.shard, "of": self.shards, "windows": self.windows} if self.shards > 1 else None

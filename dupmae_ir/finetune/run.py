@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from dupmae_ir.console import say
+from dupmae_ir.console import say, waiting
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.errors import UsageError
 from dupmae_ir.finetune.base import (
@@ -112,7 +112,8 @@ def _train(
     trainer = _trainer(config, model, data, collator, job)
     trainer.train_or_resume(callbacks)
     if trainer.data.dev:
-        trainer.evaluate()
+        with waiting(f"measuring the model on {len(trainer.data.dev):,} dev pairs", job.quiet):
+            trainer.evaluate()
     state.wait_for_everyone()
     if not state.is_main_process:
         return None

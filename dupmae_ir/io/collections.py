@@ -88,7 +88,9 @@ class FileReport(TypedDict):
 
 
 class DocumentSource(ABC):
-    """A collection. Iterate once; then ``inputs``, ``digests`` and ``report`` are complete."""
+    """A collection. Iterate once; then ``inputs``, ``digests`` and ``report`` are complete. ``unit``: what it has."""
+
+    unit = "documents"
 
     def __init__(self, source: str) -> None:
         self.source = source  #: its name, for messages

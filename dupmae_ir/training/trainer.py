@@ -19,7 +19,7 @@ from transformers import Trainer, TrainerCallback, TrainerState, TrainingArgumen
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from dupmae_ir.console import say
+from dupmae_ir.console import progress, say
 from dupmae_ir.errors import TrainingFailed
 from dupmae_ir.io.publishing import read_json
 from dupmae_ir.training.layers import training_attention
@@ -36,10 +36,8 @@ class Terminal(TrainerCallback):
         self.bar: tqdm[Any] | None = None
 
     def on_train_begin(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
-        """Start the clock and the bar."""
+        """Start the clock."""
         self.started, self.first = time.monotonic(), state.global_step
-        if state.is_world_process_zero and sys.stderr.isatty():
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit=" steps", dynamic_ncols=True)
 
     def on_step_end(self, _: TrainingArguments, state: TrainerState, *__: Any, **___: Any) -> None:
         """Advance the bar."""
@@ -60,15 +58,10 @@ class Terminal(TrainerCallback):
             line += f"  {_terms(logs, '')}{speed}  {left:.0f} min left"
         else:
             return
-        if self.bar is not None:
+        if self.bar is not None and not self.bar.disable:
             self.bar.write(line, file=sys.stderr)
         else:
             say(line)
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Close the bar."""
-        if self.bar is not None:
-            self.bar.close()
 
 
 def _terms(logs: Mapping[str, float], prefix: str) -> str:
@@ -234,8 +227,9 @@ class CheckedTrainer(Trainer):
         self.add_callback(JsonLines(self.work))
         if self.pop_callback(TensorBoardCallback) is not None:
             self.add_callback(TensorBoard(self.work))  # ours hides what a killed run wrote after its last checkpoint
+        self.terminal = Terminal()
         if not quiet:
-            self.add_callback(Terminal())
+            self.add_callback(self.terminal)
         if batches is not None:
             self._check_shares(batches)
 
@@ -267,16 +261,19 @@ class CheckedTrainer(Trainer):
         """
         for callback in callbacks:
             self.add_callback(callback)
-        checkpoint = last_checkpoint(self.work)
+        checkpoint, step, silent = last_checkpoint(self.work), 0, self.quiet or not self.is_world_process_zero()
         if checkpoint is not None:
-            say(f"resuming from {checkpoint}", self.quiet or not self.is_world_process_zero())
+            say(f"resuming from {checkpoint}", silent)
             self.args.eval_on_start = False  # was done before the first update
             # The last evaluation in the log up to the checkpoint is not repeated.
             step = int(checkpoint.name.rpartition("-")[2])
             rows = [row for row in read_log(Path(self.work) / LOG) if row["step"] <= step]
             evaluated = [int(row["step"]) for row in rows if any(name.startswith("eval_") for name in row)]
             self._evaluated_at = max(evaluated, default=-1)
-        with training_attention(self.args.device, self.args.bf16):
+        with (
+            training_attention(self.args.device, self.args.bf16),
+            progress("train", "steps", self.args.max_steps, silent, step) as self.terminal.bar,
+        ):
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     @property

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dupmae_ir.encode.run import EncodingBar
 from dupmae_ir.encode.windows import EncodedWindow, documents_digest, read_header, window_size, windows, write_window
 from dupmae_ir.errors import IndexMismatch
 from dupmae_ir.index.format.quantisation import CALIBRATION, calibrated_scale
@@ -81,3 +84,37 @@ def test_the_calibrated_scale_leaves_headroom():
     assert calibrated_scale(Representation(None, ot)) == 72.44  # 255 / (1.1 x 3.2) = 72.4432
     assert calibrated_scale(Representation(None, sp.csr_matrix((2, 3), dtype=np.float32))) is None
     assert calibrated_scale(Representation(np.zeros((1, 2), np.float32), None)) is None
+
+
+class _Bar:
+    """tqdm's numbers, without a terminal."""
+
+    disable = False
+
+    def __init__(self):
+        self.n = self.initial = 0
+        self.positions = []
+
+    def update(self, n):
+        assert n >= 0
+        self.n += n
+        self.positions.append(self.n)
+
+    def set_postfix_str(self, text, refresh):
+        self.note = text
+
+
+def test_the_bar_of_encoding_ends_at_the_bytes_of_the_collection_and_never_goes_back():
+    source = SimpleNamespace(total_bytes=900, bytes_read=0)
+    bar = _Bar()
+    work = EncodingBar(bar, source)
+    for number, position in enumerate((400, 700, 900)):
+        source.bytes_read = position
+        work.read(number, 10)
+    work.skip(0)  # finished by an earlier run
+    assert (bar.n, bar.initial) == (400, 400)
+    for number in (1, 2):
+        for share in (0.3, 0.3, 0.9):
+            work.advance(number, share)
+        work.finish(number, f"{number} done")
+    assert (bar.n, bar.positions, bar.note) == (900, sorted(bar.positions), "2 done")

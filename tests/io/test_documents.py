@@ -405,3 +405,41 @@ def test_offsets_are_places_in_the_file(tmp_path):
     assert [d.docid for d in documents] == [f"a.md#{i}" for i in range(len(documents))]
     assert documents[-1].title == "Section 0: Section 4"
     assert find_files([tmp_path]).files[0].name == "a.md"
+
+
+# ---------------------------------------------------------------- plan and progress
+
+
+def test_the_bytes_read_grow_inside_a_file_and_end_at_the_total(tmp_path):
+    (tmp_path / "a.log").write_text("\n".join(f"line {i} of a long log" for i in range(4000)))
+    (tmp_path / "b.txt").write_text("A short note.")
+    (tmp_path / "c.png").write_bytes(bytes(100_000))  # no document: not part of the total
+    collection = DocumentCollection([str(tmp_path)])
+    positions = [collection.bytes_read for _ in collection]
+    size = (tmp_path / "a.log").stat().st_size
+    assert collection.total_bytes == size + 13 == collection.bytes_read
+    assert len(positions) > 50
+    assert positions == sorted(set(positions))
+    assert abs(positions[len(positions) // 2] / size - 0.5) < 0.05
+
+
+def test_a_log_without_sentences_is_cut_in_linear_time(tmp_path):
+    (tmp_path / "a.log").write_text("INFO request done " * 60_000)
+    started = time.process_time()
+    _, documents = read(tmp_path)
+    assert len(documents) > 1000
+    assert time.process_time() - started < 20  # it took minutes when each cut copied the rest
+
+
+def test_the_file_with_most_bytes_is_named_with_the_flag_that_leaves_it_out(tmp_path):
+    (tmp_path / "logs [old]").mkdir()
+    (tmp_path / "logs [old]" / "server.log").write_text("request done\n" * 200_000)
+    (tmp_path / "note.txt").write_text("A short note.")
+    note = DocumentCollection([str(tmp_path)]).dominating
+    assert note == (
+        "logs [old]/server.log has 2.6 MB of 2.6 MB, so it takes most of the time; "
+        "--exclude 'logs [[]old]/server.log' leaves it out"
+    )
+    left = DocumentCollection([str(tmp_path)], exclude=["logs [[]old]/server.log"])
+    assert [file.name for file in left.files] == ["note.txt"]
+    assert left.dominating is None

@@ -8,9 +8,11 @@ cut by :func:`dupmae_ir.encode.passages.word_passages`.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
+import shlex
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from dupmae_ir.console import megabytes
 from dupmae_ir.errors import InputError, UsageError
 from dupmae_ir.io.collections import DocumentSource, FileReport, Input
 from dupmae_ir.io.documents.extracted import Extracted, Heading, Unreadable
@@ -28,6 +31,8 @@ LENGTH, OVERLAP = 200, 40
 """Tokens of a passage, and of what two passages share."""
 MOST_NAMED = 1000
 """Unreadable files that a record names; their number is always recorded."""
+DOMINATING_BYTES = 2_000_000
+"""Bytes of a file that is named if it has half of a collection's."""
 _LONGEST_TITLE = 300
 _UNSAFE = re.compile(rf"[\s%{PASSAGE_DELIMITER}\x00-\x1f\x7f\ud800-\udfff]")
 _WIDE = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -51,6 +56,8 @@ class DocumentCollection(DocumentSource):
     ``inputs`` and ``report`` are complete.
     """
 
+    unit = "passages"
+
     def __init__(
         self, sources: Sequence[str], length: int = LENGTH, overlap: int = OVERLAP, exclude: Sequence[str] = ()
     ) -> None:
@@ -60,7 +67,7 @@ class DocumentCollection(DocumentSource):
         self.length, self.overlap, self.exclude = length, overlap, tuple(exclude)
         walk = find_files([Path(source) for source in sources], exclude)
         self.files = walk.files
-        self.total_bytes = sum(_size(file.path) for file in self.files)
+        self.total_bytes = sum(map(text_size, self.files))
         self.unreadable = dict(walk.unreadable)
         self._unread = {f"{path_id(folder)}/" for folder in walk.unreadable}  #: beginnings of ids
         self.skipped: Counter[str] = Counter()
@@ -85,6 +92,21 @@ class DocumentCollection(DocumentSource):
             "unreadable_files": len(self.unreadable),
         }
 
+    @property
+    def dominating(self) -> str | None:
+        """A sentence about the file that has most of the bytes, and the flag that leaves it out; None without one."""
+        if len(self.files) < 2 or not self.total_bytes:
+            return None
+        largest = max(self.files, key=text_size)
+        size = text_size(largest)
+        if size < DOMINATING_BYTES or size * 2 < self.total_bytes:
+            return None
+        pattern = shlex.quote(glob.escape(shown_name(largest.name)))
+        return (
+            f"{shown_name(largest.name)} has {megabytes(size)} of {megabytes(self.total_bytes)}, so it takes most of "
+            f"the time; --exclude {pattern} leaves it out"
+        )
+
     def check(self) -> None:
         """Raise unless there is a document that can be read, and every package that some file needs is installed."""
         need_extra(self.files, self.source)
@@ -99,8 +121,9 @@ class DocumentCollection(DocumentSource):
     def __iter__(self) -> Iterator[Document]:
         need_extra(self.files, self.source)
         for file in self.files:
+            before = self.bytes_read
             yield from self._passages(file)
-            self.bytes_read += _size(file.path)
+            self.bytes_read = before + text_size(file)
         if not self.documents:
             raise self._nothing()
         self.inputs.append(Input(self.source, self._digest(), self.documents))
@@ -162,6 +185,7 @@ class DocumentCollection(DocumentSource):
         short_name = "/".join([*path.parent.parts[-1:], path.name.partition(".")[0] or path.name])
         title = extracted.title[:_LONGEST_TITLE] or short_name
         modified = _modified(file.path)
+        before, size = self.bytes_read, text_size(file)
         for number, (start, end, heading) in enumerate(structured_passages(extracted, self.length, self.overlap)):
             nearest = heading.rpartition(" > ")[2]
             metadata: dict[str, MetadataValue] = {"path": name, "type": kind, "title": title}
@@ -172,6 +196,7 @@ class DocumentCollection(DocumentSource):
                 metadata["page"] = page
             metadata["modified"] = modified
             full = title if not nearest or nearest == title else f"{title}: {nearest}"
+            self.bytes_read = before + size * end // len(extracted.text)
             yield Document(f"{prefix}{PASSAGE_DELIMITER}{number}", extracted.text[start:end], full, metadata)
 
     def _nothing(self) -> InputError:
@@ -195,9 +220,10 @@ def shown_name(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def _size(path: Path) -> int:
+def text_size(file: FoundFile) -> int:
+    """Bytes of a file; 0 for one that is no document by its name."""
     try:
-        return path.stat().st_size
+        return 0 if kind_of(file.name) is None else file.path.stat().st_size
     except OSError:
         return 0
 
@@ -279,12 +305,14 @@ def _units(extracted: Extracted, begin: int, end: int, length: int) -> Iterator[
 
 
 def _cut(text: str, start: int, end: int, length: int) -> Iterator[_Unit]:
-    tokens = [m.start() for m in _TOKEN.finditer(text, start, end)]
-    while len(tokens) > length:
-        cut = next((i for i in range(length, length // 2, -1) if text[tokens[i] - 1].isspace()), length)
-        stop = tokens[cut]
-        yield _Unit(start, start + len(text[start:stop].rstrip()), cut)
-        start, tokens = stop, tokens[cut:]
+    tokens: list[int] = []  # beginnings, of one passage and a token more at most: a log can be one long sentence
+    for match in _TOKEN.finditer(text, start, end):
+        tokens.append(match.start())
+        if len(tokens) > length:
+            cut = next((i for i in range(length, length // 2, -1) if text[tokens[i] - 1].isspace()), length)
+            stop = tokens[cut]
+            yield _Unit(start, start + len(text[start:stop].rstrip()), cut)
+            start, tokens = stop, tokens[cut:]
     yield _Unit(start, end, len(tokens))
 
 

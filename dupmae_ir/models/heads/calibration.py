@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers import BertForMaskedLM
 
-from dupmae_ir.console import say
+from dupmae_ir.console import waiting
 from dupmae_ir.errors import CheckpointError, InputError
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.heads.masked_lm import Head, excluded_ids
@@ -70,8 +70,8 @@ def load_with_calibrated_head(
     bare, tokenizer, _ = load_model(folder, need_ot=False)
     document = bare.side("document")
     sample = sample_passages(passages, seed)
-    say(f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet)
-    model = add_head(document.lm, tokenizer, sample, cls_dim=cls_dim if document.projection is None else None)
+    with waiting(f"{folder.name} has no masked-LM head: calibrating one on {len(sample):,} passages", quiet):
+        model = add_head(document.lm, tokenizer, sample, cls_dim=cls_dim if document.projection is None else None)
     model.projection = model.projection if document.projection is None else document.projection
     return model, tokenizer
 

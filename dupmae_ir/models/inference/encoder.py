@@ -77,6 +77,7 @@ class TextEncoder(TermEncoder):
         packed = {n: PackedRetriever(s, products) for n, s in {id(s): s for s in sides.values()}.items() if pack}
         self._packed = {side: packed[id(s)] for side, s in sides.items()} if pack else None
         self._batch_tokens, self._batch_reason = pick_batch_tokens(device)
+        self.on_share: Callable[[float], object] = lambda _: None
 
     @classmethod
     def load(cls, model: str | Path | None = None, **options: Unpack[EncoderOptions]) -> TextEncoder:
@@ -215,8 +216,11 @@ class TextEncoder(TermEncoder):
         # The bits of an index must not depend on the threads; one batch of queries is answered sooner by all of them.
         own = self._packed is not None and threads > 1 and len(batches) > (side == "query")
         results = side_by_side(work, batches, min(threads, len(batches))) if own else map(work, batches)
-        for found in results:
+        done, total = 0, max(1, sum(map(len, pieces)))
+        for batch, found in zip(batches, results, strict=True):
             yield from found
+            done += sum(len(pieces[row]) for row in batch)
+            self.on_share(done / total)
 
     def _results(self, pieces: list[list[int]], side: str, keep: int, batch: Rows) -> list[tuple[Rows, Batch]]:
         """The result of a batch, or of smaller ones where it does not fit into memory."""
