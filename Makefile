@@ -16,7 +16,7 @@ THREADS = OMP_NUM_THREADS=$$(( $(CORES) > $(WORKERS) ? $(CORES) / $(WORKERS) : 1
 PYTEST = $(if $(filter 0 1,$(WORKERS)),$(RUN) -m pytest,$(THREADS) $(RUN) -m pytest -n $(WORKERS) --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all integrations cluster lint types check audit hashes docs site java clean
+.PHONY: help demo test test-all integrations cluster lint types check audit hashes docs site wheel java clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -100,11 +100,14 @@ docs: $(VENV)/.installed  ## write the generated pages and parts of pages in doc
 site: $(VENV)/.installed-docs  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
+wheel: $(VENV)/.installed  ## build the wheel, install it outside the clone and search with it
+	$(RUN) tools/try_wheel.py --reuse
+
 java: $(VENV)/.installed  ## compile dupmae_ir/java (needs the javac of JDK 25, which compiled the committed class)
 	javac --release 21 -g:none -cp "$$($(RUN) -c 'from dupmae_ir.pyserini import find_jar; print(find_jar())')" \
 	  -d dupmae_ir/java dupmae_ir/java/*.java
 
-check: lint types test site  ## everything that CI runs
+check: lint types site wheel test  ## everything that CI runs
 
 clean:  ## remove the environment, caches and demo files
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist site *.egg-info runs/demo
