@@ -88,6 +88,8 @@ docs: $(VENV)/.installed  ## write the generated pages and parts of pages in doc
 	$(RUN) docs/make_commands.py
 	$(RUN) docs/make_architecture.py
 	$(RUN) docs/make_tutorial.py
+	$(RUN) docs/make_recording.py
+	$(RUN) docs/make_chart.py
 	$(RUN) docs/make_reproduction.py
 	$(RUN) docs/make_performance.py
 	$(RUN) docs/make_growth.py

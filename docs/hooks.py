@@ -1,11 +1,21 @@
-"""mkdocs hook: Sphinx roles in docstrings (``:class:`~a.b.C```) become plain code in the Python reference."""
+"""mkdocs hooks: the home page is README.md, and Sphinx roles in docstrings (``:class:`~a.b.C```) become plain code."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+README = Path(__file__).resolve().parents[1] / "README.md"
 ROLE = re.compile(r":(?:class|func|mod|meth|data|attr|exc|obj):<code>(~?)([^<]*)</code>")
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The home page's text is the README's, with links as seen from docs/."""
+    if page.file.src_uri != "index.md":
+        return markdown
+    text = README.read_text(encoding="utf-8").replace("](docs/", "](")
+    return text.replace("](CONTRIBUTING.md", "](contributing.md")
 
 
 def on_page_content(html: str, **_: Any) -> str:

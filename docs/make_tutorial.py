@@ -1,5 +1,5 @@
 """Run docs/tutorial.md and the sections of docs/by-example.md and write what their commands print. With --check, exit 1
-when that differs.
+when that differs; with the name of a page (`tutorial`), only that one.
 
 Blocks with a title are files and are written first. ``console`` blocks hold commands after ``$``; what follows is their
 output. ``python`` blocks without a title are run; a ``text`` block after one is its output. Everything happens in an
@@ -53,15 +53,24 @@ def commands(body: str) -> list[str]:
     return [match[1] for match in re.finditer(r"^\$ ((?:.*\\\n)*.*)$", body, re.M)]
 
 
+def environment() -> dict[str, str]:
+    """Variables of the commands: no colours, lines of 100 characters."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", "PYTHONWARNINGS": "ignore", "PATH": path}
+
+
+def shell(command: str) -> list[str]:
+    """The words that run a command line, with this clone's package for ``dupmae-ir``."""
+    module = command.replace("\\\n", " ").replace("dupmae-ir ", f"{sys.executable} -m dupmae_ir ", 1)
+    return ["bash", "-c", module]
+
+
 def _run(command: str | list[str], folder: Path) -> str:
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", "PYTHONWARNINGS": "ignore"}
     if isinstance(command, str):
-        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-        module = command.replace("\\\n", " ").replace("dupmae-ir ", f"{sys.executable} -m dupmae_ir ", 1)
-        command = ["bash", "-c", module]
+        command = shell(command)
     # Libraries show progress on standard error; commands are run with --quiet where theirs is not part of the page.
     stderr = subprocess.PIPE if command[0] == sys.executable else subprocess.STDOUT
-    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    done = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True)
     if done.returncode:
         sys.exit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr or ''}")
     return done.stdout
@@ -89,7 +98,7 @@ def run_section(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in PAGES:
+    for page in [p for p in PAGES if p.stem in sys.argv[1:]] or PAGES:
         current = "".join(map(run_section, sections(page)))
         if "--check" not in sys.argv:
             page.write_text(current, encoding="utf-8")

@@ -1,13 +1,10 @@
 """Encode a few texts, search them in three modes, and explain the top hit."""
 
-import json
 import sys
 import tempfile
 from pathlib import Path
 
-from dupmae_ir import Searcher
-from dupmae_ir.encode.config import EncodeConfig
-from dupmae_ir.encode.run import run as encode
+from dupmae_ir import Document, Searcher, build_index
 
 TEXTS = {
     "heap": "A heap is a binary tree in which every parent is no larger than its children.",
@@ -18,11 +15,9 @@ TEXTS = {
 
 
 def main(model: str | None = None) -> None:
-    folder = Path(tempfile.mkdtemp())
-    corpus = folder / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in TEXTS.items()))
-    encode(EncodeConfig(corpus=str(corpus), index=str(folder / "index"), model=model, quiet=True))
-    searcher = Searcher.open(folder / "index")
+    folder = Path(tempfile.mkdtemp()) / "index"
+    build_index([Document(docid, text) for docid, text in TEXTS.items()], folder, model=model)
+    searcher = Searcher.open(folder)
     query = "which structure gives me the smallest element first?"
     for mode in ("dense", "impact", "hybrid"):
         print(mode, [(hit.docid, round(hit.score, 2)) for hit in searcher.search(query, 2, mode)])

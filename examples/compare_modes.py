@@ -1,0 +1,39 @@
+"""Judge three ways of searching one index, with a test of significance. Run: python examples/compare_modes.py"""
+
+import tempfile
+from pathlib import Path
+
+from dupmae_ir import Document, Query, Searcher, build_index, compare, evaluate
+
+TEXTS = {
+    "logs": "Every night a timer renames the file, compresses it and deletes copies older than 14 days.",
+    "backup": "Restore the newest full dump first, then apply the increments in order.",
+    "rollback": "Set the previous image as current and restart the machines.",
+    "disk": "An alert fires at 85 percent. Remove core dumps first, then uncompressed logs.",
+}
+QUERIES = {
+    "how do I go back to the version before?": "rollback",
+    "the drive is almost full": "disk",
+    "when are old copies deleted": "logs",
+    "bring back a lost database": "backup",
+}
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp()) / "index"
+    build_index([Document(docid, text) for docid, text in TEXTS.items()], folder)
+    searcher = Searcher.open(folder)
+    queries = [Query(str(number), text) for number, text in enumerate(QUERIES)]
+    qrels = {str(number): {docid: 1} for number, docid in enumerate(QUERIES.values())}
+    runs = {mode: searcher.search(queries, hits=6, mode=mode) for mode in ("impact", "dense", "hybrid")}
+    for mode, run in runs.items():
+        print(mode, evaluate(qrels, run, ["nDCG@10", "MRR@10"]).mean)
+    for mode, by_measure in compare(runs, qrels, ["nDCG@10"], baseline="impact").runs.items():
+        d = by_measure["nDCG@10"]
+        print(
+            f"{mode}: {d.mean:+.3f}, from {d.interval.low:+.3f} to {d.interval.high:+.3f}, p = {d.corrected['t']:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
