@@ -12,7 +12,8 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
-NEED_ARGUMENTS = {"encode_with_onnxruntime"}  # run by tests/models/checkpoints/test_onnx_graph.py
+NEED_ARGUMENTS = {"encode_with_onnxruntime", "representation_files"}
+"""Run by tests/models/checkpoints/test_onnx_graph.py and tests/encode/test_representation_files.py."""
 
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if e.stem not in NEED_ARGUMENTS], ids=lambda p: p.stem)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from audit_recipes import FOLDER, Recipes
 from paper_tables import PaperTables
+from plan_cases import COSTS, with_power
 from recipe_plan import BERT, RATE
 
 from dupmae_ir import collections
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.cases import RIVALS, Case, dependencies
-from dupmae_ir.eval.regressions.plan import COSTS, with_power
 from dupmae_ir.eval.regressions.workspace import Workspace
 
 
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def costs(rows: Iterable[PrintedRow]) -> dict[str, list[float]]:
-    """Case -> GPU-hours of training and of encoding, as ``eval.regressions plan`` reads them."""
+    """Case -> GPU-hours of training and of encoding, as tools/plan_cases.py reads them."""
     return {row.case.id: [round(row.hours, 2), round(encoding_hours(row.case), 2)] for row in rows}
 
 

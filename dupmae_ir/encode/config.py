@@ -10,7 +10,6 @@ from dupmae_ir.config import ComputeOptions, OutputOptions, TitleOptions, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.collections import FileReport
 from dupmae_ir.io.sources import CorpusOptions
-from dupmae_ir.io.transfer import is_url
 
 
 class IndexSummary(TypedDict):
@@ -77,12 +76,6 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         group="output",
         only_with=("parts=ot", "parts=cls,ot"),
     )
-    jsonl: str | None = option(
-        None,
-        "also write Pyserini's representation files (JsonVectorCollection) into this folder",
-        group="output",
-        metavar="FOLDER",
-    )
     document_length: int | None = option(
         None,
         "word pieces kept of each document, special tokens included; without it, the model's own",
@@ -144,8 +137,6 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         super().__post_init__()
         if self.devices is not None and self.device != "auto":
             raise UsageError("`devices` and `device` exclude each other; name all devices in `devices`")
-        if is_url(self.jsonl):
-            raise UsageError("`jsonl`: representation files are written into a folder of this machine, not to a URL")
         self.device_names()
 
     def device_names(self) -> list[str]:

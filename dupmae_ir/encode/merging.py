@@ -124,8 +124,7 @@ def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]
         "made_by": "dupmae-ir encode.merge",
         "version": __version__,
         **{k: first[k] for k in ("encoder", "scale_source", "inputs")},
-        "settings": {**first["settings"], "shard": None, "jsonl": None},
-        "work": None,
+        "settings": {**first["settings"], "shard": None},
         "shard": None,
         "merged_from": [{"path": str(s.path), "digest": s.meta["digest"]} for s in shards],
         "config": to_dict(config),
@@ -155,8 +154,7 @@ def _opened(path: str) -> Index:
 
 def _check_alike(first: Index, shard: Index) -> None:
     """Everything but the shard's own number must agree."""
-    ignored = {"shard", "jsonl"}
-    a, b = ({k: v for k, v in s.meta["settings"].items() if k not in ignored} for s in (first, shard))
+    a, b = ({k: v for k, v in s.meta["settings"].items() if k != "shard"} for s in (first, shard))
     pairs = f"{first.path} and {shard.path}"
     if changed := differences(a, b):
         raise IndexMismatch(f"{pairs} were made with other settings ({changed}); encode one of them again")

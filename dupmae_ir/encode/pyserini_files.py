@@ -9,36 +9,36 @@ Encoded queries, for its command line, which cannot load our encoders (its Pytho
 ``python -m dupmae_ir.pyserini MODULE ...`` runs any stock module on the Java that this package found. Pyserini reads
 dense queries only from a pickle, so one is written for it; this package never reads one.
 
-Representations, which ``pyserini.index.lucene --collection JsonVectorCollection`` reads: ``FOLDER/ot/*.jsonl`` contain
-impacts (``"vector": {term: integer}``), ``FOLDER/cls/*.jsonl`` the dense vectors (``"vector": [float, ...]``), one file
-per window, each line ``{"id", "contents", "vector"}`` with title and text in ``contents``. Dense lines repeat the id as
-``docid``, where Anserini's ``JsonDenseVectorCollection`` (Lucene's flat and HNSW indexes) looks for it. The folder
-appears at once, when the encoding is complete.
+Representations, which ``pyserini.index.lucene --collection JsonVectorCollection`` reads: :func:`representation_lines`
+gives ``{"id", "contents", "vector"}``, with title and text in ``contents``. The vector of the part ``ot`` is
+``{term: integer}``; lines of the part ``cls`` repeat the id as ``docid``, where Anserini's
+``JsonDenseVectorCollection`` (Lucene's flat and HNSW indexes) looks for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
 from dupmae_ir.console import one_line
 from dupmae_ir.encode.pyserini_encoders import DupmaeQueryEncoder, impact_dicts
 from dupmae_ir.encode.queries import QueriesConfig, QueriesResult
-from dupmae_ir.encode.windows import EncodedWindow, Window
-from dupmae_ir.errors import InputError, UsageError
+from dupmae_ir.errors import InputError
 from dupmae_ir.index.changes.object_store import local_index
 from dupmae_ir.index.format.manifest import read_meta
-from dupmae_ir.io.jobs import Job, work_folder
-from dupmae_ir.io.publishing import atomic_write, move_into_place, read_json_object, write_json
+from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.index.index import Index
+from dupmae_ir.io.jobs import Job
+from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.topics import read_topics
-from dupmae_ir.types import Document, Query
+from dupmae_ir.types import Query
 
 BATCH = 256
-WORK = "work.json"
 
 
 def run(config: QueriesConfig) -> QueriesResult:
@@ -98,67 +98,15 @@ def write_queries(encoder: DupmaeQueryEncoder, topics: Sequence[Query], folder: 
     return {"queries": len(topics), "files": [str(f) for f in files]}
 
 
-class JsonlFolder:
-    """Representation files that are being written: beside ``target``, and moved there by :meth:`publish`.
-
-    ``work`` is the id of the encoding they belong to; a finished folder records it.
-    """
-
-    def __init__(self, target: Path, work: str, overwrite: bool = False) -> None:
-        self.target, self.work = target, work
-        self.aside = work_folder(target)
-        existing = jsonl_work(target)
-        self.done = existing == work
-        occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
-        if occupied and not self.done and not (overwrite and existing):
-            tip = "add `overwrite` to replace it" if existing else "name another folder"
-            raise UsageError(f"`jsonl` {target}: already exists; {tip}")
-        if read_json_object(self.aside / WORK).get("work") != work and not self.done:
-            shutil.rmtree(self.aside, ignore_errors=True)
-            write_json(self.aside / WORK, {"work": work})
-
-    def has(self, number: int) -> bool:
-        """Whether the files of window ``number`` exist."""
-        return self.done or any(self.aside.glob(f"*/{_name(number)}"))
-
-    def write(self, window: Window, encoded: EncodedWindow, terms: Sequence[str] | None) -> None:
-        """Write the files of one window, each atomically; writing a window again replaces them."""
-        if self.done:
-            return
-        parts: dict[str, Iterator[list[float] | dict[str, int]]] = {}
-        if encoded.cls is not None:
-            parts["cls"] = (row.tolist() for row in encoded.cls)
-        if encoded.impacts is not None and terms is not None:
-            parts["ot"] = impact_dicts(encoded.impacts, terms)
-        for kind, vectors in parts.items():
-            with atomic_write(self.aside / kind / _name(window.number)) as f:
-                for document, vector in zip(window.documents, vectors, strict=True):
-                    f.write(line_of(document, vector) + "\n")
-
-    def publish(self) -> None:
-        """Move the complete folder into place. Calling it again after a kill is harmless."""
-        if not self.done:
-            move_into_place(self.aside, self.target)
-            self.done = True
-
-    def discard(self) -> None:
-        """Remove unfinished files."""
-        shutil.rmtree(self.aside, ignore_errors=True)
-
-
-def line_of(document: Document, vector: list[float] | dict[str, int]) -> str:
-    """One line in the format of Pyserini's own writer."""
-    contents = f"{document.title}\n{document.text}" if document.title else document.text
-    row = {"id": document.docid, "contents": contents, "vector": vector}
-    if isinstance(vector, list):
-        row = {"docid": document.docid, **row}
-    return json.dumps(row, ensure_ascii=False)
-
-
-def jsonl_work(target: Path) -> str | None:
-    """The id of the encoding that a finished folder belongs to; None for other folders."""
-    return read_json_object(target / WORK).get("work")
-
-
-def _name(number: int) -> str:
-    return f"part-{number:06d}.jsonl"
+def representation_lines(index: Index, part: str) -> Iterator[str]:
+    """The documents of an index as lines of Pyserini's representation files; ``part`` is ``cls`` or ``ot``."""
+    for segment, _, live in index.slices():
+        for row in np.flatnonzero(live).tolist():
+            stored = segment.texts.get(row) if segment.texts else StoredDocument(segment.docids[row], "", "", {})
+            contents = f"{stored.title}\n{stored.text}" if stored.title else stored.text
+            line: dict[str, object] = {"id": stored.docid, "contents": contents}
+            if part == "cls":
+                line = {"docid": stored.docid, **line, "vector": segment.vectors[row].tolist()}
+            else:
+                (line["vector"],) = impact_dicts(segment.forward.matrix(np.array([row])), index.terms)
+            yield json.dumps(line, ensure_ascii=False)

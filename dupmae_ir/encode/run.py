@@ -29,9 +29,8 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
-from dupmae_ir.encode.pyserini_files import JsonlFolder, jsonl_work
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult
-from dupmae_ir.encode.windows import EncodedWindow, Window, WindowFiles, build_index, documents_digest, windows
+from dupmae_ir.encode.windows import Window, WindowFiles, build_index, documents_digest, windows
 from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import META, Meta, check_target, read_meta
@@ -94,7 +93,7 @@ class EncodeJob(IndexJob):
     START_OVER = "pass `restart`"
 
     def recorded(self) -> JobRecord:
-        """The record in ``meta.json``. Where representation files lie is not compared.
+        """The record in ``meta.json``.
 
         Raises :class:`IndexMismatch` for an index that was changed since it was encoded.
         """
@@ -106,7 +105,7 @@ class EncodeJob(IndexJob):
             )
         return {
             "made_by": f"dupmae-ir {self.command}",
-            "settings": {**meta["settings"], "jsonl": self.settings["jsonl"]},
+            "settings": meta["settings"],
             "inputs": {"corpus": combined_digest([i["sha256"] for i in meta["inputs"]])},
             "result": index_summary(meta),
         }
@@ -186,15 +185,7 @@ class _Run:
             restart=config.restart,
             quiet=config.quiet,
         ) as job:
-            if result := job.finished():
-                # The representation files of a finished index must be those that are asked for.
-                if config.jsonl and jsonl_work(Path(config.jsonl)) != job.meta()["work"]:
-                    raise UsageError(
-                        f"{config.index} is complete, but {config.jsonl} does not contain its representation files; "
-                        f"add `overwrite` to encode again"
-                    )
-            else:
-                result = self._make(job)
+            result = job.finished() or self._make(job)
         seconds = max(1e-9, *self.busy.values(), 0.0)  # the workers work at the same time
         return {
             "index": config.index,
@@ -230,25 +221,17 @@ class _Run:
             "shard": config.shard if self.shards > 1 else None,
             "store_texts": None if config.store_texts else False,
             "postings": None if config.postings else False,
-            "jsonl": str(Path(config.jsonl).absolute()) if config.jsonl else None,
         }
 
     def _make(self, job: EncodeJob) -> dict[str, Any]:
         """Encode what is missing, build the index and publish it."""
-        work, target = job.begin(), self.config.jsonl
-        files, jsonl = WindowFiles(work), None
+        files = WindowFiles(job.begin())
         try:
-            if target:
-                jsonl = JsonlFolder(Path(target).absolute(), files.id, self.config.overwrite)
-            self._encode(files, jsonl)
+            self._encode(files)
         except BaseException:
             if not files.numbers():  # nothing that a resumption could use
                 job.discard()
-                if jsonl:
-                    jsonl.discard()
             raise
-        if jsonl:
-            jsonl.publish()
         folder, total = job.fresh("index"), self.encoded + self.resumed
         with progress("index", self.collection.unit, total=total, quiet=self.config.quiet) as bar:
             meta = build_index(
@@ -264,7 +247,7 @@ class _Run:
             )
         return job.publish(folder, index_summary(meta), inputs=self.collection.digests())
 
-    def _encode(self, files: WindowFiles, jsonl: JsonlFolder | None) -> None:
+    def _encode(self, files: WindowFiles) -> None:
         if done := len(files.numbers()):
             say(f"resuming: checking {done} finished window(s)", self.config.quiet)
         total = self.collection.total_bytes  # the number of documents is known at the end only
@@ -272,11 +255,11 @@ class _Run:
             work = EncodingBar(bar, self.collection)
             if isinstance(self.executor, ThisProcess):
                 self.executor.on_share = work.advance
-            missing = self._windows(files, jsonl, work)
+            missing = self._windows(files, work)
             # The first window chooses the scale, before any other is read; islice takes one and leaves the rest.
             for some in (islice(missing, 1), missing):
                 for result in self.executor.encode(some):
-                    self._commit(files, jsonl, result, work)
+                    self._commit(files, result, work)
         expected = list(range(self.shard, self.windows, self.shards))
         if not expected:
             raise UsageError(
@@ -287,15 +270,14 @@ class _Run:
             raise files.changed(self.collection.source, "it is shorter now")
         self.executor.close()  # its memory is free while the index is built
 
-    def _windows(self, files: WindowFiles, jsonl: JsonlFolder | None, bar: EncodingBar) -> Iterator[Window]:
+    def _windows(self, files: WindowFiles, bar: EncodingBar) -> Iterator[Window]:
         """The windows to encode: neither finished nor another machine's."""
         for number, documents in enumerate(windows(self.collection, self.config.window)):
             self.windows = number + 1
             bar.read(number, len(documents))
             window = Window(number, documents, documents_digest(documents))
             mine = number % self.shards == self.shard
-            finished = mine and files.has(window, self.collection.source, self.encoder.digest)
-            keep = mine and not (finished and (jsonl is None or jsonl.has(number)))
+            keep = mine and not files.has(window, self.collection.source, self.encoder.digest)
             calibrates = number == 0 and self.encoder.terms is not None and files.scale is None
             if keep or calibrates:
                 self.at_work[number] = dataclasses.replace(window, scale=files.scale, keep=keep)
@@ -304,7 +286,7 @@ class _Run:
                 self.resumed += len(documents) if mine else 0
                 bar.skip(number)
 
-    def _commit(self, files: WindowFiles, jsonl: JsonlFolder | None, result: WindowResult, bar: EncodingBar) -> None:
+    def _commit(self, files: WindowFiles, result: WindowResult, bar: EncodingBar) -> None:
         """Write what a worker returned; from here on the window is finished."""
         window = self.at_work.pop(result.number)
         self.busy[result.worker] = self.busy.get(result.worker, 0.0) + result.seconds
@@ -313,8 +295,6 @@ class _Run:
         if result.contents is None:
             return
         files.save(window, result.contents)
-        if jsonl:
-            jsonl.write(window, EncodedWindow.read(files.path(window.number)), self.encoder.terms)
         self.encoded += len(window.documents)
         self.by_worker[result.worker] = self.by_worker.get(result.worker, 0) + len(window.documents)
         each = (
@@ -332,7 +312,6 @@ class _Run:
             "inputs": [dataclasses.asdict(i) for i in self.collection.inputs],
             **({"sources": report} if (report := self.collection.report) else {}),
             "settings": job.settings,
-            "work": files.id,
             "running": self.encoder.running,
             "shard": shard,
             "config": to_dict(self.config),

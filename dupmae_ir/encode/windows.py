@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,14 +215,9 @@ class WindowFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._state = read_json_object(folder / STATE)
-        if "id" not in self._state:
-            self._state = {"id": uuid.uuid4().hex, "scale": None, "scale_source": None}
+        if "scale" not in self._state:
+            self._state = {"scale": None, "scale_source": None}
             write_json(folder / STATE, self._state)
-
-    @property
-    def id(self) -> str:
-        """Identifies this encoding; recorded in the index and in its representation files."""
-        return self._state["id"]
 
     @property
     def scale(self) -> Scale | None:

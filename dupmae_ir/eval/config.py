@@ -63,7 +63,7 @@ class EvalConfig(ComparisonOptions, OutputOptions):
         python -m dupmae_ir.eval --qrels qrels.dl19-passage.txt run.trec -m nDCG@10 'AP(rel=2)' 'R(rel=2)@1000' --json
         python -m dupmae_ir.eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec
         python -m dupmae_ir.eval --qrels scifact bm25.trec dense.trec impact.trec hybrid.trec --baseline bm25.trec \
-            --parts dense.trec impact.trec hybrid.trec --topics scifact/queries.jsonl --report scifact.html
+            --topics scifact/queries.jsonl --report scifact.html
     """
 
     runs: tuple[str, ...] = input_option(
@@ -96,13 +96,6 @@ class EvalConfig(ComparisonOptions, OutputOptions):
         group="comparison",
         metavar="RUN",
     )
-    parts: tuple[str, ...] = comparison_option(
-        (),
-        "HTML: the [CLS] (dense), OT (impact) and hybrid runs, in this order, to show how the parts complement each "
-        "other",
-        metavar="RUN",
-        only_with=_HTML,
-    )
     topics: str | None = comparison_option(
         None, "HTML: the topics, to show the text of the queries that moved most", metavar="FILE", only_with=_HTML
     )
@@ -121,8 +114,6 @@ class EvalConfig(ComparisonOptions, OutputOptions):
         super().__post_init__()
         if len(set(self.runs)) < len(self.runs):
             raise UsageError("the same run file is named twice")
-        if self.parts and len(set(self.parts)) != 3:
-            raise UsageError(f"`parts` requires three runs: [CLS], OT and hybrid; got {len(set(self.parts))}")
         if self.baseline is not None and len(self.runs) == 1:
             raise UsageError(f"`baseline` {self.baseline}: name the runs to compare with it")
 

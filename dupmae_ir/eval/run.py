@@ -50,10 +50,9 @@ def run(config: EvalConfig) -> Evaluated:
     # Named in tables by file name if that is unique, else by path.
     files = [Path(path).name for path in config.runs]
     names = dict(zip(files if len(set(files)) == len(files) else config.runs, config.runs, strict=True))
-    baseline = None if config.baseline is None else _named(config.baseline, names, "`baseline`")
+    baseline = None if config.baseline is None else _named(config.baseline, names)
     if baseline is None and config.html and len(names) > 1:
         baseline = next(iter(names))
-    parts = tuple(_named(part, names, "`parts`") for part in config.parts)
     texts = {t.qid: t.text for t in read_topics(config.topics)} if config.topics else {}
     options = subset(config, ComparisonOptions)
     evaluations, ranks = _evaluations(config, names, measures)
@@ -62,7 +61,7 @@ def run(config: EvalConfig) -> Evaluated:
         intervals = {name: mean_intervals(e, options) for name, e in evaluations.items()}
     comparison = compare(evaluations, baseline, options) if baseline else None
     report = EvalReport(config.qrels, evaluations, names, config.remove_unjudged, comparison, intervals, options.level)
-    result = Evaluated(report, FigureData(ranks, parts, texts, config.rel_level))
+    result = Evaluated(report, FigureData(ranks, texts, config.rel_level))
     if config.per_query and config.per_query != "-":
         _write(config.per_query, per_query_tsv(report), "values of each query", config.quiet)
     if config.report:
@@ -106,12 +105,12 @@ def _warn_of_self_hits(path: str, run: Run, quiet: bool) -> None:
     )
 
 
-def _named(run: str, names: Mapping[str, str], setting: str) -> str:
-    """The name in the table of a run given by its name or its file."""
+def _named(run: str, names: Mapping[str, str]) -> str:
+    """The name in the table of a baseline given by its name or its file."""
     for name, path in names.items():
         if run in (name, path):
             return name
-    raise UsageError(f"{setting} {run}: not one of the runs, which are {', '.join(names)}")
+    raise UsageError(f"`baseline` {run}: not one of the runs, which are {', '.join(names)}")
 
 
 def _write(path: str, content: str, what: str, quiet: bool) -> None:

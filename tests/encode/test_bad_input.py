@@ -118,8 +118,6 @@ BAD: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "recipe with a typing error": (recipe("widow = 5"), "r.toml: no setting named 'widow'. Did you mean 'window'?"),
     "recipe of a wrong type": (recipe('window = "5"'), "r.toml: window: expected int, got '5'"),
     "recipe that is no TOML": (recipe("window ="), "r.toml: not valid TOML"),
-    # the outputs
-    "jsonl folder is taken": (lambda f: flags("--jsonl", f)(f), "already exists; name another folder"),
 }
 
 

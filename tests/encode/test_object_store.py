@@ -439,7 +439,6 @@ def test_mistakes_are_one_line(bucket, corpus, whole, run, tmp_path, monkeypatch
             ["search", "--index", f"{bucket}/none", "--query", "a"],
         ),
         (2, "Protocol not known: nope", encoded("nope://a/b.jsonl", tmp_path / "I")),
-        (2, "--jsonl: representation files", encoded(corpus, tmp_path / "I", "--jsonl", f"{bucket}/J")),
         (2, "--to I: expected a URL", ["index", "push", whole, "--to", "I"]),
         (2, "needs a folder of this machine", ["serve", "--index", f"{bucket}/I"]),
     ]

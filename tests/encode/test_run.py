@@ -218,47 +218,6 @@ def test_a_replacement_killed_between_its_two_renames_is_undone(corpus, tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == [".I.5.6.old", "I", "corpus.jsonl"]
 
 
-def test_representation_files_are_pyserinis(corpus, tmp_path, encode):
-    assert encode(corpus, tmp_path / "I", "--jsonl", tmp_path / "J", "--window", 300)[0] == 0
-    folder = Index.open(tmp_path / "I")
-    documents = {d.docid: d for d in read_collection(corpus)}
-    for kind in ("cls", "ot"):
-        lines = [json.loads(x) for p in sorted((tmp_path / "J" / kind).iterdir()) for x in p.read_text().splitlines()]
-        assert [x["id"] for x in lines] == folder.docids
-        for row, line in enumerate(lines):
-            d = documents[line["id"]]
-            assert line["contents"] == (f"{d.title}\n{d.text}" if d.title else d.text)
-            if kind == "cls":
-                np.testing.assert_array_equal(np.array(line["vector"], np.float32), folder.only_segment.vectors[row])
-            else:
-                terms, impacts = folder.forward.row(row)
-                assert line["vector"] == {folder.terms[t]: i for t, i in zip(terms, impacts.tolist(), strict=True)}
-    assert encode(corpus, tmp_path / "I", "--jsonl", tmp_path / "J", "--window", 300)[0] == 0
-    assert encode(corpus, tmp_path / "I", "--window", 300)[0] == 0
-    shutil.rmtree(tmp_path / "J")
-    assert (
-        "does not contain its representation files"
-        in encode(corpus, tmp_path / "I", "--jsonl", tmp_path / "J", "--window", 300)[1]
-    )
-
-
-def test_representation_files_survive_an_interruption(corpus, tmp_path, encode, stop_after, monkeypatch):
-    assert encode(corpus, tmp_path / "A", "--jsonl", tmp_path / "JA", "--window", 100)[0] == 0
-    again = (corpus, tmp_path / "B", "--jsonl", tmp_path / "JB", "--window", 100)
-    stop_after(3)
-    assert encode(*again)[0] == 130
-    monkeypatch.undo()
-    assert not (tmp_path / "JB").exists()
-    monkeypatch.setattr(run_module, "build_index", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert encode(*again)[0] == 130  # the files are in place now, the index is not
-    monkeypatch.undo()
-    assert encode(*again)[0] == 0
-    a, b = ({p.relative_to(x): p.read_bytes() for p in x.rglob("*.jsonl")} for x in (tmp_path / "JA", tmp_path / "JB"))
-    assert a == b
-    assert len(a) == 14
-    assert not [p.name for p in tmp_path.iterdir() if p.name.startswith(".")]
-
-
 def test_standard_input(corpus, tmp_path, encode, monkeypatch):
     assert encode(corpus, tmp_path / "A", "--parts", "cls")[0] == 0
     with corpus.open() as f:

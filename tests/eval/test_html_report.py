@@ -17,8 +17,8 @@ from dupmae_ir.eval import evaluate
 from dupmae_ir.eval.__main__ import main
 from dupmae_ir.eval.compare import compare, mean_intervals
 from dupmae_ir.eval.config import ComparisonOptions
-from dupmae_ir.eval.reports.figures import curves, difference_bars, scatter
-from dupmae_ir.eval.reports.html import FigureData, as_html, complementarity, recall_curve, relevant_ranks, render
+from dupmae_ir.eval.reports.figures import curves, difference_bars
+from dupmae_ir.eval.reports.html import FigureData, as_html, recall_curve, relevant_ranks, render
 from dupmae_ir.eval.reports.text import FORMATS, EvalReport, as_json
 from dupmae_ir.types import Hit
 
@@ -92,7 +92,7 @@ def report(qrels, runs) -> EvalReport:
 @pytest.fixture(scope="module")
 def figures(qrels, runs) -> FigureData:
     ranks = {name: relevant_ranks(qrels, run) for name, run in runs.items()}
-    return FigureData(ranks, (NAMES[1], NAMES[2], NAMES[3]), {qid: f"words of {qid}" for qid in qrels})
+    return FigureData(ranks, {qid: f"words of {qid}" for qid in qrels})
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +131,10 @@ def test_it_holds_the_numbers_of_the_other_formats(text, report):
 def test_it_can_be_heard(text):
     checker = checked(text)
     svgs = re.findall(r"<svg [^>]*>", text)
-    # Three compared runs, recall, and the three parts.
-    assert len(svgs) == 5
+    # Three compared runs, and recall.
+    assert len(svgs) == 4
     assert all('role="img"' in svg and re.search(r'aria-label="[^"]{40,}"', svg) for svg in svgs)
-    assert checker.tags.count("figcaption") == checker.tags.count("figure") == 5
+    assert checker.tags.count("figcaption") == checker.tags.count("figure") == 4
     assert checker.tags.count("caption") == checker.tags.count("table")
     assert ("lang", "en") in checker.attributes
     assert checker.tags.count("th") > checker.tags.count("table")
@@ -142,7 +142,7 @@ def test_it_can_be_heard(text):
 
 def test_every_figure_is_xml(text):
     found = re.findall(r"<svg.*?</svg>", text, re.S)
-    assert len(found) == 5
+    assert len(found) == 4
     for svg in found:
         ET.fromstring(svg)
     ids = re.findall(r'\bid="([^"]*)"', text)
@@ -220,20 +220,6 @@ def test_ranks_follow_the_settings_of_evaluate(qrels, runs):
         assert curve[4] == pytest.approx(mean, abs=1e-12)
 
 
-def test_complementarity_counts_every_answer_once():
-    qrels = {"1": {"a": 1, "b": 1, "c": 1, "d": 1}, "2": {"e": 1, "f": 0}}
-    cls = {"1": [Hit("a", 2), Hit("b", 1)], "2": [Hit("f", 1)]}
-    ot = {"1": [Hit("a", 2), Hit("c", 1)], "2": [Hit("f", 2), Hit("x", 1), Hit("e", 0)]}
-    both = {"1": [Hit("a", 2), Hit("c", 1)], "2": [Hit("e", 2)]}
-    found = complementarity(*(relevant_ranks(qrels, run) for run in (cls, ot, both)), depth=2)
-    assert [(f.parts, f.documents, f.in_sum, f.qids) for f in found] == [
-        ("both", 1, 1, ("1",)),
-        ("only [CLS]", 1, 0, ("1",)),
-        ("only OT", 1, 1, ("1",)),
-        ("neither", 2, 1, ("1", "2")),
-    ]
-
-
 def heights(svg: str) -> list[tuple[str, float]]:
     """(tooltip, height) of the bars."""
     bars = []
@@ -265,7 +251,6 @@ def test_figures_survive_the_extremes():
         difference_bars([("q", 0.0)], 0.0, "t"),
         curves({"run": [0.0]}, "k", "R@k", "t"),
         curves({"_run $x$ 日本": [0.5] * 3, "other": [0.1] * 1000}, "k", "R@k", "t"),
-        scatter({"one": [(0.0, 0.0)], "none": []}, "x", "y", "t"),
     ):
         assert "nan" not in svg
         ET.fromstring(svg)
@@ -290,7 +275,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_writes_the_page_and_prints_the_table(files, capsys):
-    arguments = ["--qrels", "q", "cls", "ot", "sum", "--parts", "cls", "ot", "sum", "--topics", "topics.tsv"]
+    arguments = ["--qrels", "q", "cls", "ot", "sum", "--topics", "topics.tsv"]
     assert main([*arguments, "--report", "out/r.html"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("q: 3 judged queries")
@@ -333,8 +318,6 @@ def test_totals_alone_are_not_compared(files, capsys):
         (["cls", "sum", "--baseline", "cls", "--alpha", "1.5"], "--alpha must be less than 1, got 1.5"),
         (["cls", "sum", "--baseline", "cls", "--seed", "-1"], "--seed must be at least 0, got -1"),
         (["cls", "sum", "--baseline", "cls", "--resamples", "0"], "--resamples must be at least 1, got 0"),
-        (["cls", "sum", "--parts", "cls", "sum"], "--parts applies only with --report"),
-        (["cls", "ot", "sum", "--parts", "cls", "sum", "--report", "r.html"], "--parts requires three runs"),
         (["cls", "sum", "--topics", "topics.tsv"], "--topics applies only with --report"),
     ],
 )

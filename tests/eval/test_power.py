@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plan_cases import COSTS, PlanOptions, in_order_of_cost, largest_tolerance, main, plan_cases
 from power import as_record, costs, nearest_rivals, power_text, printed_rows
 
 from dupmae_ir.errors import UnknownName
-from dupmae_ir.eval.regressions.__main__ import main
 from dupmae_ir.eval.regressions.cases import RIVALS, Case, load
-from dupmae_ir.eval.regressions.config import PlanOptions, RunCasesOptions
+from dupmae_ir.eval.regressions.config import RunCasesOptions
 from dupmae_ir.eval.regressions.execute import Result
-from dupmae_ir.eval.regressions.plan import COSTS, in_order_of_cost, largest_tolerance, plan_cases
 from dupmae_ir.eval.regressions.run import CaseSelection
 from dupmae_ir.eval.regressions.verdict import Status, against_control, judge, without_power
 
@@ -130,9 +129,9 @@ def test_what_one_gpu_measures_in_a_week_begins_with_the_released_checkpoints(ca
     assert totals == sorted(totals)
     assert totals[-1] <= 168
     assert len(plan_cases(PlanOptions(measurable=True, hours=1.0))) < len(planned) < len(plan_cases(PlanOptions()))
-    assert main(["plan", "--measurable", "retromae.msmarco-passage"]) == 0
+    assert main(["--measurable", "retromae.msmarco-passage"]) == 0
     assert capsys.readouterr().out.startswith("dupmae-ir eval.regressions run retromae.msmarco-passage/")
-    assert main(["plan", "--hours", "3"]) == 2
+    assert main(["--hours", "3"]) == 2
 
 
 def test_a_model_and_its_index_are_paid_for_once(cases):

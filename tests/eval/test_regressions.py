@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accept_cases import main as accept
 from scipy.stats import bootstrap
 from support.index_samples import first_segment
 
@@ -168,7 +169,7 @@ def test_another_configuration_fails_until_accepted(work, tmp_path, capsys):
     assert status == 1
     assert "the settings differ from those of the accepted values" in printed
     options = ["tiny/hybrid", "--output", str(work), "--recipes", str(folder)]
-    assert main(["accept", *options]) == 0
+    assert accept([*options]) == 0
     assert run_hybrid(work, capsys, "--recipes", str(folder))[0] == 0
     # The accepted values of the other cases and the hand-written part have not changed.
     again = cases.load(folder)["tiny"]
@@ -189,7 +190,7 @@ def test_a_new_model_is_measured_and_fails_until_accepted(work, tmp_path, capsys
     status, printed = run_hybrid(work, capsys, *options[2:])
     assert status == 1
     assert "the weights differ from those of the accepted values (000000000000, now" in printed
-    assert main(["accept", "tiny/hybrid", *options]) == 0
+    assert accept(["tiny/hybrid", *options]) == 0
     assert run_hybrid(work, capsys, *options[2:])[0] == 0
     assert cases.load(folder)["tiny"].accepted["hybrid"]["weights"] == weights
 
@@ -199,7 +200,7 @@ def test_a_changed_index_is_accepted_only_after_removing_its_old_values(work, tm
     status, printed = run_hybrid(work, capsys, "--recipes", str(folder))
     assert status == 1
     assert "sum of impacts is 808,346, accepted was 1" in printed
-    assert main(["accept", "tiny/hybrid", "--output", str(work), "--recipes", str(folder)]) == 2
+    assert accept(["tiny/hybrid", "--output", str(work), "--recipes", str(folder)]) == 2
     assert "if this change is intended, remove [accepted.hybrid] and run the case again" in capsys.readouterr().err
 
 
@@ -223,7 +224,7 @@ def test_results_of_other_code_are_stale_in_reports(work, capsys):
     capsys.readouterr()
     assert main(["report", "tiny/dense", "--output", str(work)]) == 0
     assert "with other code; run it again" in capsys.readouterr().out
-    assert main(["accept", "tiny/dense", "--output", str(work)]) == 2
+    assert accept(["tiny/dense", "--output", str(work)]) == 2
 
 
 def test_report_formats(measured, tmp_path, capsys):
@@ -388,12 +389,16 @@ def test_results_as_json(measured, capsys):
     assert [c["id"] for c in json.loads(capsys.readouterr().out)["cases"]] == ["tiny/bm25", "tiny/dense"]
 
 
+def test_what_was_not_measured_is_not_accepted(tmp_path, capsys):
+    assert accept(["tiny/bm25", "--output", str(tmp_path)]) == 2
+    assert "tiny/bm25: nothing was measured; run it first" in capsys.readouterr().err
+
+
 def test_misuse_is_one_line_and_status_2(tmp_path, capsys):
     for words, expected in [
         (["run", "--recipes", str(tmp_path)], "no models.toml here"),
         (["run", "tiny", "--tier", "full"], "no case of tier full"),
         (["run", "tiny", "--model", "tiny"], "must be NAME=FOLDER"),
-        (["accept", "tiny/bm25", "--output", str(tmp_path)], "nothing was measured; run it first"),
         (["rum"], "Did you mean 'run'"),
     ]:
         assert main(words) == 2

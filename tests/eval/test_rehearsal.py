@@ -15,6 +15,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from accept_cases import main as accept
 
 pytest.importorskip("accelerate", reason="training needs the extra: pip install 'dupmae-ir[train]'")
 
@@ -213,7 +214,7 @@ def test_every_kind_of_case_on_two_processes(options, tmp_path, capsys):
         assert record["settings"]["processes"] == 2, step
     assert record["result"]["last"]["loss_distill"] > 0
     # Accepted, everything is found as it was; nothing is trained or searched again.
-    assert main(["accept", *words(options)]) == 0
+    assert accept([*words(options)]) == 0
     capsys.readouterr()
     assert main(["run", *words(options, "--processes", "2", "--quiet", "--json")]) in (0, 3)
     for name, case in cases(capsys).items():

@@ -1,4 +1,4 @@
-"""``python -m dupmae_ir.eval.regressions run|list|plan|report|accept``: see ``--help``."""
+"""``python -m dupmae_ir.eval.regressions run|list|report``: see ``--help``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from dupmae_ir.command import Command, dispatch
-from dupmae_ir.eval.regressions.config import (
-    AcceptOptions,
-    CaseOptions,
-    ListOptions,
-    PlanOptions,
-    ReportOptions,
-    RunCasesOptions,
-)
+from dupmae_ir.eval.regressions.config import CaseOptions, ListOptions, ReportOptions, RunCasesOptions
 
 if TYPE_CHECKING:
-    from dupmae_ir.eval.regressions.plan import PlannedCase
     from dupmae_ir.eval.regressions.report import JudgedCases
     from dupmae_ir.eval.regressions.run import CasesReport
 
@@ -41,21 +33,6 @@ def _show_list(_: ListOptions, judged: JudgedCases) -> str:
     return as_list(judged.rows)
 
 
-def _plan_json(_: PlanOptions, planned: list[PlannedCase]) -> str:
-    rows = [
-        {
-            "case": one.case.id,
-            "training": one.training,
-            "encoding": one.encoding,
-            "together": one.together,
-            "numbers": len(one.case.paper),
-            "with_power": list(one.strong),
-        }
-        for one in planned
-    ]
-    return json.dumps({"cases": rows})
-
-
 def _report_json(config: ReportOptions, report: CasesReport) -> str:
     return json.dumps({"file": report.file, "summary": report.summary}) if config.file else report.text
 
@@ -76,13 +53,6 @@ list_cases = Command(
     show=_show_list,
     as_json=_cases_json,
 )
-plan = Command(
-    "eval.regressions plan",
-    PlanOptions,
-    "dupmae_ir.eval.regressions.plan:plan_cases",
-    show=lambda _, planned: "\n".join(map(str, planned)),
-    as_json=_plan_json,
-)
 report = Command(
     "eval.regressions report",
     ReportOptions,
@@ -91,19 +61,10 @@ report = Command(
     show=lambda config, report: "" if config.file else report.text,
     as_json=_report_json,
 )
-accept = Command(
-    "eval.regressions accept",
-    AcceptOptions,
-    "dupmae_ir.eval.regressions.run:accept_cases",
-    summarize=lambda _, names: f"accepted {len(names)} case{'s' if len(names) != 1 else ''}: {', '.join(names)}",
-    as_json=lambda _, names: json.dumps({"accepted": names}),
-)
 VERBS = {
     "run": ("run cases and compare their values with the expected ones", run),
     "list": ("list cases, the papers' numbers and the accepted values", list_cases),
-    "plan": ("list cases in order of cost, with their commands", plan),
     "report": ("report results as Markdown, JSON, JUnit or HTML", report),
-    "accept": ("accept measured values as the expected ones", accept),
 }
 
 

@@ -1,4 +1,4 @@
-"""Options of ``dupmae-ir eval.regressions run``, ``list``, ``report`` and ``accept``."""
+"""Options of ``dupmae-ir eval.regressions run``, ``list`` and ``report``."""
 
 from __future__ import annotations
 
@@ -69,11 +69,6 @@ class RunCasesOptions(CaseOptions):
     dry_run: bool = run_option(False, "print the commands of each case; run nothing")
     processes: int = option(1, "processes of each training, one on each GPU", group="compute", above=0)
     fresh: bool = run_option(False, "do not reuse earlier models, indexes and results")
-    require: tuple[str, ...] = run_option(
-        (),
-        "fail if a case of this name or pattern (such as 'bm25.beir/*') is skipped or not selected",
-        metavar="PATTERN",
-    )
     fail_on_skip: bool = run_option(False, "fail if any selected case is skipped")
     junit: str | None = option(None, "also write the results as JUnit XML", group="output", metavar="FILE")
 
@@ -88,19 +83,6 @@ class ListOptions(CaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(CaseOptions):
-    """List the cases with a paper's number in order of their GPU-hours, each with its command and with how many of its
-    numbers have power: another system of the printed table would not pass for it. Runs nothing.
-
-    Examples:
-        python -m dupmae_ir.eval.regressions plan --measurable
-    """
-
-    measurable: bool = case_option(False, "only what one GPU measures in --hours, cheapest first")
-    hours: float = case_option(168.0, "GPU-hours; a week by default", above=0, only_with="measurable")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReportOptions(CaseOptions):
     """Report the results in --output beside the papers' numbers and the accepted values. Runs nothing.
 
@@ -110,12 +92,3 @@ class ReportOptions(CaseOptions):
 
     format: str = option("markdown", "output format; html is a page", group="output", choices=FORMATS)
     file: str | None = option(None, "file to write instead of standard output", group="output", metavar="FILE")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AcceptOptions(CaseOptions):
-    """Accept the results in --output as the expected values, and write them into the TOML files.
-
-    Examples:
-        python -m dupmae_ir.eval.regressions accept default.scifact
-    """

@@ -1,14 +1,10 @@
-"""The work of ``dupmae-ir eval.regressions run``, ``list``, ``report`` and ``accept``."""
+"""The work of ``dupmae-ir eval.regressions run``, ``list`` and ``report``."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,8 @@ from dupmae_ir.console import say
 from dupmae_ir.device import processors
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.regressions import cases
-from dupmae_ir.eval.regressions.cases import ACCEPTED, Case, Regression
-from dupmae_ir.eval.regressions.config import AcceptOptions, CaseOptions, ListOptions, ReportOptions, RunCasesOptions
+from dupmae_ir.eval.regressions.cases import Case, Regression
+from dupmae_ir.eval.regressions.config import CaseOptions, ListOptions, ReportOptions, RunCasesOptions
 from dupmae_ir.eval.regressions.execute import (
     Result,
     changed_names,
@@ -49,10 +45,6 @@ from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.registry import lookup
 
-MARK = "# Accepted: written by `dupmae-ir eval.regressions accept`; measured values, not to be edited."
-DIGITS = 6
-"""Digits stored of a value per query; means are stored in full."""
-
 
 def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspace) -> JudgedCases:
     """Run the selected cases and return the results; with ``dry_run``, their commands.
@@ -61,18 +53,14 @@ def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspac
     regressions in the same folder. ``workspace``: makes the workspaces, for a rehearsal.
     """
     selection = CaseSelection(options, workspace)
-    _check_required(options, selection)
     if options.dry_run:
         return JudgedCases([selection.row(case, None) for case in selection.cases])
     rows = []
     for row in selection.run():
-        required = row.passes and (options.fail_on_skip or _is_required(row.case.id, options.require))
+        required = row.passes and options.fail_on_skip
         rows.append(replace(row, verdicts=_not_skipped(row.verdicts)) if required else row)
         say(with_flags("\n".join(row_lines(rows[-1])), RunCasesOptions))
-    mean_rows = [
-        replace(m, verdicts=_not_skipped(m.verdicts)) if _is_required(m.id, options.require) else m
-        for m in selection.means(rows)
-    ]
+    mean_rows = selection.means(rows)
     for mean in mean_rows:
         say("\n".join(mean_lines(mean)))
     if all(row.status is Status.SKIP for row in rows):
@@ -82,26 +70,7 @@ def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspac
     return JudgedCases(rows, mean_rows)
 
 
-def _is_required(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _check_required(options: RunCasesOptions, selection: CaseSelection) -> None:
-    """Raise :class:`UsageError` for a pattern of ``--require`` without a case, or with one that is not selected."""
-    selected = {case.id for case in selection.cases}
-    every = [case.id for regression in selection.regressions.values() for case in regression.cases]
-    every += [f"{name}/mean:{mean.name}" for name, r in selection.regressions.items() for mean in r.means]
-    for pattern in options.require:
-        matching = [name for name in every if fnmatchcase(name, pattern)]
-        absent = [name for name in matching if name not in selected and "/mean:" not in name]
-        if not matching:
-            raise UsageError(f"`require` {pattern}: no case or mean has this name; a pattern is like 'bm25.beir/*'")
-        if absent:
-            more = f" and {len(absent) - 1} more" if absent[1:] else ""
-            raise UsageError(f"`require` {pattern}: {absent[0]}{more} not selected; name the cases to run, or no case")
-
-
-def _not_skipped(verdicts: Iterable[CaseVerdict]) -> list[CaseVerdict]:
+def _not_skipped(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
     """The verdicts of a required case: a skipped one fails."""
     return [
         replace(v, status=Status.FAIL, reason=f"required, but skipped: {v.reason}") if v.status is Status.SKIP else v
@@ -137,11 +106,6 @@ def report_cases(options: ReportOptions) -> CasesReport:
     if options.file:
         _write(options.file, text)
     return CasesReport(text, judged.summary, options.file)
-
-
-def accept_cases(options: AcceptOptions) -> list[str]:
-    """Accept the results on disk and return the ids of the cases."""
-    return [case.id for case in CaseSelection(options).accept()]
 
 
 class CaseSelection:
@@ -192,9 +156,9 @@ class CaseSelection:
         for case in self.cases:
             result = load_result(result_path(case, self.workspace(case)))
             row = self.row(case, result)
-            if result and (outdated := self._outdated(case, result)):
+            if result and (outdated := self.outdated(case, result)):
                 row = replace(row, verdicts=[CaseVerdict(Status.STALE, reason=outdated)])
-            elif result and (changed := self._changed_run(case, result)):
+            elif result and (changed := self.changed_run(case, result)):
                 row = replace(row, verdicts=[CaseVerdict(Status.FAIL, reason=changed)])
             yield row
 
@@ -211,7 +175,7 @@ class CaseSelection:
         if case.control:
             control = lookup("control", case.control, self._by_id)
             other = load_result(result_path(control, self.workspace(control)))
-            if other and not self._outdated(control, other):
+            if other and not self.outdated(control, other):
                 verdicts += against_control(case, result, control, other)
         given = result.given if result else {}
         if model and result and not result.skipped:
@@ -256,27 +220,10 @@ class CaseSelection:
         rows = [[qid, texts.get(qid, ""), f"{difference:+.4f}"] for qid, difference in changed]
         return MovedQueries(rows, command if case.mode == "hybrid" else "")
 
-    def accept(self) -> list[Case]:
-        """Accept the results on disk and return their cases.
-
-        Raises :class:`UsageError` for a case without a result that can be accepted.
-        """
-        by_regression: dict[str, list[tuple[Case, Result]]] = {}
-        for case in self.cases:
-            result = load_result(result_path(case, self.workspace(case)))
-            if result is None:
-                raise UsageError(f"{case.id}: nothing was measured; run it first")
-            if outdated := self._outdated(case, result) or self._changed_run(case, result):
-                raise UsageError(f"{case.id}: {outdated}")
-            by_regression.setdefault(case.regression, []).append((case, result))
-        for name, results in by_regression.items():
-            accept(self.regressions[name], results)
-        return [case for results in by_regression.values() for case, _ in results]
-
     def _accepted(self, case: Case) -> Mapping[str, Any]:
         return self.regressions[case.regression].accepted.get(case.name, {})
 
-    def _changed_run(self, case: Case, result: Result) -> str:
+    def changed_run(self, case: Case, result: Result) -> str:
         """A reason if the run file or the values are not those that were measured; empty if they are."""
         workspace = self.workspace(case)
         changed = result.run_sha256 and changed_run(
@@ -284,7 +231,7 @@ class CaseSelection:
         )
         return f"{changed}; run the case again" if changed else ""
 
-    def _outdated(self, case: Case, result: Result) -> str:
+    def outdated(self, case: Case, result: Result) -> str:
         """What has changed since the result was measured: code, environment or configuration; empty if nothing."""
         if not result.key:
             return ""
@@ -312,70 +259,3 @@ def _given_models(values: tuple[str, ...]) -> dict[str, Path]:
             raise UsageError(f"`model` {value}: must be NAME=FOLDER")
         folders[name] = Path(folder)
     return folders
-
-
-def accepted_block(case: Case, result: Result) -> Mapping[str, Any]:
-    """The accepted block of a result. Raises :class:`UsageError` for a result that cannot be accepted."""
-    if result.skipped or result.problems or result.stand_in or not result.values:
-        reason = result.skipped or "; ".join(result.problems) or "it was measured on a synthetic stand-in collection"
-        intended = (
-            f"; if this change is intended, remove [accepted.{case.name}] and run the case again"
-            if "accepted was" in reason
-            else ""
-        )
-        raise UsageError(f"{case.id}: cannot be accepted: {reason}{intended}")
-    index = {k: v for k, v in result.index.items() if v is not None and k not in ("shard", "encoder", "digest")}
-    return {
-        "date": date.fromisoformat(result.date[:10]).isoformat(),
-        "configuration": case.configuration,
-        "weights": result.key["weights"],
-        "collection": result.key["collection"],
-        **result.inputs,
-        "values": dict(result.values),
-        "index": index,
-        "environment": dict(result.environment),
-    }
-
-
-def accept(regression: Regression, results: Iterable[tuple[Case, Result]]) -> None:
-    """Replace the accepted part of the regression's file; the text above it is not changed."""
-    blocks = dict(regression.accepted)
-    queries = {name: dict(values) for name, values in regression.accepted_queries.items()}
-    for case, result in results:
-        blocks[case.name] = accepted_block(case, result)
-        queries[case.name] = {
-            m: {q: round(v, DIGITS) for q, v in sorted(values.items())} for m, values in result.per_query.items()
-        }
-    above = regression.path.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
-    order = [c.name for c in regression.cases if c.name in blocks]
-    environments = {_short(blocks[name]["environment"]): blocks[name]["environment"] for name in order}
-    tables = [_table(f"environment.{short}", values) for short, values in environments.items()]
-    for name in order:
-        values = {**blocks[name], "environment": _short(blocks[name]["environment"])}
-        tables.append(_table(f"accepted.{_key(name)}", values))
-    folder = regression.path.parent / ACCEPTED
-    with atomic_write(folder / f"{regression.name}.json") as f:
-        json.dump({name: queries[name] for name in order}, f, separators=(",", ":"), ensure_ascii=False)
-        f.write("\n")
-    with atomic_write(regression.path) as f:
-        f.write(f"{above}\n\n{MARK}\n" + "\n".join(tables))
-
-
-def _short(environment: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(environment, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _table(name: str, values: Mapping[str, Any]) -> str:
-    rows = [f"{_key(k)} = {_toml(v)}" for k, v in values.items() if v is not None]
-    return "\n".join([f"[{name}]", *rows, ""])
-
-
-def _toml(value: object) -> str:
-    """A string, a number or a table of these as TOML. Python's repr of a float is exact, and valid TOML."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + "}"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-
-
-def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)

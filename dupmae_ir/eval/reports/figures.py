@@ -1,16 +1,14 @@
 """Figures of a page as inline SVG: drawn by matplotlib, coloured by the page's style sheet for light and dark.
 
-``title`` and a description of the content are for screen readers; series differ in shape or dash as well as colour.
+``title`` and a description of the content are for screen readers; series differ in dash as well as colour.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import re
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -38,7 +36,7 @@ STYLE = {
     "legend.frameon": False,
 }
 _TIP = "tip:"
-_DASHES, _SHAPES = ("-", "--", ":", "-."), "o^sX"
+_DASHES = ("-", "--", ":", "-.")
 
 
 def difference_bars(differences: Sequence[tuple[str, float]], mean: float, title: str) -> Markup:
@@ -77,23 +75,6 @@ def curves(series: Mapping[str, Sequence[float]], x_name: str, y_name: str, titl
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
     return _svg(draw, title, f"{y_name} over {x_name}: {ends}.")
-
-
-def scatter(groups: Mapping[str, Iterable[tuple[float, float]]], x_name: str, y_name: str, title: str) -> Markup:
-    """Group -> points, with one shape and colour per group and a dashed diagonal; coinciding points make a larger
-    mark."""
-    counted = {name: Counter((round(a, 3), round(b, 3)) for a, b in points) for name, points in groups.items()}
-    sizes = ", ".join(f"{points.total()} {name}" for name, points in counted.items())
-
-    def draw(axes: Any) -> None:
-        for number, (name, points) in enumerate(counted.items()):
-            style = {"color": SERIES[number % len(SERIES)], "marker": _SHAPES[number % len(_SHAPES)], "alpha": 0.5}
-            xs, ys = [a for a, _ in points], [b for _, b in points]
-            axes.scatter(xs, ys, s=[18 * min(math.sqrt(n), 5) ** 2 for n in points.values()], label=name, **style)
-        axes.axline((0, 0), slope=1, color=SOFT, linewidth=1, linestyle="--")
-        axes.set(xlabel=x_name, ylabel=y_name)
-
-    return _svg(draw, title, f"{y_name} over {x_name}: {sizes}.")
 
 
 def _svg(draw: Any, title: str, description: str) -> Markup:

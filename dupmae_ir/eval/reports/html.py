@@ -1,7 +1,7 @@
 """Self-contained HTML pages from the jinja2 templates next to this module.
 
-The page of an evaluation has the tables of the other formats, and figures of per-query values: recall at every rank,
-and relevant documents that only one of two lists finds.
+The page of an evaluation has the tables of the other formats, and figures of per-query values and of recall at every
+rank.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from dupmae_ir import __version__
 from dupmae_ir.console import visible
 from dupmae_ir.eval.compare import Comparison
 from dupmae_ir.eval.reports import text
-from dupmae_ir.eval.reports.figures import curves, difference_bars, scatter
+from dupmae_ir.eval.reports.figures import curves, difference_bars
 from dupmae_ir.eval.reports.text import EvalReport, signed
 from dupmae_ir.io.runs import trec_order
 from dupmae_ir.types import Hit, Qrels
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-FIRST = 10  #: ranks within which an answer counts as found, as in DupMAE's appendix A.1
-QUERIES_NAMED = 12  #: of each kind of answer
 
 _Table = tuple[str, list[str], list[list[str]]]
 """Caption, header, rows."""
@@ -42,7 +39,6 @@ class FigureData:
     """Data of the figures; a figure without data is omitted."""
 
     ranks: dict[str, Ranks] = field(default_factory=dict)  #: run -> ranks of its relevant documents
-    parts: tuple[str, ...] = ()  #: names of the [CLS], OT and hybrid runs
     texts: Mapping[str, str] = field(default_factory=dict)  #: query id -> text
     level: int = 1  #: smallest relevant grade in ``ranks``
 
@@ -50,14 +46,12 @@ class FigureData:
 def as_html(report: EvalReport, extra: FigureData | None = None) -> str:
     """The page, without a final newline."""
     extra = extra or FigureData()
-    means = [str(m) for m in report.measures if not m.total]
     compared = report.comparison if report.comparison and report.comparison.measures else None
     first = compared.measures[0] if compared else ""
     differences: _Table | None = None
     if compared:
         caption = f"Mean differences from {compared.baseline}; p values after Holm's correction"
         differences = caption, text.comparison_header(compared), text.comparison_rows(compared)
-    parts = extra.parts and extra.ranks
     return render(
         "eval.html",
         title=f"Evaluation on {report.qrels}",
@@ -71,8 +65,6 @@ def as_html(report: EvalReport, extra: FigureData | None = None) -> str:
         moved=_moved(compared, first, extra.texts) if compared else [],
         studies=_studies(compared, first) if compared else [],
         recall=_recall(extra) if any(r.depth for r in extra.ranks.values()) else None,
-        parts=_parts(extra) if parts else None,
-        scatter=_scatter(report, extra.parts, means[0]) if parts and means else None,
         coverage=text.coverage(report),
     )
 
@@ -139,39 +131,6 @@ def _recall(extra: FigureData) -> _Figure:
     return curves(values, "rank k", "R@k", title), f"{title}: share of the relevant documents among the first k"
 
 
-def _parts(extra: FigureData) -> _Table:
-    cls, ot, hybrid = (extra.ranks[name] for name in extra.parts)
-    rows = []
-    for one in complementarity(cls, ot, hybrid, FIRST):
-        share = f"{one.in_sum} ({one.in_sum / one.documents:.0%})" if one.documents else "0"
-        names = ", ".join(one.qids[:QUERIES_NAMED])
-        if len(one.qids) > QUERIES_NAMED:
-            names += f" and {len(one.qids) - QUERIES_NAMED:,} more"
-        rows.append([one.parts, str(one.documents), share, names])
-    caption = f"Relevant documents by the parts that rank them in the first {FIRST}, and their ranks in the sum"
-    return caption, ["found by", "documents", f"of these in the first {FIRST} of the sum", "queries"], rows
-
-
-def _scatter(report: EvalReport, parts: tuple[str, ...], measure: str) -> _Figure:
-    cls, ot, hybrid = (report.runs[name].per_query for name in parts)
-    groups: dict[str, list[tuple[float, float]]] = {
-        "sum as good as the better, or better": [],
-        "sum between the two": [],
-        "sum worse than both": [],
-    }
-    at_least, between, below = groups.values()
-    for qid in cls.keys() & ot.keys() & hybrid.keys():
-        x, y, z = (of[qid][measure] for of in (cls, ot, hybrid))
-        (at_least if z >= max(x, y) else between if z >= min(x, y) else below).append((x, y))
-    title = f"{measure} of every query by [CLS] and by OT"
-    caption = (
-        f"{title} ({parts[0]}, {parts[1]}), marked by the value of the sum ({parts[2]}); [CLS] is better "
-        "to the right of the dashed line, OT to the left; larger marks are several queries"
-    )
-    counted = {f"{name} ({len(points)})": points for name, points in groups.items()}
-    return scatter(counted, f"[CLS]: {measure}", f"OT: {measure}", title), caption
-
-
 DEEPEST = 1000  #: length of the recall curve
 
 
@@ -210,37 +169,6 @@ def recall_curve(ranks: Ranks) -> np.ndarray:
             if rank <= ranks.depth:
                 gains[rank] += 1 / ranks.relevant[qid]
     return np.asarray(np.cumsum(gains)[1:] / max(1, len(ranks.relevant)))
-
-
-@dataclass(frozen=True)
-class Complement:
-    """Relevant documents found by the same parts, and how many of them the sum finds."""
-
-    parts: str  #: both, only [CLS], only OT or neither
-    documents: int
-    in_sum: int  #: of those, found by the hybrid list
-    qids: tuple[str, ...]  #: queries with such a document, by id
-
-
-def complementarity(cls: Ranks, ot: Ranks, hybrid: Ranks, depth: int = 10) -> list[Complement]:
-    """Relevant documents by which of [CLS] and OT finds them within ``depth`` ranks, the success of DupMAE's
-    appendix A.1: both, only [CLS], only OT, neither, in this order."""
-    cells: dict[tuple[bool, bool], list[tuple[str, bool]]] = {}
-    for qid, total in cls.relevant.items():
-        places = [r.found.get(qid, {}) for r in (cls, ot, hybrid)]
-        anywhere = set().union(*places)
-        for docid in anywhere:
-            by_cls, by_ot, by_sum = (p.get(docid, depth + 1) <= depth for p in places)
-            cells.setdefault((by_cls, by_ot), []).append((qid, by_sum))
-        # Documents in no list.
-        cells.setdefault((False, False), []).extend([(qid, False)] * (total - len(anywhere)))
-    names = {(True, True): "both", (True, False): "only [CLS]", (False, True): "only OT", (False, False): "neither"}
-    complements = []
-    for cell, parts in names.items():
-        answers = cells.get(cell, [])
-        qids = tuple(sorted({qid for qid, _ in answers}))
-        complements.append(Complement(parts, len(answers), sum(in_sum for _, in_sum in answers), qids))
-    return complements
 
 
 TEMPLATES = Path(__file__).with_name("templates")

@@ -1,25 +1,46 @@
-"""``dupmae-ir eval.regressions plan``: what cases cost, cheapest first.
+"""What cases with a paper's number cost, cheapest first, each with its command and how many of its numbers have power.
 
-``costs.json`` has the GPU-hours; tools/power.py computes them from the recipes.
+    python tools/plan_cases.py --measurable
+    python tools/plan_cases.py --measurable --hours 24 retromae.beir
+
+Runs nothing. ``costs.json`` has the GPU-hours; tools/power.py computes them from the recipes. A number has power if
+another system of the printed table would not pass for it.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dupmae_ir import collections
+from dupmae_ir.command import help_text
+from dupmae_ir.config import parse, with_flags
+from dupmae_ir.console import Parser, guarded
 from dupmae_ir.errors import InputError
 from dupmae_ir.eval.regressions import cases
 from dupmae_ir.eval.regressions.cases import Case
-from dupmae_ir.eval.regressions.config import PlanOptions
+from dupmae_ir.eval.regressions.config import CaseOptions, case_option
 from dupmae_ir.eval.regressions.verdict import TWO_SEEDS, Z, without_power
 from dupmae_ir.io.lines import json_record
 
 COSTS = "costs.json"
 """Case -> GPU-hours of all trainings that its model needs, and at most of encoding its collection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(CaseOptions):
+    """List the cases with a paper's number in order of their GPU-hours, each with its command and with how many of its
+    numbers have power: another system of the printed table would not pass for it. Runs nothing.
+
+    Examples:
+        python tools/plan_cases.py --measurable
+    """
+
+    measurable: bool = case_option(False, "only what one GPU measures in --hours, cheapest first")
+    hours: float = case_option(168.0, "GPU-hours; a week by default", above=0, only_with="measurable")
 
 
 @dataclass(frozen=True)
@@ -96,3 +117,19 @@ def largest_tolerance(case: Case, measure: str) -> float:
         return TWO_SEEDS * seeds
     p, test = float(case.paper[measure]), collections.find(case.collection).tests.get(case.test)
     return Z * math.sqrt(p * (1 - p) / test.queries) if test and test.queries else 1.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the cases; returns the exit status."""
+
+    def job() -> int:
+        parser = Parser("plan", *help_text(PlanOptions))
+        parser.prog = "tools/plan_cases.py"
+        print("\n".join(map(str, plan_cases(parse(parser, PlanOptions, argv)))))
+        return 0
+
+    return guarded(job, "tools/plan_cases.py", translate=lambda message: with_flags(message, PlanOptions))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
