@@ -34,10 +34,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urljoin, urlsplit
 
 from dupmae_ir import __version__
@@ -48,6 +48,7 @@ from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import disk_full_is_one_line, fsync_folder, read_json_object, write_json
 
 if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
     from requests import Response, Session
 
 WAITS = (1.0, 2.0, 4.0, 8.0)  #: seconds between attempts; restarted whenever an attempt gets further than all before
@@ -474,28 +475,6 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-class _FileSystem(Protocol):
-    """What is used of fsspec's file systems."""
-
-    def open(self, path: str, mode: str, **settings: object) -> AbstractContextManager[IO[bytes]]:
-        """A stream of an object's bytes."""
-
-    def info(self, path: str) -> dict[str, object]:
-        """``type`` (file or directory) and ``size``."""
-
-    def ls(self, path: str, detail: bool) -> list[dict[str, object]]:
-        """What is in a folder."""
-
-    def cat_file(self, path: str) -> bytes:
-        """The bytes of an object."""
-
-    def pipe_file(self, path: str, value: bytes) -> None:
-        """Write an object."""
-
-    def rm_file(self, path: str) -> None:
-        """Remove an object."""
-
-
 def patience() -> float:
     """Seconds without a byte after which a transfer is given up. Raises :class:`UsageError` for no number."""
     given = os.environ.get(PATIENCE_VARIABLE)
@@ -575,7 +554,7 @@ class Remote:
 
         # Listings are remembered otherwise, and what another process writes is not seen.
         settings = {"use_listings_cache": False} | ({"auto_mkdir": True} if scheme in ("file", "local") else {})
-        self._fs: _FileSystem
+        self._fs: AbstractFileSystem
         self._path: str
         try:
             self._fs, self._path = url_to_fs(self.url, **settings)

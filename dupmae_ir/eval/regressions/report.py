@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree import ElementTree
 
 from dupmae_ir import tables
@@ -391,13 +391,6 @@ def _first(values: Mapping[str, str]) -> str:
     return shown[0] + (f" +{len(shown) - 1}" if shown[1:] else "") if shown else ""
 
 
-class MovedQueries(NamedTuple):
-    """The queries of a case whose values differ most from the accepted ones."""
-
-    rows: list[list[str]]  #: id, text if the topics are at hand, difference
-    command: str  #: shows them side by side; empty for a case that is not hybrid
-
-
 @dataclass(frozen=True)
 class RegressionRows:
     """The cases of one regression."""
@@ -422,8 +415,8 @@ class RegressionRows:
         return {status: counts[status] for status in Status if counts[status]}
 
 
-def as_html(judged: JudgedCases, groups: Sequence[RegressionRows], moved: Mapping[str, MovedQueries]) -> str:
-    """The page. ``moved``: case id -> the queries that changed most."""
+def as_html(judged: JudgedCases, groups: Sequence[RegressionRows]) -> str:
+    """The page."""
     counts = side_counts(judged.rows).values()
     sides = ", ".join(f"{head}: {words}" for head, words in zip(SIDE_HEADS, counts, strict=True))
     return render(
@@ -433,7 +426,6 @@ def as_html(judged: JudgedCases, groups: Sequence[RegressionRows], moved: Mappin
         legend=LEGEND,
         groups=groups,
         means=judged.means,
-        moved=moved,
         heads=list(SIDE_HEADS),
         colours=COLOURS,
         not_here=NOT_HERE,

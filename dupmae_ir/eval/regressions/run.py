@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from dupmae_ir.eval.regressions.execute import (
     changed_run,
     command_lines,
     execute,
-    index_path,
     load_result,
     result_path,
 )
@@ -29,7 +27,6 @@ from dupmae_ir.eval.regressions.report import (
     CaseRow,
     JudgedCases,
     MeanRow,
-    MovedQueries,
     RegressionRows,
     as_html,
     as_junit,
@@ -38,11 +35,10 @@ from dupmae_ir.eval.regressions.report import (
     means,
     row_lines,
 )
-from dupmae_ir.eval.regressions.verdict import SHOWN, CaseVerdict, Status, against_control, changed_queries, judge
+from dupmae_ir.eval.regressions.verdict import CaseVerdict, Status, against_control, judge
 from dupmae_ir.eval.regressions.workspace import Workspace, code_digest, fingerprint
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import atomic_write
-from dupmae_ir.io.topics import read_topics
 from dupmae_ir.registry import lookup
 
 
@@ -100,7 +96,7 @@ def report_cases(options: ReportOptions) -> CasesReport:
     judged = JudgedCases(rows, selection.means(rows))
     format = "json" if options.json else options.format
     if format == "html":
-        text = as_html(judged, selection.by_regression(rows), selection.moved(rows))
+        text = as_html(judged, selection.by_regression(rows))
     else:
         text = {"markdown": as_markdown, "json": JudgedCases.json, "junit": as_junit}[format](judged)
     if options.file:
@@ -198,27 +194,6 @@ class CaseSelection:
         names.sort(key=lambda name: not self.regressions[name].accepted)
         of = {name: [r for r in rows if r.case.regression == name] for name in names}
         return [RegressionRows(self.regressions[name].title, of[name]) for name in names]
-
-    def moved(self, rows: list[CaseRow]) -> dict[str, MovedQueries]:
-        """Case id -> the queries that changed most since their values were accepted."""
-        return {row.case.id: moved for row in rows if row.result and (moved := self._moved(row.case, row.result))}
-
-    def _moved(self, case: Case, result: Result) -> MovedQueries | None:
-        measure = case.all_measures[0]
-        then = self.regressions[case.regression].accepted_queries.get(case.name, {}).get(measure, {})
-        changed = changed_queries(result.per_query.get(measure, {}), then)[:SHOWN]
-        if not changed:
-            return None
-        workspace = self.workspace(case)
-        files = workspace.planned_collection(case.collection)
-        texts = {t.qid: t.text for t in read_topics(files.queries)} if files.queries.is_file() else {}
-        qids = " ".join(shlex.quote(qid) for qid, _ in changed)
-        command = (
-            f"python eval/studies/case.py --index {index_path(case, workspace)} --topics {files.queries} --qid {qids} "
-            f"--qrels {files.qrels(case.test)} --corpus {files.corpus}"
-        )
-        rows = [[qid, texts.get(qid, ""), f"{difference:+.4f}"] for qid, difference in changed]
-        return MovedQueries(rows, command if case.mode == "hybrid" else "")
 
     def _accepted(self, case: Case) -> Mapping[str, Any]:
         return self.regressions[case.regression].accepted.get(case.name, {})

@@ -43,7 +43,7 @@ from dupmae_ir.index.format.quantisation import dropped, is_scale, quantise
 from dupmae_ir.index.format.texts import StoredDocument, TextWriter
 from dupmae_ir.index.lucene.impacts import ImpactWriter
 from dupmae_ir.index.postings.format import folder_of, write_postings
-from dupmae_ir.io.collections import LONGEST_ID
+from dupmae_ir.io.collections import checked_docid
 
 
 class IndexBuilder:
@@ -140,7 +140,8 @@ class IndexBuilder:
         ``clipped`` and ``dropped`` count the weights that were above 255 and that rounded to 0. ``digests``: 16 bytes
         for each document, by which ``index update`` and ``index sync`` see that it changed.
         """
-        check_docids(docids)
+        for row, docid in enumerate(docids, self.documents):
+            checked_docid(docid, f"document {row}")
         _check_part("[CLS] vectors", self.dim, None if cls is None else cls.shape, len(docids))
         vocabulary = None if self.terms is None else len(self.terms)
         _check_part("OT weights", vocabulary, None if impacts is None else impacts.shape, len(docids))
@@ -224,20 +225,6 @@ class IndexBuilder:
 def segment_name(number: int, digest: str) -> str:
     """The folder of a segment: ascending numbers, and part of its id, so that equal names mean equal contents."""
     return f"{number:04d}-{digest[:8]}"
-
-
-def check_docids(docids: Sequence[str]) -> None:
-    """Raise :class:`UsageError` for an id that run files or Lucene cannot represent."""
-    for docid in docids:
-        if docid.split() != [docid]:
-            raise UsageError(
-                f"the document id {docid!r} is empty or contains white space; run files cannot represent it"
-            )
-        if len(docid) > LONGEST_ID // 4 and (size := len(docid.encode("utf-8", "replace"))) > LONGEST_ID:
-            raise UsageError(
-                f"the document id that begins with {docid[:40]!r} has {size:,} bytes; Lucene takes at most "
-                f"{LONGEST_ID:,}: give the document a shorter id"
-            )
 
 
 def _check_part(what: str, width: int | None, shape: tuple[int, ...] | None, rows: int) -> None:
