@@ -48,7 +48,7 @@ def load_base(
     unless its OT part is in closed form alone.
     """
     form = ot_form(config, base)
-    needed = config.similarity != "cls" and form != "lexical"
+    needed = config.similarity != "cls" and form in ("mlm", "lexical+mlm")
     try:
         model, tokenizer, _ = load_model(base, need_ot=needed, activation=config.activation)
     except HeadMissing:
@@ -67,6 +67,11 @@ def load_base(
         projection = _new_projection(without[-1], tokenizer, config, passages)
         for side in without:
             side.projection = copy.deepcopy(projection)
+    for side in sides:
+        if form != "token_weight":
+            side.token_weight = side.token_vectors = None
+        elif side.token_weight is None:
+            side.token_weight = torch.nn.Linear(int(side.lm.config.hidden_size), 1)
     model = _with_encoders(model, config.encoder)
     # Both have one learned factor of the head's weights for the form lexical+mlm, and none for the others.
     encoders = [model] if isinstance(model, Retriever) else [model.query, model.document]
@@ -75,15 +80,22 @@ def load_base(
     for encoder in encoders:
         encoder.head_scale = start if form == "lexical+mlm" else None
     set_dropout(model, config.dropout)
-    return model.train().requires_grad_(True), tokenizer
+    model.train().requires_grad_(True)
+    for encoder in encoders:
+        if encoder.token_vectors is not None:
+            encoder.token_vectors.requires_grad_(False)  # no term of the loss reads it
+    return model, tokenizer
 
 
 def ot_form(config: FinetuneConfig, base: Path) -> str:
-    """Form of the OT part to train: ``mlm``, ``lexical`` or ``lexical+mlm``. Raises :class:`UsageError`."""
+    """Form of the OT part to train: ``mlm``, ``token_weight``, ``lexical`` or ``lexical+mlm``.
+
+    Raises :class:`UsageError` for one that the base does not allow.
+    """
     stored = read_config(base)
-    own = "mlm" if stored.ot == "mlm" else "lexical+mlm" if stored.has_head else "lexical"
+    own = "lexical+mlm" if stored.lexical and stored.has_head else stored.ot
     form = own if config.ot == "base" else config.ot
-    if form != "mlm" and stored.ot == "mlm":
+    if form.startswith("lexical") and stored.lexical is None:
         raise UsageError(f"`ot` {form}: {base} has no lexicon; start from a model with a lexical OT part")
     if form == "lexical" and config.similarity == "ot":
         raise UsageError("`similarity` ot: a lexical OT part in closed form has nothing to train; use `ot` lexical+mlm")
@@ -138,10 +150,12 @@ def stored_config(config: FinetuneConfig, base: Path, tokenizer: PreTrainedToken
         "query_length": config.query_length,
         "document_length": config.document_length,
         "impact_scale": None,
-        "ot": "mlm" if form == "mlm" else "lexical",
+        "ot": form.removesuffix("+mlm"),
         "lexical": None,
+        "dense_weight": 1.0,
+        "impact_weight": config.impact_weight or own.impact_weight / own.dense_weight,
     }
-    if form != "mlm":
+    if form.startswith("lexical"):
         assert own.lexical is not None
         # The base's factor of the head's weights, or the one at the start; 0 for no head.
         scale = (own.lexical.head_scale or config.head_scale) if form == "lexical+mlm" else 0.0

@@ -22,6 +22,11 @@ class Objective(Config):
     """The similarity and the terms of the loss (DupMAE Eq. 12-15)."""
 
     similarity: str = model_option("sum", "sum of both parts (Eq. 12), or one of them", choices=("sum", "cls", "ot"))
+    impact_weight: float | None = model_option(
+        None,
+        "weight of the impact score in the sum, recorded in the model (default: the base's, which is 1 for most)",
+        above=0,
+    )
     top_k: int = model_option(384, "OT weights kept per document, in training and in search; 0 = all", at_least=0)
     train_top_k: bool = model_option(True, "apply --top-k in training as well, not only in search")
     query_top_k: int = model_option(0, "OT weights kept per query in training; 0 = all", at_least=0)
@@ -128,8 +133,10 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     ot: str = model_option(
         "base",
         "form of the OT part: the base's; mlm = the masked-LM head's (the papers'); lexical = the closed form of a "
-        "lexical base, constant in training; lexical+mlm = that and the head's weights times a learned factor",
-        choices=("base", "mlm", "lexical", "lexical+mlm"),
+        "lexical base, constant in training; lexical+mlm = that and the head's weights times a learned factor; "
+        "token_weight = one weight for each token of the text, as in BGE-M3, by a new linear layer unless the base has "
+        "one",
+        choices=("base", "mlm", "token_weight", "lexical", "lexical+mlm"),
     )
     head_scale: float = model_option(
         0.1, "the factor at the start, unless the base has one", above=0, only_with="ot=lexical+mlm"

@@ -140,7 +140,7 @@ def _terms(
     dense = similarity((queries[0], None), (documents[0], None)) if objective.similarity != "ot" else None
     impact = similarity((None, cut_queries), (None, cut_documents)) if objective.similarity != "cls" else None
     halves = [s for s in (dense, impact) if s is not None]
-    scores = halves[0] if len(halves) == 1 else halves[0] + halves[1]
+    scores = halves[0] if len(halves) == 1 else halves[0] + (objective.impact_weight or 1.0) * halves[1]
     target, excluded = batch["group"][:, 0], other_answers(batch)
     if objective.contrastive:
         yield "contrastive", contrastive(scores, excluded, objective.temperature, target)

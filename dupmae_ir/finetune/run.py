@@ -94,7 +94,7 @@ def _train(
     with state.main_process_first():
         data = _read_examples(config, job.quiet)
         base = model_folder(config.model)
-        if state.num_processes > 1 and ot_form(config, base) != "mlm":
+        if state.num_processes > 1 and ot_form(config, base).startswith("lexical"):
             raise UsageError(
                 f"a lexical OT part is trained by one process, not by {state.num_processes}; or give `ot` mlm"
             )
@@ -109,6 +109,7 @@ def _train(
     lexical = lexical_batches(config, stored, base, tokenizer, width)
     collator = ExampleCollator(tokenizer, config.query_length, config.document_length, stored.title_separator, lexical)
     model = BiEncoder(retriever, (config.uses[0], config.uses[1] and stored.has_head))
+    config = replace(config, impact_weight=stored.impact_weight)
     trainer = _trainer(config, model, data, collator, job)
     trainer.train_or_resume(callbacks)
     if trainer.data.dev:
@@ -145,7 +146,7 @@ def _save(
     # Trained on short texts for speed; the usual lengths apply when encoding.
     documents, queries = max(256, stored.document_length), max(64, stored.query_length)
     stored = replace(stored, document_length=documents, query_length=queries)
-    save_model(made, retriever, tokenizer, stored, lexicon=base / LEXICON if stored.ot == "lexical" else None)
+    save_model(made, retriever, tokenizer, stored, lexicon=base / LEXICON if stored.lexical else None)
     return made
 
 

@@ -100,7 +100,7 @@ class PairTrainer(CheckedTrainer):
         head: list[Tensor] = []
         encoder: list[Tensor] = []
         for name, p in self.model.named_parameters():
-            in_head = "cls.predictions" in name or "projection." in name or name.endswith("head_scale")
+            in_head = any(part in name for part in ("cls.predictions", "projection.", "token_weight.", "head_scale"))
             if p.requires_grad:  # frozen if there are adapters
                 (head if in_head else encoder).append(p)
         rate, decay = self.args.learning_rate, self.args.weight_decay
@@ -193,6 +193,8 @@ def dev_scores(
         if objective.similarity != "sum":
             dense = objective.similarity == "cls"
             parts = {s: (p[0] if dense else None, None if dense else p[1]) for s, p in parts.items()}
+        elif objective.impact_weight and (ot := parts["query"][1]) is not None:
+            parts["query"] = parts["query"][0], objective.impact_weight * ot
         scores = similarity(parts["query"], parts["document"])
     own = scores.diagonal().unsqueeze(1)
     # Copies of the positive do not count.

@@ -4,6 +4,7 @@ import mteb
 from dupmae_ir.integrations.mteb import DupmaeEncoder, DupmaeSearch
 
 mteb.evaluate(DupmaeSearch("models/mine"), mteb.get_tasks(["SciFact"]))           # both parts: retrieval tasks
+mteb.evaluate(DupmaeSearch("bge-m3", mode="impact"), mteb.get_tasks(["SciFact"])) # or one: dense, impact, hybrid
 mteb.evaluate(DupmaeEncoder("models/mine"), mteb.get_tasks(["STSBenchmark"]))     # [CLS] vectors: any task
 """
 
@@ -108,7 +109,8 @@ class DupmaeSearch:
     @property
     def mteb_model_meta(self) -> ModelMeta:
         """What MTEB records about the model."""
-        return _meta(load_encoder(self.model, device="cpu"), ["hybrid" if self.mode in (None, "hybrid") else "dense"])
+        kind = {"dense": "dense", "impact": "sparse"}.get(self.mode or "", "hybrid")
+        return _meta(load_encoder(self.model, device="cpu"), [kind], f"-{self.mode}" if self.mode else "")
 
 
 class DupmaeEncoder:
@@ -145,10 +147,11 @@ class DupmaeEncoder:
         return _meta(self.encoder, ["dense"])
 
 
-def _meta(encoder: Encoder, kinds: list[Any]) -> ModelMeta:
+def _meta(encoder: Encoder, kinds: list[Any], suffix: str = "") -> ModelMeta:
+    """``suffix`` tells the outputs of one model apart: MTEB reuses results of a name and revision."""
     return ModelMeta(
         loader=None,
-        name=f"dupmae-ir/{Path(encoder.name).name}",
+        name=f"dupmae-ir/{Path(encoder.name).name}{suffix}",
         revision=encoder.digest[:12],
         release_date=None,
         languages=None,

@@ -236,7 +236,8 @@ def cls_share(why: Explanation) -> float | None:
     """The part of the positive summands that [CLS] adds; None without both parts or without a positive one."""
     if why.dense is None or why.impact is None:
         return None
-    parts = [max(0.0, part) for part in (why.dense, why.impact, why.bm25 or 0.0)]
+    scores = (why.dense, why.impact, why.bm25 or 0.0)
+    parts = [max(0.0, weight * score) for weight, score in zip(why.weights, scores, strict=True)]
     return parts[0] / sum(parts) if sum(parts) > 0 else None
 
 

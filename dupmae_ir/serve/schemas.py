@@ -110,6 +110,7 @@ class Shares(BaseModel):
     dense: float | None = Field(None, description="inner product of the [CLS] vectors; null without a dense part")
     impact: float | None = Field(None, description="inner product of the term weights; null without an impact part")
     bm25: float | None = Field(None, description="BM25 score, where a BM25 index joins the sum")
+    weights: tuple[float, float, float] = Field((1, 1, 1), description="of dense, impact and bm25 in the sum")
     cls_share: float | None = Field(None, description="part of the positive scores that [CLS] adds, 0 to 1")
     matched_terms: int = Field(0, description="number of matched terms")
     terms: list[Term] = Field(default_factory=list, description="matched terms, strongest first")

@@ -67,6 +67,8 @@ def run(config: LoadConfig) -> dict[str, object]:
 def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> dict[str, object]:
     """Write the rows that are new or differ and delete the others. Returns counts of rows, and the status."""
     spec, digest = spec_of(index), index.digest
+    if config.approximate and table.max_indexed_terms:
+        _check_terms(index, table.max_indexed_terms, config.index)
     before = table.read_record()
     if before is not None:
         check_spec(before.spec, spec, config.index, name)
@@ -112,6 +114,18 @@ def _update(config: LoadConfig, index: Index, table: ServerTable, name: str) -> 
     done = dataclasses.replace(record, longest=longest, written=written, state=COMPLETE, changes=changes, loaded=now)
     table.write_record(done)
     return {"written_now": written, "deleted_now": len(gone), "unchanged_now": unchanged, "status": "complete"}
+
+
+def _check_terms(index: Index, limit: int, name: str) -> None:
+    """Raise :class:`UsageError` for a document with more terms than the approximate index of the server takes."""
+    for segment, _, live in index.slices() if index.has_ot else ():
+        counts = np.where(live, np.diff(segment.forward.indptr), 0)
+        if len(counts) and counts.max() > limit:
+            docid = segment.docids[int(counts.argmax())]
+            raise UsageError(
+                f"{name}: document {docid!r} has {counts.max():,} terms, and the server's approximate index takes at "
+                f"most {limit:,}; load without `approximate`, or encode with `top_k` {limit}"
+            )
 
 
 def check_spec(stored: Spec, wanted: Spec, index: str, name: str) -> None:

@@ -76,6 +76,7 @@ class PgVector(ServerTable):
     kind = "pgvector"
     noun = "table"
     sums = True
+    max_indexed_terms = 1000  # pgvector's limit on the non-zero elements of a sparsevec in an HNSW index
 
     def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
         import psycopg

@@ -193,6 +193,8 @@ class ServerTable(ABC):
     sums = False
     rounding = 8.0
     max_rows = 0
+    #: terms of a document that the approximate index takes at most; 0 = no limit
+    max_indexed_terms = 0
 
     def __init__(self, parts: SplitResult, name: str, timeout: float) -> None:
         self.name, self.where, self.timeout = name, shown(parts), timeout

@@ -3,8 +3,9 @@
 Inputs are ``input_ids`` and ``attention_mask``, (B, L) int64. Outputs are ``cls``, (B, d') float32 (DupMAE Eq. 10),
 and, for a masked-LM OT part, ``ot_terms`` (B, k) int64 and ``ot_weights`` (B, k) float32, the largest weights of each
 text in descending order (Eq. 6-7), where k is 1,024, Lucene's limit for queries; of a document the first
-``document_terms`` are kept (Eq. 11). Entries of weight 0 belong to no term. A lexical OT part is word counts, not a
-graph, and is left out. The model must be tied: both sides share one graph.
+``document_terms`` are kept (Eq. 11). Token weights (BGE-M3) have an entry for each token, so k is L. Entries of weight
+0 belong to no term. A lexical OT part is word counts, not a graph, and is left out. The model must be tied: both sides
+share one graph.
 
 ``graph.json`` beside the graph has the lengths, k of documents and queries, and the title separator.
 """
@@ -55,14 +56,30 @@ class Graph(nn.Module):
         if not self.ot:
             return (cls,)
         # Retriever.ot_part in operations of ONNX: the chunked maximum is a function of our own.
-        model, head = self.retriever, self.retriever.head
+        model = self.retriever
         mask = attention_mask.bool() & model.pooled_mask[input_ids]
+        if model.token_weight is not None:
+            logits = model.token_weight(hidden).squeeze(-1)
+            weights = ACTIVATIONS[model.activation](logits).masked_fill(~(mask & model.term_mask[input_ids]), 0.0)
+            return cls, *_distinct(input_ids, weights, len(model.term_mask))
+        head = model.head
         logits = head.transform(hidden) @ head.weight.t()
         pooled = logits.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
         pooled = pooled if head.bias is None else pooled + head.bias
         pooled = pooled.masked_fill(~(model.term_mask & mask.any(1, keepdim=True)), 0.0)
         weights, terms = ACTIVATIONS[model.activation](pooled).topk(self.k, dim=1)
         return cls, terms, weights
+
+
+def _distinct(ids: Tensor, weights: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+    """(B, L) weights of tokens -> ids and the largest weight of each distinct one (B, L), in descending order; the
+    others are 0."""
+    batch, length = ids.shape
+    places = torch.arange(length, device=ids.device).expand(batch, length)
+    largest = weights.new_zeros(batch, terms).scatter_reduce(1, ids, weights, "amax").gather(1, ids)
+    first = (places.new_zeros(batch, terms) + length).scatter_reduce(1, ids, places, "amin").gather(1, ids)
+    weights, order = torch.where(first == places, largest, 0.0).sort(1, descending=True)
+    return ids.gather(1, order), weights
 
 
 class ExportedGraph(TypedDict):
@@ -91,7 +108,7 @@ def write_graph(model: str | Path, folder: Path, to: str, int8: bool) -> Exporte
         raise UsageError(f"{model}: has different encoders for queries and documents; export each side's subfolder")
     if config.sparse_encoder:
         raise UsageError(f"{model}: is a SparseEncoder, which sentence-transformers itself runs with backend='onnx'")
-    ot = has_head(retriever.lm) and config.ot == "mlm"
+    ot = config.ot == "token_weight" or (config.ot == "mlm" and has_head(retriever.lm))
     graph = Graph(retriever.eval(), min(QUERY_TERMS, int(retriever.lm.config.vocab_size)), ot).eval()
     folder.mkdir(parents=True)
     batch = tokenizer(

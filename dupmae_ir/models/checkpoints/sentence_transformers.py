@@ -70,9 +70,10 @@ def write_sentence_transformers(model: str | Path, folder: Path, part: str) -> E
     Raises :class:`CheckpointError` for a model that does not load or lacks the part, and :class:`UsageError` for one
     without an equivalent in sentence-transformers.
     """
-    if part == "ot" and Path(model).is_dir() and read_config(Path(model)).ot == "lexical":
+    form = read_config(Path(model)).ot if Path(model).is_dir() else "mlm"
+    if part == "ot" and form != "mlm":
         raise UsageError(
-            f"{model}: its OT part is lexical, without an equivalent in sentence-transformers; use `part` cls"
+            f"{model}: its OT part is {form}, without an equivalent in sentence-transformers; use `part` cls"
         )
     retriever, tokenizer, config = load_model(model, need_ot=part == "ot", published=True)
     if config.sparse_encoder:

@@ -67,7 +67,9 @@ class TermEncoder:
         spans = [] if self._lexicon is None else [(terms[d], a, b) for d, a, b in self._lexicon.spans(text)]
         if (splitter := self._splitter) is not None:
             pieces = splitter.encode(text, add_special_tokens=False)
-            spans += [(terms[i], a, b) for i, (a, b) in zip(pieces.ids, pieces.offsets, strict=True) if a < b]
+            # XLM-R's offsets include the blank before a word.
+            words = [(i, b - len(text[a:b].lstrip()), b) for i, (a, b) in zip(pieces.ids, pieces.offsets, strict=True)]
+            spans += [(terms[i], a, b) for i, a, b in words if a < b]
         return spans
 
     @cached_property

@@ -31,7 +31,7 @@ Json = dict[str, object]
 class Explanation:
     """The composition of a document's score. ``score`` is the weighted sum of ``dense``, ``impact`` and ``bm25``; a
     share is None if the index lacks the part, ``bm25`` if no BM25 index joins the sum. ``terms``: every matched term,
-    strongest first; their shares sum to ``impact``."""
+    strongest first; their shares sum to ``impact``. ``weights``: of the three in the sum."""
 
     docid: str
     score: float
@@ -39,6 +39,7 @@ class Explanation:
     impact: float | None
     terms: list[TermShare]
     bm25: float | None = None
+    weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
 
 def explain(
@@ -53,7 +54,7 @@ def explain(
 
     ``names``: index term -> the query's words for it, shown instead of terms that are hashes.
     """
-    names = names or {}
+    names, weights = names or {}, (*index.weights(settings), settings.bm25_weight)
     rows = np.array([index.known_row(docid) for docid in docids], np.int64)
     dense: Sequence[float | None] = [None] * len(rows)
     impact: Sequence[float | None] = dense
@@ -66,11 +67,12 @@ def explain(
     return [
         Explanation(
             docid,
-            _total((*index.weights(settings), settings.bm25_weight), (d, i, lexical)),
+            _total(weights, (d, i, lexical)),
             d,
             i,
             _terms(index, encoded.ot, row, names) if i is not None else [],
             lexical,
+            weights,
         )
         for docid, row, d, i, lexical in zip(docids, rows.tolist(), dense, impact, bm25, strict=True)
     ]
