@@ -28,9 +28,6 @@ from dupmae_ir.models import load_encoder
 
 TIMEOUT = 180
 """Seconds after which a check counts as hanging."""
-STARTED_FIRST = ("python", "packages", "java", "pyserini")
-"""The checks that take a tenth of a second, then the one that takes as long as all others together; it would run alone
-at the end if it were started last."""
 PACKAGES = (
     "pyserini",
     "torch",
@@ -230,11 +227,11 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "python": check_python,
     "packages": check_packages,
     "java": check_java,
+    "pyserini": check_pyserini,  # takes as long as all others together, so it starts early
     "lucene": check_lucene,
     "faiss": check_faiss,
     "torch": check_torch,
     "trec_eval": check_trec_eval,
-    "pyserini": check_pyserini,
     "model": check_model,
 }
 FIXES = {
@@ -262,12 +259,8 @@ def run(config: DoctorConfig) -> Diagnosis:
 
 def examine_all() -> Iterator[Finding]:
     """The findings of all checks in order, each as soon as it is known."""
-    rank = {name: number for number, name in enumerate(STARTED_FIRST)}
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        order = sorted(CHECKS, key=lambda name: rank.get(name, len(rank)))
-        started = {name: pool.submit(_examine, name) for name in order}
-        for name in CHECKS:
-            yield started[name].result()
+        yield from pool.map(_examine, CHECKS)
 
 
 def finding_text(finding: Finding) -> str:

@@ -22,13 +22,11 @@ from dupmae_ir.config import from_mapping, read_toml
 from dupmae_ir.errors import InputError
 from dupmae_ir.io.jobs import work_folder
 from dupmae_ir.io.publishing import sha256_file
-from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.transfer import RemoteFile, cache_folder
 from dupmae_ir.registry import lookup, suggest
 
 VARIABLE = "DUPMAE_IR_CATALOGUE"
-LOCAL = "local:"
-FAMILIES = ("msmarco", "dpr", "beir", "local", "demo")
+FAMILIES = ("msmarco", "dpr", "beir", "demo")
 
 _TEMPLATES = {"url", "corpus", "topics", "qrels"}  #: keys whose text may contain {set} and {ADDRESS}
 BUILT_IN = Path(__file__).with_name("catalogue.toml")
@@ -147,9 +145,7 @@ def load(path: str | Path | None = None) -> CollectionCatalogue:
 
 
 def find(name: str, catalogue: str | Path | None = None) -> TestCollection:
-    """The collection ``name``, or the one of ``local:FOLDER``. Raises :class:`UnknownName`, suggesting a name."""
-    if name.startswith(LOCAL):
-        return _local(name)
+    """The collection ``name``. Raises :class:`UnknownName`, suggesting a name."""
     return lookup("collection", name, load(catalogue).collections)
 
 
@@ -213,22 +209,6 @@ def _entry(kind: type[T], settings: Mapping[str, Any], values: Mapping[str, str]
     return from_mapping(kind, {**settings, **templates}, where)
 
 
-def _local(name: str) -> TestCollection:
-    """The collection of a folder in BEIR's layout; its tests are the files in ``qrels``."""
-    folder = Path(name.removeprefix(LOCAL)).expanduser()
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; {LOCAL} requires one in BEIR's layout")
-    tests = {}
-    for path in sorted((folder / "qrels").glob("*.tsv")):
-        qrels = read_qrels(path)
-        tests[path.stem] = Test(path.stem, len(qrels), sum(map(len, qrels.values())), ("nDCG@10", "R@100"))
-    if not tests:
-        raise InputError(
-            f"{folder}: no qrels/*.tsv here; BEIR's layout has corpus.jsonl, queries.jsonl and qrels/test.tsv"
-        )
-    return TestCollection(name, folder.absolute().name, "local", None, tests)
-
-
 def expand(name: str, catalogue: str | Path | None = None) -> tuple[str, ...]:
     """The collections of a group, with nested groups expanded, or the collection of that name itself.
 
@@ -236,8 +216,7 @@ def expand(name: str, catalogue: str | Path | None = None) -> tuple[str, ...]:
     """
     if name in GROUPS:
         return tuple(one for member in GROUPS[name] for one in expand(member, catalogue))
-    if not name.startswith(LOCAL):
-        lookup("collection or group", name, {**load(catalogue).collections, **GROUPS})
+    lookup("collection or group", name, {**load(catalogue).collections, **GROUPS})
     return (name,)
 
 

@@ -7,27 +7,24 @@ catalogue determines its content, and overlays have a separate folder. A second 
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 
-from dupmae_ir.collections.catalogue import LOCAL, Cache, CollectionCatalogue, TestCollection, find, load
+from dupmae_ir.collections.catalogue import Cache, TestCollection, find, load
 from dupmae_ir.collections.convert import UNPACKED, SourceFiles, convert, discard_download
 from dupmae_ir.collections.prepared import (
     MANIFEST,
     PreparedCollection,
     PreparedManifest,
     collect_facts,
-    collection_files,
     differences,
     find_in_cache,
     manifest_of,
     open_folder,
-    read_manifest,
 )
 from dupmae_ir.collections.stdlib import write_beir
 from dupmae_ir.console import say
-from dupmae_ir.errors import InputError, WrongCollection
+from dupmae_ir.errors import WrongCollection
 from dupmae_ir.io.locks import exclusive, lock_path
 from dupmae_ir.io.publishing import move_into_place, recover, sweep
 
@@ -37,13 +34,9 @@ def find_prepared(
 ) -> PreparedCollection | None:
     """The collection in the cache, or None if it is not prepared; never uses the network.
 
-    Sizes and the manifest are compared, not every byte; ``dupmae-ir collections check`` compares contents. A
-    ``local:`` folder is read once, and again only after its files have changed.
+    Sizes and the manifest are compared, not every byte; ``dupmae-ir collections check`` compares contents.
     """
-    collection, known = find(name, catalogue), load(catalogue)
-    if name.startswith(LOCAL):
-        return _open_local(collection, known, Cache.of(known, cache), quiet=True)
-    return find_in_cache(collection, Cache.of(known, cache))
+    return find_in_cache(find(name, catalogue), Cache.of(load(catalogue), cache))
 
 
 def get(
@@ -57,7 +50,7 @@ def get(
     """The prepared collection; downloads, converts and verifies it first if necessary.
 
     Args:
-        name: a collection of the catalogue, or ``local:FOLDER``.
+        name: a collection of the catalogue.
         cache: cache folder (default: $DUPMAE_IR_CACHE, else ~/.cache/dupmae_ir).
         mirror: base URL that replaces the hosts of all addresses: MIRROR/host/path.
         catalogue: overlay of the built-in catalogue.
@@ -71,8 +64,6 @@ def get(
     """
     collection, known = find(name, catalogue), load(catalogue)
     folders = Cache.of(known, cache)
-    if name.startswith(LOCAL):
-        return _open_local(collection, known, folders, quiet)
     if prepared := find_in_cache(collection, folders):
         return prepared
     target = folders.folder(collection)
@@ -93,26 +84,6 @@ def state(collection: TestCollection, cache: Cache) -> str:
     targets = [cache.download(source) for source in collection.sources.values()]
     paths += [*targets, *(target.with_name(f"{target.name}.part") for target in targets)]
     return "part" if any(path.exists() for path in paths) else "missing"
-
-
-def _open_local(
-    collection: TestCollection, catalogue: CollectionCatalogue, cache: Cache, quiet: bool
-) -> PreparedCollection:
-    """A folder of the user's. Nothing is written into it; its manifest is stored in the cache."""
-    folder = Path(collection.name.removeprefix(LOCAL)).expanduser().absolute()
-    candidates = [folder / f"corpus{suffix}" for suffix in (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")]
-    corpus = next((path for path in candidates if path.is_file()), candidates[0])
-    files = collection_files(collection, folder, corpus)
-    if missing := [path for path in files if not path.is_file()]:
-        raise InputError(f"{missing[0]}: no such file; {LOCAL} requires a folder in BEIR's layout")
-    states = {str(p.relative_to(folder)): [p.stat().st_size, p.stat().st_mtime_ns] for p in files}
-    path = cache.root / "local" / f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}.json"
-    manifest = read_manifest(path)
-    if manifest is None or manifest.states != states:
-        facts = collect_facts(collection, folder, corpus, quiet)
-        manifest = manifest_of(collection, catalogue, facts, corpus.name, states)
-        manifest.write(path)
-    return open_folder(collection, folder, manifest)
 
 
 def _prepare(sources: SourceFiles) -> PreparedCollection:
@@ -149,7 +120,7 @@ def _write_files(sources: SourceFiles) -> PreparedManifest:
             known = f"{expected} expected" if expected is not None else "none expected"
             absent = f"{test['dangling']} relevant document(s) of {name} not in the corpus"
             say(f"{collection.name}: {absent}; {known}", sources.quiet)
-    manifest = manifest_of(collection, sources.catalogue, facts, corpus.name, {})
+    manifest = manifest_of(collection, sources.catalogue, facts, corpus.name)
     manifest.write(work / MANIFEST)
     return manifest
 

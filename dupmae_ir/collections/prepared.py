@@ -56,7 +56,6 @@ class PreparedManifest(Facts):
     sources: Mapping[str, str]  #: role -> URL
     created: str
     versions: Mapping[str, str]
-    states: Mapping[str, list[int]] = field(default_factory=dict)  #: local folders: file -> size and modification time
 
     def write(self, path: Path) -> None:
         """Write the file atomically, with the facts last."""
@@ -208,11 +207,7 @@ def find_problems(collection: TestCollection, cache: Cache, quiet: bool = False)
 
 
 def manifest_of(
-    collection: TestCollection,
-    catalogue: CollectionCatalogue,
-    facts: Facts,
-    corpus: str,
-    states: Mapping[str, list[int]],
+    collection: TestCollection, catalogue: CollectionCatalogue, facts: Facts, corpus: str
 ) -> PreparedManifest:
     """The manifest of a collection with these facts; ``corpus`` is the name of its corpus file."""
     return PreparedManifest(
@@ -225,7 +220,6 @@ def manifest_of(
         sources={role: source.url for role, source in collection.sources.items()},
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         versions={"dupmae_ir": __version__, "python": platform.python_version()},
-        states=states,
     )
 
 

@@ -7,19 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dupmae_ir.collections.catalogue import (
-    GROUPS,
-    LOCAL,
-    Cache,
-    CollectionCatalogue,
-    TestCollection,
-    expand,
-    find,
-    load,
-)
+from dupmae_ir.collections.catalogue import GROUPS, Cache, CollectionCatalogue, TestCollection, expand, find, load
 from dupmae_ir.collections.convert import licence_message
-from dupmae_ir.collections.prepare import find_prepared, get, state
-from dupmae_ir.collections.prepared import PreparedManifest, find_problems
+from dupmae_ir.collections.prepare import get, state
+from dupmae_ir.collections.prepared import PreparedManifest, find_in_cache, find_problems
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import megabytes, say
 from dupmae_ir.errors import Licensed, UnknownName, UsageError
@@ -60,9 +51,7 @@ class ShowCollectionConfig(CacheOptions):
         python -m dupmae_ir.collections show beir-arguana
     """
 
-    name: str = option(
-        help=f"a collection, or {LOCAL}FOLDER in BEIR's layout", group="input", metavar="NAME", positional=True
-    )
+    name: str = option(help="a collection", group="input", metavar="NAME", positional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +117,11 @@ def list_collections(config: ListCollectionsConfig) -> list[CollectionRow]:
 
 
 def describe_cache(config: ListCollectionsConfig) -> list[str]:
-    """Notes for below the list: groups with their sizes, local folders, and the cache folder."""
+    """Notes for below the list: groups with their sizes, and the cache folder."""
     catalogue, cache = _open(config)
     groups = "; ".join(f"{name} ({len(expand(name, config.catalogue))})" for name in GROUPS)
     overlay = f"stand-ins of {catalogue.overlay} " if catalogue.stand_in else ""
-    return [f"groups: {groups}", f"{LOCAL}FOLDER is any folder in BEIR's layout", f"{overlay}in {cache.root}"]
+    return [f"groups: {groups}", f"{overlay}in {cache.root}"]
 
 
 def show_collection(config: ShowCollectionConfig) -> Mapping[str, object]:
@@ -189,16 +178,12 @@ def check_collections(config: CheckCollectionsConfig) -> dict[str, CheckReport]:
 
 def _check(name: str, in_group: bool, config: CheckCollectionsConfig, cache: Cache) -> CheckReport:
     collection = find(name, config.catalogue)
-    problems: list[str] = []
-    if name.startswith(LOCAL):
-        prepared = find_prepared(name, cache=config.cache, catalogue=config.catalogue)
-    elif not cache.folder(collection).exists():
+    if not cache.folder(collection).exists():
         missing = "licensed" if state(collection, cache) == "licensed" else "missing"
         problems = [] if in_group else [f"not in the cache; run dupmae-ir collections get {name}"]
         return CheckReport(missing, problems, missing)
-    else:
-        problems = find_problems(collection, cache, config.quiet)
-        prepared = find_prepared(name, cache=config.cache, catalogue=config.catalogue)
+    problems = find_problems(collection, cache, config.quiet)
+    prepared = find_in_cache(collection, cache)
     result = "damaged" if problems else "ok"
     return CheckReport(result, problems, f"{summarize(prepared.manifest)}; ok" if prepared else result)
 
@@ -270,12 +255,11 @@ def _open(config: CacheOptions) -> tuple[CollectionCatalogue, Cache]:
 
 
 def _row(collection: TestCollection, cache: Cache) -> CollectionRow:
-    local = collection.family == "local"
     return CollectionRow(
         collection.name,
         collection.title,
         collection.documents,
         list(collection.tests),
-        "ready" if local else state(collection, cache),
-        collection.name.removeprefix(LOCAL) if local else str(cache.folder(collection)),
+        state(collection, cache),
+        str(cache.folder(collection)),
     )

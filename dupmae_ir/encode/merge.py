@@ -21,13 +21,11 @@ class MergeConfig(OutputOptions):
 
     Examples:
         python -m dupmae_ir.encode.merge I.0 I.1 I.2 I.3 --index I
-        python -m dupmae_ir.encode.merge 'shards/I.*' --index I
+        python -m dupmae_ir.encode.merge shards/I.* --index I
     """
 
     shards: tuple[str, ...] = option(
-        help="index folders made with --shard, in any order, or quoted patterns, or URLs",
-        positional=True,
-        metavar="SHARD",
+        help="index folders made with --shard, in any order, or their URLs", positional=True, metavar="SHARD"
     )
     index: str = option(
         help="index folder to make, or a URL to make one at: s3://bucket/index", group="output", metavar="FOLDER"

@@ -6,7 +6,6 @@ alternate windows of the collection; merging puts the windows back in order. Not
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -19,13 +18,12 @@ from dupmae_ir.console import progress
 from dupmae_ir.encode.merge import MergeConfig, MergeResult
 from dupmae_ir.encode.run import IndexJob, index_summary
 from dupmae_ir.encode.windows import EncodedWindow, build_index, split_digests, window_size
-from dupmae_ir.errors import IndexMismatch, InputError, UsageError
+from dupmae_ir.errors import IndexMismatch, UsageError
 from dupmae_ir.index.changes.object_store import Output
 from dupmae_ir.index.format.manifest import check_target
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.jobs import JobRecord
 from dupmae_ir.io.publishing import combined_digest
-from dupmae_ir.io.transfer import is_url
 
 
 def run(config: MergeConfig) -> MergeResult:
@@ -34,7 +32,7 @@ def run(config: MergeConfig) -> MergeResult:
     target = output.folder
     check_target(target)
     output.prepare()
-    shards = in_order([_opened(path) for path in _expanded(config.shards)])
+    shards = in_order([_opened(path) for path in config.shards])
     if target in [Path(s.path).absolute() for s in shards]:
         raise UsageError(f"`index` {config.index}: is one of the shards; name another folder")
     inputs = {"shards": shards_digest([s.meta["digest"] for s in shards])}
@@ -129,19 +127,6 @@ def _describe(config: MergeConfig, shards: Sequence[Index]) -> dict[str, object]
         "merged_from": [{"path": str(s.path), "digest": s.meta["digest"]} for s in shards],
         "config": to_dict(config),
     }
-
-
-def _expanded(patterns: Sequence[str]) -> list[str]:
-    paths: list[str] = []
-    for pattern in patterns:
-        if is_url(pattern):
-            paths.append(pattern)
-            continue
-        found = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))  # noqa: PTH207 (may be absolute)
-        if not found:
-            raise InputError(f"{pattern}: no such index folder")
-        paths.extend(found)
-    return paths
 
 
 def _opened(path: str) -> Index:

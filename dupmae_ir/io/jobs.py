@@ -9,7 +9,7 @@
 
 Every command that makes something uses this shell, so all of them answer alike: run again after success, they return
 the recorded result; with other settings they are refused and name each difference; a second process at once is
-refused, or waits, and names the holder; after a kill at any moment the next run recovers and continues.
+refused and names the holder; after a kill at any moment the next run recovers and continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Self, TypedDict, cast
+from typing import Any, NotRequired, Self, TypedDict, cast
 
 from dupmae_ir import __version__
 from dupmae_ir.config import differences
@@ -62,7 +62,6 @@ class Job:
         restart: discard the unfinished work of an earlier run.
         resumable: whether unfinished work can be continued. Otherwise it is discarded at the end of a failed run and
             at the beginning of the next.
-        busy: what to do while another process holds the target: ``refuse``, or ``wait`` for it.
     """
 
     ADVICE = "Name another output, or remove it"  #: what to do about an output made with other settings
@@ -80,14 +79,13 @@ class Job:
         overwrite: bool = False,
         restart: bool = False,
         resumable: bool = True,
-        busy: Literal["refuse", "wait"] = "refuse",
         quiet: bool = False,
     ) -> None:
         self.output, self.target = str(target), Path(target).absolute()
         self.command = command
         self.settings = _plain(settings)
         self.record_name = record
-        self.overwrite, self.restart, self.busy, self.quiet = overwrite, restart, busy, quiet
+        self.overwrite, self.restart, self.quiet = overwrite, restart, quiet
         self._inputs = inputs
         self._streamed, self._resumable = streamed, resumable
         self._stack = ExitStack()
@@ -106,7 +104,7 @@ class Job:
 
     def __enter__(self) -> Self:
         what = f"running {self.command} into {self.target}"
-        self._stack.enter_context(exclusive(lock_path(self.target), what, wait=self.busy == "wait", quiet=self.quiet))
+        self._stack.enter_context(exclusive(lock_path(self.target), what, quiet=self.quiet))
         recover(self.target)
         sweep(self.target)
         self._finish_publishing()

@@ -37,9 +37,7 @@ PACKAGE = Path(importlib.import_module("dupmae_ir").__path__[0])
 
 COMPOSED = [
     Making("demo", lambda _, o: ["demo", "--model", "testing:hashing", "--output", o / "made"], "made"),
-    Making(
-        "collections get", lambda i, o: ["collections", "get", f"local:{i / 'beir'}", "--cache", o / "made"], "made"
-    ),
+    Making("collections get", lambda _, o: ["collections", "get", "demo", "--cache", o / "made"], "made"),
     Making(
         "finetune, three stages",
         lambda i, o: [
@@ -110,15 +108,6 @@ def _inputs(folder: Path) -> None:
         raise RuntimeError(errors.read_text())
     stages = RECIPE.format(init="pretrained").replace("length = 32", "length = 32\ndevice = 'cpu'")
     (folder / "stages.toml").write_text(stages.replace('command = "finetune"', 'command = "finetune"\ndevice = "cpu"'))
-    beir = folder / "beir"
-    (beir / "qrels").mkdir(parents=True)
-    rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
-    (beir / "corpus.jsonl").write_text(
-        "".join(json.dumps({"_id": r["id"], "title": r["title"], "text": r["text"]}) + "\n" for r in rows)
-    )
-    (beir / "queries.jsonl").write_text("".join(json.dumps({"_id": f"q{n}", "text": "cat"}) + "\n" for n in range(3)))
-    lines = "".join(f"q{n}\t{rows[n]['id']}\t1\n" for n in range(3))
-    (beir / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
 
 
 def _main(words: list[Any]) -> int:

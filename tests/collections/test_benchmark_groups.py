@@ -23,7 +23,6 @@ def test_group_members():
 
 def test_a_collection_expands_to_itself():
     assert expand("beir-scifact") == ("beir-scifact",)
-    assert expand("local:/some/where") == ("local:/some/where",)
     with pytest.raises(UnknownName, match="Did you mean 'beir-14'"):
         expand("bier-14")
 

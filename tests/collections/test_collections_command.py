@@ -123,13 +123,6 @@ def test_missing_members_of_a_group_are_not_problems(flags, capsys):
     assert capsys.readouterr().out.count("missing") == 12
 
 
-def test_local_folders_are_collections(flags, shared_data, capsys):
-    name = f"local:{shared_data / 'vaswani'}"
-    for verb in ("show", "get", "check"):
-        assert main([verb, name, *flags]) == 0
-        assert "11,429 documents" in capsys.readouterr().out or verb == "show"
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

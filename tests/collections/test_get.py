@@ -239,37 +239,6 @@ def test_licensed_collections_are_prepared_from_files_placed_by_hand(where, mirr
         get("beir-bioasq", **where)
 
 
-def test_a_local_folder_is_read_once_and_again_after_a_change(tmp_path, shared_data):
-    folder = tmp_path / "mine"
-    shutil.copytree(shared_data / "cacm", folder)
-    cache = tmp_path / "cache"
-    collection = find(f"local:{folder}")
-    assert (collection.family, collection.title, collection.tests["test"].queries) == ("local", "mine", 52)
-    one = get(collection.name, cache=cache)
-    assert (one.manifest.documents, one.manifest.tests["test"]["judgements"]) == (3204, 741)
-    assert one.corpus == folder / "corpus.jsonl"
-    assert one.qrels("test") == folder / "qrels" / "test.tsv"
-    assert not (folder / "manifest.json").exists()
-    assert find_prepared(collection.name, cache=cache) == one
-    with open(folder / "corpus.jsonl", "a") as file:
-        file.write('{"_id": "more", "text": "one more"}\n')
-    assert find_prepared(collection.name, cache=cache).manifest.documents == 3205
-
-
-@pytest.mark.parametrize(
-    ("gone", "message"),
-    [("corpus.jsonl", "no such file"), ("queries.jsonl", "no such file"), ("qrels/test.tsv", r"no qrels/\*.tsv")],
-)
-def test_an_incomplete_local_folder_is_reported_in_one_line(tmp_path, shared_data, gone, message):
-    folder = tmp_path / "mine"
-    shutil.copytree(shared_data / "cacm", folder)
-    (folder / gone).unlink()
-    with pytest.raises(InputError, match=message):
-        get(f"local:{folder}", cache=tmp_path / "cache")
-    with pytest.raises(InputError, match="no such folder"):
-        get(f"local:{tmp_path / 'nowhere'}", cache=tmp_path / "cache")
-
-
 def test_the_embedded_collection(tmp_path):
     one = get("demo", cache=tmp_path, quiet=True)
     assert one.manifest.documents > 1000
