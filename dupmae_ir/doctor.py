@@ -240,7 +240,7 @@ FIXES = {
     "faiss": "pip install faiss-cpu",
     "torch": "pip install torch",
     "trec_eval": "pip install pytrec_eval-terrier",
-    "pyserini": "pip install 'pyserini>=1.6,<3,!=2.4.0'; for a crash: export OMP_NUM_THREADS=1 KMP_DUPLICATE_LIB_OK=1",
+    "pyserini": "pip install 'pyserini>=1.6,<3,!=2.4.0'; for a crash on macOS: export OMP_NUM_THREADS=1",
     "model": "name a model with --model, or reinstall dupmae-ir",
 }
 OPTIONAL = ("model",)

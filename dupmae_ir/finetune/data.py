@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
-import os
+import mmap
 import random
 import tempfile
 import unicodedata
@@ -364,13 +364,14 @@ class Records:
         self._table = IdTable()
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="dupmae-ir-records-")  # noqa: SIM115
         weakref.finalize(self, self._file.close)
-        end = 0
+        end = self._file.write(b"\n")  # a map cannot be empty
         for key, value in items:
             record = json.dumps(value).encode() + b"\n"
             self._file.write(len(record).to_bytes(4, "little") + record)
             self._table.add(key, end)
             end += 4 + len(record)
         self._file.flush()
+        self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def __contains__(self, key: str) -> bool:
         return self._table.get(key) is not None
@@ -380,8 +381,8 @@ class Records:
         offset = self._table.get(key)
         if offset is None:
             return None
-        size = int.from_bytes(os.pread(self._file.fileno(), 4, offset), "little")
-        return json.loads(os.pread(self._file.fileno(), size, offset + 4))
+        start = offset + 4
+        return json.loads(self._map[start : start + int.from_bytes(self._map[offset:start], "little")])
 
 
 class Passages:

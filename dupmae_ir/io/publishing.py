@@ -117,7 +117,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def _fsync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
+    fd = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows syncs what may be written
     try:
         os.fsync(fd)
     finally:
