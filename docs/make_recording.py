@@ -22,7 +22,7 @@ COMMANDS = (
     "dupmae-ir search --index my-index --query \"when are old log files removed?\" --explain 'logs.md#0'",
 )
 COLUMNS, LINE, CHARACTER, TOP = 100, 20, 8.43, 52
-TYPING, PAUSE, READING = 0.04, 0.8, 3.0
+TYPING, PAUSE, READING = 0.02, 0.5, 2.5
 """Seconds for a character of a command, before its output, and after it."""
 COLOURS = {"prompt": "#3fb950", "command": "#f0f6fc", "output": "#adbac7"}
 

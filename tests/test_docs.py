@@ -33,6 +33,8 @@ OTHERS = [
     *(ROOT / "benchmarks" / name for name in ("archive.md", "growth.md")),
     ROOT / "tests" / "campaign" / "README.md",
     ROOT / "eval" / "power.md",
+    ROOT / "skills" / "search-documents" / "SKILL.md",
+    ROOT / "llms.txt",
 ]
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *OTHERS} - set(COMMANDS.glob("*.md")))
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
