@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-from dupmae_ir.__main__ import VERBS
+from dupmae_ir.__main__ import VERBS, main
 
 FOLDER = Path(__file__).with_name("commands")
 INTRODUCTION = """\
@@ -23,10 +23,11 @@ INTRODUCTION = """\
 
 def pages() -> dict[str, str]:
     """File name -> text: one page for each command, with its subcommands, and the list of them."""
-    with ThreadPoolExecutor() as pool:
-        texts = dict(zip(VERBS, pool.map(help_page, VERBS), strict=True))
-        subcommands = [f"{verb} {name}" for verb, text in texts.items() for name in _listed(text)]
-        texts |= zip(subcommands, pool.map(help_page, subcommands), strict=True)
+    # argparse takes the width from COLUMNS, so the pages do not depend on the terminal.
+    os.environ.update({"COLUMNS": "100", "NO_COLOR": "1", "PYTHON_COLORS": "0"})
+    texts = {verb: help_page(verb) for verb in VERBS}
+    subcommands = [f"{verb} {name}" for verb, text in texts.items() for name in _listed(text)]
+    texts |= {name: help_page(name) for name in subcommands}
     rows = [f"| [`{verb}`]({verb}.md) | {line} |" for verb, line in VERBS.items()]
     found = {"index.md": INTRODUCTION + "\n".join(["| command | |", "|:--|:--|", *rows]) + "\n"}
     for verb in VERBS:
@@ -39,10 +40,9 @@ def pages() -> dict[str, str]:
 
 def help_page(command: str) -> str:
     """What ``dupmae-ir COMMAND --help`` prints; the front page for an empty ``command``."""
-    # argparse takes the width from COLUMNS, so the page does not depend on the terminal.
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHON_COLORS": "0"}
-    arguments = [sys.executable, "-m", "dupmae_ir", *command.split(), "--help"]
-    return subprocess.run(arguments, check=True, capture_output=True, text=True, env=environment).stdout
+    with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
+        main([*command.split(), "--help"])
+    return printed.getvalue()
 
 
 def _listed(text: str) -> list[str]:

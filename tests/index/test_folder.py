@@ -144,7 +144,7 @@ def test_a_twice_used_id_is_named_with_both_places(tmp_path):
 @pytest.mark.parametrize("docid", ["", "a b", "a\n", "\u2003x", "tab\there"])
 def test_ids_that_no_run_can_carry_are_refused(tmp_path, docid):
     builder = IndexBuilder(tmp_path / "I", dim=2, terms=None, scale=None)
-    with builder, pytest.raises(UsageError, match="white space|empty id"):
+    with builder, pytest.raises(UsageError, match=r"white space|empty id"):
         builder.add([docid], np.zeros((1, 2)), None)
 
 
