@@ -16,7 +16,6 @@ import json
 import os
 import re
 import socket
-import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ import numpy as np
 from dupmae_ir.console import say
 from dupmae_ir.errors import EnvironmentProblem, UsageError
 from dupmae_ir.index.conditions import Condition, Node
+from dupmae_ir.io.lines import usable
 from dupmae_ir.servers.protocol import (
     LOADING,
     RECORDS,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     import psycopg
 
 _PAGE = 8160  #: bytes of a row that stay together: reading a vector out of line costs more than comparing it
-_HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)
 _COLUMNS = ("docid", "fingerprint", "cls", "ot", "title", "text", "metadata")
 
 
@@ -161,13 +160,10 @@ class PgVector(ServerTable):
         with self.errors(), self._connection.transaction():
             execute = self._execute
             execute("SET LOCAL dupmae_ir.loading = 'on'")
-            command = f"COPY incoming ({listed}) FROM STDIN (FORMAT BINARY)"
             execute(f"CREATE TEMP TABLE incoming (LIKE {self.table}) ON COMMIT DROP")
-            with self._connection.cursor().copy(command.encode()) as copy:
-                copy.write(_HEADER)
-                for row in _binary_rows(rows, terms):
-                    copy.write(row)
-                copy.write(struct.pack("!h", -1))
+            with self._connection.cursor().copy(f"COPY incoming ({listed}) FROM STDIN".encode()) as copy:
+                for row in _values(rows, terms):
+                    copy.write_row(row)
             execute(
                 f"INSERT INTO {self.table} ({listed}) SELECT {listed} FROM incoming "
                 f"ON CONFLICT (docid) DO UPDATE SET {updates}"
@@ -230,12 +226,13 @@ class PgVector(ServerTable):
     def _top(self, part: str, query: ServerQuery, depth: int, where: Where | None, approximate: bool) -> ServerHits:
         condition, values = _where(where)
         dense, impact = "(cls <#> %s::vector)", "(ot <#> %s::sparsevec)"
+        cls, ot = _dense(query.cls), _sparse(query.ids, query.impacts, self.vocabulary)
         scores: dict[str, tuple[str, list[object]]] = {
-            "dense": (dense, [_dense(query)]),
-            "impact": (impact, [self._sparse(query)]),
+            "dense": (dense, [cls]),
+            "impact": (impact, [ot]),
             "hybrid": (
                 f"%s::float8 * {dense} + %s::float8 * {impact}",
-                [query.dense_weight, _dense(query), query.impact_weight, self._sparse(query)],
+                [query.dense_weight, cls, query.impact_weight, ot],
             ),
         }
         score, vectors = scores[part]
@@ -252,11 +249,6 @@ class PgVector(ServerTable):
                 self._execute("SET LOCAL hnsw.iterative_scan = strict_order")
             found = self._execute(statement, *vectors, *values).fetchall()
         return ServerHits([str(row[0]) for row in found], -np.array([row[1] for row in found], np.float64))
-
-    def _sparse(self, query: ServerQuery) -> str:
-        """The impacts of a query as pgvector reads them; its numbers of elements start at 1."""
-        pairs = zip(query.ids.tolist(), query.impacts.tolist(), strict=True)
-        return "{" + ",".join(f"{term + 1}:{impact}" for term, impact in pairs) + f"}}/{self.vocabulary}"
 
     def _index(self, column: str, operators: str) -> None:
         name = f'"{self.name}_{column}_hnsw"'
@@ -323,34 +315,37 @@ def _where(where: Where | None) -> Sql:
     return condition_sql(where.condition)
 
 
-def _dense(query: ServerQuery) -> str:
-    return "[" + ",".join(map(repr, query.cls.tolist())) + "]"
+def _dense(vector: np.ndarray) -> str:
+    """A vector as pgvector reads it."""
+    return "[" + ",".join(map(repr, vector.tolist())) + "]"
 
 
-def _binary_rows(rows: Rows, terms: int) -> Iterator[bytes]:
-    """Rows in the format of COPY ... (FORMAT BINARY): for each field its length and its bytes, big-endian."""
+def _sparse(ids: np.ndarray, impacts: np.ndarray, terms: int) -> str:
+    """Impacts as pgvector reads them; its numbers of elements start at 1."""
+    pairs = zip(ids.tolist(), impacts.tolist(), strict=True)
+    return "{" + ",".join(f"{term + 1}:{impact}" for term, impact in pairs) + f"}}/{terms}"
+
+
+def _values(rows: Rows, terms: int) -> Iterator[list[object]]:
+    """The values of each row, in the order of :data:`_COLUMNS`."""
     for place, docid in enumerate(rows.docids):
-        fields: list[bytes | None] = [docid.encode(), rows.fingerprints[place]]
+        values: list[object] = [docid, rows.fingerprints[place]]
         if rows.cls is not None:
-            fields.append(struct.pack("!HH", rows.cls.shape[1], 0) + rows.cls[place].astype(">f4").tobytes())
+            values.append(_dense(rows.cls[place]))
         if rows.impacts is not None:
-            ids, impacts = rows.impacts[place]
-            order = np.argsort(ids)
-            head = struct.pack("!iii", terms, len(ids), 0)
-            fields.append(head + ids[order].astype(">i4").tobytes() + impacts[order].astype(">f4").tobytes())
+            values.append(_sparse(*rows.impacts[place], terms))
         document = rows.documents[place] if rows.documents is not None else None
         if document is None:
-            fields += [None, None, None]
+            values += [None, None, None]
         else:
             metadata = json.dumps(dict(document.metadata)).replace("\\u0000", "\\ufffd")
-            fields += [_text(document.title), _text(document.text), b"\x01" + metadata.encode()]
-        body = b"".join(struct.pack("!i", -1) if f is None else struct.pack("!i", len(f)) + f for f in fields)
-        yield struct.pack("!h", len(fields)) + body
+            values += [_text(document.title), _text(document.text), metadata]
+        yield values
 
 
-def _text(text: str) -> bytes:
-    """UTF-8 without what PostgreSQL refuses: NUL and half surrogate pairs."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace")
+def _text(text: str) -> str:
+    """``text`` without what PostgreSQL refuses: NUL and half surrogate pairs."""
+    return usable(text).replace("\0", "\ufffd")
 
 
 Sql = tuple[str, list[object]]
