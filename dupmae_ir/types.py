@@ -110,6 +110,7 @@ class EncoderSettings:
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
     head_scale: float = 0.0  #: factor of the masked-LM head's weights that are added to lexical ones
     part_weights: tuple[float, float] = (1.0, 1.0)  #: of dense and impact score, unless a search differs
+    language: str = "en"  #: whose words and stems lexical weights have; a code of ``models.languages``
 
 
 class EncoderOptions(TypedDict, total=False):
@@ -124,6 +125,7 @@ class EncoderOptions(TypedDict, total=False):
     title_separator: str | None
     normalize: bool | None
     parts: tuple[str, ...] | None  #: ``cls``, ``ot`` or both (default)
+    language: str | None  #: of lexical weights; English by default
 
 
 class Encoder(Protocol):

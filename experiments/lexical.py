@@ -33,7 +33,7 @@ from dupmae_ir.models.checkpoints.layout import LEXICON
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import LexicalSettings, ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
-from dupmae_ir.models.heads.lexical import bucket_of, save_lexicon, stems_of
+from dupmae_ir.models.heads.lexical import analyzer_of, bucket_of, save_lexicon
 from dupmae_ir.models.heads.masked_lm import excluded_ids
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever
@@ -80,7 +80,7 @@ def document_frequencies(
 
     Stems are counted in ``texts`` and ``pool``, word pieces in ``pool`` alone, scaled to the number of all documents.
     """
-    buckets, stems = np.zeros(settings.buckets), stems_of(settings)
+    buckets, stems = np.zeros(settings.buckets), analyzer_of(settings).terms
     documents = 0
     with progress("stems", "documents") as bar:
         for text in (*pool, *texts):

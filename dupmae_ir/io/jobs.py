@@ -30,6 +30,8 @@ from dupmae_ir.io.publishing import disk_full, move_into_place, read_json, recov
 
 STATE = "job.json"
 STAGED = ".record"
+RECORD = "made.json"
+"""Name of the record inside a folder."""
 COMPLETE = "already complete"
 """``status`` in the result of a job that found its output made."""
 
@@ -75,7 +77,7 @@ class Job:
         inputs: Digests | Callable[[], Digests] | None = None,
         *,
         streamed: bool = False,
-        record: str = "made.json",
+        record: str = RECORD,
         overwrite: bool = False,
         restart: bool = False,
         resumable: bool = True,
@@ -247,7 +249,7 @@ def record_path(target: str | Path) -> Path:
     return Path(f"{target}.meta.json")
 
 
-def read_record(target: str | Path, name: str = "made.json") -> JobRecord:
+def read_record(target: str | Path, name: str = RECORD) -> JobRecord:
     """The record of a finished target: ``made_by``, ``settings``, ``inputs``, ``result`` and what the job added.
 
     Raises :class:`InputError` where there is none, or one of something else.

@@ -18,6 +18,7 @@ author's own implementation (``bli``, ``logi``; words of one or two letters are 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 _STOP = (
@@ -30,7 +31,6 @@ LONGEST_TOKEN = 255
 """Lucene cuts longer tokens into pieces of this many characters."""
 
 _SINGLE = r"\u3040-\u309f\u3400-\u9fff\uf900-\ufaff"  # Hiragana and Han: one token per character
-_LETTER = rf"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209f{_SINGLE}]"
 _MARKS = r"[\u0300-\u036f\u00ad\u200d\u200c\ufe0f\u0590-\u05cf]*"
 # Extended_Pictographic of Unicode: one token per character.
 _PICTURES = (
@@ -43,12 +43,20 @@ _PICTURES = (
 _JOIN_LETTERS = r":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a"
 _JOIN_DIGITS = r",;\u037e\u0589\u060c\u060d\u066c\u07f8\u2044\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b"
 _JOIN_BOTH = r".'\u2018\u2019\u2024\ufe52\uff07\uff0e"
-_WORD = re.compile(
-    rf"(?:_*(?:{_LETTER}{_MARKS}(?:[{_JOIN_LETTERS}{_JOIN_BOTH}](?={_LETTER}))?"
-    rf"|\d{_MARKS}(?:[{_JOIN_DIGITS}{_JOIN_BOTH}](?=\d))?))+_*"
-    rf"|[{_SINGLE}]|[{_PICTURES}]\ufe0f?"
-)
+PICTURE = rf"[{_PICTURES}]\ufe0f?"
 _APOSTROPHES = "'\u2019\uff07"
+
+
+def word_pattern(apart: str, marks: str) -> str:
+    """A regular expression for words of letters that are not ``apart`` and digits, each with ``marks``."""
+    letter = rf"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209f{apart}]"
+    return (
+        rf"(?:_*(?:{letter}{marks}(?:[{_JOIN_LETTERS}{_JOIN_BOTH}](?={letter}))?"
+        rf"|\d{marks}(?:[{_JOIN_DIGITS}{_JOIN_BOTH}](?=\d))?))+_*"
+    )
+
+
+_WORD = re.compile(rf"{word_pattern(_SINGLE, _MARKS)}|[{_SINGLE}]|{PICTURE}")
 
 
 def words(text: str) -> list[str]:
@@ -81,6 +89,24 @@ def stem(word: str) -> str:
 def stems(text: str) -> list[str]:
     """The index terms of a text, in order."""
     return [s for s in map(stem, words(text)) if s]
+
+
+def stem_spans(text: str, with_parts: bool = False) -> list[tuple[str, int, int]]:
+    """(stem, start, end) of each word of a text, in order; :func:`parts` of a word follow it."""
+    spans: list[tuple[str, int, int]] = []
+    for whole, start, end in word_spans(text):
+        positions = [(whole, start, end), *(part_spans(whole, start) if with_parts else ())]
+        spans += [(stemmed, a, b) for word, a, b in positions if (stemmed := stem(word))]
+    return spans
+
+
+def part_spans(word: str, start: int) -> Iterator[tuple[str, int, int]]:
+    """(part, start, end) of each of the :func:`parts` of a word that begins at ``start``."""
+    at = 0
+    for part in parts(word):
+        at = word.find(part, at)
+        yield part, start + at, start + at + len(part)
+        at += len(part)
 
 
 def stems_and_parts(text: str) -> list[str]:

@@ -1,9 +1,9 @@
 """BM25 with Anserini's defaults, the baseline of every comparison.
 
-Anserini's analyzer (Porter stemming, Lucene's stop words), k1 = 0.9, b = 0.4, and one field with title and text joined,
-or one field each, whose scores are added (Anserini's "flat" and "multifield" indexes of BEIR). The index is an ordinary
-Lucene index: stock ``pyserini.search.lucene --bm25`` reads it and returns the same hits, with
-``--fields contents=1.0 title=1.0`` for two fields.
+Anserini's analyzer of the language (English: Porter stemming, Lucene's stop words), k1 = 0.9, b = 0.4, and one field
+with title and text joined, or one field each, whose scores are added (Anserini's "flat" and "multifield" indexes of
+BEIR). The index is an ordinary Lucene index: stock ``pyserini.search.lucene --bm25`` reads it and returns the same hits,
+with ``--language`` for another one than English, and ``--fields contents=1.0 title=1.0`` for two fields.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.index.format.manifest import make_empty
 from dupmae_ir.index.format.row_set import RowSet
 from dupmae_ir.index.lucene.impacts import LuceneReader, LuceneWriter, restricted
+from dupmae_ir.io.jobs import RECORD, read_record
+from dupmae_ir.models.languages import ENGLISH, LANGUAGES, check_language
 from dupmae_ir.types import Document, Hit, Query
 
 K1 = 0.9
@@ -28,9 +30,9 @@ B = 0.4
 class BM25Writer(LuceneWriter):
     """Writes documents into a new BM25 index, one at a time."""
 
-    def __init__(self, folder: str | Path, title_field: bool = False) -> None:
+    def __init__(self, folder: str | Path, title_field: bool = False, language: str = ENGLISH) -> None:
         pyserini.start_jvm()
-        super().__init__(folder, _analyzer(), _similarity(K1, B), norms=True)
+        super().__init__(folder, _analyzer(language), _similarity(K1, B), norms=True)
         self._title_field = title_field
 
     def add(self, document: Document) -> None:
@@ -42,27 +44,33 @@ class BM25Writer(LuceneWriter):
                 self._add(document.docid, document.joined())
 
 
-def build_bm25(documents: Iterable[Document], folder: str | Path, title_field: bool = False) -> int:
+def build_bm25(
+    documents: Iterable[Document], folder: str | Path, title_field: bool = False, language: str = ENGLISH
+) -> int:
     """Write a BM25 index of ``documents`` into ``folder`` (new or empty), titles in a field of their own or not.
 
-    Returns the number of documents.
+    Returns the number of documents. Raises :class:`UsageError` for an unknown language.
     """
     folder = Path(folder)
+    check_language(language)
     make_empty(folder)
-    with BM25Writer(folder, title_field) as writer:
+    with BM25Writer(folder, title_field, language) as writer:
         for document in documents:
             writer.add(document)
     return writer.documents
 
 
 class BM25Searcher(LuceneReader):
-    """BM25 search of an index that :func:`build_bm25` or Anserini made."""
+    """BM25 search of an index that :func:`build_bm25` or Anserini made.
 
-    def __init__(self, folder: str | Path, k1: float = K1, b: float = B) -> None:
+    ``language``: of the queries; None is what ``index bm25`` recorded, or English.
+    """
+
+    def __init__(self, folder: str | Path, k1: float = K1, b: float = B, language: str | None = None) -> None:
         if k1 < 0 or not 0 <= b <= 1:
             raise UsageError(f"BM25 needs k1 >= 0 and b between 0 and 1, got k1={k1} and b={b}")
         super().__init__(folder, lambda: _similarity(k1, b))
-        self._analyzer = _analyzer()
+        self._analyzer = _analyzer(language or recorded_language(self.folder))
         with pyserini.java_errors(self.folder):
             self._fields = None
             if self.documents and self._reader.getSumDocFreq("title") > 0:
@@ -121,8 +129,25 @@ class BM25Searcher(LuceneReader):
         return restricted(self._build(Query("", text)), chosen)
 
 
-def _analyzer() -> Any:
-    return pyserini.autoclass("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+def recorded_language(folder: str | Path) -> str:
+    """The language that ``index bm25`` recorded in a folder; English if there is no record."""
+    if not (Path(folder) / RECORD).is_file():
+        return ENGLISH
+    return str(read_record(folder)["settings"].get("language") or ENGLISH)
+
+
+_CLASSES = {"cs": "cz.Czech", "ja": "ja.Japanese", "ko": "cjk.CJK", "zh": "cjk.CJK"}
+_UNICODE_WORDS = ("eo", "he", "pl", "uk", "vi", "other")
+"""Languages for which Lucene has no analyzer: words in lower case."""
+
+
+def _analyzer(language: str) -> Any:
+    """Pyserini's analyzer of a language, and Lucene's where Pyserini names none."""
+    if language == ENGLISH:
+        return pyserini.autoclass("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+    name = _CLASSES.get(language, f"{language}.{LANGUAGES[language]}")
+    name = "standard.Standard" if language in _UNICODE_WORDS else name
+    return pyserini.autoclass(f"org.apache.lucene.analysis.{name}Analyzer")()
 
 
 def _similarity(k1: float, b: float) -> Any:

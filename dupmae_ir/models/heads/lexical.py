@@ -22,10 +22,11 @@ in a number of documents that the metadata names ``documents``.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,8 +37,8 @@ from safetensors.numpy import save_file
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.analyzer import parts, stem, stems, stems_and_parts, word_spans
 from dupmae_ir.models.checkpoints.model_config import WITH_PARTS, LexicalSettings
+from dupmae_ir.models.languages import ENGLISH, Analyzer, function_words
 from dupmae_ir.types import CollectionStatistics
 
 if TYPE_CHECKING:
@@ -55,20 +56,27 @@ class Lexicon:
     Args:
         settings: the constants.
         rates: (V + buckets,) float64, the share of documents that contain each dimension, 0 to 1.
+        language: whose words and stems; the rates are of English text, so other languages do without.
         collection: statistics of the searched collection; None uses the rates alone.
     """
 
     def __init__(
-        self, settings: LexicalSettings, rates: np.ndarray, collection: CollectionStatistics | None = None
+        self,
+        settings: LexicalSettings,
+        rates: np.ndarray,
+        language: str = ENGLISH,
+        collection: CollectionStatistics | None = None,
     ) -> None:
         self.settings = settings
         self.rates = rates
         self.collection = collection
         self.pieces = len(rates) - settings.buckets
-        self._stems = stems_of(settings)
+        self.analyzer = analyzer_of(settings, language)
+        self.function_pieces: frozenset[int] = frozenset()
+        self.prior = settings.prior_documents if language == ENGLISH else 0
 
     @classmethod
-    def load(cls, path: Path, settings: LexicalSettings, vocabulary: int) -> Lexicon:
+    def load(cls, path: Path, settings: LexicalSettings, vocabulary: int, language: str = ENGLISH) -> Lexicon:
         """Read ``lexicon.safetensors``. Raises :class:`CheckpointError` for a missing, damaged or unsuitable file."""
         try:
             with safe_open(path, framework="np") as f:
@@ -83,11 +91,13 @@ class Lexicon:
                 f"{path}: expected {width} bytes ({vocabulary} word pieces and {settings.buckets} buckets) and a "
                 f"number of documents, got {codes.dtype} of shape {codes.shape} and {documents}"
             )
-        return cls(settings, np.minimum(decoded(codes) / documents, 1.0))
+        return cls(settings, np.minimum(decoded(codes) / documents, 1.0), language)
 
     def for_collection(self, collection: CollectionStatistics) -> Lexicon:
         """The same weights with the statistics of a collection."""
-        return Lexicon(self.settings, self.rates, collection)
+        other = copy.copy(self)
+        other.collection = collection
+        return other
 
     @property
     def width(self) -> int:
@@ -111,23 +121,13 @@ class Lexicon:
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """(dimension, start, end) of each stem of a text, in order; parts of a word follow it."""
-        with_parts = self.settings.analyzer == WITH_PARTS
-        spans: list[tuple[int, int, int]] = []
-        for whole, start, end in word_spans(text):
-            positions = [(whole, start, end)]
-            at = 0
-            for part in parts(whole) if with_parts else ():
-                at = whole.find(part, at)
-                positions.append((part, start + at, start + at + len(part)))
-                at += len(part)
-            spans += [(self.dimension(stemmed), a, b) for word, a, b in positions if (stemmed := stem(word))]
-        return spans
+        return [(self.dimension(stemmed), start, end) for stemmed, start, end in self.analyzer.spans(text)]
 
     def document(self, title: str, text: str, pieces: Iterable[int]) -> TermWeights:
         """The weights of a document: its title, its text, and the word pieces of both as the encoder reads them."""
         s = self.settings
-        of_title = self._stems(title) if title else []
-        stemmed = of_title + self._stems(text)
+        of_title = self.analyzer.terms(title) if title else []
+        stemmed = of_title + self.analyzer.terms(text)
         counts = Counter(map(self.dimension, stemmed))
         counts.update(Counter(map(self.dimension, of_title * (s.title_times - 1))))
         weights = self._saturated(counts, len(stemmed), s.average_stems)
@@ -136,9 +136,13 @@ class Lexicon:
 
     def query(self, text: str, pieces: Iterable[int]) -> TermWeights:
         """The weights of a query: its text and its word pieces as the encoder reads them."""
-        s = self.settings
-        weights = self._normalised(Counter(map(self.dimension, self._stems(text))), 1.0)
-        return weights | self._normalised(Counter(pieces), s.pieces_weight)
+        s, ignored = self.settings, function_words(self.analyzer.language)
+        factors, counts = dict[int, float](), Counter[int]()
+        for term, start, end in self.analyzer.spans(text):
+            counts[dimension := self.dimension(term)] += 1
+            factors[dimension] = FW if text[start:end].lower() in ignored else 1.0
+        weights = self._normalised(counts, 1.0, factors)
+        return weights | self._normalised(Counter(pieces), s.pieces_weight, dict.fromkeys(self.function_pieces, FW))
 
     def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> TermWeights:
         s = self.settings
@@ -147,8 +151,8 @@ class Lexicon:
         impacts = ((dimension, round(s.document_scale * tf / (tf + norm))) for dimension, tf in counts.items())
         return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
 
-    def _normalised(self, counts: Mapping[int, int], factor: float) -> TermWeights:
-        weights = {dimension: qtf * self.idf(dimension) for dimension, qtf in counts.items()}
+    def _normalised(self, counts: Mapping[int, int], factor: float, F=None) -> TermWeights:
+        weights = {dimension: qtf * self.idf(dimension)*(F or {}).get(dimension,1.0) for dimension, qtf in counts.items()}
         total = math.fsum(weights.values())
         if total <= 0:
             return {}
@@ -156,7 +160,7 @@ class Lexicon:
 
     def idf(self, dimension: int) -> float:
         """Inverse document frequency in the collection and the prior together."""
-        prior, collection = self.settings.prior_documents, self.collection
+        prior, collection = self.prior, self.collection
         documents = prior + (collection.documents if collection else 0)
         df = prior * float(self.rates[dimension])
         df += int(collection.frequencies[dimension]) if collection else 0
@@ -202,13 +206,14 @@ class Lexicon:
         )
 
 
+FW = 1.0
 _NO_IDS = np.zeros(0, np.int32)
 _NO_WEIGHTS = np.zeros(0, np.float32)
 
 
-def stems_of(settings: LexicalSettings) -> Callable[[str], list[str]]:
-    """The analyzer of a model: the stems of a text, in order."""
-    return stems_and_parts if settings.analyzer == WITH_PARTS else stems
+def analyzer_of(settings: LexicalSettings, language: str = ENGLISH) -> Analyzer:
+    """The analyzer of a model for a language."""
+    return Analyzer(language, settings.analyzer == WITH_PARTS)
 
 
 @lru_cache(1 << 18)

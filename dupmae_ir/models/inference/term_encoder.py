@@ -13,6 +13,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.models.checkpoints.layout import LEXICON, folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.heads.lexical import Lexicon
+from dupmae_ir.models.languages import ENGLISH, function_words
 from dupmae_ir.models.names import model_folder, model_name
 from dupmae_ir.types import EncoderOptions, EncoderSettings
 
@@ -51,7 +52,9 @@ class TermEncoder:
         self._width = width
         self._lexicon = None
         if config.lexical is not None and "ot" in parts:
-            self._lexicon = Lexicon.load(folder / LEXICON, config.lexical, width)
+            self._lexicon = Lexicon.load(folder / LEXICON, config.lexical, width, settings.language)
+            known = tokenizer.get_vocab()
+            self._lexicon.function_pieces = frozenset(known[w] for w in function_words(settings.language) if w in known)
         self._special = frozenset(tokenizer.all_special_ids)
 
     def term_names(self, text: str) -> dict[str, str]:
@@ -155,6 +158,7 @@ def encoder_settings(
         ot=config.ot,
         head_scale=lexical.head_scale if lexical else 0.0,
         part_weights=(config.dense_weight, config.impact_weight),
+        language=(options.get("language") if lexical else None) or ENGLISH,
     )
 
 
