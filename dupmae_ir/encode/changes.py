@@ -46,8 +46,8 @@ from dupmae_ir.types import Document, Encoder
 
 WINDOW = 1024
 """Documents of a window for an index that does not record its own."""
-_COMPARED = ("document_length", "top_k", "activation", "dtype", "normalize", "ot")
-_WORK = ("digest", "document_length", "top_k", "activation", "dtype", "title_separator", "normalize")
+_COMPARED = ("document_length", "top_k", "activation", "dtype", "normalize", "ot", "language")
+_WORK = ("digest", "document_length", "top_k", "activation", "dtype", "title_separator", "normalize", "language")
 
 
 @with_torch_threads
@@ -269,6 +269,7 @@ def _encoder(index: Index, config: ChangeOptions) -> Encoder:
             activation=recorded["activation"] if "ot" in parts else None,
             normalize=recorded["normalize"] if "cls" in parts else None,
             parts=parts,
+            language=recorded.get("language"),
         )
     except CheckpointError as e:
         hint = "" if config.model else f" (recorded in {config.index}/meta.json; if it moved, name it as `model`)"

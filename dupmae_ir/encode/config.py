@@ -10,6 +10,7 @@ from dupmae_ir.config import ComputeOptions, OutputOptions, TitleOptions, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.collections import FileReport
 from dupmae_ir.io.sources import CorpusOptions
+from dupmae_ir.models.languages import AUTO, LANGUAGES, check_language
 
 
 class IndexSummary(TypedDict):
@@ -91,6 +92,14 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
     normalize: bool | None = option(
         None, "dense vectors of unit length (SimLM), or not; without it, the model's own", group="encoding"
     )
+    language: str = option(
+        AUTO,
+        f"language of the collection, for word weights with stems (the embedded model's): {AUTO}, which looks at the "
+        f"first documents, or a code ({', '.join(LANGUAGES)}); other: words without stems",
+        group="encoding",
+        metavar="CODE",
+        only_with=("parts=ot", "parts=cls,ot"),
+    )
     scale: float | None = option(
         None,
         "impact = round(weight x scale), at most 255; without it, the model's own, else calibrated on the first "
@@ -135,6 +144,8 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.language != AUTO:
+            check_language(self.language)
         if self.devices is not None and self.device != "auto":
             raise UsageError("`devices` and `device` exclude each other; name all devices in `devices`")
         self.device_names()

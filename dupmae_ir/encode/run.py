@@ -15,9 +15,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -29,6 +29,7 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.device import with_torch_threads
 from dupmae_ir.encode.config import EncodeConfig, EncodeResult
 from dupmae_ir.encode.executors import DevicePool, Executor, RayPool, ThisProcess
+from dupmae_ir.encode.reading import READS_WELL, Reading
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult
 from dupmae_ir.encode.windows import Window, WindowFiles, build_index, documents_digest, windows
 from dupmae_ir.errors import IndexMismatch, UsageError
@@ -39,8 +40,9 @@ from dupmae_ir.io.documents.collection import DocumentCollection
 from dupmae_ir.io.jobs import Job, JobRecord
 from dupmae_ir.io.publishing import combined_digest
 from dupmae_ir.models.checkpoints.layout import CONFIG
+from dupmae_ir.models.languages import AUTO, ENGLISH, collection_language
 from dupmae_ir.models.names import model_folder
-from dupmae_ir.types import Encoder
+from dupmae_ir.types import Document, Encoder
 
 
 @with_torch_threads
@@ -58,8 +60,16 @@ def run(config: EncodeConfig) -> EncodeResult:
     if isinstance(collection, DocumentCollection) and (note := collection.dominating):
         say(f"note: {note}", config.quiet)
     output.prepare()
-    with closing(_executor(config)) as executor, output.named():
-        result = _Run(config, output, collection, executor)()
+    batches = windows(collection, config.window)
+    first = list(islice(batches, 1))
+    chosen = config.language if "ot" in config.parts else ENGLISH
+    language, note = collection_language(chosen, (document.joined() for window in first for document in window))
+    with closing(_executor(config, language)) as executor, output.named():
+        if executor.facts.settings.ot == "lexical":
+            say(note, config.quiet or not note)
+        elif config.language != AUTO:
+            raise UsageError("`language` is for word weights with stems; the terms of this model are its tokenizer's")
+        result = _Run(config, output, collection, executor, chain(first, batches))()
     return cast("EncodeResult", output.publish(result))
 
 
@@ -155,8 +165,16 @@ class EncodingBar:
 class _Run:
     """One run: its settings, and the steps from the collection to the summary."""
 
-    def __init__(self, config: EncodeConfig, output: Output, collection: DocumentSource, executor: Executor) -> None:
+    def __init__(
+        self,
+        config: EncodeConfig,
+        output: Output,
+        collection: DocumentSource,
+        executor: Executor,
+        batches: Iterable[list[Document]],
+    ) -> None:
         self.config, self.output, self.collection, self.executor = config, output, collection, executor
+        self.batches = batches
         self.encoder = executor.facts
         self.shard, self.shards = config.shard_of()
         trained = self.encoder.settings.title_separator
@@ -209,6 +227,7 @@ class _Run:
             "top_k": own.top_k if sparse else None,
             "activation": own.activation if sparse else None,
             "ot": own.ot if sparse and own.ot != "mlm" else None,
+            "language": own.language if sparse and own.ot == "lexical" else None,
             "scale": (config.scale or own.impact_scale or "calibrated") if sparse else None,
             "dtype": own.dtype,
             "title_separator": self.separator,
@@ -272,7 +291,7 @@ class _Run:
 
     def _windows(self, files: WindowFiles, bar: EncodingBar) -> Iterator[Window]:
         """The windows to encode: neither finished nor another machine's."""
-        for number, documents in enumerate(windows(self.collection, self.config.window)):
+        for number, documents in enumerate(self.batches):
             self.windows = number + 1
             bar.read(number, len(documents))
             window = Window(number, documents, documents_digest(documents))
@@ -291,7 +310,9 @@ class _Run:
         window = self.at_work.pop(result.number)
         self.busy[result.worker] = self.busy.get(result.worker, 0.0) + result.seconds
         if result.scale is not None and files.scale is None:
-            files.set_scale(result.scale)
+            files.set_scale(result.scale, result.reading)
+            if result.reading and result.reading.weight < 1:
+                say(f"note: {reading_note(result.reading)}", self.config.quiet)
         if result.contents is None:
             return
         files.save(window, result.contents)
@@ -307,7 +328,7 @@ class _Run:
         return {
             "made_by": f"dupmae-ir {job.command}",
             "version": __version__,
-            "encoder": encoder_record(self.encoder, self.separator),
+            "encoder": encoder_record(self.encoder, self.separator, files.reading),
             "scale_source": files.scale.source if files.scale else None,
             "inputs": [dataclasses.asdict(i) for i in self.collection.inputs],
             **({"sources": report} if (report := self.collection.report) else {}),
@@ -318,10 +339,22 @@ class _Run:
         }
 
 
-def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str, object]:
+def reading_note(reading: Reading) -> str:
+    """What the weight of the dense score follows from."""
+    return (
+        f"the model knows little of this language: its vectors find {reading.found:.0%} of {reading.passages} passages "
+        f"by their other halves (English: {READS_WELL:.0%}), so their weight in the sum is {reading.weight:g}; search "
+        "--dense-weight changes it"
+    )
+
+
+def encoder_record(
+    encoder: Encoder | EncoderFacts, separator: str, reading: Reading | None = None
+) -> dict[str, object]:
     """The settings of the encoder that queries must share, as the meta records them."""
     settings = encoder.settings
     dense, impact = settings.part_weights
+    dense *= reading.weight if reading else 1.0
     return {
         "name": encoder.name,
         "digest": encoder.digest,
@@ -334,7 +367,9 @@ def encoder_record(encoder: Encoder | EncoderFacts, separator: str) -> dict[str,
         "normalize": settings.normalize,
         "ot": settings.ot,
         **({"head_scale": settings.head_scale} if settings.head_scale else {}),
-        **({"part_weights": {"dense": dense, "impact": impact}} if settings.part_weights != (1.0, 1.0) else {}),
+        **({"language": settings.language} if settings.ot == "lexical" else {}),
+        **({"part_weights": {"dense": dense, "impact": impact}} if (dense, impact) != (1.0, 1.0) else {}),
+        **({"reading": dataclasses.asdict(reading)} if reading else {}),
         "vocabulary": vocabulary_record(encoder.terms),
     }
 
@@ -346,8 +381,8 @@ def vocabulary_record(terms: Sequence[str] | None) -> dict[str, object] | None:
     return {"size": len(terms), "sha256": hashlib.sha256("\n".join(terms).encode("utf-8", "replace")).hexdigest()}
 
 
-def _executor(config: EncodeConfig) -> Executor:
-    choice = EncoderChoice.of(config)
+def _executor(config: EncodeConfig, language: str) -> Executor:
+    choice = EncoderChoice.of(config, language)
     if config.executor == "ray":
         return RayPool(choice, config.device, config.workers, config.quiet)
     if devices := config.device_names():

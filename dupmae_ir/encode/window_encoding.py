@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dupmae_ir import __version__
 from dupmae_ir.encode.config import EncodeConfig
+from dupmae_ir.encode.reading import Reading, measure
 from dupmae_ir.encode.windows import EncodedWindow, Window
 from dupmae_ir.index.format.quantisation import Scale, choose_scale
 from dupmae_ir.models import load_encoder
@@ -30,13 +31,15 @@ from dupmae_ir.types import (
 
 @dataclass(frozen=True)
 class WindowResult:
-    """``contents``: of the window's file; None if only the scale was needed. ``seconds``: in the encoder."""
+    """``contents``: of the window's file; None if only the scale was needed. ``seconds``: in the encoder.
+    ``reading``: of the window that chooses the scale, where :func:`~dupmae_ir.encode.reading.measure` measures."""
 
     number: int
     contents: bytes | None
     scale: Scale | None
     seconds: float
     worker: str = ""  #: which worker encoded it, for the progress bar
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,8 @@ class EncoderChoice:
     threads: int
 
     @classmethod
-    def of(cls, config: EncodeConfig) -> EncoderChoice:
-        """The choice that the flags make."""
+    def of(cls, config: EncodeConfig, language: str | None = None) -> EncoderChoice:
+        """The choice that the flags make; ``language``: of the collection."""
         settings = EncoderOptions(
             dtype=config.dtype,
             document_length=config.document_length,
@@ -91,6 +94,7 @@ class EncoderChoice:
             activation=config.activation,
             normalize=config.normalize,
             parts=tuple(config.parts.split(",")),
+            language=language,
         )
         return cls(config.model, settings, config.title_separator, config.scale, config.store_texts, config.threads)
 
@@ -111,13 +115,15 @@ def encode_window(encoder: Encoder, window: Window, choice: EncoderChoice, worke
     started = time.monotonic()
     representation = represent(encoder, window.documents, choice.separator(encoder.settings))
     seconds = time.monotonic() - started
-    scale = window.scale
+    scale, reading = window.scale, None
     if scale is None and encoder.terms is not None:
         scale = choose_scale(choice.scale, encoder.settings.impact_scale, representation)
+        reading = measure(encoder, window.documents)
     if not window.keep:
-        return WindowResult(window.number, None, scale, seconds, worker)
+        return WindowResult(window.number, None, scale, seconds, worker, reading)
     encoded = EncodedWindow.of(window.documents, representation, scale and scale.value, texts=choice.store_texts)
-    return WindowResult(window.number, encoded.to_bytes(window.digest, encoder.digest), scale, seconds, worker)
+    contents = encoded.to_bytes(window.digest, encoder.digest)
+    return WindowResult(window.number, contents, scale, seconds, worker, reading)
 
 
 def represent(encoder: Encoder, documents: Sequence[Document], separator: str) -> Representation:

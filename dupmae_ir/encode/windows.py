@@ -9,6 +9,7 @@ whether the index is built at once, after a resumption, or from shards.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import scipy.sparse as sp
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from dupmae_ir.encode.reading import Reading
 from dupmae_ir.errors import IndexMismatch, OutputError
 from dupmae_ir.index.changes.builder import IndexBuilder
 from dupmae_ir.index.format.integrity import DIGEST_BYTES
@@ -216,7 +218,7 @@ class WindowFiles:
         self.folder = folder
         self._state = read_json_object(folder / STATE)
         if "scale" not in self._state:
-            self._state = {"scale": None, "scale_source": None}
+            self._state = {"scale": None, "scale_source": None, "reading": None}
             write_json(folder / STATE, self._state)
 
     @property
@@ -225,9 +227,16 @@ class WindowFiles:
         value = self._state["scale"]
         return None if value is None else Scale(value, str(self._state["scale_source"]))
 
-    def set_scale(self, scale: Scale) -> None:
+    @property
+    def reading(self) -> Reading | None:
+        """How well the dense part reads the collection, if it was measured."""
+        value = self._state["reading"]
+        return None if value is None else Reading(**value)
+
+    def set_scale(self, scale: Scale, reading: Reading | None) -> None:
         """Fix the scale before the first window is saved; later runs read it from here."""
-        self._state.update(scale=scale.value, scale_source=scale.source)
+        known = None if reading is None else dataclasses.asdict(reading)
+        self._state.update(scale=scale.value, scale_source=scale.source, reading=known)
         write_json(self.folder / STATE, self._state)
 
     def numbers(self) -> list[int]:

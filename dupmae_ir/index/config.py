@@ -7,6 +7,7 @@ from typing import ClassVar, NotRequired, TypedDict
 
 from dupmae_ir.config import OneOf, OutputOptions, Requires, ThreadOptions, option
 from dupmae_ir.io.sources import CorpusOptions
+from dupmae_ir.models.languages import AUTO, LANGUAGES, check_language
 
 FLAT = "flat"
 """The dense index that every index folder with vectors has."""
@@ -101,11 +102,13 @@ class PullResult(IndexResult):
 
 @dataclass(frozen=True, kw_only=True)
 class Bm25Config(CorpusOptions, OutputOptions):
-    """Index a collection for BM25 with Anserini's defaults (Porter stemming, k1 0.9, b 0.4, title and text in one
-    field), the baseline of every comparison. Stock pyserini.search.lucene --bm25 reads the result.
+    """Index a collection for BM25 with Anserini's defaults (k1 0.9, b 0.4, title and text in one field, the analyzer of
+    the language, for English with Porter stemming), the baseline of every comparison. Stock pyserini.search.lucene
+    --bm25 reads the result, with --language for another one than English.
 
     Examples:
         python -m dupmae_ir.index bm25 --corpus corpus.jsonl --index indexes/mine-bm25
+        python -m dupmae_ir.index bm25 --corpus korpus.jsonl --index indexes/de-bm25 --language de
     """
 
     title_field: bool = option(
@@ -114,11 +117,23 @@ class Bm25Config(CorpusOptions, OutputOptions):
         "indexes",
         group="input",
     )
+    language: str = option(
+        AUTO,
+        f"language of the collection: {AUTO}, which looks at the first documents, or a code ({', '.join(LANGUAGES)}); "
+        "other: words without stems",
+        group="input",
+        metavar="CODE",
+    )
     index: str = option(help="index folder to make", group="output", metavar="FOLDER")
     heap: str | None = option(
         None, "memory for Java, as 4g; a quarter of the machine's if not given", group="compute", metavar="SIZE"
     )
     overwrite: bool = option(False, "replace an older BM25 index, once the new one is complete", group="output")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.language != AUTO:
+            check_language(self.language)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,17 @@ from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
 
 _ATTEMPTS = 100
 """How often a generation that is replaced while it is read is read again."""
-_SHARED = ("name", "digest", "document_length", "query_length", "top_k", "activation", "title_separator", "normalize")
+_SHARED = (
+    "name",
+    "digest",
+    "document_length",
+    "query_length",
+    "top_k",
+    "activation",
+    "title_separator",
+    "normalize",
+    "language",
+)
 
 
 class Index:

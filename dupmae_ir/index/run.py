@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
 from tqdm import tqdm
 
 from dupmae_ir import pyserini
-from dupmae_ir.console import progress
+from dupmae_ir.console import progress, say
 from dupmae_ir.errors import DamagedIndex, UsageError
 from dupmae_ir.index.changes.object_store import is_copy, local_index, need_folder, pull, push
 from dupmae_ir.index.config import (
@@ -30,11 +31,13 @@ from dupmae_ir.index.config import (
 )
 from dupmae_ir.index.format import dense_kinds, manifest, verification
 from dupmae_ir.index.format.manifest import Meta
+from dupmae_ir.index.format.quantisation import CALIBRATION
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.index.postings.format import PostingsJob, describe_postings
 from dupmae_ir.io.jobs import COMPLETE, Job
 from dupmae_ir.io.transfer import Remote, is_url
+from dupmae_ir.models.languages import ENGLISH, collection_language
 from dupmae_ir.types import Document
 
 
@@ -43,6 +46,10 @@ def run_bm25(config: Bm25Config) -> IndexResult:
     need_folder(config.index, "dupmae-ir index bm25")
     collection = config.collection()
     collection.check()
+    documents = iter(collection)
+    first = list(islice(documents, CALIBRATION))
+    language, note = collection_language(config.language, (document.joined() for document in first))
+    say(note, config.quiet or not note)
     settings: dict[str, Any] = {
         "fields": config.fields,
         "docid_field": config.docid_field,
@@ -50,6 +57,7 @@ def run_bm25(config: Bm25Config) -> IndexResult:
     }
     settings |= collection.settings
     settings |= {"title_field": True} if config.title_field else {}
+    settings |= {"language": language} if language != ENGLISH else {}
     with _Bm25Job(
         config.index,
         "index bm25",
@@ -64,8 +72,8 @@ def run_bm25(config: Bm25Config) -> IndexResult:
             pyserini.start_jvm(config.heap)
             made = job.begin() / "index"
             with progress("bm25", "documents", quiet=config.quiet) as bar:
-                documents = build_bm25(_counted(collection, bar), made, config.title_field)
-            result = job.publish(made, {"documents": documents}, inputs=collection.digests())
+                count = build_bm25(_counted(chain(first, documents), bar), made, config.title_field, language)
+            result = job.publish(made, {"documents": count}, inputs=collection.digests())
         return cast("IndexResult", {"index": config.index, **result})
 
 

@@ -41,6 +41,7 @@ LANGUAGES = {
 """Code -> name. The name in lower case is that of Snowball's algorithm, where there is one."""
 SYLLABLES = 3
 """Characters of a term in scripts without blanks and with vowel signs."""
+_SYLLABLES_PER_WORD = 5
 _CJK, _SYLLABIC = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}", r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _APOSTROPHES = "'\u2019"
 _ELIDING = ("ca", "fr", "it")  # l'eau, dell'acqua
@@ -48,8 +49,17 @@ _TURKISH = str.maketrans("Iİ", "ıi")
 _CEDILLAS = str.maketrans("şţ", "șț")
 # Nukta, joiners, and the vowels and nasal signs that are spelled in two ways, as in Lucene's HindiNormalizer.
 _HINDI = {0x93C: None, 0x200C: None, 0x200D: None} | dict(
-    zip(map(ord, "\u0901\u0908\u090a\u0940\u0942\u0910\u0914\u0948\u094c"), "\u0902\u0907\u0909\u093f\u0941\u090f\u0913\u0947\u094b", strict=True)
+    zip(
+        map(ord, "\u0901\u0908\u090a\u0940\u0942\u0910\u0914\u0948\u094c"),
+        "\u0902\u0907\u0909\u093f\u0941\u090f\u0913\u0947\u094b",
+        strict=True,
+    )
 )
+
+
+def is_letter(text: str) -> bool:
+    """Whether a text is one letter, or less, of a script whose words have several."""
+    return len(text) < 2 and not regex.fullmatch(r"\p{Han}", text)
 
 
 @cache
@@ -91,6 +101,8 @@ Spans = list[tuple[str, int, int]]
 class Analyzer:
     """The words of a text and their index terms, in one language.
 
+    ``terms``: the index terms of a text, in order; ``spans``: the same with their positions.
+
     Args:
         language: a code of :data:`LANGUAGES`.
         with_parts: parts of identifiers, too (:func:`~dupmae_ir.models.analyzer.parts`).
@@ -101,6 +113,7 @@ class Analyzer:
     def __init__(self, language: str = ENGLISH, with_parts: bool = True) -> None:
         check_language(language)
         self.language, self.with_parts = language, with_parts
+        self.terms_per_word = _SYLLABLES_PER_WORD if language == "th" else 1  #: about how many terms a word has
         self.terms: Callable[[str], list[str]] = stems_and_parts if with_parts else stems
         self.spans: Callable[[str], Spans] = partial(stem_spans, with_parts=with_parts)
         if language != ENGLISH:
@@ -152,8 +165,9 @@ def _stemmer(language: str) -> Callable[[str], str]:
 def check_language(language: str) -> None:
     """Raise :class:`UsageError` for a code that is not one of :data:`LANGUAGES`."""
     if language not in LANGUAGES:
+        known = ", ".join(LANGUAGES)
         raise UsageError(
-            f"`language` must be {AUTO} or one of {', '.join(LANGUAGES)}, got {language!r}.{suggest(language, LANGUAGES)}"
+            f"`language` must be {AUTO} or one of {known}, got {language!r}.{suggest(language, LANGUAGES)}"
         )
 
 
@@ -192,6 +206,16 @@ def detect(texts: Iterable[str]) -> tuple[str, dict[str, float]]:
         return ENGLISH, shares
     first = next(iter(shares))
     return (first if shares[first] >= _MOST_OF else OTHER), shares
+
+
+def collection_language(chosen: str, texts: Iterable[str]) -> tuple[str, str]:
+    """The language of a collection that starts with ``texts``, unless one is ``chosen``; and what to print about it."""
+    if chosen != AUTO:
+        return chosen, ""
+    language, shares = detect(texts)
+    some = ", ".join(f"{LANGUAGES[one]} {share:.0%}" for one, share in list(shares.items())[:3])
+    name = "several, words without stems" if language == OTHER else LANGUAGES[language]
+    return language, "" if language == ENGLISH else f"language: {name} ({some}); --language CODE chooses another"
 
 
 def _language_of(text: str) -> str | None:

@@ -2,8 +2,8 @@
 
 Anserini's analyzer of the language (English: Porter stemming, Lucene's stop words), k1 = 0.9, b = 0.4, and one field
 with title and text joined, or one field each, whose scores are added (Anserini's "flat" and "multifield" indexes of
-BEIR). The index is an ordinary Lucene index: stock ``pyserini.search.lucene --bm25`` reads it and returns the same hits,
-with ``--language`` for another one than English, and ``--fields contents=1.0 title=1.0`` for two fields.
+BEIR). The index is an ordinary Lucene index: stock ``pyserini.search.lucene --bm25`` reads it and returns the same
+hits, with ``--language`` for another one than English, and ``--fields contents=1.0 title=1.0`` for two fields.
 """
 
 from __future__ import annotations

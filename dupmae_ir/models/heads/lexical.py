@@ -26,7 +26,7 @@ import copy
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,19 +130,20 @@ class Lexicon:
         stemmed = of_title + self.analyzer.terms(text)
         counts = Counter(map(self.dimension, stemmed))
         counts.update(Counter(map(self.dimension, of_title * (s.title_times - 1))))
-        weights = self._saturated(counts, len(stemmed), s.average_stems)
+        weights = self._saturated(counts, len(stemmed), s.average_stems * self.analyzer.terms_per_word)
         own = Counter(pieces)
         return weights | self._saturated(own, own.total(), s.average_pieces)
 
     def query(self, text: str, pieces: Iterable[int]) -> TermWeights:
         """The weights of a query: its text and its word pieces as the encoder reads them."""
-        s, ignored = self.settings, function_words(self.analyzer.language)
-        factors, counts = dict[int, float](), Counter[int]()
+        s, function = self.settings, function_words(self.analyzer.language)
+        counts, ignored = Counter[int](), set[int](self.function_pieces)
         for term, start, end in self.analyzer.spans(text):
             counts[dimension := self.dimension(term)] += 1
-            factors[dimension] = FW if text[start:end].lower() in ignored else 1.0
-        weights = self._normalised(counts, 1.0, factors)
-        return weights | self._normalised(Counter(pieces), s.pieces_weight, dict.fromkeys(self.function_pieces, FW))
+            if text[start:end].lower() in function:
+                ignored.add(dimension)
+        weights = self._normalised(counts, 1.0, ignored)
+        return weights | self._normalised(Counter(pieces), s.pieces_weight, ignored)
 
     def _saturated(self, counts: Mapping[int, int], length: int, average: int) -> TermWeights:
         s = self.settings
@@ -151,8 +152,12 @@ class Lexicon:
         impacts = ((dimension, round(s.document_scale * tf / (tf + norm))) for dimension, tf in counts.items())
         return {dimension: impact / s.document_scale for dimension, impact in impacts if impact}
 
-    def _normalised(self, counts: Mapping[int, int], factor: float, F=None) -> TermWeights:
-        weights = {dimension: qtf * self.idf(dimension)*(F or {}).get(dimension,1.0) for dimension, qtf in counts.items()}
+    def _normalised(self, counts: Mapping[int, int], factor: float, function: Set[int]) -> TermWeights:
+        """``function``: the dimensions of function words."""
+        weights = {
+            dimension: qtf * self.idf(dimension) * (self.settings.function_weight if dimension in function else 1.0)
+            for dimension, qtf in counts.items()
+        }
         total = math.fsum(weights.values())
         if total <= 0:
             return {}
@@ -206,7 +211,6 @@ class Lexicon:
         )
 
 
-FW = 1.0
 _NO_IDS = np.zeros(0, np.int32)
 _NO_WEIGHTS = np.zeros(0, np.float32)
 

@@ -13,7 +13,7 @@ from dupmae_ir.errors import UsageError
 from dupmae_ir.models.checkpoints.layout import LEXICON, folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.heads.lexical import Lexicon
-from dupmae_ir.models.languages import ENGLISH, function_words
+from dupmae_ir.models.languages import ENGLISH, function_words, is_letter
 from dupmae_ir.models.names import model_folder, model_name
 from dupmae_ir.types import EncoderOptions, EncoderSettings
 
@@ -50,12 +50,14 @@ class TermEncoder:
         self.name, self.digest = model_name(model), folder_digest(folder)
         self.config, self.settings, self.tokenizer, self.parts = config, settings, tokenizer, parts
         self._width = width
+        self._special = frozenset(tokenizer.all_special_ids)
         self._lexicon = None
         if config.lexical is not None and "ot" in parts:
             self._lexicon = Lexicon.load(folder / LEXICON, config.lexical, width, settings.language)
-            known = tokenizer.get_vocab()
-            self._lexicon.function_pieces = frozenset(known[w] for w in function_words(settings.language) if w in known)
-        self._special = frozenset(tokenizer.all_special_ids)
+            pieces, function = tokenizer.get_vocab(), function_words(settings.language)
+            self._lexicon.function_pieces = frozenset(pieces[word] for word in function if word in pieces)
+            if settings.language != ENGLISH:  # a letter of a word that the model does not know is no word
+                self._special |= {i for piece, i in pieces.items() if is_letter(piece.removeprefix("##"))}
 
     def term_names(self, text: str) -> dict[str, str]:
         """Index term -> words of ``text``, for stems of a lexical OT part; their own terms are hashes."""

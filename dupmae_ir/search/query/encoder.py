@@ -22,7 +22,7 @@ from dupmae_ir.types import Encoder, LazyEncoder
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-COMPARED = ("query_length", "activation", "dtype", "impact_scale", "normalize")
+COMPARED = ("query_length", "activation", "dtype", "impact_scale", "normalize", "language")
 """Settings that queries share with the documents of an index."""
 OVERRIDABLE = ("query_length", "dtype")
 
@@ -49,6 +49,7 @@ def load_query_encoder(
             title_separator=recorded.get("title_separator"),
             normalize=recorded.get("normalize") if "cls" in parts else None,
             parts=parts,
+            language=recorded.get("language"),
         )
     except CheckpointError as e:
         if model is not None:
