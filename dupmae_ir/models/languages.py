@@ -182,6 +182,7 @@ _DENSE = ("Han", "Hiragana", "Katakana", "Hangul")
 """Scripts with several characters' worth of an alphabet in each."""
 _FEWEST = 0.08
 """Share of function words from which a language is recognised; of running text they are a third or more."""
+_FEWEST_WORDS = 4
 _MOST_OF = 0.6
 """Share of a collection from which its language is that of the index."""
 _SAMPLE, _HEAD = 200_000, 2_000
@@ -232,7 +233,7 @@ def _language_of(text: str) -> str | None:
         return _SCRIPTS.get(script, OTHER)
     words = [word.lower() for word in regex.findall(r"[\p{L}\p{M}]+", text)]
     scores = Counter(language for word in words for language in _owners().get(word, ()))
-    if not scores:
+    if not scores or len(words) < _FEWEST_WORDS:
         return _SCRIPTS[script] or None
     best, count = max(scores.items(), key=lambda item: (item[1], item[0] == ENGLISH))
     return best if count >= _FEWEST * len(words) else _SCRIPTS[script] or None
