@@ -26,7 +26,6 @@ from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
-from dupmae_ir import errors
 from dupmae_ir.console import say
 from dupmae_ir.device import need_packages, processors, torch_threads
 from dupmae_ir.encode.window_encoding import EncoderChoice, EncoderFacts, WindowResult, encode_window
@@ -82,34 +81,14 @@ class ThisProcess:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """An error in a worker, as it travels to the process that reports it."""
-
-    kind: str  #: class of :mod:`dupmae_ir.errors`; empty for an error of the program
-    message: str
-
-    @classmethod
-    def of(cls, error: Exception) -> Failed:
-        """The message of a user's error, the traceback of any other."""
-        if isinstance(error, DupmaeError):
-            return cls(type(error).__name__, str(error))
-        return cls("", "".join(traceback.format_exception(error)))
-
-    def error(self) -> Exception:
-        """The error to raise here."""
-        kind = getattr(errors, self.kind, None)
-        return kind(self.message) if kind else RuntimeError(f"in a worker:\n{self.message}")
-
-
-@dataclass(frozen=True)
 class Died:
     """The end of a worker, and how it ended."""
 
     how: str
 
 
-Message = EncoderFacts | WindowResult | Failed | Died
-"""What a worker sends: the facts of its encoder, and then the windows that it was given, in order."""
+Message = EncoderFacts | WindowResult | Exception | Died
+"""What a worker sends: the facts of its encoder, and then the windows that it was given, in order; or an error."""
 
 
 @dataclass
@@ -190,8 +169,8 @@ class WorkerPool(ABC, Generic[W]):
         for worker, message in self.receive():
             if isinstance(message, Died):
                 self._replace(worker, message.how)
-            elif isinstance(message, Failed):
-                raise message.error()
+            elif isinstance(message, Exception):
+                raise message
             elif isinstance(message, EncoderFacts):
                 self._facts = self._facts or message
                 if difference := self._facts.difference(message):
@@ -330,6 +309,13 @@ def serve(fd: int) -> None:
             connection.send(worker.encode(inbox.get()))
 
 
+def _portable(error: Exception) -> Exception:
+    """An error as another process can raise it: a user's as it is, the traceback of any other."""
+    if isinstance(error, DupmaeError):
+        return error
+    return RuntimeError("in a worker:\n" + "".join(traceback.format_exception(error)))
+
+
 class EncodingWorker:
     """The encoder in a worker's process; errors are returned, so that the process that collects can report them."""
 
@@ -337,27 +323,27 @@ class EncodingWorker:
         self.choice, self.device, self.name = choice, device, name
         self._encoder: Encoder | None = None
 
-    def facts(self) -> EncoderFacts | Failed:
+    def facts(self) -> EncoderFacts | Exception:
         """Load the encoder."""
         try:
             self._encoder = self.choice.load(self.device)
         except Exception as e:
-            return Failed.of(e)
+            return _portable(e)
         return EncoderFacts.of(self._encoder)
 
-    def encode(self, window: Window) -> WindowResult | Failed:
+    def encode(self, window: Window) -> WindowResult | Exception:
         """One window, by the encoder that :meth:`facts` loaded."""
         assert self._encoder is not None
         try:
             return encode_window(self._encoder, window, self.choice, self.name)
         except Exception as e:
-            return Failed.of(e)
+            return _portable(e)
 
 
 class Actor(EncodingWorker):
     """The worker in a process of a Ray cluster."""
 
-    def encode(self, window: Window) -> WindowResult | Failed:
+    def encode(self, window: Window) -> WindowResult | Exception:
         with torch_threads(self.choice.threads or 1):
             return super().encode(window)
 

@@ -96,11 +96,11 @@ def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
     if config.quiet:
         return ""
     extras: dict[str, str] = load("dupmae_ir.index.run:show_extras")(config)
-    rows = [*_shown(meta, config.verify), *extras.items()]
+    rows = [*_shown(meta), *extras.items()]
     return "\n".join([config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)])
 
 
-def _shown(meta: Mapping[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
+def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     encoder, versions = meta.get("encoder") or {}, meta.get("versions") or {}
     yield "documents", f"{meta['documents']:,} ({meta['empty_documents']:,} without impacts)"
     segments, deleted = meta["segments"], (meta["deleted"] or {}).get("rows", 0)
@@ -125,7 +125,7 @@ def _shown(meta: Mapping[str, Any], verified: bool) -> Iterator[tuple[str, str]]
     for source in meta.get("inputs") or []:
         yield "input", f"{source['path']} ({source['documents']:,} documents)"
     yield "made", f"{meta.get('created')} by dupmae_ir {versions.get('dupmae_ir')}, Pyserini {versions.get('pyserini')}"
-    yield "digest", f"{meta['digest'][:12]} ({'every byte checked' if verified else 'not read; --verify reads it'})"
+    yield "digest", f"{meta['digest'][:12]} (index verify reads every byte)"
     yield "files", f"{len(files)} recorded"
 
 

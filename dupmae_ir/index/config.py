@@ -154,11 +154,10 @@ class ShowIndexConfig(OutputOptions):
     """Print what an index folder contains and check its parts against each other.
 
     Examples:
-        python -m dupmae_ir.index show indexes/mine --verify
+        python -m dupmae_ir.index show indexes/mine
     """
 
     index: str = option(help="index folder to look at", metavar="FOLDER", positional=True)
-    verify: bool = option(False, "also verify it, as index verify does; exit status 1 for a damaged one")
 
 
 @dataclass(frozen=True)

@@ -110,12 +110,7 @@ def run_postings(config: PostingsConfig) -> PostingsResult:
 
 
 def show(config: ShowIndexConfig) -> Meta:
-    """Open the index, which checks it, and return its meta; with ``verify``, read and compare everything.
-
-    Raises what :meth:`Index.open` raises, and :class:`DamagedIndex` with every problem found.
-    """
-    if config.verify:
-        verify(VerifyConfig(index=config.index))
+    """Open the index, which checks it, and return its meta. Raises what :meth:`Index.open` raises."""
     return Index.open(config.index).meta
 
 

@@ -18,7 +18,7 @@ def test_show(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "120 (12 without impacts)" in shown
     assert meta["digest"][:12] in shown
-    assert main(["show", str(tmp_path / "I"), "--json", "--verify"]) == 0
+    assert main(["show", str(tmp_path / "I"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == meta
     assert main(["show", str(tmp_path / "I"), "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -26,7 +26,7 @@ def test_show(tmp_path, capsys):
         f.seek(-2, 2)
         f.write(b"xx")
     assert main(["show", str(tmp_path / "I")]) == 0
-    assert main(["show", str(tmp_path / "I"), "--verify"]) == 1
+    assert main(["verify", str(tmp_path / "I")]) == 1
 
 
 def test_show_lists_the_postings(tmp_path, capsys):

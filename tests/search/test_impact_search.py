@@ -223,6 +223,6 @@ def test_the_index_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert (summary["documents"], summary["postings"]) == (250, meta["postings"])
     assert summary["bytes"] == sum(p.stat().st_size for p in (first_segment(tmp_path / "I") / "postings").iterdir())
     assert "postings of 250 documents" in err
-    assert index_main(["show", str(tmp_path / "I"), "--verify", "--quiet"]) == 0  # nothing else was touched
+    assert index_main(["verify", str(tmp_path / "I"), "--quiet"]) == 0  # nothing else was touched
     assert index_main(["postings", "--index", str(tmp_path / "none")]) == 2
     assert "no such index" in capsys.readouterr().err
