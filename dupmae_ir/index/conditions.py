@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +23,8 @@ COMPARISONS: dict[str, Callable[[MetadataScalar, MetadataScalar], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+PARTS = ("contains", "like", "under")
+"""Operations that look at a part of a text: a part, a pattern (``*.md``), a folder."""
 Test = Callable[[MetadataValue | None], bool]
 Rows = Callable[[str, Test], np.ndarray]
 """The documents whose value of a column satisfies a test: (n,) bool."""
@@ -30,8 +34,8 @@ Rows = Callable[[str, Test], np.ndarray]
 class Condition:
     """A test of one column.
 
-    ``operation``: a key of :data:`COMPARISONS`, ``in`` or ``contains`` (with ``values``), or ``missing``. ``inverted``:
-    the document has a value that does not satisfy it (``!=``, ``not in``); for ``missing``, the document has a value.
+    ``operation``: a key of :data:`COMPARISONS`, ``in``, or one of :data:`PARTS`, with ``values``; or ``missing``.
+    ``inverted``: the document has a value that does not satisfy it (``!=``); for ``missing``, it has a value.
     """
 
     name: str
@@ -44,7 +48,7 @@ class Condition:
         """Whether a value, or None for no value, satisfies the condition."""
         if self.operation == "missing":
             return lambda value: (value is None) != self.inverted
-        tests = {"in": _one_of, "contains": _containing}
+        tests = {"in": _one_of, "contains": _containing, "like": _like, "under": _under}
         test = tests.get(self.operation, lambda values: _compared(COMPARISONS[self.operation], values[0]))(self.values)
         return lambda value: value is not None and test(value) != self.inverted
 
@@ -111,5 +115,24 @@ def _containing(wanted: Sequence[MetadataScalar]) -> Callable[[MetadataValue], b
         if isinstance(value, list):
             return equal(value)
         return isinstance(value, str) and isinstance(part, str) and part in value
+
+    return test
+
+
+def _like(wanted: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
+    matches = re.compile(fnmatch.translate(str(wanted[0]))).match
+    return _any_text(lambda text: matches(text) is not None)
+
+
+def _under(wanted: Sequence[MetadataScalar]) -> Callable[[MetadataValue], bool]:
+    folder = str(wanted[0]).removeprefix("./").rstrip("/")
+    return _any_text(lambda text: text == folder or text.startswith(f"{folder}/") or not folder)
+
+
+def _any_text(holds: Callable[[str], bool]) -> Callable[[MetadataValue], bool]:
+    """Whether a text, or one of a list, passes a test."""
+
+    def test(value: MetadataValue) -> bool:
+        return any(map(test, value)) if isinstance(value, list) else isinstance(value, str) and holds(value)
 
     return test

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -178,6 +178,19 @@ class Index:
             return None
         stores = [segment.texts for segment in self.segments if segment.texts is not None]
         return JoinedTexts(self.path, stores, self.starts)
+
+    @cached_property
+    def files(self) -> Mapping[str, np.ndarray]:
+        """The files that the index was made of: path -> (m,) int64, the rows of its passages. Empty for a collection
+        that was not read as files."""
+        if self.texts is None or not {"path", "start", "end"} <= set(self.texts.columns):
+            return {}
+        column, rows = self.texts.column("path"), np.flatnonzero(self.live)
+        codes = column.codes[rows]
+        order = np.argsort(codes, kind="stable")
+        groups = np.split(rows[order], np.flatnonzero(np.diff(codes[order])) + 1)
+        named = {column.values[int(column.codes[group[0]])]: group for group in groups if len(group)}
+        return {path: group for path, group in named.items() if isinstance(path, str)}
 
     def locate(self, row: int) -> tuple[int, int]:
         """The segment of a row, and its row there."""

@@ -21,6 +21,7 @@ from dupmae_ir.serve.config import ServeConfig
 from dupmae_ir.serve.errors import PLAIN, RESPONSES, LimitExceeded, add_handlers
 from dupmae_ir.serve.http_server import Guard
 from dupmae_ir.serve.schemas import (
+    MAX_FILE,
     Condition,
     DocumentResponse,
     EncodeRequest,
@@ -29,6 +30,8 @@ from dupmae_ir.serve.schemas import (
     Explained,
     ExplainRequest,
     ExplainResponse,
+    FileResponse,
+    FileText,
     Health,
     IndexInfo,
     IndexList,
@@ -47,8 +50,8 @@ from dupmae_ir.serve.schemas import (
 from dupmae_ir.serve.service import Service
 
 DESCRIPTION = (
-    "Dense, impact and hybrid search over indexes of dupmae_ir. Every list carries a certificate: whether it is proved "
-    "that no document of the index was missed."
+    "Search by meaning (dense), by words (impact) and by both (hybrid) over indexes of dupmae_ir. Every list carries a "
+    "certificate: whether it is proved that no document of the index was missed."
 )
 IndexName = Annotated[Name | None, Query(description="name of the index; without it, the first")]
 
@@ -155,7 +158,7 @@ def encode_routes(service: Service) -> APIRouter:
 
     @router.post("/explain", operation_id="explain")
     async def explain(request: ExplainRequest) -> ExplainResponse:
-        """The composition of documents' scores: the share of [CLS], and of each matched term."""
+        """The composition of documents' scores: the share of meaning, and of each matched term."""
         check_texts(config, [request.query], ["body", "query"])
 
         def run(generation: OpenIndex) -> tuple[OpenIndex, list[Explained]]:
@@ -172,14 +175,31 @@ def index_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/api", tags=["indexes"], responses=RESPONSES)
 
     @router.get("/documents/{docid:path}", operation_id="document")
-    async def document(docid: Annotated[PathDocid, Path()], index: IndexName = None) -> DocumentResponse:
-        """One stored document by its id."""
+    async def document(
+        docid: Annotated[PathDocid, Path()],
+        index: IndexName = None,
+        neighbours: Annotated[int, Query(ge=0, le=100, description="passages of the same file on either side")] = 0,
+    ) -> DocumentResponse:
+        """One stored document by its id, with the passages around it."""
 
-        def run(generation: OpenIndex) -> tuple[OpenIndex, StoredText]:
-            return generation, batch_handler.document(generation, docid)
+        def run(generation: OpenIndex) -> tuple[OpenIndex, list[StoredText]]:
+            return generation, batch_handler.with_neighbours(generation, docid, neighbours)
 
         generation, found = await service.ask(IndexTask(index, run))
-        return DocumentResponse(**source(generation), document=found)
+        (own,) = (passage for passage in found if passage.docid == docid)
+        return DocumentResponse(**source(generation), document=own, passages=found if neighbours else [])
+
+    @router.get("/files/{path:path}", operation_id="file")
+    async def file(
+        path: Annotated[PathDocid, Path()], index: IndexName = None, start: Annotated[int, Query(ge=0)] = 0
+    ) -> FileResponse:
+        """The text of a file from a character on, put together from its passages."""
+
+        def run(generation: OpenIndex) -> tuple[OpenIndex, FileText]:
+            return generation, batch_handler.file_text(generation, path, start, MAX_FILE)
+
+        generation, found = await service.ask(IndexTask(index, run))
+        return FileResponse(**source(generation), **found.model_dump())
 
     @router.get("/indexes", operation_id="indexes")
     async def indexes() -> IndexList:
@@ -251,6 +271,7 @@ def index_info(generation: OpenIndex) -> IndexInfo:
     return IndexInfo(
         **source(generation),
         documents=generation.documents,
+        files=len(searcher.index.files) or None,
         modes=[mode for mode in get_args(Mode) if mode in generation.modes],
         dimensions=searcher.index.dim,
         scale=searcher.index.scale,

@@ -16,15 +16,19 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.errors import DupmaeError, UsageError
+from dupmae_ir.index.format.texts import StoredDocument
+from dupmae_ir.registry import suggest
 from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.query.filters import Filter, Selection
 from dupmae_ir.search.query_batching import Pending
+from dupmae_ir.search.view.naming import Place
 from dupmae_ir.search.view.results import DescribedHit, Explanation
 from dupmae_ir.serve.catalogue import CachingLexicalEncoder, OpenIndex, OpenIndexes
 from dupmae_ir.serve.schemas import (
     Certificate,
     Encoding,
     Explained,
+    FileText,
     QueryResult,
     SearchHit,
     StoredText,
@@ -206,18 +210,27 @@ def query_result(
     explanations: Sequence[Explanation | None] = [hit.explanation for hit in described] or [None] * len(docids)
     if shown.terms is not None and docids and not described:
         explanations = generation.searcher.explain_all(answer.query.text, docids)
+    known = shown.texts or generation.searcher.index.files
+    documents = [stored(generation, docid) if known else None for docid in docids]
     hits = [
         SearchHit(
             rank=rank,
             docid=hit.docid,
             score=hit.score,
             explanation=shares(why, shown.terms) if why else None,
-            document=stored(generation, hit.docid) if shown.texts else None,
+            document=document if shown.texts else None,
+            **in_file(document),
         )
-        for rank, (hit, why) in enumerate(zip(answer.hits, explanations, strict=True), start=1)
+        for rank, (hit, why, document) in enumerate(zip(answer.hits, explanations, documents, strict=True), start=1)
     ]
     assert answer.report
     return QueryResult(query=answer.query.text, hits=hits, certificate=certificate(answer.report))
+
+
+def in_file(document: StoredText | None) -> dict[str, Any]:
+    """The fields of :class:`~dupmae_ir.serve.schemas.InFile`."""
+    place = Place.of(document.metadata) if document else None
+    return place._asdict() if place else {}
 
 
 def certificate(report: ListReport) -> Certificate:
@@ -258,6 +271,41 @@ def document(generation: OpenIndex, docid: str) -> StoredText:
     if found is None:
         raise NotFound(f"index {generation.name!r} stores no texts; encode the collection with `store_texts`")
     return found
+
+
+def passages_of(generation: OpenIndex, path: str) -> list[StoredDocument]:
+    """The passages of a file in their order. Raises :class:`NotFound`."""
+    index = generation.searcher.index
+    if index.texts is None or path not in index.files:
+        near = suggest(path, index.files) if index.files else " It was not made of files."
+        raise NotFound(f"index {generation.name!r} has no file {path[:200]!r}.{near}")
+    documents = index.texts.get_all(index.files[path].tolist())
+    return sorted(documents, key=lambda document: int(str(document.metadata["start"])))
+
+
+def with_neighbours(generation: OpenIndex, docid: str, count: int) -> list[StoredText]:
+    """A stored document after up to ``count`` passages before it in its file, and before as many. Raises
+    :class:`NotFound`."""
+    found = document(generation, docid)
+    place = Place.of(found.metadata)
+    if not count or place is None or place.path not in generation.searcher.index.files:
+        return [found]
+    passages = passages_of(generation, place.path)
+    position = [passage.docid for passage in passages].index(docid)
+    some = passages[max(0, position - count) : position + count + 1]
+    return [StoredText(docid=p.docid, title=p.title, text=p.text, metadata=dict(p.metadata)) for p in some]
+
+
+def file_text(generation: OpenIndex, path: str, start: int, most: int) -> FileText:
+    """``most`` characters of a file's text from ``start``, put together from its passages, which overlap. Raises
+    :class:`NotFound`."""
+    passages, text, end = passages_of(generation, path), "", 0
+    for passage in passages:
+        first, last = int(str(passage.metadata["start"])), int(str(passage.metadata["end"]))
+        text += ("\n" if 0 < end < first else "") + passage.text[max(0, end - first) :]
+        end = max(end, last)
+    rest = start + most if len(text) > start + most else None
+    return FileText(path=path, text=text[start : start + most], passages=len(passages), next_start=rest)
 
 
 def explained(generation: OpenIndex, query: str, docids: Sequence[str]) -> list[Explained]:

@@ -1,4 +1,4 @@
-"""Tools for assistants over the Model Context Protocol: search, get_document, explain, list_indexes.
+"""Tools for assistants over the Model Context Protocol: search, get_document, get_file, explain, list_indexes.
 
 The tools use the queue of the service, as the API does. They return what an assistant can use: the passage that
 matched instead of a whole text, the strongest words, and whether the list is proved complete.
@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BaseModel, Field
 from starlette.routing import BaseRoute
@@ -21,19 +22,32 @@ from starlette.routing import BaseRoute
 from dupmae_ir import __version__
 from dupmae_ir.errors import DupmaeError, UnknownName
 from dupmae_ir.search.query_batching import Busy
+from dupmae_ir.search.view.naming import NO_WORD
 from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_hits, check_texts, index_list
 from dupmae_ir.serve.batch_handler import HitFields, IndexTask, NotFound, Ranking, Search, Unavailable, WrongFilter
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
-from dupmae_ir.serve.schemas import Condition, Explained, IndexList, Mode, StoredText
+from dupmae_ir.serve.schemas import (
+    FILTERS,
+    MAX_FILE,
+    MODES_TEXT,
+    Condition,
+    Explained,
+    FileText,
+    InFile,
+    Mode,
+    StoredText,
+    index_size,
+)
 from dupmae_ir.serve.service import Service
 
 T = TypeVar("T")
 INSTRUCTIONS = (
-    "Search collections of documents. `search` returns passages with the words that matched; `get_document` the whole "
-    "text of a hit; `explain` why a document scores as it does. `exact` means: it is proved that no better document "
-    "was missed."
+    "Search collections of documents. `search` returns passages with the words that matched and the file they are in; "
+    "`get_document` the full text of a passage and its neighbours; `get_file` the text of a file; `explain` why a "
+    "passage scores as it does. `nothing_missed` means: it is proved that no passage with a higher score was missed, "
+    "not that the passages answer the question."
 )
 WORDS = 12
 """Matched words of a hit."""
@@ -42,10 +56,10 @@ PASSAGE = 800
 
 Query = Annotated[str, Field(min_length=1, description="what to look for, in plain words")]
 Index = Annotated[str | None, Field(description="name of an index (see list_indexes); without it, the first")]
-Docid = Annotated[str, Field(min_length=1, description="id of a document, as search returns it")]
+Docid = Annotated[str, Field(min_length=1, description="id of a passage or document, as search returns it")]
 
 
-class ToolHit(BaseModel):
+class ToolHit(InFile):
     """One hit."""
 
     rank: int
@@ -60,12 +74,34 @@ class ToolAnswer(BaseModel):
     """The hits of a query."""
 
     index: str
-    exact: bool = Field(description="whether it is proved that no document with a higher score was missed")
+    nothing_missed: bool = Field(description="whether it is proved that no text with a higher score was missed")
+    note: str | None = Field(None, description="a remark on the hits")
     hits: list[ToolHit]
 
 
+class Passages(BaseModel):
+    """A passage, with its neighbours in its file."""
+
+    passages: list[StoredText]
+
+
+class ToolIndex(BaseModel):
+    """One index."""
+
+    index: str
+    contents: str = Field(description="how much it has")
+    modes: list[Mode]
+    filter_fields: list[str] = Field(description="names that a filter can use")
+
+
+class ToolIndexes(BaseModel):
+    """All indexes; the first is the default."""
+
+    indexes: list[ToolIndex]
+
+
 def make_tools(service: Service) -> MCPServer:
-    """A server with the four tools."""
+    """A server with the five tools."""
     server = MCPServer("dupmae_ir", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
 
     @server.tool()
@@ -73,17 +109,34 @@ def make_tools(service: Service) -> MCPServer:
         query: Query,
         index: Index = None,
         hits: Annotated[int, Field(ge=1, le=100)] = 5,
-        filter: Annotated[Condition | None, Field(description="condition on metadata, such as year >= 2020")] = None,
-        mode: Annotated[Mode | None, Field(description="hybrid (default), dense (meaning) or impact (words)")] = None,
+        filter: Annotated[Condition | None, Field(description=FILTERS)] = None,
+        mode: Annotated[Mode | None, Field(description=MODES_TEXT)] = None,
     ) -> ToolAnswer:
         """Find the documents that answer a query best."""
         return await guarded(_search(service, query, Ranking(index, mode, hits, None, filter)))
 
     @server.tool()
-    async def get_document(docid: Docid, index: Index = None) -> StoredText:
-        """The title, text and metadata of a document."""
+    async def get_document(
+        docid: Docid,
+        index: Index = None,
+        neighbours: Annotated[int, Field(ge=0, le=20, description="passages of the same file before and after")] = 0,
+    ) -> Passages:
+        """The title, text and metadata of a passage or document, with its neighbours in the file."""
+
+        def run(generation: OpenIndex) -> Passages:
+            return Passages(passages=batch_handler.with_neighbours(generation, docid, neighbours))
+
+        return await guarded(service.ask(IndexTask(index, run)))
+
+    @server.tool()
+    async def get_file(
+        path: Annotated[str, Field(min_length=1, description="path of a file, as search returns it")],
+        index: Index = None,
+        start: Annotated[int, Field(ge=0, description="character of the text to begin at")] = 0,
+    ) -> FileText:
+        """The text of a file, put together from its passages."""
         return await guarded(
-            service.ask(IndexTask(index, lambda generation: batch_handler.document(generation, docid)))
+            service.ask(IndexTask(index, lambda opened: batch_handler.file_text(opened, path, start, MAX_FILE)))
         )
 
     @server.tool()
@@ -96,11 +149,25 @@ def make_tools(service: Service) -> MCPServer:
         return await guarded(service.ask(IndexTask(index, run, [query])))
 
     @server.tool()
-    async def list_indexes() -> IndexList:
+    async def list_indexes() -> ToolIndexes:
         """The indexes that can be searched."""
-        return index_list(service)
+        found = index_list(service).indexes
+        return ToolIndexes(
+            indexes=[
+                ToolIndex(index=i.index, contents=index_size(i), modes=i.modes, filter_fields=i.metadata) for i in found
+            ]
+        )
 
+    for tool in server._tool_manager.list_tools():  # the SDK has no public way to the models of arguments
+        _forbid_unknown(tool)
     return server
+
+
+def _forbid_unknown(tool: Tool) -> None:
+    """Let a tool refuse arguments that it does not have, which the SDK ignores."""
+    tool.fn_metadata.arg_model.model_config["extra"] = "forbid"
+    tool.fn_metadata.arg_model.model_rebuild(force=True)
+    tool.parameters["additionalProperties"] = False
 
 
 async def guarded(result: Awaitable[T]) -> T:
@@ -125,12 +192,14 @@ async def _search(service: Service, query: str, ranking: Ranking) -> ToolAnswer:
     shown = []
     for hit, about in zip(result.hits, found.described[0], strict=True):
         title, snippet = hit.document.title if hit.document else "", about.snippet
+        at = hit.model_dump(include={"path", "page", "heading"})
         text = "\u2026 " * snippet.before + snippet.text + " \u2026" * snippet.after if snippet else ""
         matched = [word.word for word in about.words[:WORDS]]
         shown.append(
-            ToolHit(rank=hit.rank, docid=hit.docid, score=hit.score, title=title, passage=text, matched=matched)
+            ToolHit(rank=hit.rank, docid=hit.docid, score=hit.score, title=title, passage=text, matched=matched, **at)
         )
-    return ToolAnswer(index=found.generation.name, exact=result.certificate.exact, hits=shown)
+    note = NO_WORD if shown and not any(hit.has_query_word for hit in found.described[0]) else None
+    return ToolAnswer(index=found.generation.name, nothing_missed=result.certificate.exact, note=note, hits=shown)
 
 
 def http_routes(server: MCPServer) -> tuple[list[BaseRoute], Callable[[], contextlib.AbstractAsyncContextManager[Any]]]:

@@ -9,15 +9,24 @@ from pydantic import BaseModel, ConfigDict, Field
 from dupmae_ir.index.format.texts import MOST_COLUMNS
 
 Mode = Literal["hybrid", "dense", "impact"]
+MODES_TEXT = "rank by meaning (dense), by words (impact), or by the sum of both (hybrid, the default)"
 Name = Annotated[str, Field(max_length=200)]
 Docid = Annotated[str, Field(min_length=1, max_length=32766)]
 PathDocid = Annotated[str, Field(min_length=1, max_length=1000)]
 """A document's id in an address, whose length is limited."""
 Text = Annotated[str, Field(min_length=1)]
-Condition = Annotated[str, Field(min_length=1, max_length=10_000)]
+FILTERS = (
+    'condition on metadata: NAME =, !=, <, <=, > or >= VALUE; NAME in ("a", "b"); NAME contains "part"; '
+    'NAME like "*.md"; NAME under "folder"; NAME is missing; joined by and, or, not and parentheses. Files have path, '
+    'type, title, heading, page and modified: path under "notes" and type = "pdf"'
+)
+"""The language of filters, for schemas."""
+Condition = Annotated[str, Field(min_length=1, max_length=10_000, description=FILTERS)]
 Value = str | int | float | bool | list[str | int | float | bool]
 """A value of a document's metadata."""
 MOST_IDS = 100_000
+MAX_FILE = 100_000
+"""Characters of a file that one call returns."""
 
 
 class Asked(BaseModel):
@@ -38,16 +47,14 @@ class SelectedRequest(Restriction):
     within: list[Docid] | None = Field(
         None, max_length=MOST_IDS, description="ids of the documents to search; unknown ones are ignored"
     )
-    filter: Condition | None = Field(
-        None, description='condition on metadata, such as `year >= 2020 and lang = "en"` (see docs/searching.md)'
-    )
+    filter: Condition | None = Field(None, description=FILTERS)
 
 
 class SearchRequest(SelectedRequest):
     """Queries, and what to return for each hit."""
 
     query: Text | Annotated[list[Text], Field(min_length=1)] = Field(description="one query, or several")
-    mode: Mode | None = Field(None, description="score to rank by; without it, hybrid or the only part of the index")
+    mode: Mode | None = Field(None, description=MODES_TEXT)
     hits: int = Field(10, ge=1, description="hits per query")
     texts: bool = Field(False, description="return title, text and metadata of each hit")
     explain: bool = Field(False, description="return the shares of each hit's score")
@@ -107,11 +114,11 @@ class Term(BaseModel):
 class Shares(BaseModel):
     """The composition of a score."""
 
-    dense: float | None = Field(None, description="inner product of the [CLS] vectors; null without a dense part")
-    impact: float | None = Field(None, description="inner product of the term weights; null without an impact part")
+    dense: float | None = Field(None, description="what the meaning adds (inner product of vectors)")
+    impact: float | None = Field(None, description="what the words add (inner product of weights)")
     bm25: float | None = Field(None, description="BM25 score, where a BM25 index joins the sum")
     weights: tuple[float, float, float] = Field((1, 1, 1), description="of dense, impact and bm25 in the sum")
-    cls_share: float | None = Field(None, description="part of the positive scores that [CLS] adds, 0 to 1")
+    cls_share: float | None = Field(None, description="part of the positive scores that the meaning adds, 0 to 1")
     matched_terms: int = Field(0, description="number of matched terms")
     terms: list[Term] = Field(default_factory=list, description="matched terms, strongest first")
 
@@ -125,7 +132,24 @@ class StoredText(BaseModel):
     metadata: dict[str, Value] = Field(default_factory=dict)
 
 
-class SearchHit(BaseModel):
+class InFile(BaseModel):
+    """Where a passage of a file is; all null for a document that is of no file."""
+
+    path: str | None = Field(None, description="the file")
+    page: int | None = Field(None, description="page of a PDF, from 1")
+    heading: str | None = Field(None, description="the nearest heading above the passage")
+
+
+class FileText(BaseModel):
+    """The text of a file."""
+
+    path: str
+    text: str
+    passages: int
+    next_start: int | None = Field(None, description="where the rest begins; null at the end")
+
+
+class SearchHit(InFile):
     """One hit."""
 
     rank: int
@@ -193,7 +217,7 @@ class Encoding(BaseModel):
     """The representation of one text."""
 
     text: str
-    vector: list[float] | None = Field(None, description="the [CLS] vector")
+    vector: list[float] | None = Field(None, description="the dense vector")
     terms: list[WeightedTerm] | None = Field(None, description="the term weights, strongest first")
 
 
@@ -218,9 +242,14 @@ class ExplainResponse(IndexState):
 
 
 class DocumentResponse(IndexState):
-    """One document."""
+    """One document, and, if asked for, the passages of its file around it, itself included."""
 
     document: StoredText
+    passages: list[StoredText] = Field(default_factory=list)
+
+
+class FileResponse(IndexState, FileText):
+    """A file."""
 
 
 class ChangeResponse(IndexState):
@@ -236,15 +265,23 @@ class ChangeResponse(IndexState):
 class IndexInfo(IndexState):
     """One index."""
 
-    documents: int
+    documents: int = Field(description="documents, or passages of files")
+    files: int | None = Field(description="files that the passages are of; null for other collections")
     modes: list[Mode]
-    dimensions: int | None = Field(description="of the [CLS] vectors")
+    dimensions: int | None = Field(description="of the dense vectors")
     scale: float | None = Field(description="impact scale")
     encoder: str
     impact_search: str | None = Field(description="how impacts are searched")
     texts: bool = Field(description="whether the index stores titles and texts")
     metadata: list[str] = Field(description="names that a filter can use")
     opened: float = Field(description="seconds since the epoch")
+
+
+def index_size(index: IndexInfo) -> str:
+    """The passages and files of an index, or its documents."""
+    if index.files is None:
+        return f"{index.documents:,} documents"
+    return f"{index.documents:,} passages of {index.files:,} files"
 
 
 class IndexList(BaseModel):

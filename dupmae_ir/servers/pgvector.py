@@ -374,6 +374,8 @@ class _Conditions(ConditionWriter[Sql]):
         return "jsonb_exists(metadata, %s)", [name]
 
     def tests(self, node: Condition) -> Sql:
+        if node.operation in ("like", "under"):
+            return super().tests(node)
         if node.operation != "contains":
             return _path(node.name, node.operation, node.values)
         (part,) = node.values

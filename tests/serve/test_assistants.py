@@ -30,14 +30,14 @@ async def use(server: Any) -> None:
     """What an assistant does; ``server``: anything that the client connects to."""
     async with Client(server) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"search", "get_document", "explain", "list_indexes"}
+        assert set(tools) == {"search", "get_document", "get_file", "explain", "list_indexes"}
         assert "plain words" in str(tools["search"].input_schema)
         found = await call(client, "search", query="lock queue", hits=3)
-        assert (found["index"], found["exact"], len(found["hits"])) == ("docs", True, 3)
+        assert (found["index"], found["nothing_missed"], len(found["hits"])) == ("docs", True, 3)
         first = found["hits"][0]
         assert first["passage"] == texts(60)[first["docid"]]
         document = await call(client, "get_document", docid=first["docid"])
-        assert document["text"] == texts(60)[first["docid"]]
+        assert document["passages"][0]["text"] == texts(60)[first["docid"]]
         why = await call(client, "explain", query="lock queue", docid=first["docid"])
         assert why["score"] == first["score"] == pytest.approx(why["dense"] + why["impact"])
         listed = await call(client, "list_indexes")
@@ -47,6 +47,7 @@ async def use(server: Any) -> None:
             {"query": ""},
             {"query": "x" * 5000},
             {"query": "a", "hits": 0},
+            {"query": "a", "k": 3},
         ):
             wrong = await client.call_tool("search", arguments)
             assert wrong.is_error

@@ -1,6 +1,7 @@
 """Conditions on metadata: ``year >= 2020 and lang = "en"``.
 
-    condition  = NAME COMPARISON VALUE | NAME [not] in (VALUE, ...) | NAME [not] contains VALUE | NAME is [not] missing
+    condition  = NAME COMPARISON VALUE | NAME [not] in (VALUE, ...) | NAME is [not] missing
+               | NAME [not] contains VALUE | NAME [not] like "PATTERN" | NAME [not] under "FOLDER"
     COMPARISON = '=' | '!=' | '<' | '<=' | '>' | '>='
     VALUE      = "text" | 'text' | a number | true | false
 
@@ -12,6 +13,8 @@ strings, ``\\`` protects a quote or itself.
   ``!=`` alone. A value of another kind satisfies no comparison.
 * A list satisfies a condition if one of its elements does; ``contains`` looks for an element of a list, or for a part
   of a string.
+* ``like`` compares a text with a pattern of the shell: ``*`` is any characters, also ``/``, ``?`` one, ``[ab]`` one of
+  these. ``under`` holds for the path of a folder or file and for those below it.
 * ``!=``, ``not in`` and ``not contains`` hold for documents that have a value but do not satisfy ``=``, ``in`` or
   ``contains``. A document without a value satisfies only ``is missing``, or a condition after ``not``.
 
@@ -29,7 +32,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dupmae_ir.errors import UsageError
-from dupmae_ir.index.conditions import COMPARISONS, Condition, Joined, Node, Not, Test
+from dupmae_ir.index.conditions import COMPARISONS, PARTS, Condition, Joined, Node, Not, Test
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.format.texts import Column, StoredDocument
 from dupmae_ir.io.lines import numbered_lines
@@ -52,7 +55,7 @@ _TOKENS = re.compile(
     )""",
     re.VERBOSE,
 )
-WORDS = frozenset(("and", "or", "not", "in", "contains", "is", "missing", "true", "false"))
+WORDS = frozenset(("and", "or", "not", "in", *PARTS, "is", "missing", "true", "false"))
 _VALUE = 'a value ("text", a number, true or false)'
 
 
@@ -192,9 +195,14 @@ class _ConditionParser:
         operation = self._take() if inverted else operation
         if operation.is_("in"):
             return Condition(name, "in", tuple(self._values()), inverted)
-        if operation.is_("contains"):
-            return Condition(name, "contains", (self._value(),), inverted)
-        expected = "in or contains" if inverted else "=, !=, <, <=, >, >=, in, contains or is missing"
+        if operation.is_(*PARTS):
+            token, value = self._next, self._value()
+            if not operation.is_("contains") and not isinstance(value, str):
+                raise _error(token.column, f"expected a text after {operation.text}, got {token}")
+            return Condition(name, operation.text.lower(), (value,), inverted)
+        expected = f"in, {', '.join(PARTS[:-1])} or {PARTS[-1]}"
+        if not inverted:
+            expected = f"=, !=, <, <=, >, >=, in, {', '.join(PARTS)} or is missing"
         raise _error(operation.column, f"expected {expected} after {name!r}, got {operation}")
 
     def _name(self) -> str:
@@ -245,6 +253,8 @@ def _tokens(text: str) -> Iterator[_Token]:
             start = at + len(text[at:]) - len(text[at:].lstrip())
             unclosed = {'"': "a string without its closing quote", "'": "a string without its closing quote"}
             problem = unclosed.get(text[start], f"{text[start : start + 12]!r} is no part of a condition")
+            if text[start] in "/*?[.~\\":
+                problem += '; files of a folder: path under "notes", files by a pattern: path like "*.md"'
             raise _error(start + 1, problem)
         kind = str(match.lastgroup)
         yield _Token(kind, match[kind], match.start(kind) + 1)

@@ -145,12 +145,15 @@ class QueryWords:
                 words.append((start, end, {term}))
         return tuple(Mark(start, end, sum(map(weights.__getitem__, matching))) for start, end, matching in words)
 
-    def snippet(self, weights: Mapping[str, float], text: str, longest: int = SNIPPET) -> Snippet:
-        """The passage of at most about ``longest`` characters whose different terms have the largest shares."""
+    def snippet(
+        self, weights: Mapping[str, float], text: str, longest: int = SNIPPET, hidden: Sequence[tuple[int, int]] = ()
+    ) -> Snippet:
+        """The passage of at most about ``longest`` characters whose different terms have the largest shares, without
+        the ``hidden`` parts (start, end) of the text."""
         marks = self.marks(weights, text)
         start, end = _best_window(marks, weights, longest) if marks else (0, min(longest, len(text)))
         start, end = _rounded(text, start, end, longest)
-        return _on_one_line(text, start, end, [(a, b) for a, b, _ in marks if start <= a and b <= end])
+        return _on_one_line(text, start, end, [(a, b) for a, b, _ in marks if start <= a and b <= end], hidden)
 
 
 def _words_by_term(spans: Iterable[TermSpan], text: str) -> dict[str, list[str]]:
@@ -215,12 +218,17 @@ def _rounded(text: str, start: int, end: int, longest: int) -> tuple[int, int]:
     return start, end
 
 
-def _on_one_line(text: str, start: int, end: int, marks: Sequence[tuple[int, int]]) -> Snippet:
-    """The part with white space collapsed, and the marks moved accordingly."""
+def _on_one_line(
+    text: str, start: int, end: int, marks: Sequence[tuple[int, int]], hidden: Sequence[tuple[int, int]]
+) -> Snippet:
+    """The part with white space collapsed and without what is hidden, and the marks moved accordingly."""
     pieces, positions, length = list[str](), dict[int, int](), 0
+    unseen = {i for a, b in hidden if a < end and b > start for i in range(max(a, start), min(b, end))}
     for m in re.finditer(r"\s+|\S", text[start:end]):
         blank = m.group().isspace()
-        if blank and (not pieces or m.end() == end - start):
+        if not blank and start + m.start() in unseen:
+            continue
+        if blank and (not pieces or pieces[-1] == " " or m.end() == end - start):
             continue
         positions[start + m.start()] = length
         pieces.append(" " if blank else m.group())

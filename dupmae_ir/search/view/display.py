@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dupmae_ir.console import emphasised, megabytes, table, unmarked
+from dupmae_ir.console import emphasised, megabytes, one_line, table, unmarked
+from dupmae_ir.search.view.naming import MODE_NAMES, NO_WORD, NOTHING_MISSED, digits
 
 if TYPE_CHECKING:
     from dupmae_ir.search.query.words import Snippet, WordShare
@@ -45,19 +47,19 @@ def query_summary(answer: QueryAnswer) -> str:
     searched, report = answer.searched, answer.report
     within = f"\n{_restriction(searched.within)}" if searched.within else ""
     if report is None:
-        return f"{searched.mode}, {answer.seconds:.2f} s{within}"
-    state = _exact(searched)
+        return f"{_mode(searched, MODE_NAMES)}, {answer.seconds:.2f} s{within}"
+    state = _exact(searched, NOTHING_MISSED)
     if not report.exact:
-        state = f"not certified ({_approximate(searched) or 'raise --max-depth'})"
-    return (
-        f"{_mode(searched)}, {state}: {report.candidates:,} of {answer.documents:,} documents scored, "
-        f"{answer.seconds:.2f} s{within}"
-    )
+        state = f"better ones may be missed ({_approximate(searched) or 'raise --max-depth'})"
+    note = f"\n{NO_WORD}" if answer.hits and not any(hit.details.has_query_word for hit in answer.hits) else ""
+    scored = f"{report.candidates:,} of {answer.size} scored, {answer.seconds:.2f} s"
+    return f"{_mode(searched, MODE_NAMES)}, {state}: {scored}{within}{note}"
 
 
-def _mode(searched: Searched) -> str:
+def _mode(searched: Searched, names: Mapping[str, str] = MappingProxyType({})) -> str:
     bm25 = searched.bm25
-    return f"{searched.mode} + {bm25.weight:g} x BM25 of {bm25.index}" if bm25 else searched.mode
+    mode = names.get(searched.mode, searched.mode)
+    return f"{mode} + {bm25.weight:g} x BM25 of {bm25.index}" if bm25 else mode
 
 
 def _restriction(within: SearchedDocuments) -> str:
@@ -69,13 +71,13 @@ def _restriction(within: SearchedDocuments) -> str:
     return text
 
 
-def _exact(searched: Searched) -> str:
+def _exact(searched: Searched, name: str = "certified exact") -> str:
     """What an exact list is called."""
     if searched.server and searched.server.since:
-        return f"exact if table {searched.server.table} is unchanged since {searched.server.since}"
+        return f"{name} if table {searched.server.table} is unchanged since {searched.server.since}"
     if searched.unread_bytes:
-        return f"certified exact ({megabytes(searched.unread_bytes)} not read in full; see dupmae-ir index verify)"
-    return "certified exact"
+        return f"{name} ({megabytes(searched.unread_bytes)} not read in full; see dupmae-ir index verify)"
+    return name
 
 
 def _approximate(searched: Searched) -> str | None:
@@ -97,13 +99,18 @@ def hit_lines(answer: QueryAnswer) -> list[str]:
 
 
 def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> list[str]:
-    """Rank, id and score; then title, best passage and matching words, if known."""
+    """Rank, file or id, and score; then title, best passage and matching words, if known."""
     indent = " " * (width + 2)
-    lines = [f"{hit.rank:>{width}}  {hit.docid}  {hit.score:.6g}{_shares(answer, hit)}"]
+    place, document, snippet = hit.details.place, hit.details.document, hit.details.snippet
+    name = unmarked(one_line(place or hit.docid))
+    lines = [f"{hit.rank:>{width}}  {name}  {digits(hit.score)}{_shares(answer, hit)}"]
     columns = min(100, shutil.get_terminal_size((100, 24)).columns)
     room = max(20, columns - len(indent))
-    document, snippet = hit.details.document, hit.details.snippet
-    if document and document.title:
+    if place and document:
+        title = unmarked(one_line((document.metadata or {}).get("title", "")))
+        repeated = not title or title in str(place)
+        lines.append(f"{indent}id {hit.docid}" if repeated else f"{indent}{title[: room // 2]} (id {hit.docid})")
+    elif document and document.title:
         title = unmarked(" ".join(document.title.split()))
         lines += [indent + line for line in textwrap.wrap(title, room, max_lines=1, placeholder=" ...")]
     if snippet:
@@ -129,8 +136,8 @@ def _passage(snippet: Snippet, room: int) -> list[str]:
 
 def _words(words: Sequence[WordShare], more: int) -> str:
     """The strongest words of the query, then the expansions, with their shares of the score."""
-    own = [f"{unmarked(w.word)} {w.share:.4g}" for w in words if not w.expansion]
-    others = [f"{unmarked(w.word)} {w.share:.4g}" for w in words if w.expansion]
+    own = [f"{unmarked(w.word)} {digits(w.share)}" for w in words if not w.expansion]
+    others = [f"{unmarked(w.word)} {digits(w.share)}" for w in words if w.expansion]
     kinds = [f"words: {', '.join(own)}"] if own else []
     kinds += [f"expansions: {', '.join(others)}"] if others else []
     return "; ".join(kinds) + (f" and {more} more" if more else "")
@@ -139,19 +146,19 @@ def _words(words: Sequence[WordShare], more: int) -> str:
 def _shares(answer: QueryAnswer, hit: ShownHit) -> str:
     mode, bm25, why = answer.searched.mode, answer.searched.bm25, hit.details.explanation
     parts = (
-        ("dense", why.dense, answer.weights[0]),
-        ("impact", why.impact, answer.weights[1]),
-        ("bm25", why.bm25, bm25.weight if bm25 else 1),
+        ("meaning", why.dense, answer.weights[0]),
+        ("words", why.impact, answer.weights[1]),
+        ("BM25", why.bm25, bm25.weight if bm25 else 1),
     )
     shares = [
-        f"{'' if weight == 1 else f'{weight:g} x '}{name} {share:.6g}"
+        f"{'' if weight == 1 else f'{weight:g} x '}{name} {digits(share)}"
         for name, share, weight in parts
         if share is not None
     ]
     if len(shares) < 2 or mode in ("dense", "impact"):
         return ""
     if mode not in ("hybrid", "explain"):
-        return f"  (dense {why.dense:.6g}, impact {why.impact:.6g})"
+        return "  (" + ", ".join(f"{name} {digits(share)}" for name, share, _ in parts[:2] if share is not None) + ")"
     return f" = {' + '.join(shares)}"
 
 
@@ -163,7 +170,7 @@ def explanation_lines(answer: QueryAnswer) -> list[str]:
             unmarked(word.word),
             _some([unmarked(one) for one in word.text_words], 3) or "-",
             "expansion" if word.expansion else "query",
-            f"{word.share:.4f}",
+            digits(word.share),
         ]
         for word in hit.details.words
     ]

@@ -18,6 +18,7 @@ from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.search.query.words import SNIPPET, Mark, QueryWords, Snippet, TermShare, WordShare
+from dupmae_ir.search.view.naming import Place, hidden_markup
 from dupmae_ir.types import Document
 
 MAX_UNKNOWN = 100
@@ -102,7 +103,8 @@ class DescribedHit:
 
     ``explanation``: its score by parts and index terms; ``words``: the impact by words, strongest first, whose shares
     sum to ``explanation.impact``; ``document``, ``snippet``: title and text, and the best passage of the text; None
-    where they are not known. ``title_marks``, ``text_marks``: the matching words of title and text.
+    where they are not known. ``title_marks``, ``text_marks``: the matching words of title and text. ``hidden``: the
+    markup of the text, which the snippet leaves out.
     """
 
     explanation: Explanation
@@ -111,6 +113,20 @@ class DescribedHit:
     snippet: Snippet | None
     title_marks: tuple[Mark, ...] = ()
     text_marks: tuple[Mark, ...] = ()
+    hidden: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def place(self) -> Place | None:
+        """The file of the document; None for one that is of no file."""
+        return Place.of(self.document.metadata or {}) if self.document else None
+
+    @property
+    def has_query_word(self) -> bool:
+        """Whether a word of the query is in the text, or the text is not known."""
+        if self.document is None:
+            return True
+        own = any(word.text_words and not word.expansion for word in self.words)
+        return own or bool(not self.words and self.snippet and self.snippet.marks)
 
 
 def describe(
@@ -125,13 +141,15 @@ def describe(
     text = "" if document is None else f"{document.title}\n{document.text}"
     shares = words.shares(explanation.terms, text)
     weights = words.weights(explanation.terms)
-    snippet = words.snippet(weights, document.text, longest) if document and document.text else None
+    hidden = hidden_markup(document.text, document.metadata or {}, document.title) if document else []
+    snippet = words.snippet(weights, document.text, longest, hidden) if document and document.text else None
     marks = [
         words.shaded(explanation.terms, part) for part in ((document.title, document.text) if document else ("", ""))
     ]
     renamed = [dataclasses.replace(t, term=(names or {}).get(t.term, t.term)) for t in explanation.terms]
     renamed.sort(key=lambda term: (-term.share, term.term))
-    return DescribedHit(dataclasses.replace(explanation, terms=renamed), tuple(shares), document, snippet, *marks)
+    explained = dataclasses.replace(explanation, terms=renamed)
+    return DescribedHit(explained, tuple(shares), document, snippet, marks[0], marks[1], tuple(hidden))
 
 
 @dataclass(frozen=True)
@@ -266,6 +284,7 @@ class QueryAnswer:
     query: str
     searched: Searched
     documents: int | None
+    size: str  #: what was searched, in words
     weights: tuple[float, float]
     report: ListReport | None
     seconds: float

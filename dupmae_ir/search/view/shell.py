@@ -24,6 +24,7 @@ from dupmae_ir.registry import lookup
 from dupmae_ir.search.answers import IndexSearch, answer_query, open_search
 from dupmae_ir.search.config import MODES, SearchConfig
 from dupmae_ir.search.view.display import explanation_lines, hit_lines, query_summary
+from dupmae_ir.search.view.naming import MODE_NAMES, size_in_words
 from dupmae_ir.search.view.results import QueryAnswer
 
 PROMPT = "search> "
@@ -31,7 +32,7 @@ REMEMBERED = 1000
 """Lines kept in the history file."""
 HELP = """\
   TEXT              search (a text that begins with a colon: put a space before it)
-  :dense :impact :hybrid   rank by one part, or by the exact sum of both; asks the last query again
+  :dense :impact :hybrid   rank by meaning, by words, or by the sum of both; asks the last query again
   :explain [N]      the score of hit N of the last answer (1), term by term
   :filter [COND]    search only documents whose metadata satisfy a condition, such as year >= 2020; alone: all again
   :within [FILE]    search only the documents with the ids in a file; alone: all again
@@ -90,7 +91,8 @@ class Shell:
     def greeting(self) -> str:
         """What is searched, and how to get help."""
         where, searcher = self.config.where, self.search.searcher
-        return f"{where}: {searcher.index.documents:,} documents, {self.search.name}. :help lists the commands."
+        by = MODE_NAMES.get(self.search.name, self.search.name)
+        return f"{where}: {size_in_words(searcher.index)}, by {by}. :help lists the commands."
 
     def take(self, line: str) -> None:
         """Answer one line. Raises :class:`DupmaeError` subclasses; the session stays as it was."""
@@ -138,9 +140,9 @@ class Shell:
         self._note_selection()
 
     def _note_selection(self) -> None:
-        chosen, whole = self.search.selection, self.search.searcher.index.documents
+        chosen, whole = self.search.selection, size_in_words(self.search.searcher.index)
         unknown = f"; {len(chosen.unknown):,} ids are not in the index" if chosen.unknown else ""
-        say(f"{chosen.documents:,} of {whole:,} documents are searched{unknown}", self.config.quiet)
+        say(f"{chosen.documents:,} of {whole} are searched{unknown}", self.config.quiet)
 
     def _hits(self, argument: str) -> None:
         self._change(hits=_number(argument, ":hits needs a number of documents, such as :hits 20"))

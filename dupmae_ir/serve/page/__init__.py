@@ -26,6 +26,7 @@ from dupmae_ir.errors import UnknownName
 from dupmae_ir.search.config import MODES
 from dupmae_ir.search.query.words import Mark, WordShare
 from dupmae_ir.search.query_batching import Busy
+from dupmae_ir.search.view.naming import NO_WORD, NOTHING_MISSED, digits, without
 from dupmae_ir.search.view.results import DescribedHit
 from dupmae_ir.serve import batch_handler
 from dupmae_ir.serve.api import check_texts, index_info, index_list
@@ -33,7 +34,7 @@ from dupmae_ir.serve.batch_handler import HitFields, IndexTask, Ranking, Search,
 from dupmae_ir.serve.catalogue import OpenIndex
 from dupmae_ir.serve.errors import LimitExceeded
 from dupmae_ir.serve.http_server import COOKIE, cookie_value, is_local_path, same
-from dupmae_ir.serve.schemas import Certificate, IndexInfo, SearchHit, WeightedTerm
+from dupmae_ir.serve.schemas import Certificate, IndexInfo, SearchHit, WeightedTerm, index_size
 from dupmae_ir.serve.service import Service
 
 TYPES = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -56,24 +57,15 @@ class ModeTexts(NamedTuple):
 
     title: str
     short: str
-    formal: str
     about: str
 
 
 MODE_TEXTS = {
-    "dense": ModeTexts(
-        "By meaning",
-        "meaning",
-        "[CLS]",
-        "Similarity of the query's and the document's [CLS] vectors: finds the same meaning in other words.",
-    ),
+    "dense": ModeTexts("By meaning", "meaning", "Finds texts that mean the same as the query, also in other words."),
     "impact": ModeTexts(
-        "By words",
-        "words",
-        "OT",
-        "Weighted words that the model gives to query and document (OT), expansions included.",
+        "By words", "words", "Finds texts with the words of the query, and with words that the model adds to them."
     ),
-    "hybrid": ModeTexts("By both", "both", "hybrid", "The sum of both scores."),
+    "hybrid": ModeTexts("By both", "both", "Adds both scores, and proves that no text with a higher sum was missed."),
 }
 
 
@@ -142,6 +134,17 @@ class Results:
     milliseconds: float
 
     @property
+    def size(self) -> str:
+        """What was searched, in words."""
+        return index_size(self.index)
+
+    @property
+    def note(self) -> str:
+        """A remark on the hits; empty for none."""
+        found = self.main.described
+        return "" if not found or any(hit.has_query_word for hit in found) else NO_WORD.removeprefix("note: ")
+
+    @property
     def modes(self) -> list[str]:
         """The modes of all lists."""
         return [ranked.mode for ranked in (self.main, *self.sides)]
@@ -160,15 +163,28 @@ class Piece(NamedTuple):
     share: float = 0.0
 
 
-def pieces(text: str, marks: Sequence[Mark], max_share: float, start: int = 0, end: int | None = None) -> list[Piece]:
-    """``text[start:end]`` in pieces, the marked words shaded by their share of ``max_share``."""
-    end, parts = len(text) if end is None else end, []
+def pieces(
+    text: str,
+    marks: Sequence[Mark],
+    max_share: float,
+    start: int = 0,
+    end: int | None = None,
+    hidden: Sequence[tuple[int, int]] = (),
+) -> list[Piece]:
+    """``text[start:end]`` in pieces without what is ``hidden``, the marked words shaded by their share of
+    ``max_share``."""
+    end, parts = len(text) if end is None else end, list[Piece]()
+
+    def shown(begin: int, stop: int, shade: int = 0, share: float = 0.0) -> None:
+        parts.append(Piece(without(text, begin, stop, hidden), shade, share))
+
     for mark in marks:
         if start <= mark.start and mark.end <= end:
-            shade = max(1, min(SHADES, round(SHADES * mark.share / max_share)))
-            parts += [Piece(text[start : mark.start]), Piece(text[mark.start : mark.end], shade, mark.share)]
+            shown(start, mark.start)
+            shown(mark.start, mark.end, max(1, min(SHADES, round(SHADES * mark.share / max_share))), mark.share)
             start = mark.end
-    return [*parts, Piece(text[start:end])]
+    shown(start, end)
+    return [piece for piece in parts if piece.text or not piece.shade]
 
 
 def expansions(words: Sequence[WordShare]) -> list[WordShare]:
@@ -202,6 +218,9 @@ TEMPLATES.globals |= {
     "mode_labels": {mode: texts.title.lower() for mode, texts in MODE_TEXTS.items()},
     "pieces": pieces,
     "expansions": expansions,
+    "digits": digits,
+    "index_size": index_size,
+    "nothing_missed": NOTHING_MISSED,
 }
 
 

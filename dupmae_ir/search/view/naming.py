@@ -1,0 +1,88 @@
+"""What a person calls things: the file, page or heading of a hit, its text without markup, the parts of a score."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dupmae_ir.types import MetadataValue
+
+if TYPE_CHECKING:
+    from dupmae_ir.index.index import Index
+
+MODE_NAMES = {"dense": "meaning", "impact": "words", "hybrid": "meaning and words"}
+"""Mode of search -> what its scores compare."""
+NOTHING_MISSED = "nothing missed"
+"""A certified list: no document outside it has a higher score."""
+NO_WORD = "note: no word of the query is in these texts; they are the nearest in meaning"
+_UNDERLINE = r"^[ \t]*([=\-~^*_#])\1{2,}[ \t]*(?:\n|\Z)"
+_MARKUP = {
+    "text": re.compile(_UNDERLINE, re.MULTILINE),
+    "md": re.compile(
+        rf"{_UNDERLINE}|^[ \t]*#{{1,6}}[ \t]+|\*\*|(?<!\w)__|__(?!\w)|`+|(?<=\])\([^)\s]*\)|[\[\]]|^[ \t:|-]{{5,}}\n",
+        re.MULTILINE,
+    ),
+}
+_MARKUP["ipynb"] = _MARKUP["md"]
+_LONGEST_HEADING = 400
+
+
+class Place(NamedTuple):
+    """Where a passage is: its file, and the page or the nearest heading, if they are known."""
+
+    path: str
+    page: int | None = None
+    heading: str | None = None
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, MetadataValue]) -> Place | None:
+        """The place that the metadata of a passage has; None for a document that is of no file."""
+        path, page, heading = (metadata.get(name) for name in ("path", "page", "heading"))
+        if not isinstance(path, str):
+            return None
+        nearest = heading.rpartition(" > ")[2] if isinstance(heading, str) else None
+        return cls(path, page if isinstance(page, int) else None, nearest or None)
+
+    def __str__(self) -> str:
+        detail = self.heading if self.page is None else f"page {self.page}"
+        return f"{self.path}, {detail}" if detail else self.path
+
+
+def digits(number: float) -> str:
+    """A score with three digits."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
+def size_in_words(index: Index, documents: int | None = None) -> str:
+    """``3,229 passages of 76 files`` for an index of files, ``5,183 documents`` for others; ``documents``: if not all
+    of them are meant."""
+    count = index.documents if documents is None else documents
+    if not index.files:
+        return f"{count:,} documents"
+    return f"{count:,} passages" + (f" of {len(index.files):,} files" if documents is None else "")
+
+
+def hidden_markup(text: str, metadata: Mapping[str, MetadataValue], title: str = "") -> list[tuple[int, int]]:
+    """(start, end) of what a reader of ``text`` need not see: marks of Markdown, underlines, and a first line that
+    repeats the heading or the title."""
+    spans: list[tuple[int, int]] = []
+    place, start = Place.of(metadata), 0
+    known = {title.strip(), str(metadata.get("title", "")).strip(), (place and place.heading) or ""}
+    while (end := text.find("\n", start, start + _LONGEST_HEADING) + 1) > 0:
+        if (line := text[start:end].strip(" \t\n#")) and line not in known:
+            break
+        spans.append((start, end))
+        start = end
+    pattern = _MARKUP.get(str(metadata.get("type")))
+    return spans + ([match.span() for match in pattern.finditer(text)] if pattern else [])
+
+
+def without(text: str, start: int, end: int, hidden: Sequence[tuple[int, int]]) -> str:
+    """``text[start:end]`` without the hidden parts."""
+    pieces = []
+    for begin, stop in sorted(hidden):
+        if stop > start and begin < end:
+            pieces.append(text[start : max(start, begin)])
+            start = max(start, stop)
+    return "".join([*pieces, text[start:end] if start < end else ""])
