@@ -21,8 +21,8 @@ BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```\n', re.M | re.S)
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 SPEED = re.compile(r"[\d,.]+(?= documents/s| s\b)|\([\d,.]+/s\)")
 """Parts of the output that depend on the machine's speed."""
-TOLERANCE = 1e-3
-"""Relative; processors add floating-point numbers in different orders."""
+TOLERANCE = 1e-2
+"""Relative; processors add floating-point numbers in different orders, and three digits are printed."""
 
 
 def run_page(text: str, folder: Path) -> str:
