@@ -35,6 +35,7 @@ from dupmae_ir.serve.schemas import (
     Condition,
     Explained,
     FileText,
+    IndexInfo,
     InFile,
     Mode,
     StoredText,
@@ -79,7 +80,7 @@ class ToolAnswer(BaseModel):
     hits: list[ToolHit]
 
 
-class Passages(BaseModel):
+class NearbyPassages(BaseModel):
     """A passage, with its neighbours in its file."""
 
     passages: list[StoredText]
@@ -92,6 +93,11 @@ class ToolIndex(BaseModel):
     contents: str = Field(description="how much it has")
     modes: list[Mode]
     filter_fields: list[str] = Field(description="names that a filter can use")
+
+    @classmethod
+    def of(cls, info: IndexInfo) -> ToolIndex:
+        """What an assistant needs to know of an index."""
+        return cls(index=info.index, contents=index_size(info), modes=info.modes, filter_fields=info.metadata)
 
 
 class ToolIndexes(BaseModel):
@@ -120,11 +126,11 @@ def make_tools(service: Service) -> MCPServer:
         docid: Docid,
         index: Index = None,
         neighbours: Annotated[int, Field(ge=0, le=20, description="passages of the same file before and after")] = 0,
-    ) -> Passages:
+    ) -> NearbyPassages:
         """The title, text and metadata of a passage or document, with its neighbours in the file."""
 
-        def run(generation: OpenIndex) -> Passages:
-            return Passages(passages=batch_handler.with_neighbours(generation, docid, neighbours))
+        def run(generation: OpenIndex) -> NearbyPassages:
+            return NearbyPassages(passages=batch_handler.with_neighbours(generation, docid, neighbours))
 
         return await guarded(service.ask(IndexTask(index, run)))
 
@@ -151,12 +157,7 @@ def make_tools(service: Service) -> MCPServer:
     @server.tool()
     async def list_indexes() -> ToolIndexes:
         """The indexes that can be searched."""
-        found = index_list(service).indexes
-        return ToolIndexes(
-            indexes=[
-                ToolIndex(index=i.index, contents=index_size(i), modes=i.modes, filter_fields=i.metadata) for i in found
-            ]
-        )
+        return ToolIndexes(indexes=[ToolIndex.of(info) for info in index_list(service).indexes])
 
     for tool in server._tool_manager.list_tools():  # the SDK has no public way to the models of arguments
         _forbid_unknown(tool)

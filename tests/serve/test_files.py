@@ -16,9 +16,7 @@ def client(tmp_path_factory):
     (docs / "notes").mkdir(parents=True)
     sentences = [f"Sentence {i} is about lock number {i}." for i in range(60)]
     (docs / "notes" / "long one.txt").write_text(" ".join(sentences))
-    (docs / "plan.md").write_text(
-        "# Plan\n\nWe leave.\n\n## Pets\n\nThe queue of cats stays at home.\n"
-    )
+    (docs / "plan.md").write_text("# Plan\n\nWe leave.\n\n## Pets\n\nA queue of cats is at home.\n")
     index = docs.parent / "I"
     words = ["--passage-length", "60", "--passage-overlap", "20", "--model", "testing:hashing", "--quiet"]
     assert encode(["--corpus", str(docs), "--index", str(index), *words]) == 0
