@@ -163,6 +163,10 @@ class ComputeOptions(ThreadOptions):
     )
 
 
+_POSITIONAL = "_positional"
+"""Ends the name under which argparse has a positional argument, which may also be given as a flag."""
+
+
 def flag_of(f: dataclasses.Field[Any]) -> str:
     """The flag of a field, or its name in capitals if it is a positional argument."""
     if f.metadata.get("positional"):
@@ -258,6 +262,11 @@ def from_namespace(config: type[T], namespace: argparse.Namespace) -> T:
     """Build ``config`` from parsed flags; flags that are not its fields are ignored."""
     names = {f.name for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(namespace).items() if k in names}
+    for name in names:
+        if (given := getattr(namespace, f"{name}{_POSITIONAL}", None)) is not None:
+            values[name] = given
+        elif f"{name}{_POSITIONAL}" in vars(namespace) and values[name] is None:
+            raise UsageError(f"`{name}` is required")
     built = config(**values)
     if not isinstance(built, Config):
         check(built)
@@ -387,12 +396,15 @@ def _add_flag(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
     if meta.get("choices"):
         settings["choices"] = meta["choices"]
     if meta.get("positional"):
-        nargs = "+" if many and required else "*" if many else None if required else "?"
-        if nargs:
-            settings["nargs"] = nargs
-        if not required:
-            settings["default"] = f.default
-        group.add_argument(f.name, type=kind, metavar=meta.get("metavar"), **settings)
+        if many:
+            settings |= {"nargs": "+" if required else "*"} | ({} if required else {"default": f.default})
+            group.add_argument(f.name, type=kind, metavar=meta.get("metavar"), **settings)
+            return
+        flag = f"--{f.name.replace('_', '-')}"
+        settings["help"] += f"; also as {flag}"
+        group.add_argument(f"{f.name}{_POSITIONAL}", nargs="?", type=kind, metavar=meta.get("metavar"), **settings)
+        default = None if required else f.default
+        group.add_argument(flag, dest=f.name, type=kind, default=default, help=argparse.SUPPRESS)
         return
     flag = flag_of(f)
     if kind is bool:

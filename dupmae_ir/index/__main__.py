@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dupmae_ir.command import Command, dispatch, load
-from dupmae_ir.console import megabytes
+from dupmae_ir.console import megabytes, table
 from dupmae_ir.index.config import (
     AddConfig,
     Bm25Config,
@@ -97,7 +97,11 @@ def show(config: ShowIndexConfig, meta: Mapping[str, Any]) -> str:
         return ""
     extras: dict[str, str] = load("dupmae_ir.index.run:show_extras")(config)
     rows = [*_shown(meta), *extras.items()]
-    return "\n".join([config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)])
+    lines = [config.index, *(f"  {name.ljust(18)}{value}" for name, value in rows)]
+    if config.files:
+        files: dict[str, int] = load("dupmae_ir.index.run:show_files")(config)
+        lines += ["", table([[path, f"{count:,}"] for path, count in files.items()], ["file", "passages"])]
+    return "\n".join(lines)
 
 
 def _shown(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

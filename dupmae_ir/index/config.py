@@ -146,7 +146,7 @@ class PostingsConfig(OutputOptions):
         python -m dupmae_ir.index postings --index indexes/mine
     """
 
-    index: str = option(help="index folder that encode made, with impacts", metavar="FOLDER")
+    index: str = option(help="index folder that encode made, with impacts", metavar="FOLDER", positional=True)
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,7 @@ class ShowIndexConfig(OutputOptions):
     """
 
     index: str = option(help="index folder to look at", metavar="FOLDER", positional=True)
+    files: bool = option(False, "list the files that the passages are of, with their number of passages")
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,9 @@ class DenseConfig(Parameters, OutputOptions):
         python -m dupmae_ir.search --index indexes/mine --topics queries.jsonl --dense-index sq8 --output run.trec
     """
 
-    index: str = option(help="index folder with vectors, which are not changed", group="dense index", metavar="FOLDER")
+    index: str = option(
+        help="index folder with vectors, which are not changed", group="dense index", metavar="FOLDER", positional=True
+    )
     kind: str = option(help="sq8, ivf-sq8 or hnsw-sq8", group="dense index", metavar="KIND")
     overwrite: bool = option(
         False, "replace an index of this kind with other settings, once the new one is complete", group="output"
@@ -219,7 +222,7 @@ class ChangeOptions(CorpusOptions, ThreadOptions, OutputOptions):
     The encoder's settings are those of the index. Without ``fields``, ``docid_field`` and ``delimiter``, so are these.
     """
 
-    index: str = option(help="index folder to change", group="output", metavar="FOLDER")
+    index: str = option(help="index folder to change", group="output", metavar="FOLDER", positional=True)
     model: str | None = option(
         None,
         "model folder, if it is no longer where the index was made; another model is refused",
@@ -279,16 +282,20 @@ class DeleteConfig(OutputOptions):
     Examples:
         python -m dupmae_ir.index delete --index indexes/mine --ids doc17 doc23
         python -m dupmae_ir.index delete --index indexes/mine --ids-file gone.txt
+        python -m dupmae_ir.index delete --index indexes/mine --paths notes/coffee.md old-notes '*.log'
     """
 
-    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (OneOf(("ids", "ids_file"), "which documents to delete"),)
+    RULES: ClassVar[tuple[OneOf | Requires, ...]] = (OneOf(("ids", "ids_file", "paths"), "which documents to delete"),)
 
-    index: str = option(help="index folder to change", group="output", metavar="FOLDER")
+    index: str = option(help="index folder to change", group="output", metavar="FOLDER", positional=True)
     ids: tuple[str, ...] = option((), "ids of documents", group="input", metavar="ID")
     ids_file: str | None = option(
         None, "file with one id on each line; - for standard input", group="input", metavar="FILE"
     )
-    ignore_unknown: bool = option(False, "ignore ids that the index does not contain", group="input")
+    paths: tuple[str, ...] = option(
+        (), "files, folders or patterns: all passages of these files (see index show --files)", group="input"
+    )
+    ignore_unknown: bool = option(False, "ignore ids and paths that the index does not contain", group="input")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ from dupmae_ir.index.format.quantisation import CALIBRATION
 from dupmae_ir.index.index import Index
 from dupmae_ir.index.lucene.bm25 import build_bm25
 from dupmae_ir.index.postings.format import PostingsJob, describe_postings
+from dupmae_ir.io.collections import natural_key
 from dupmae_ir.io.jobs import COMPLETE, Job
 from dupmae_ir.io.transfer import Remote, is_url
 from dupmae_ir.models.languages import ENGLISH, collection_language
@@ -170,6 +171,13 @@ def show_extras(config: ShowIndexConfig) -> dict[str, str]:
             elif other[name].startswith("unusable"):
                 shown[name] = other[name]
     return shown
+
+
+def show_files(config: ShowIndexConfig) -> dict[str, int]:
+    """The files of an index, with their number of passages. Raises :class:`UsageError` for an index of none."""
+    if not (files := Index.open(config.index).files):
+        raise UsageError(f"{config.index} was not made of files, so `files` has nothing to list")
+    return {path: len(rows) for path, rows in sorted(files.items(), key=lambda item: natural_key(item[0]))}
 
 
 def _together(index: str, results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

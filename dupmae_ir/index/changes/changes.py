@@ -25,6 +25,7 @@ from dupmae_ir.console import progress, say
 from dupmae_ir.errors import IndexMismatch, InputError, UnknownName
 from dupmae_ir.index.changes.builder import IndexBuilder, segment_name
 from dupmae_ir.index.changes.object_store import need_folder
+from dupmae_ir.index.conditions import Condition
 from dupmae_ir.index.config import KINDS, ChangeResult, CompactConfig, DeleteConfig, Parameters
 from dupmae_ir.index.format import dense_kinds, manifest
 from dupmae_ir.index.format.integrity import part_of
@@ -34,6 +35,7 @@ from dupmae_ir.index.index import Index
 from dupmae_ir.index.postings.format import export_postings
 from dupmae_ir.io.jobs import COMPLETE, STATE, Job
 from dupmae_ir.io.publishing import atomic_write, fsync_folder, fsync_tree, sha256_file
+from dupmae_ir.registry import suggest
 
 _BLOCK = 4096
 """Documents copied at a time."""
@@ -176,10 +178,13 @@ def run_delete(config: DeleteConfig) -> ChangeResult:
 
     Raises :class:`UnknownName` for an id that the index does not contain; nothing is deleted then.
     """
-    docids = config.ids or read_ids(config.ids_file or "-")
+    docids = config.ids or (() if config.paths else read_ids(config.ids_file or "-"))
     with ChangeJob(config.index, "index delete", quiet=config.quiet) as job:
         index = job.current()
-        rows = rows_to_delete(index, docids, config.index, config.ignore_unknown)
+        if config.paths:
+            rows = rows_of_paths(index, config.paths, config.index, config.ignore_unknown)
+        else:
+            rows = rows_to_delete(index, docids, config.index, config.ignore_unknown)
         now = {"deleted_now": len(rows)}
         return job.commit(index, rows, None, now) if len(rows) else job.unchanged(index, now)
 
@@ -193,11 +198,26 @@ def rows_to_delete(index: Index, docids: Sequence[str], name: str, ignore_unknow
         if unknown:
             first = next(docid for docid in docids if docid in unknown)
             more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-            raise UnknownName(
-                f"{name} has no document {first!r}{more}; nothing was deleted. Pass `ignore_unknown` to "
-                "delete the others"
-            )
+            advice = "Pass `ignore_unknown` to delete the others"
+            if first in index.files:
+                advice = f"It is a file of {len(index.files[first]):,} passages: name it in `paths`"
+            raise UnknownName(f"{name} has no document {first!r}{more}; nothing was deleted. {advice}")
     return np.array([row for row in rows if index.live[row]], np.int64)
+
+
+def rows_of_paths(index: Index, paths: Sequence[str], name: str, ignore_unknown: bool = False) -> np.ndarray:
+    """(m,) int64: the live rows of files, of the files in folders, and of those that fit patterns. Raises
+    :class:`UnknownName` for a path that fits none."""
+    if not index.files:
+        raise UnknownName(f"{name} was not made of files, so it has no `paths`; name the documents by `ids`")
+    rows = []
+    for path in paths:
+        tests = [Condition("path", operation, (path,)).test for operation in ("under", "like")]
+        files = [file for file in index.files if any(test(file) for test in tests)]
+        if not files and not ignore_unknown:
+            raise UnknownName(f"{name} has no file {path!r}; nothing was deleted.{suggest(path, index.files)}")
+        rows += [index.files[file] for file in files]
+    return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
 
 
 def read_ids(source: str) -> list[str]:
