@@ -38,7 +38,7 @@ class HashingEncoder:
     @classmethod
     def load(cls, parts: Sequence[str] | None = None, **settings: Any) -> HashingEncoder:
         """Called by ``load_encoder``; settings that are None keep their defaults, device and dtype are ignored."""
-        chosen = {k: v for k, v in settings.items() if v is not None and k not in {"device", "dtype"}}
+        chosen = {k: v for k, v in settings.items() if v is not None and k not in {"device", "dtype", "head"}}
         parts = ("cls", "ot") if parts is None else parts
         return cls(16 if "cls" in parts else None, 512 if "ot" in parts else None, **chosen)
 

@@ -106,6 +106,7 @@ class EncoderSettings:
     device: str = "cpu"  #: recorded only; results on different devices agree up to rounding
     title_separator: str = " "  #: between title and text
     normalize: bool = False  #: dense vectors of unit length
+    dimensions: int | None = None  #: leading dimensions kept of a dense vector; None = all
     impact_scale: float | None = None  #: the model's own scale; None = calibrated on the collection
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
     head_scale: float = 0.0  #: factor of the masked-LM head's weights that are added to lexical ones
@@ -124,6 +125,8 @@ class EncoderOptions(TypedDict, total=False):
     activation: str | None
     title_separator: str | None
     normalize: bool | None
+    dimensions: int | None  #: leading dimensions kept of a dense vector (Matryoshka representations)
+    head: str | None  #: ``lexical``: word weights in closed form in place of the model's own OT part
     parts: tuple[str, ...] | None  #: ``cls``, ``ot`` or both (default)
     language: str | None  #: of lexical weights; English by default
 

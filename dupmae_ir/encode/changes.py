@@ -37,7 +37,7 @@ from dupmae_ir.encode.windows import (
 from dupmae_ir.errors import CheckpointError, IndexMismatch, UsageError
 from dupmae_ir.index.changes.changes import ChangeJob, build_optional
 from dupmae_ir.index.config import AddConfig, ChangeOptions, ChangeResult, SyncConfig, UpdateConfig
-from dupmae_ir.index.format.manifest import Meta
+from dupmae_ir.index.format.manifest import Meta, recorded_head
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.io.sources import READING, left_out
@@ -46,8 +46,8 @@ from dupmae_ir.types import Document, Encoder
 
 WINDOW = 1024
 """Documents of a window for an index that does not record its own."""
-_COMPARED = ("document_length", "top_k", "activation", "dtype", "normalize", "ot", "language")
-_WORK = ("digest", "document_length", "top_k", "activation", "dtype", "title_separator", "normalize", "language")
+_COMPARED = ("document_length", "top_k", "activation", "dtype", "normalize", "dimensions", "ot", "language")
+_WORK = ("digest", "title_separator", *_COMPARED)
 
 
 @with_torch_threads
@@ -268,6 +268,8 @@ def _encoder(index: Index, config: ChangeOptions) -> Encoder:
             top_k=recorded["top_k"],
             activation=recorded["activation"] if "ot" in parts else None,
             normalize=recorded["normalize"] if "cls" in parts else None,
+            dimensions=recorded.get("dimensions"),
+            head=recorded_head(index.meta),
             parts=parts,
             language=recorded.get("language"),
         )

@@ -66,6 +66,21 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         group="encoding",
         choices=("cls,ot", "cls", "ot"),
     )
+    head: str | None = option(
+        None,
+        "what gives the impacts. lexical: word weights in closed form, with dense vectors of any model; without it, "
+        "the model's own",
+        group="encoding",
+        choices=("lexical",),
+        only_with=("parts=ot", "parts=cls,ot"),
+    )
+    dimensions: int | None = option(
+        None,
+        "leading dimensions kept of a dense vector, for models trained so (Matryoshka); without it, all",
+        group="encoding",
+        above=0,
+        only_with=("parts=cls", "parts=cls,ot"),
+    )
     store_texts: bool = option(
         True,
         "keep titles, texts and metadata in the index, compressed: search shows and filters by them",
@@ -87,7 +102,10 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         None, "strongest impacts kept of each document; without it, the model's own", group="encoding", above=0
     )
     activation: str | None = option(
-        None, "relu or log1p of the logits; without it, the model's own", group="encoding", choices=("relu", "log1p")
+        None,
+        "of the logits: relu, log1p, or log1p-log1p (OpenSearch v3); without it, the model's own",
+        group="encoding",
+        choices=("relu", "log1p", "log1p-log1p"),
     )
     normalize: bool | None = option(
         None, "dense vectors of unit length (SimLM), or not; without it, the model's own", group="encoding"

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.format.manifest import read_meta
+from dupmae_ir.index.format.manifest import read_meta, recorded_head
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, quantise
 from dupmae_ir.index.index import Index, for_index
 from dupmae_ir.models import load_encoder
@@ -180,6 +180,8 @@ class DupmaeQueryEncoder(_Vectors):
                 "query_length": made_by["query_length"],
                 "activation": made_by["activation"],
                 "normalize": made_by.get("normalize"),
+                "dimensions": made_by.get("dimensions"),
+                "head": recorded_head(meta),
                 **options,
             },
         )

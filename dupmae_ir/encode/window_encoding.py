@@ -93,6 +93,8 @@ class EncoderChoice:
             top_k=config.top_k,
             activation=config.activation,
             normalize=config.normalize,
+            dimensions=config.dimensions,
+            head=config.head,
             parts=tuple(config.parts.split(",")),
             language=language,
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from dupmae_ir.console import one_line
+from dupmae_ir.console import one_line, say
 from dupmae_ir.device import need_packages
 from dupmae_ir.errors import HeadMissing, UsageError
 from dupmae_ir.finetune.config import FinetuneConfig
@@ -29,7 +29,7 @@ from dupmae_ir.models.heads.calibration import (
     sample_passages,
 )
 from dupmae_ir.models.heads.lexical import Lexicon
-from dupmae_ir.models.heads.masked_lm import encoder_of
+from dupmae_ir.models.heads.masked_lm import encoder_of, has_head
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 from dupmae_ir.training.layers import set_dropout
@@ -85,6 +85,36 @@ def load_base(
         if encoder.token_vectors is not None:
             encoder.token_vectors.requires_grad_(False)  # no term of the loss reads it
     return model, tokenizer
+
+
+BERT_SPREAD = 1.4
+"""Spread of the logits of a head like BERT-base's: word embeddings of norm 1.4, and a LayerNorm with gain 1."""
+FAR = 4.0
+"""Times this spread from which on ``head_rescale`` auto divides; heads below it train as they are."""
+
+
+def rescale_head(config: FinetuneConfig, model: Retriever | UntiedRetriever, quiet: bool) -> dict[str, float]:
+    """Divide the logits of the base's head as ``head_rescale`` says; what was done, for the record.
+
+    OT weights are logits and similarities their unscaled products, so a head of a large norm makes the first losses,
+    and with the usual learning rates the training, collapse (arXiv 2606.18811).
+    """
+    encoders = [model] if isinstance(model, Retriever) else [model.query, model.document]
+    heads = [
+        one.head for one in encoders if config.similarity != "cls" and has_head(one.lm) and one.token_weight is None
+    ]
+    heads = list({id(head.norm): head for head in heads if head.norm is not None}.values())
+    if not heads or config.head_rescale == "none":
+        return {}
+    spread = max(head.spread() for head in heads)
+    is_far = spread >= FAR * BERT_SPREAD
+    factor = (spread / BERT_SPREAD if is_far else 1.0) if config.head_rescale == "auto" else float(config.head_rescale)
+    if factor == 1.0:
+        return {}
+    for head in heads:
+        head.divide(factor)
+    say(f"logits of the masked-LM head divided by {factor:.3g}: they spread {spread:.3g}, BERT's {BERT_SPREAD}", quiet)
+    return {"head_rescale": round(factor, 4)}
 
 
 def ot_form(config: FinetuneConfig, base: Path) -> str:

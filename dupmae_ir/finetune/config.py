@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -141,6 +142,12 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
     head_scale: float = model_option(
         0.1, "the factor at the start, unless the base has one", above=0, only_with="ot=lexical+mlm"
     )
+    head_rescale: str = model_option(
+        "auto",
+        "divide the logits of the base's masked-LM head by this number; auto: where they spread four times as far as "
+        "BERT's, as in ModernBERT and Ettin, to that spread; or none",
+        metavar="auto|none|K",
+    )
     calibrate: bool = model_option(
         False,
         "start with a bias of the base's masked-LM head that leaves a passage few OT weights; from a base that was "
@@ -205,6 +212,8 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
             raise UsageError("`distill` requires `negatives` of at least 1")
         if self.lora_rank and self.encoder == "mote":
             raise UsageError("`lora_rank` cannot be used with `encoder` mote, whose experts share weights")
+        if self.head_rescale not in ("auto", "none") and not re.fullmatch(r"0*[1-9]\d{0,5}(\.\d+)?", self.head_rescale):
+            raise UsageError(f"`head_rescale` must be auto, none or a number of at least 1, got {self.head_rescale}")
 
     @property
     def share(self) -> Share:

@@ -21,6 +21,7 @@ from dupmae_ir.finetune.base import (
     load_teacher,
     merge_adapters,
     ot_form,
+    rescale_head,
     stored_config,
     with_learned_scale,
 )
@@ -100,6 +101,7 @@ def _train(
             )
         separator = SEPARATORS[config.title_separator or "space"]
         retriever, tokenizer = load_base(config, base, [p.joined(separator) for p in data.passages], job.quiet)
+    rescaled = rescale_head(config, retriever, job.quiet)
     adapters = add_adapters(retriever, config)
     if config.checkpointing:
         for side in SIDES:
@@ -123,7 +125,7 @@ def _train(
     stored = with_learned_scale(stored, retriever)
     scale = {"head_scale": stored.lexical.head_scale} if stored.lexical and stored.has_head else {}
     counts = {"queries": len(data.examples), "steps": steps, "padding": round(model.waste, 4)}
-    result = {**counts, **_last_scores(log), **scale}
+    result = {**counts, **_last_scores(log), **scale, **rescaled}
     adapter_folder = job.job.fresh("adapters") if config.keep_adapter else None
     merge_adapters(adapters, adapter_folder)
     made = _save(retriever, tokenizer, stored, base, job.job.fresh("model"))

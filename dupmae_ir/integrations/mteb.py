@@ -51,6 +51,7 @@ class DupmaeSearch:
         folder: where the index of the current task is kept; None is a temporary folder.
         device: auto, cpu, cuda, cuda:N or mps.
         dtype: precision of the forward pass; None is the model's.
+        head: ``lexical`` for word weights in closed form with the vectors of any model; None is the model's.
     """
 
     def __init__(
@@ -58,12 +59,15 @@ class DupmaeSearch:
         model: str | Path | None = None,
         *,
         mode: str | None = None,
+        head: str | None = None,
         folder: str | Path | None = None,
         device: str = "auto",
         dtype: str | None = None,
     ) -> None:
         self.model = None if model is None else str(model)
         self.mode = mode
+        self.head = head
+        self.parts = {"dense": "cls", "impact": "ot"}.get(mode or "", "cls,ot")
         self.device = device
         self.dtype = dtype
         self._temporary = None if folder else TemporaryDirectory(prefix="dupmae-ir-mteb-")
@@ -84,6 +88,8 @@ class DupmaeSearch:
                 corpus=str(path),
                 index=str(index),
                 model=self.model,
+                parts=self.parts,
+                head=self.head,
                 device=self.device,
                 dtype=self.dtype,
                 overwrite=True,
@@ -110,7 +116,8 @@ class DupmaeSearch:
     def mteb_model_meta(self) -> ModelMeta:
         """What MTEB records about the model."""
         kind = {"dense": "dense", "impact": "sparse"}.get(self.mode or "", "hybrid")
-        return _meta(load_encoder(self.model, device="cpu"), [kind], f"-{self.mode}" if self.mode else "")
+        encoder = load_encoder(self.model, device="cpu", parts=tuple(self.parts.split(",")), head=self.head)
+        return _meta(encoder, [kind], f"-{self.mode}" if self.mode else "")
 
 
 class DupmaeEncoder:

@@ -26,7 +26,9 @@ def load_encoder(model: str | Path | None = None, **options: Unpack[EncoderOptio
         encoder = HashingEncoder.load(**options)
         encoder.pause = 0.15 if model == SLOW else 0.0
         return encoder
-    return load_text_encoder(model, **options)
+    from dupmae_ir.models.inference.static import load_static
+
+    return load_static(model, options) or load_text_encoder(model, **options)
 
 
 def load_lazy_encoder(model: str | Path | None = None, **options: Unpack[EncoderOptions]) -> Encoder:

@@ -93,6 +93,7 @@ class Retriever(nn.Module):
         self.lm = lm
         self.pooling = pooling
         self.projection = projection
+        self.dimensions: int | None = None  # leading dimensions kept of a vector; None = all
         self.activation = activation
         self.normalize = normalize
         self.head_scale = None if head_scale is None else nn.Parameter(torch.tensor(float(head_scale)))
@@ -110,7 +111,8 @@ class Retriever(nn.Module):
     @property
     def dim(self) -> int:
         """Width d' of the [CLS] part."""
-        return self.projection.out_features if self.projection is not None else int(self.lm.config.hidden_size)
+        width = self.projection.out_features if self.projection is not None else int(self.lm.config.hidden_size)
+        return min(width, self.dimensions or width)
 
     def side(self, name: str) -> Retriever:  # noqa: ARG002
         """The retriever for ``"query"`` or ``"document"`` texts, which is this one for both."""
@@ -135,8 +137,8 @@ class Retriever(nn.Module):
         return self.project((hidden * weights).sum(1) / weights.sum(1).clamp(min=1))
 
     def project(self, first: Tensor) -> Tensor:
-        """(B, d) pooled hidden states -> (B, d'): W_cls if there is one, then unit length if ``normalize``."""
-        part = self.projection(first) if self.projection is not None else first
+        """(B, d) pooled hidden states -> (B, d'): W_cls, the leading dimensions, then unit length if ``normalize``."""
+        part = (self.projection(first) if self.projection is not None else first)[..., : self.dimensions]
         return nn.functional.normalize(part, dim=-1) if self.normalize else part
 
     def ot_part(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

@@ -60,3 +60,12 @@ def test_vectors_of_queries_and_documents(framework):
     np.testing.assert_array_equal(queries, encoder.encoder.encode_queries(texts).cls)
     assert not np.array_equal(queries[1], documents[1])  # queries are cut earlier
     assert np.allclose(encoder.similarity(documents, queries)[0, 1], documents[0] @ queries[1])
+
+
+@pytest.mark.parametrize(("mode", "parts"), [("dense", ["cls"]), ("impact", ["ot"])])
+def test_a_mode_encodes_its_part_alone(framework, tmp_path, mode, parts):
+    search = framework("mteb").DupmaeSearch("testing:hashing", mode=mode, folder=tmp_path, device="cpu")
+    search.index([{"id": "a", "text": "log files"}, {"id": "b", "text": "mail"}])
+    assert search._searcher.index.parts == tuple(parts)
+    assert next(iter(search.search([{"id": 1, "text": "mail"}], top_k=1)["1"])) == "b"
+    assert search.mteb_model_meta.embed_dim == (16 if mode == "dense" else None)

@@ -175,6 +175,12 @@ def read_meta(path: str | Path) -> Meta:
     return meta
 
 
+def recorded_head(meta: Meta) -> str | None:
+    """The option ``head`` of the encoder that made an index: lexical if impacts are word weights in closed form."""
+    is_lexical = "ot" in meta["parts"] and (meta.get("encoder") or {}).get("ot") == "lexical"
+    return "lexical" if is_lexical else None
+
+
 def meta_problem(meta: Meta) -> str | None:
     """Why these are not the contents of a ``meta.json`` of this version, in words; None where they are."""
     if meta.get("format") != FORMAT:

@@ -94,6 +94,7 @@ class ModelConfig:
     query_table: str = ""  #: file with the weights of query tokens, which then need no model; no dense part
     ot: str = "mlm"  #: form of the OT part, one of :data:`OT_FORMS`
     lexical: LexicalSettings | None = None  #: constants of a lexical OT part
+    embedded_lexicon: bool = False  #: the lexicon is that of the embedded model, without word pieces
     dense_weight: float = 1.0  #: of the dense score in the sum of both, unless a search says otherwise
     impact_weight: float = 1.0  #: the same of the impact score
 
@@ -115,7 +116,16 @@ class ModelConfig:
     def record(self) -> dict[str, object]:
         """Contents of the file; settings of other kinds of models are left out."""
         values = asdict(self)
-        parts = ("pooling", "ot_head", "ot_pooling", "query_top_k", "query_table", "dense_weight", "impact_weight")
+        parts = (
+            "pooling",
+            "ot_head",
+            "ot_pooling",
+            "query_top_k",
+            "query_table",
+            "embedded_lexicon",
+            "dense_weight",
+            "impact_weight",
+        )
         for name in (*parts, "query_prompt", "document_prompt", "sparse_encoder"):
             if values[name] == getattr(ModelConfig, name):
                 del values[name]

@@ -46,6 +46,7 @@ _DENSE = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 _SPARSE = re.compile("(MLM)?Transformer SpladePooling")
 _STATIC = re.compile("StaticEmbedding( Normalize)?")
 _TABLE = "SparseStaticEmbedding"
+_TOKENIZING = ("model", "normalizer", "pre_tokenizer", "added_tokens")
 _SPLADE_ACTIVATIONS = {"relu": "log1p", "log1p_relu": "log1p-log1p"}
 """SpladePooling takes the logarithm of one plus its activation."""
 
@@ -111,7 +112,7 @@ def read_modules(folder: Path) -> Modules | None:
     if _SPARSE.fullmatch(names["document"]) and names["query"] in (names["document"], _TABLE):
         if document[0][0] == "Transformer" and transformer.get("transformer_task") != "fill-mask":
             raise CheckpointError(f"{folder / MODULES}: SpladePooling after a Transformer without a masked-LM head")
-        table = _query_table(folder, chains["query"][0][1]) if names["query"] == _TABLE else ""
+        table = _query_table(folder, chains["query"][0][1], encoder) if names["query"] == _TABLE else ""
         settings |= _splade(folder / document[1][1] / "config.json", options) | {"query_table": table}
         return Modules(folder, encoder, settings, length, lower_case)
     if not _DENSE.fullmatch(names["document"]) or names["query"] != names["document"] or _routed(chains):
@@ -153,8 +154,11 @@ def _unsupported(folder: Path, names: Mapping[str, str]) -> str:
     )
 
 
-def _query_table(folder: Path, path: str) -> str:
+def _query_table(folder: Path, path: str, encoder: Path) -> str:
     """The file with the weights of a SparseStaticEmbedding, relative to ``folder``."""
+    query, document = (read_json(home / "tokenizer.json") for home in (folder / path, encoder))
+    if any(query.get(part) != document.get(part) for part in _TOKENIZING if query):
+        raise CheckpointError(f"{folder / path}: queries have another tokenizer than documents, which is not supported")
     named = read_json(folder / path / "config.json").get("path")
     if named is None:
         return str(Path(path) / TABLE)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
+from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.layout import MODULES, POOLER, untied_folders
+from dupmae_ir.models.checkpoints.layout import IDF, MODULES, POOLER, untied_folders
 
 _SPECIAL = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _EXPECTED = {
@@ -29,7 +30,8 @@ _EXPECTED = {
     "add_cross_attention": False,
 }
 """Entries of config.json that a plain BERT has, or lacks."""
-_TOKENIZER = {"tokenizer_class": ("BertTokenizer", "BertTokenizerFast"), "truncation_side": ("right",)}
+_CLASSES = tuple(f"{family}Tokenizer{fast}" for family in ("Bert", "DistilBert") for fast in ("", "Fast"))
+_TOKENIZER = {"tokenizer_class": _CLASSES, "truncation_side": ("right",)}
 PADDING = 128
 """Word embeddings are padded to a multiple of this many rows at most."""
 _UNUSUAL_TOKEN = ("single_word", "lstrip", "rstrip", "normalized")
@@ -64,7 +66,7 @@ class PlainFiles(NamedTuple):
 def read_plain_files(folder: Path) -> PlainFiles | None:
     """The files of a folder with one BERT model; None for anything irregular, or with files of other projects."""
     try:
-        if not folder.is_dir() or (folder / MODULES).exists() or (folder / POOLER).exists() or untied_folders(folder):
+        if not folder.is_dir() or any((folder / n).exists() for n in (MODULES, IDF, POOLER)) or untied_folders(folder):
             return None
         shape, tokenizer = read_shape(folder), PlainTokenizer.read(folder)
     except (CheckpointError, OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -121,14 +123,17 @@ def vocabulary_gap(ids: Collection[int], rows: int) -> str | None:
 
 
 class PlainTokenizer:
-    """BERT's tokenizer from ``tokenizer.json``: with the members of a transformers tokenizer that encoding uses."""
+    """A tokenizer from ``tokenizer.json``, with the members of a transformers tokenizer that encoding uses.
 
-    def __init__(self, tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
+    ``special``: ids by the names of :data:`_SPECIAL`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, special: Mapping[str, int | None]) -> None:
         self._tokenizer = tokenizer
         self._vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
         self._truncated: dict[int, Tokenizer] = {}
         self._lock = threading.Lock()
-        self.all_special_ids = list(special.values())
+        self.all_special_ids = [number for number in special.values() if number is not None]
         self.unk_token_id, self.sep_token_id, self.pad_token_id, self.cls_token_id, self.mask_token_id = (
             special.values()
         )
@@ -150,14 +155,31 @@ class PlainTokenizer:
         special = {name: number for name, number in ids.items() if number is not None}
         return cls(tokenizer, special) if special.keys() == ids.keys() else None
 
-    def __call__(self, texts: Sequence[str], max_length: int, **_: bool) -> dict[str, list[list[int]]]:
-        """``input_ids`` of each text, special tokens included, cut to ``max_length``. Safe for several threads."""
+    @classmethod
+    def read_any(cls, folder: Path) -> PlainTokenizer:
+        """The tokenizer of any ``tokenizer.json``. Raises :class:`CheckpointError` for a missing or damaged file."""
+        path = folder / "tokenizer.json"
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+            model = json.loads(tokenizer.to_str())["model"]
+        except Exception as e:  # tokenizers raises Exception
+            raise CheckpointError(f"{path}: not a readable tokenizer: {one_line(e, 200)}") from None
+        tokenizer.no_padding()
+        unknown = model.get("unk_id")
+        if unknown is None and model.get("unk_token") is not None:
+            unknown = tokenizer.token_to_id(model["unk_token"])
+        return cls(tokenizer, {**dict.fromkeys(_SPECIAL), "unk_token": unknown})
+
+    def __call__(
+        self, texts: Sequence[str], max_length: int, add_special_tokens: bool = True, **_: bool
+    ) -> dict[str, list[list[int]]]:
+        """``input_ids`` of each text, cut to ``max_length`` with special tokens. Safe for several threads."""
         with self._lock:
             if max_length not in self._truncated:
                 tokenizer = Tokenizer.from_str(self._tokenizer.to_str()) if self._truncated else self._tokenizer
                 tokenizer.enable_truncation(max_length)
                 self._truncated[max_length] = tokenizer
-        encoded = self._truncated[max_length].encode_batch(list(texts))
+        encoded = self._truncated[max_length].encode_batch(list(texts), add_special_tokens=add_special_tokens)
         return {"input_ids": [one.ids for one in encoded]}
 
     @property

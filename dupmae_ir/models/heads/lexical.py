@@ -93,6 +93,13 @@ class Lexicon:
             )
         return cls(settings, np.minimum(decoded(codes) / documents, 1.0), language)
 
+    @classmethod
+    def load_words(cls, path: Path, settings: LexicalSettings, language: str = ENGLISH) -> Lexicon:
+        """The weights of stems in a lexicon, without word pieces: for a model with any tokenizer."""
+        with safe_open(path, framework="np") as f:
+            pieces = f.get_slice(_TENSOR).get_shape()[0] - settings.buckets
+        return cls(settings, cls.load(path, settings, pieces).rates[pieces:], language)
+
     def for_collection(self, collection: CollectionStatistics) -> Lexicon:
         """The same weights with the statistics of a collection."""
         other = copy.copy(self)

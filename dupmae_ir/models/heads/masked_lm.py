@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from dupmae_ir.errors import CheckpointError, HeadMissing
@@ -26,11 +27,29 @@ _POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 
 @dataclass(frozen=True)
 class Head:
-    """The masked-LM head: logits = transform(h) @ weight.T + bias, h (…, d), weight (V, d), bias (V,)."""
+    """The masked-LM head: logits = transform(h) @ weight.T + bias, h (…, d), weight (V, d), bias (V,).
+
+    ``norm``: the LayerNorm at the end of the transform.
+    """
 
     transform: Callable[[Tensor], Tensor]
     weight: Tensor
     bias: Tensor | None
+    norm: nn.Module | None = None
+
+    def spread(self) -> float:
+        """Standard deviation of a token's logits for an uncorrelated state, from the weights alone."""
+        norm: Any = self.norm
+        gain = 1.0 if norm is None else norm.weight.detach()
+        return float((self.weight.detach() * gain).square().sum(1).mean().sqrt())
+
+    @torch.no_grad()
+    def divide(self, factor: float) -> None:
+        """Divide all logits by ``factor``, in place; the word embeddings, which may be shared, stay."""
+        norm: Any = self.norm
+        for parameter in (norm.weight, norm.bias, self.bias):
+            if parameter is not None:
+                parameter.div_(factor)
 
 
 def encoder_of(model: nn.Module) -> nn.Module:
@@ -133,18 +152,19 @@ def _layout(module: nn.Module) -> tuple[nn.Module, Head | None]:
     model: Any = module  # attributes of each family
     if hasattr(model, "bert") and hasattr(model, "cls"):
         p = model.cls.predictions
-        return model.bert, Head(p.transform, p.decoder.weight, p.decoder.bias)
+        return model.bert, Head(p.transform, p.decoder.weight, p.decoder.bias, p.transform.LayerNorm)
     if hasattr(model, "distilbert") and hasattr(model, "vocab_projector"):
 
         def distil(h: Tensor) -> Tensor:
             return model.vocab_layer_norm(model.activation(model.vocab_transform(h)))
 
-        return model.distilbert, Head(distil, model.vocab_projector.weight, model.vocab_projector.bias)
+        projector = model.vocab_projector
+        return model.distilbert, Head(distil, projector.weight, projector.bias, model.vocab_layer_norm)
     for name in ("roberta", "mpnet"):
         if hasattr(model, name) and hasattr(model, "lm_head"):
             return getattr(model, name), _roberta_head(model.lm_head)
     if hasattr(model, "model") and hasattr(model, "head") and hasattr(model, "decoder"):  # ModernBERT
-        return model.model, Head(model.head, model.decoder.weight, model.decoder.bias)
+        return model.model, Head(model.head, model.decoder.weight, model.decoder.bias, model.head.norm)
     if hasattr(model, "embeddings") or hasattr(model, "transformer") or is_decoder(model):
         return model, None
     raise CheckpointError(
@@ -157,7 +177,7 @@ def _roberta_head(head: Any) -> Head:
     def transform(x: Tensor) -> Tensor:
         return head.layer_norm(nn.functional.gelu(head.dense(x)))
 
-    return Head(transform, head.decoder.weight, head.decoder.bias)
+    return Head(transform, head.decoder.weight, head.decoder.bias, head.layer_norm)
 
 
 class ExcludedIds(NamedTuple):

@@ -30,10 +30,10 @@ from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import TermWeights
 from dupmae_ir.models.heads.masked_lm import longest as longest_input
 from dupmae_ir.models.inference.packed import PackedRetriever, can_pack
-from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings
+from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
-from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
+from dupmae_ir.types import EncoderOptions, EncoderSettings, Representation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -92,58 +92,19 @@ class TextEncoder(TermEncoder):
         if activation is not None and activation not in pooling.ACTIVATIONS:
             raise UsageError(f"`activation` must be one of {', '.join(pooling.ACTIVATIONS)}, got {activation}")
         folder, device = model_folder(model), pick_device(options.get("device") or "auto")[0]
-        need_ot = "ot" in parts and (not folder.is_dir() or read_config(folder).needs_lm_head)
+        computed = options.get("head") is None and "ot" in parts
+        need_ot = computed and (not folder.is_dir() or read_config(folder).needs_lm_head)
         module, tokenizer, config = load_model(
             folder, need_ot, activation, options.get("normalize"), published=True, plain=device.type == "cpu"
         )
+        config = with_head(config, options)
         check_dense(folder, config, "cls" in parts)
         precision, dtype, products = pick_encoding(options.get("dtype") or "float32", device)
         longest = min(longest_input(module.side(side).lm) for side in SIDES)
         settings = encoder_settings(config, longest, options, precision, str(device))
+        for side in SIDES:
+            module.side(side).dimensions = settings.dimensions
         return cls(model, config, settings, module, tokenizer, parts, device, dtype, products)
-
-    def encode_documents(self, texts: Sequence[str]) -> Representation:
-        """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).
-
-        A lexical OT part has higher weights for words of the title; :meth:`encode_collection` takes it apart.
-        """
-        if self._lexicon is not None:
-            return self.encode_collection([Document("", text) for text in texts])
-        pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
-        return self._encode(pieces, "document", self.settings.top_k)
-
-    def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
-        """:meth:`encode_documents` of titles and texts; ``separator`` joins them (default: the model's)."""
-        between = self.settings.title_separator if separator is None else separator
-        texts = [document.joined(between) for document in documents]
-        if self._lexicon is None:
-            return self.encode_documents(texts)
-        pieces = self._tokenise(texts, "", self.settings.document_length)
-        rows = [
-            self._lexicon.document(document.title, document.text, self._ordinary(p))
-            for document, p in zip(documents, pieces, strict=True)
-        ]
-        return self._encode_lexical(pieces, "document", rows, self.settings.top_k)
-
-    def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
-        """[CLS] vectors (n, dim) float32 and the ``cap`` largest OT weights of each text.
-
-        DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query. Of a
-        SparseEncoder with ``max_active_dims``, no more than these are kept.
-        """
-        keep, pieces = self._query_terms(cap), self._query_pieces(texts)
-        if self._lexicon is None:
-            return self._encode(pieces, "query", keep)
-        rows = [self._lexicon.query(text, self._ordinary(p)) for text, p in zip(texts, pieces, strict=True)]
-        return self._encode_lexical(pieces, "query", rows, keep)
-
-    def for_collection(self, collection: CollectionStatistics) -> TextEncoder:
-        """The encoder with query weights for a collection; itself unless the OT part is lexical."""
-        if self._lexicon is None:
-            return self
-        other = copy.copy(self)
-        other._lexicon = self._lexicon.for_collection(collection)
-        return other
 
     @property
     def running(self) -> dict[str, str]:
@@ -170,7 +131,7 @@ class TextEncoder(TermEncoder):
         """[CLS] vectors, and the ``keep`` largest of the lexical weights ``rows`` with those of the head added."""
         assert self._lexicon is not None
         if not self._pools:
-            return Representation(self._encode(pieces, side, 0).cls, self._lexicon.matrix(rows, keep))
+            return super()._encode_lexical(pieces, side, rows, keep)
         cls = np.zeros((len(rows), self.dim), np.float32) if self.dim else None
         matrices: list[sp.csr_matrix] = [sp.csr_matrix((1, self._lexicon.width), dtype=np.float32)] * len(rows)
         for batch, (dense, _, head) in self._batches(pieces, side, WHOLE):

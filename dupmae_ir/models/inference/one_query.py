@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -27,16 +27,17 @@ from dupmae_ir.device import blas_threads, is_plain_cpu
 from dupmae_ir.errors import CheckpointError, DupmaeError
 from dupmae_ir.models.checkpoints.layout import PROJECTION
 from dupmae_ir.models.checkpoints.model_config import ACTIVATIONS, ModelConfig, read_config
+from dupmae_ir.models.checkpoints.modules import Modules, read_json, read_modules
 from dupmae_ir.models.checkpoints.plain_files import (
     BertShape,
-    PlainFiles,
+    PlainTokenizer,
     read_plain_files,
     vocabulary_gap,
     weight_shapes,
 )
 from dupmae_ir.models.checkpoints.stored import StoredWeights, read_stored
 from dupmae_ir.models.heads.lexical import TermWeights
-from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings
+from dupmae_ir.models.inference.term_encoder import PARTS, TermEncoder, encoder_settings, with_head
 from dupmae_ir.models.names import model_folder
 from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
 
@@ -55,11 +56,14 @@ class OneQuery:
         bert: the sizes of the model.
         stored: its weights.
         normalize: vectors of unit length.
+        dimensions: leading dimensions kept of a vector; None = all.
 
     Raises :class:`CheckpointError` for weights that are missing, damaged or of other shapes.
     """
 
-    def __init__(self, folder: Path, bert: BertShape, stored: StoredWeights, normalize: bool) -> None:
+    def __init__(
+        self, folder: Path, bert: BertShape, stored: StoredWeights, normalize: bool, dimensions: int | None = None
+    ) -> None:
         self._prefix = "bert." if f"bert.{_WORDS}" in stored else ""
         self._stored, self._bert, self._normalize = stored, bert, normalize
         self._weights: dict[str, np.ndarray] = {}
@@ -77,6 +81,7 @@ class OneQuery:
             for name in projection:
                 shape = (self.dim, bert.hidden_size) if name == "weight" else (self.dim,)
                 self._weights[f"projection.{name}"] = _check(PROJECTION, projection[name], shape)
+        self.dim = min(self.dim, dimensions or self.dim)
 
     def cls(self, ids: Sequence[int]) -> np.ndarray:
         """(L,) word pieces, special tokens included -> (1, d') float32."""
@@ -89,7 +94,7 @@ class OneQuery:
             for number in range(layers):
                 # Of the last layer only the state of [CLS] is needed.
                 x = self._layer(f"encoder.layer.{number}", x, 1 if number == layers - 1 else len(x))
-            vector = self._linear("projection", x) if "projection.weight" in weights else x
+            vector = (self._linear("projection", x) if "projection.weight" in weights else x)[:, : self.dim]
         if self._normalize:
             vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
         return np.ascontiguousarray(vector, np.float32)
@@ -171,12 +176,13 @@ class LazyTextEncoder(TermEncoder):
         name: str | Path | None,
         config: ModelConfig,
         settings: EncoderSettings,
-        files: PlainFiles,
+        tokenizer: PlainTokenizer,
+        width: int,
         parts: tuple[str, ...],
         model: OneQuery | None,
         complete: LoadComplete,
     ) -> None:
-        super().__init__(name, config, settings, files.tokenizer, files.shape.vocab_size, parts)
+        super().__init__(name, config, settings, tokenizer, width, parts)
         self.dim: int | None = None if model is None else model.dim
         self._model, self._complete = model, complete
 
@@ -190,6 +196,8 @@ class LazyTextEncoder(TermEncoder):
 
     def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
         """As :meth:`TextEncoder.encode_queries`."""
+        if self._table is not None:
+            return super().encode_queries(texts, cap)
         if not self.is_quick(texts):
             return self.whole().encode_queries(texts, cap)
         cls, row, keep = self._parts_of(texts[0], cap)
@@ -199,6 +207,8 @@ class LazyTextEncoder(TermEncoder):
         self, text: str, cap: int = 1024
     ) -> tuple[np.ndarray | None, tuple[np.ndarray, np.ndarray] | None]:
         """As :meth:`LazyEncoder.encode_query`."""
+        if self._table is not None:
+            return None, self._table.arrays(self._query_pieces([text])[0], self._query_terms(cap))
         cls, row, keep = self._parts_of(text, cap)
         return cls, None if self._lexicon is None else self._lexicon.arrays(row, keep)
 
@@ -216,7 +226,7 @@ class LazyTextEncoder(TermEncoder):
         """As :meth:`TextEncoder.encode_collection`."""
         return self.whole().encode_collection(documents, separator)
 
-    def for_collection(self, collection: CollectionStatistics) -> LazyTextEncoder:
+    def for_collection(self, collection: CollectionStatistics) -> Self:
         """As :meth:`TextEncoder.for_collection`; the model is shared."""
         if self._lexicon is None:
             return self
@@ -244,7 +254,7 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
     reports.
 
     Computed are plain BERT folders with [CLS] pooling, in float32 on the CPU, whose OT part is lexical or not
-    requested.
+    requested; and OT parts whose query weights are in a table.
     """
     parts, activation, normalize = options.get("parts"), options.get("activation"), options.get("normalize")
     parts = PARTS if parts is None else parts
@@ -254,7 +264,9 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
         return None
     try:
         folder = model_folder(model)
-        config, files = read_config(folder), read_plain_files(folder)
+        if (modules := read_modules(folder)) is not None and modules.settings.get("query_table"):
+            return None if "cls" in parts else _read_table(model, options, modules, _once(complete))
+        config, files = with_head(read_config(folder), options), read_plain_files(folder)
         if files is None or config.pooling != "cls" or config.sparse_encoder or ("ot" in parts and config.has_head):
             return None
         size, pieces = files.shape.vocab_size, files.tokenizer.get_vocab().values()
@@ -270,7 +282,22 @@ def read_lazy(model: str | Path | None, options: EncoderOptions, complete: LoadC
         if "cls" in parts:
             if (stored := read_stored(folder)) is None:
                 return None
-            dense = OneQuery(folder, files.shape, stored, config.normalize)
-        return LazyTextEncoder(model, config, settings, files, parts, dense, _once(complete))
+            dense = OneQuery(folder, files.shape, stored, config.normalize, settings.dimensions)
+        return LazyTextEncoder(model, config, settings, files.tokenizer, size, parts, dense, _once(complete))
     except (DupmaeError, OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
+
+
+def _read_table(
+    model: str | Path | None, options: EncoderOptions, modules: Modules, complete: LoadComplete
+) -> LazyTextEncoder | None:
+    """The encoder of a model with a table of query weights; None for a tokenizer that is not BERT's."""
+    if (tokenizer := PlainTokenizer.read(modules.encoder)) is None:
+        return None
+    shape = read_json(modules.encoder / "config.json")
+    width, longest = int(shape["vocab_size"]), int(shape.get("max_position_embeddings", 512))
+    limit = int(min(read_json(modules.encoder / "tokenizer_config.json").get("model_max_length", longest), longest))
+    config = modules.applied(read_config(modules.folder), limit, width)
+    config = with_head(replace(config, activation=options.get("activation") or config.activation), options)
+    settings = encoder_settings(config, longest, options, "float32", "cpu")
+    return LazyTextEncoder(model, config, settings, tokenizer, width, ("ot",), None, complete)

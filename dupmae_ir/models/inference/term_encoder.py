@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from tokenizers import Tokenizer
 
 from dupmae_ir.errors import UsageError
 from dupmae_ir.models.checkpoints.layout import LEXICON, folder_digest
-from dupmae_ir.models.checkpoints.model_config import ModelConfig
-from dupmae_ir.models.heads.lexical import Lexicon
+from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
+from dupmae_ir.models.heads.lexical import Lexicon, TermWeights
+from dupmae_ir.models.heads.query_table import QueryTable
 from dupmae_ir.models.languages import ENGLISH, function_words, is_letter
-from dupmae_ir.models.names import model_folder, model_name
-from dupmae_ir.types import EncoderOptions, EncoderSettings
+from dupmae_ir.models.names import default_model_path, model_folder, model_name
+from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,11 +56,74 @@ class TermEncoder:
         self._special = frozenset(tokenizer.all_special_ids)
         self._lexicon = None
         if config.lexical is not None and "ot" in parts:
-            self._lexicon = Lexicon.load(folder / LEXICON, config.lexical, width, settings.language)
-            pieces, function = tokenizer.get_vocab(), function_words(settings.language)
-            self._lexicon.function_pieces = frozenset(pieces[word] for word in function if word in pieces)
-            if settings.language != ENGLISH:  # a letter of a word that the model does not know is no word
+            language = settings.language
+            if config.embedded_lexicon:
+                self._lexicon = Lexicon.load_words(default_model_path() / LEXICON, config.lexical, language)
+            else:
+                self._lexicon = Lexicon.load(folder / LEXICON, config.lexical, width, language)
+            pieces, function = tokenizer.get_vocab(), function_words(language)
+            if self._lexicon.pieces:
+                self._lexicon.function_pieces = frozenset(pieces[word] for word in function if word in pieces)
+            if language != ENGLISH:  # a letter of a word that the model does not know is no word
                 self._special |= {i for piece, i in pieces.items() if is_letter(piece.removeprefix("##"))}
+        table = config.query_table
+        self._table = QueryTable.load(folder / table, tokenizer.get_vocab(), width) if table else None
+
+    def encode_documents(self, texts: Sequence[str]) -> Representation:
+        """[CLS] vectors (n, dim) float32 and the ``top_k`` largest OT weights of each text (DupMAE Eq. 11).
+
+        A lexical OT part has higher weights for words of the title; :meth:`encode_collection` takes it apart.
+        """
+        if self._lexicon is not None:
+            return self.encode_collection([Document("", text) for text in texts])
+        pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
+        return self._encode(pieces, "document", self.settings.top_k)
+
+    def encode_collection(self, documents: Sequence[Document], separator: str | None = None) -> Representation:
+        """:meth:`encode_documents` of titles and texts; ``separator`` joins them (default: the model's)."""
+        between = self.settings.title_separator if separator is None else separator
+        texts = [document.joined(between) for document in documents]
+        if self._lexicon is None:
+            return self.encode_documents(texts)
+        pieces = self._tokenise(texts, self.config.document_prompt, self.settings.document_length)
+        rows = [
+            self._lexicon.document(document.title, document.text, self._ordinary(p))
+            for document, p in zip(documents, pieces, strict=True)
+        ]
+        return self._encode_lexical(pieces, "document", rows, self.settings.top_k)
+
+    def encode_queries(self, texts: Sequence[str], cap: int = 1024) -> Representation:
+        """[CLS] vectors (n, dim) float32 and the ``cap`` largest OT weights of each text.
+
+        DupMAE does not truncate the OT part of queries; ``cap`` is Lucene's limit on the clauses of a query. Of a
+        SparseEncoder with ``max_active_dims``, no more than these are kept.
+        """
+        keep, pieces = self._query_terms(cap), self._query_pieces(texts)
+        if self._table is not None:
+            return Representation(None, self._table.matrix(pieces, keep))
+        if self._lexicon is None:
+            return self._encode(pieces, "query", keep)
+        rows = [self._lexicon.query(text, self._ordinary(p)) for text, p in zip(texts, pieces, strict=True)]
+        return self._encode_lexical(pieces, "query", rows, keep)
+
+    def for_collection(self, collection: CollectionStatistics) -> Self:
+        """The encoder with query weights for a collection; itself unless the OT part is lexical."""
+        if self._lexicon is None:
+            return self
+        other = copy.copy(self)
+        other._lexicon = self._lexicon.for_collection(collection)
+        return other
+
+    def _encode(self, pieces: list[list[int]], side: str, keep: int) -> Representation:
+        """The parts that the model computes."""
+        raise NotImplementedError
+
+    def _encode_lexical(
+        self, pieces: list[list[int]], side: str, rows: Sequence[TermWeights], keep: int
+    ) -> Representation:
+        """[CLS] vectors, and the ``keep`` largest of the lexical weights ``rows``."""
+        assert self._lexicon is not None
+        return Representation(self._encode(pieces, side, 0).cls, self._lexicon.matrix(rows, keep))
 
     def term_names(self, text: str) -> dict[str, str]:
         """Index term -> words of ``text``, for stems of a lexical OT part; their own terms are hashes."""
@@ -70,7 +136,8 @@ class TermEncoder:
         if (terms := self.terms) is None:
             return []
         spans = [] if self._lexicon is None else [(terms[d], a, b) for d, a, b in self._lexicon.spans(text)]
-        if (splitter := self._splitter) is not None:
+        has_pieces = self._lexicon is None or self._lexicon.pieces
+        if has_pieces and (splitter := self._splitter) is not None:
             pieces = splitter.encode(text, add_special_tokens=False)
             # XLM-R's offsets include the blank before a word.
             words = [(i, b - len(text[a:b].lstrip()), b) for i, (a, b) in zip(pieces.ids, pieces.offsets, strict=True)]
@@ -93,19 +160,23 @@ class TermEncoder:
         """The index term of each dimension of the OT part; None without one."""
         if "ot" not in self.parts:
             return None
-        pieces = vocabulary(self.tokenizer, self._width)
-        return pieces if self._lexicon is None else self._lexicon.terms(pieces)
+        if self._lexicon is None:
+            return vocabulary(self.tokenizer, self._width)
+        return self._lexicon.terms(vocabulary(self.tokenizer, self._lexicon.pieces) if self._lexicon.pieces else [])
 
     def _ordinary(self, pieces: Sequence[int]) -> list[int]:
-        """Word pieces without special tokens."""
+        """Word pieces without special tokens; none where the lexicon has none."""
+        if self._lexicon is not None and not self._lexicon.pieces:
+            return []
         return [piece for piece in pieces if piece not in self._special]
 
-    def _tokenise(self, texts: Sequence[str], prompt: str, length: int) -> list[list[int]]:
-        """The word pieces of texts, with ``prompt`` before each, cut to ``length``."""
+    def _tokenise(self, texts: Sequence[str], prompt: str, length: int, special: bool = True) -> list[list[int]]:
+        """The word pieces of texts, with ``prompt`` before each, cut to ``length``; with ``special`` tokens."""
         if not len(texts):
             return []
         out = self.tokenizer(
             [prompt + text for text in texts],
+            add_special_tokens=special,
             truncation=True,
             max_length=length,
             padding=False,
@@ -119,13 +190,30 @@ class TermEncoder:
         return [[piece if piece < self._width else unknown for piece in one] for one in pieces]
 
     def _query_pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._tokenise(texts, self.config.query_prompt, self.settings.query_length)
+        return self._tokenise(texts, self.config.query_prompt, self.settings.query_length, special=self._table is None)
 
     def _query_terms(self, cap: int) -> int:
         """The number of OT weights kept of a query."""
         if cap < 1:
             raise UsageError(f"`cap` must be at least 1, got {cap}")
         return min(cap, self.config.query_top_k or cap)
+
+
+def with_head(config: ModelConfig, options: EncoderOptions) -> ModelConfig:
+    """``config`` with the caller's head: ``lexical`` for word weights in closed form beside any dense part.
+
+    A model with a lexical head keeps its own; any other gets the weights of words of the embedded model, whose
+    document frequencies it does not need. Raises :class:`UsageError` for another head.
+    """
+    head = options.get("head")
+    if head is None or head == config.ot:
+        return config
+    if head != "lexical":
+        raise UsageError(f"`head` must be lexical, got {head}")
+    if not config.has_dense:
+        raise UsageError("`head` lexical: the model has no dense part, and an OT part of its own; leave `head` out")
+    lexical = read_config(default_model_path()).lexical
+    return replace(config, ot="lexical", lexical=lexical, embedded_lexicon=True, top_k=ModelConfig.top_k)
 
 
 def encoder_settings(
@@ -146,6 +234,8 @@ def encoder_settings(
     top_k = options.get("top_k") or config.top_k
     if top_k < 1:
         raise UsageError(f"`top_k` must be at least 1, got {top_k}")
+    if (dimensions := options.get("dimensions")) is not None and dimensions < 1:
+        raise UsageError(f"`dimensions` must be at least 1, got {dimensions}")
     separator, lexical = options.get("title_separator"), config.lexical
     fixed = lexical is not None and not config.has_head and "ot" in (options.get("parts") or PARTS)
     return EncoderSettings(
@@ -157,6 +247,7 @@ def encoder_settings(
         title_separator=config.title_separator if separator is None else separator,
         impact_scale=float(lexical.document_scale) if lexical and fixed else config.impact_scale,
         normalize=config.normalize,
+        dimensions=dimensions,
         ot=config.ot,
         head_scale=lexical.head_scale if lexical else 0.0,
         part_weights=(config.dense_weight, config.impact_weight),

@@ -13,6 +13,7 @@ import numpy as np
 
 from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
+from dupmae_ir.index.format.manifest import recorded_head
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, rounded
 from dupmae_ir.index.index import Index
 from dupmae_ir.models import load_lazy_encoder
@@ -48,6 +49,8 @@ def load_query_encoder(
             activation=recorded.get("activation") if "ot" in parts else None,
             title_separator=recorded.get("title_separator"),
             normalize=recorded.get("normalize") if "cls" in parts else None,
+            dimensions=recorded.get("dimensions"),
+            head=recorded_head(index.meta),
             parts=parts,
             language=recorded.get("language"),
         )
