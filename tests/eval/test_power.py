@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from plan_cases import COSTS, PlanOptions, in_order_of_cost, largest_tolerance, main, plan_cases
-from power import as_record, costs, nearest_rivals, power_text, printed_rows
+from power import PrintedRow, as_record, costs, nearest_rivals, power_text, printed_rows
 
 from dupmae_ir.errors import UnknownName
 from dupmae_ir.eval.regressions.cases import RIVALS, Case, load
@@ -23,6 +23,11 @@ FOLDER = Path(__file__).resolve().parents[2] / "eval"
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
     return {case.id: case for regression in load(FOLDER).values() for case in regression.cases}
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[PrintedRow]:
+    return printed_rows(FOLDER)
 
 
 def scores(case: Case, mean: float, queries: int = 2000, seed: int = 0, base: np.ndarray | None = None) -> Result:
@@ -104,22 +109,21 @@ def test_a_control_of_other_code_is_not_compared(cases, tmp_path, monkeypatch, k
     assert sum("difference to" in verdict.reason for verdict in verdicts) == judged
 
 
-def test_the_largest_tolerance_and_the_cost_of_a_row(cases):
+def test_the_largest_tolerance_and_the_cost_of_a_row(cases, rows):
     assert largest_tolerance(cases["retromae.msmarco-passage/distill-dev"], "RR@10") == 0.002
     assert largest_tolerance(cases["dupmae.msmarco-passage/stage3-dev"], "RR@10") == pytest.approx(0.0036, abs=1e-4)
     ablation = largest_tolerance(cases["retromae-ablations.msmarco-passage/default-dev"], "RR@10")
     assert ablation == pytest.approx(1.96 * (0.3553 * 0.6447 / 6980) ** 0.5)
-    rows = {row.case.id: row for row in printed_rows(FOLDER)}
-    assert rows["retromae.msmarco-passage/distill-dev"].hours == 0
-    stage3, stage2 = rows["dupmae.msmarco-passage/stage3-dev"], rows["dupmae.msmarco-passage/stage2-dev"]
+    by_id = {row.case.id: row for row in rows}
+    assert by_id["retromae.msmarco-passage/distill-dev"].hours == 0
+    stage3, stage2 = by_id["dupmae.msmarco-passage/stage3-dev"], by_id["dupmae.msmarco-passage/stage2-dev"]
     assert stage3.hours > stage2.hours > 100
     assert stage3.strong
-    assert not rows["retromae-ablations.msmarco-passage/default-dev"].strong
-    assert "3 of " in power_text(list(rows.values()), 3)
+    assert not by_id["retromae-ablations.msmarco-passage/default-dev"].strong
+    assert "3 of " in power_text(rows, 3)
 
 
-def test_what_one_gpu_measures_in_a_week_begins_with_the_released_checkpoints(capsys):
-    rows = printed_rows(FOLDER)
+def test_what_one_gpu_measures_in_a_week_begins_with_the_released_checkpoints(rows, capsys):
     assert as_record(costs(rows)) == (FOLDER / COSTS).read_text(), "python tools/power.py --papers FOLDER --record"
     planned = plan_cases(PlanOptions(measurable=True))
     free = [one for one in planned if one.training == 0]
