@@ -62,6 +62,11 @@ def is_letter(text: str) -> bool:
     return len(text) < 2 and not regex.fullmatch(r"\p{Han}", text)
 
 
+def separates_words(character: str) -> bool:
+    """Whether a character is of a script that separates words by blanks."""
+    return not regex.match(rf"[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\u30fc{_SYLLABIC}]", character)
+
+
 @cache
 def function_words(language: str) -> frozenset[str]:
     """The articles, pronouns, prepositions, auxiliaries and question words of a language, folded."""

@@ -13,9 +13,11 @@ from dupmae_ir import console
 from dupmae_ir.encode import EncodeConfig
 from dupmae_ir.encode.run import run as encode
 from dupmae_ir.models import load_encoder
+from dupmae_ir.models.languages import Analyzer
 from dupmae_ir.search.__main__ import main
 from dupmae_ir.search.query.words import LONGEST_READ, QueryWords, SpanEncoder, TermShare, WordShare
 from dupmae_ir.search.searcher import Searcher
+from dupmae_ir.types import Document
 
 
 class Pieces:
@@ -204,3 +206,44 @@ def test_a_long_text_is_read_as_far_as_a_limit():
         assert len(words.snippet({"lock": 1.0}, unit * 190_000).text) <= 2 * 240
     assert words.marks({"lock": 1.0}, "a " * LONGEST_READ + "lock") == []
     assert words.marks({"lock": 1.0}, "a " * 10 + "lock") == [(20, 24, "lock")]
+
+
+SCRIPTS = {
+    "ru": ("как расторгнуть аренду квартиры", "Поезд в Петербург отправляется с третьей платформы. Аренда дорогая."),
+    "de": ("Verteidigung der Stadt", "Die Leistung der Zeitung in den Städten; Ordnung."),
+    "zh": ("怎样取消北京的房子", "北京大学的房子很贵。"),
+    "ar": ("كيف ألغي عقد الإيجار", "يغادر القطار من الرصيف. الإيجار مرتفع"),
+    "hi": ("पाइप में पानी", "पानी नहीं होने पर पाइपों"),
+    "emoji": ("🚀 launch the cat 😀", "A launch 🚀 of cats 😀😀"),
+}
+
+
+@pytest.mark.parametrize("indexed", ["auto", "en"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_shares_are_of_words_that_the_text_has(script, indexed, lexical):
+    """In every script, and in an index of the wrong language: a word of the query that gets a share is in the text, by
+    itself or by its stem; all others are named as expansions, and letters are never credited to words."""
+    query, text = SCRIPTS[script]
+    language = "en" if indexed == "en" or script == "emoji" else script
+    encoder = load_encoder(lexical, device="cpu", dtype="float32", parts=("ot",), language=language)
+    q, d = (encoder.encode_queries([query]).ot, encoder.encode_collection([Document("", text)]).ot)
+    both = q.multiply(d).tocsr()
+    terms = [term(encoder.terms[i], float(w)) for i, w in zip(both.indices, both.data, strict=True)]
+    words = QueryWords(encoder, query)
+    found = words.shares(terms, text)
+    assert sum(w.share for w in found) == pytest.approx(sum(t.share for t in terms))
+    assert len({w.word for w in found if not w.expansion}) == len([w for w in found if not w.expansion])
+    analyzer = Analyzer(language)
+    stems = set(analyzer.terms(text))
+    for w in found:
+        whole = [t for t, a, b in analyzer.spans(query) if query[a:b].lower() == w.word]
+        if not w.expansion:
+            assert w.word in text.lower() or set(whole) & stems, w
+            assert w.word in query.lower()
+        assert len(w.word) < 20, "a clause is no word"
+    assert any(not w.expansion for w in found) or (script, indexed) == ("ru", "en")
+    snippet = words.snippet(words.weights(terms), text)
+    marked = {snippet.text[a:b].lower() for a, b in snippet.marks}
+    if script == "ru":
+        assert marked == ({"аренда"} if indexed == "auto" else set())
+        assert [w.word for w in found if not w.expansion] == (["аренду"] if indexed == "auto" else [])

@@ -1,23 +1,29 @@
 """Which words of a query and of a text a hit's impact comes from, and the passage of the text that has most of them.
 
-Index terms are word pieces (``##ool``) or hashes of stems. :func:`words_of` adds the shares of terms up by the words of
-the query that they are from; terms that the query does not contain are expansions, named by the words of the text.
+Index terms are word pieces (``##ool``) or hashes of stems. :meth:`QueryWords.shares` adds the shares of terms up by the
+words of the query that they are from and that the text has, too. All others are expansions: of a word of the text, if
+the term is part of one, or of the query, if the text has no such word. Single letters of words are one entry.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from dupmae_ir.models.analyzer import LONGEST_TOKEN, stem, word_spans
+from dupmae_ir.models.languages import is_letter, separates_words
 
 SNIPPET = 240
 """Characters of the best passage."""
 LONGEST_READ = 1 << 16
 """Characters of a text in which words are looked for: a page of results must not wait for one long document."""
+LETTERS = "single letters"
+"""The name of terms that are letters of words."""
 _NOTABLE = 0.1
 """A word is marked if its term has this share of the strongest one's."""
 _SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\n))\s+")
@@ -53,8 +59,8 @@ class SpanEncoder(Protocol):
 class WordShare:
     """A word and what it adds to the impact of a hit.
 
-    ``word``: as the query has it; for an ``expansion``, which the query does not have, as the text has it, or the index
-    term where neither has it. ``text_words``: the words of the text that match it.
+    ``word``: as the query has it; for an ``expansion``, which is not in the query or not in the text, as either has it,
+    or the index term where neither does. ``text_words``: the words of the text that match it.
     """
 
     word: str
@@ -90,7 +96,13 @@ class QueryWords:
     def __init__(self, encoder: object, query: str) -> None:
         self.encoder = encoder
         self.query = query
-        self._words = _words_by_term(self.spans(query), query)
+        spans = self.spans(query)
+        self._words = _words_by_term(spans, query)
+        #: word of the query -> its terms that are no parts of it, such as its stem
+        self._whole: dict[str, set[str]] = {}
+        for span in spans:
+            if _whole_word(query, span) == (span.start, span.end):
+                self._whole.setdefault(query[span.start : span.end].lower(), set()).add(span.term)
 
     def spans(self, text: str) -> list[TermSpan]:
         """The index terms of the first :data:`LONGEST_READ` characters of a text with their positions; stems of words
@@ -104,22 +116,28 @@ class QueryWords:
         """The words behind the matched ``terms`` (raw index terms) of a hit, strongest first; shares add up to the
         terms'."""
         in_text = _words_by_term(self.spans(text), text) if text else {}
+        known = {word for words in in_text.values() for word in words} if 0 < len(text) <= LONGEST_READ else None
         shares: defaultdict[tuple[str, bool], float] = defaultdict(float)
         matching: dict[tuple[str, bool], dict[str, None]] = {}
         for term in terms:
-            key = self._named(term.term, in_text)
+            key = self._named(term.term, in_text, known)
             shares[key] += term.share
             matching.setdefault(key, {}).update(dict.fromkeys(in_text.get(term.term, ())))
         words = [WordShare(key[0], share, key[1], tuple(matching[key])) for key, share in shares.items()]
         return sorted(words, key=lambda word: (-word.share, word.word))
 
-    def _named(self, term: str, in_text: Mapping[str, Sequence[str]]) -> tuple[str, bool]:
-        if own := self._words.get(term):
-            return own[0], False
+    def _named(self, term: str, in_text: Mapping[str, Sequence[str]], known: Set[str] | None) -> tuple[str, bool]:
+        """The word to name for a term, and whether it is an expansion. ``known``: all words of the text, if it is
+        known as a whole."""
+        own, words = self._words.get(term, ()), in_text.get(term, ())
+        if _is_part_letter(term, (*own, *words)):
+            return LETTERS, True
+        for word in own:
+            if known is None or word in known or any(whole in in_text for whole in self._whole.get(word, ())):
+                return word, False
         if not isinstance(self.encoder, SpanEncoder):
             return term, False
-        words = in_text.get(term, ())
-        return (words[0] if words else term.removeprefix("##")), True
+        return next(iter((*words, *own)), term.removeprefix("##")), True
 
     def weights(self, terms: Sequence[TermShare]) -> dict[str, float]:
         """Index term -> share, for finding the terms in a text. Without terms (a dense index), those of the query."""
@@ -131,7 +149,8 @@ class QueryWords:
         """(start, end, index term) of the whole words of a text that match notably, in order."""
         least = _NOTABLE * max(weights.values(), default=0.0)
         spans = [span for span in self.spans(text) if weights.get(span.term, -1.0) >= least > 0]
-        return [(*_whole_word(text, span), span.term) for span in spans]
+        words = [(*_whole_word(text, span), span.term) for span in spans]
+        return [(a, b, term) for a, b, term in words if not _is_part_letter(term, (text[a:b].lower(),))]
 
     def shaded(self, terms: Sequence[TermShare], text: str) -> tuple[Mark, ...]:
         """The matching words of a text in order, without overlaps; a word has the shares of all its terms."""
@@ -166,17 +185,29 @@ def _words_by_term(spans: Iterable[TermSpan], text: str) -> dict[str, list[str]]
     return {term: list(own) for term, own in words.items()}
 
 
+def _is_part_letter(term: str, words: Sequence[str]) -> bool:
+    """Whether a term is a single letter of longer words."""
+    piece = term.removeprefix("##")
+    return is_letter(piece) and (piece != term or not words or any(len(word) > 1 for word in words))
+
+
 def _whole_word(text: str, span: TermSpan) -> tuple[int, int]:
-    """The span, widened to the letters and digits around it, as far as the longest token."""
+    """The span, widened to the letters, marks and digits around it, as far as the longest token; not in scripts whose
+    words no blanks separate."""
     start, end = span.start, span.end
     first, last = max(0, start - LONGEST_TOKEN), min(len(text), end + LONGEST_TOKEN)
-    if start >= end or not text[start].isalnum():
+    if start >= end or not _in_word(text[start]):
         return start, end
-    while start > first and text[start - 1].isalnum():
+    while start > first and _in_word(text[start - 1]):
         start -= 1
-    while end < last and text[end - 1].isalnum() and text[end].isalnum():
+    while end < last and _in_word(text[end - 1]) and _in_word(text[end]):
         end += 1
     return start, end
+
+
+@lru_cache(1 << 14)
+def _in_word(character: str) -> bool:
+    return (character.isalnum() or unicodedata.category(character)[0] == "M") and separates_words(character)
 
 
 def _best_window(marks: Sequence[tuple[int, int, str]], weights: Mapping[str, float], width: int) -> tuple[int, int]:
