@@ -268,6 +268,7 @@ def index_list(service: Service) -> IndexList:
 def index_info(generation: OpenIndex) -> IndexInfo:
     """What is known of an index without reading it."""
     searcher = generation.searcher
+    encoder = searcher.index.meta.get("encoder") or {}
     return IndexInfo(
         **source(generation),
         documents=generation.documents,
@@ -276,6 +277,8 @@ def index_info(generation: OpenIndex) -> IndexInfo:
         dimensions=searcher.index.dim,
         scale=searcher.index.scale,
         encoder=generation.encoder.name,
+        language=encoder.get("language"),
+        reading=(encoder.get("reading") or {}).get("found"),
         impact_search=searcher.impact_search[0] if "impact" in generation.modes else None,
         texts=searcher.index.has_texts,
         metadata=list(searcher.index.texts.columns) if searcher.index.texts is not None else [],

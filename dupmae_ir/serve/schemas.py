@@ -271,6 +271,10 @@ class IndexInfo(IndexState):
     dimensions: int | None = Field(description="of the dense vectors")
     scale: float | None = Field(description="impact scale")
     encoder: str
+    language: str | None = Field(description="language of word weights with stems")
+    reading: float | None = Field(
+        description="how often vectors find a passage by another part of it, 0 to 1; null for English, not measured"
+    )
     impact_search: str | None = Field(description="how impacts are searched")
     texts: bool = Field(description="whether the index stores titles and texts")
     metadata: list[str] = Field(description="names that a filter can use")

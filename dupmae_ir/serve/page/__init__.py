@@ -306,7 +306,10 @@ async def _results(service: Service, state: State, name: str | None, sides: bool
 
     def weights(generation: OpenIndex) -> list[WeightedTerm]:
         (encoding,) = batch_handler.encoded(generation, [state.q], documents=False, vectors=False)
-        return encoding.terms or []
+        names: dict[str, float] = {}  # a word has one row, with the weights of its stem and its pieces
+        for term in encoding.terms or []:
+            names[term.term] = names.get(term.term, 0.0) + term.weight
+        return [WeightedTerm(term=name, weight=weight) for name, weight in sorted(names.items(), key=lambda t: -t[1])]
 
     work = [search(mode, HitFields(True, MAX_TERMS, PASSAGE)), *(search(other, HitFields(True)) for other in others)]
     lists, terms = await asyncio.gather(
