@@ -141,10 +141,10 @@ def rerank(teacher: Path, run: Path, collection: Path, target: Path) -> None:
     """The teacher's order of the first documents of ``run``."""
     import torch
 
-    from dupmae_ir.finetune.reranker import load_reranker, score_pairs
     from dupmae_ir.io.collections import read_collection
     from dupmae_ir.io.runs import write_run
     from dupmae_ir.io.topics import read_topics
+    from dupmae_ir.models.reranker import load_reranker, score_pairs
     from dupmae_ir.types import Hit
 
     texts = {d.docid: d.joined() for d in read_collection(collection / "corpus.jsonl")}

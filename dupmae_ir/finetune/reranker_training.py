@@ -21,10 +21,10 @@ from dupmae_ir.errors import InputError
 from dupmae_ir.finetune.cross_encoder import CrossEncoderConfig
 from dupmae_ir.finetune.data import MinedQuery, Passages, counted, open_passages, read_mined
 from dupmae_ir.finetune.examples import ExampleKey
-from dupmae_ir.finetune.reranker import check_length, load_reranker, pad, relevance, separator, tokenise
 from dupmae_ir.models.checkpoints.loading import quiet_transformers
 from dupmae_ir.models.checkpoints.saving import save_tokenizer
 from dupmae_ir.models.names import model_folder
+from dupmae_ir.models.reranker import check_length, load_reranker, pad, relevance, separator, tokenise
 from dupmae_ir.training.job import DistributedJob, deciding_settings, input_digests, run_training, training_arguments
 from dupmae_ir.training.layers import recompute_activations
 from dupmae_ir.training.report import write_report

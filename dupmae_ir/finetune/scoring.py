@@ -16,11 +16,11 @@ from dupmae_ir.device import pick_device, pick_dtype, processors, with_torch_thr
 from dupmae_ir.errors import CheckpointError, DupmaeError, InputError
 from dupmae_ir.finetune.data import MinedQuery, Passages, counted, files_digest, open_passages, read_mined, write_file
 from dupmae_ir.finetune.mining import model_digest, open_bm25, open_retriever, retriever_hits
-from dupmae_ir.finetune.reranker import check_length, load_reranker, score_pairs, separator
 from dupmae_ir.finetune.score import ScoreConfig
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.lines import ResumableJsonl
 from dupmae_ir.models.checkpoints.layout import folder_digest
+from dupmae_ir.models.reranker import check_length, load_reranker, score_pairs, separator
 from dupmae_ir.search.fusion import interpolate, rrf
 from dupmae_ir.types import Query
 

@@ -24,6 +24,7 @@ from dupmae_ir.encode.config import EncodeConfig
 from dupmae_ir.encode.run import run as encode_corpus
 from dupmae_ir.io.lines import json_lines
 from dupmae_ir.models import load_encoder
+from dupmae_ir.search.config import SearchSettings
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Encoder, Query
 
@@ -52,12 +53,16 @@ class DupmaeSearch:
         device: auto, cpu, cuda, cuda:N or mps.
         dtype: precision of the forward pass; None is the model's.
         head: ``lexical`` for word weights in closed form with the vectors of any model; None is the model's.
+        rerank: model that reorders the first ``rerank_depth`` hits, as ``search --rerank``.
+        rerank_depth: how many it reads.
     """
 
     def __init__(
         self,
         model: str | Path | None = None,
         *,
+        rerank: str | None = None,
+        rerank_depth: int = 50,
         mode: str | None = None,
         head: str | None = None,
         folder: str | Path | None = None,
@@ -68,6 +73,7 @@ class DupmaeSearch:
         self.mode = mode
         self.head = head
         self.parts = {"dense": "cls", "impact": "ot"}.get(mode or "", "cls,ot")
+        self.rerank, self.rerank_depth = rerank, rerank_depth
         self.device = device
         self.dtype = dtype
         self._temporary = None if folder else TemporaryDirectory(prefix="dupmae-ir-mteb-")
@@ -96,7 +102,10 @@ class DupmaeSearch:
                 quiet=True,
             )
         )
-        self._searcher = Searcher.open(index, self.model, device=self.device)
+        settings = SearchSettings()
+        if self.rerank:
+            settings = SearchSettings(rerank=self.rerank, rerank_depth=self.rerank_depth, rerank_seconds=0.0)
+        self._searcher = Searcher.open(index, self.model, device=self.device, settings=settings)
 
     def search(
         self, queries: MtebDataset, *, top_k: int, top_ranked: Mapping[str, Iterable[str]] | None = None, **_: Any
@@ -117,7 +126,8 @@ class DupmaeSearch:
         """What MTEB records about the model."""
         kind = {"dense": "dense", "impact": "sparse"}.get(self.mode or "", "hybrid")
         encoder = load_encoder(self.model, device="cpu", parts=tuple(self.parts.split(",")), head=self.head)
-        return _meta(encoder, [kind], f"-{self.mode}" if self.mode else "")
+        outputs = [self.mode, Path(self.rerank).name if self.rerank else None]
+        return _meta(encoder, [kind], "".join(f"-{name}" for name in outputs if name))
 
 
 class DupmaeEncoder:

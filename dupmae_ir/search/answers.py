@@ -49,7 +49,7 @@ class IndexSearch:
             device=config.device,
             dtype=config.dtype,
             query_length=config.query_length,
-            settings=subset(config, SearchSettings),
+            settings=_settings(config),
         )
         self.mode = mode or config.mode or searcher.mode
         self.fusion = None if mode else config.fusion
@@ -98,7 +98,15 @@ class IndexSearch:
             server=server.summary() if server else None,
             within=self.within,
             unread_bytes=index.unread or None,
+            rerank=config.rerank if self.fusion is None else None,
         )
+
+
+def _settings(config: SearchConfig) -> SearchSettings:
+    settings = subset(config, SearchSettings)
+    if config.topics and config.rerank_seconds is None:
+        return dataclasses.replace(settings, rerank_seconds=0.0 if config.rerank else None)
+    return settings
 
 
 class Bm25Search:

@@ -30,6 +30,7 @@ bm25_option = partial(option, group="scores", only_with=("bm25", "bm25_index"))
 run_option = partial(option, group="with --topics", only_with="topics")
 query_option = partial(option, group="with --query", only_with=("query", "interactive"))
 server_option = partial(option, group="server", only_with="server")
+rerank_option = partial(option, group="second look", only_with="rerank")
 encoder_option = partial(option, group="query encoder", only_with="!bm25")
 
 
@@ -93,6 +94,22 @@ class SearchSettings(ThreadOptions):
         choices=IMPACT_SEARCHES,
         group="compute",
         only_with="!bm25 and !dense and !server",
+    )
+
+    rerank: str | None = option(
+        None,
+        "model that reads the texts of the first candidates and orders them anew: a cross-encoder (a sequence "
+        "classifier), or a BGE-M3 folder, by MaxSim of its vectors of single tokens",
+        group="second look",
+        metavar="FOLDER",
+        only_with="!bm25 and !fusion",
+    )
+    rerank_depth: int = rerank_option(50, "candidates that it reads", at_least=1)
+    rerank_seconds: float | None = rerank_option(
+        None,
+        "time for a query; candidates not read by then keep their order below. 0 = no limit (default: 10, or 0 with "
+        "--topics, whose run must not depend on the machine)",
+        at_least=0,
     )
 
     server: str | None = option(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import bisect
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dupmae_ir.device import pick_impact_search
-from dupmae_ir.errors import UnknownName
+from dupmae_ir.errors import UnknownName, UsageError
 from dupmae_ir.index.config import FLAT
 from dupmae_ir.index.format.row_set import RowSet, row_set
 from dupmae_ir.index.format.segment import Segment
@@ -20,6 +21,10 @@ from dupmae_ir.search.candidates.impact import ImpactIndex, Postings
 from dupmae_ir.search.candidates.segments import SegmentedDense, SegmentedImpact, Splits
 from dupmae_ir.search.candidates.server import ServerIndex
 from dupmae_ir.search.config import SearchSettings
+from dupmae_ir.types import Encoder
+
+if TYPE_CHECKING:
+    from dupmae_ir.models.reranker import Reranker
 
 
 class OpenedIndex:
@@ -31,6 +36,7 @@ class OpenedIndex:
         self._engines: dict[str, tuple[str, str]] = {}
         self._impact: dict[str, SegmentedImpact] = {}
         self._bm25: dict[tuple[str, float, float], Bm25Index] = {}
+        self._rerankers: dict[str, Reranker] = {}
         self._servers: dict[tuple[str, str | None, bool, float], ServerIndex] = {}
 
     @property
@@ -98,6 +104,20 @@ class OpenedIndex:
         if key not in self._servers:
             self._servers[key] = ServerIndex.open(self.folder, *key)
         return self._servers[key]
+
+    def reranker(self, settings: SearchSettings, encoder: Encoder) -> Reranker | None:
+        """The reranker of the settings; None without one. Raises :class:`UsageError` for an index without texts."""
+        if settings.rerank is None:
+            return None
+        if settings.rerank not in self._rerankers:
+            if not self.folder.has_texts:
+                raise UsageError(
+                    f"{self.folder.path}: stores no texts, which `rerank` reads; encode with `store_texts`"
+                )
+            from dupmae_ir.models.reranker import open_reranker  # imports torch
+
+            self._rerankers[settings.rerank] = open_reranker(settings.rerank, encoder, encoder.settings.device)
+        return self._rerankers[settings.rerank]
 
     def row(self, docid: str) -> int | None:
         """The row of a document; None if the index does not contain it."""

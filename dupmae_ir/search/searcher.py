@@ -19,6 +19,7 @@ The path of a query, one file after the other:
 7. ``candidates/dense.py``          candidates and exact scores by [CLS] vectors (faiss)
 8. ``candidates/impact.py``         candidates and exact scores by impacts (Lucene or postings)
 9. ``candidates/bm25.py``           candidates and scores by BM25, where a third index joins the sum
+10. ``reranking.py``                a second look at the first hits, if ``rerank`` names a model
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from dupmae_ir.search.query.encoder import GROUP, QueryEncodings, check_encoder,
 from dupmae_ir.search.query.filters import DocumentFilter, Selection, select
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
 from dupmae_ir.search.query_batching import Pending, QueryBatches
+from dupmae_ir.search.reranking import RERANK_SECONDS, reranked
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
 
@@ -100,6 +102,7 @@ class Searcher:
             opened.dense(chosen)  # fail now rather than at the first query
         opened.bm25(chosen)
         opened.server(chosen)
+        opened.reranker(chosen, encoder)
         return cls(opened, encoder, chosen)
 
     @property
@@ -258,7 +261,9 @@ class Searcher:
         # The parts that a sum takes. With BM25 a single part of the index is enough.
         available = tuple(self._opened.parts) if self.settings.bm25_index else MODES["hybrid"]
         options = (remove_query, raw_impacts, fusion, depth, available)
-        request = Request(mode or self.mode, hits, *options, chosen.allowed, chosen.condition)
+        shown = hits if self.settings.rerank and not fusion else None
+        candidates = hits if shown is None else max(hits, self.settings.rerank_depth)
+        request = Request(mode or self.mode, candidates, *options, chosen.allowed, chosen.condition, shown)
         self._check(request)
         return request
 
@@ -276,7 +281,19 @@ class Searcher:
             batch = queries[start : start + self.settings.batch_size]
             nonblank = [query for query in batch if query.text.strip()]
             ranked = iter(ranker.rank(nonblank, encodings.take([query.text for query in nonblank])))
-            yield from (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
+            answers = (next(ranked) if query.text.strip() else ranker.blank(query) for query in batch)
+            yield from answers if request.shown is None else (self._reranked(a, request.shown) for a in answers)
+
+    def _reranked(self, answer: Answer, hits: int) -> Answer:
+        settings, scorer = self.settings, self._opened.reranker(self.settings, self.encoder)
+        assert scorer is not None
+        seconds = RERANK_SECONDS if settings.rerank_seconds is None else settings.rerank_seconds
+        return reranked(answer, scorer, self._read, settings.rerank_depth, seconds, hits)
+
+    def _read(self, docid: str) -> Document:
+        found = self.document(docid)
+        assert found is not None  # an index without texts is refused before
+        return Document(docid, found.text, found.title)
 
     def selection(
         self, within: Iterable[str] | Selection | None = None, filter: DocumentFilter | None = None

@@ -173,6 +173,10 @@ class Certificate(BaseModel):
     depth_impact: int | None = Field(None, description="length of the impact candidate list")
     depth_bm25: int | None = Field(None, description="length of the BM25 candidate list")
     depth_sum: int | None = Field(None, description="length of the list of an engine that ranks by the sum")
+    reranked: int | None = Field(
+        None, description="first hits, ordered by a reranker's scores; all other fields are about the candidates"
+    )
+    rerank_seconds: float | None = Field(None, description="time of the reranker")
 
 
 class QueryResult(BaseModel):

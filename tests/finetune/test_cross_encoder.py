@@ -19,8 +19,8 @@ from support.rerank_samples import ROOT, kill_when, pair_tokenizer, write_base, 
 from dupmae_ir.finetune.cross_encoder import main
 from dupmae_ir.finetune.data import open_passages, read_mined
 from dupmae_ir.finetune.examples import ExampleKey
-from dupmae_ir.finetune.reranker import load_reranker, relevance
 from dupmae_ir.finetune.reranker_training import GroupCollator, Groups, ShuffledBatches, group_scores, listwise
+from dupmae_ir.models.reranker import load_reranker, relevance
 
 # Tiny models are saved within a second of each other, which transformers takes for a clock that stands still.
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable:UserWarning")

@@ -24,7 +24,7 @@ from torch import Tensor
 from dupmae_ir.device import MIXED, out_of_memory, pick_batch_tokens, pick_device, pick_encoding
 from dupmae_ir.errors import DupmaeError, UsageError
 from dupmae_ir.models import pooling
-from dupmae_ir.models.checkpoints.layout import SIDES
+from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, SIDES
 from dupmae_ir.models.checkpoints.loading import check_dense, load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import TermWeights
@@ -105,6 +105,30 @@ class TextEncoder(TermEncoder):
         for side in SIDES:
             module.side(side).dimensions = settings.dimensions
         return cls(model, config, settings, module, tokenizer, parts, device, dtype, products)
+
+    def token_vectors(self, texts: Sequence[str], side: str) -> list[Tensor]:
+        """(L - 1, d'') float32 unit vectors of the tokens of each text after the first, on the CPU (BGE-M3).
+
+        Raises :class:`UsageError` for a model without a layer for them.
+        """
+        layer, query = self.model.side(side).token_vectors, side == "query"
+        if layer is None:
+            raise UsageError(f"{self.name}: has no vectors of single tokens (no {COLBERT_LINEAR})")
+        prompt = self.config.document_prompt
+        pieces = self._query_pieces(texts) if query else self._tokenise(texts, prompt, self.settings.document_length)
+        vectors = [torch.empty(0)] * len(pieces)
+        with torch.inference_mode():
+            for rows in batches_by_tokens([len(p) for p in pieces], self._batch_tokens):
+                some = [pieces[row] for row in rows]
+                lengths = [len(p) for p in some]
+                if self._packed is not None:
+                    flat = torch.tensor([i for p in some for i in p])
+                    states = self._packed[side].hidden(flat, lengths).split(lengths)
+                else:
+                    states = tuple(self.model.side(side).hidden(*self._pad(some)))
+                for row, length, one in zip(rows, lengths, states, strict=True):
+                    vectors[row] = torch.nn.functional.normalize(layer(one[1:length]).float(), dim=-1).cpu()
+        return vectors
 
     @property
     def running(self) -> dict[str, str]:

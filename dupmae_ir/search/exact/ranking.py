@@ -49,6 +49,8 @@ class ListReport:
     hits: int
     depth_bm25: int | None = None  #: length of the BM25 candidate list
     depth_sum: int | None = None  #: length of the list of an engine that ranks by the sum
+    reranked: int | None = None  #: first hits that a reranker has ordered; the rest of the report is about candidates
+    rerank_seconds: float | None = None  #: what that took
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Request:
     available: tuple[str, ...] = MODES["hybrid"]  #: parts to choose from; fewer where BM25 joins an index with one
     allowed: RowSet | None = None  #: the rows to search; None for all
     condition: Node | None = None  #: the condition on metadata that selects them, if one alone does
+    shown: int | None = None  #: length of the list after the first hits are reranked; None for no reranking
 
     @property
     def name(self) -> str:

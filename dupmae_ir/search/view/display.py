@@ -31,6 +31,8 @@ def run_summary(run: RunSummary) -> str:
             if reason
             else (f"\n  not certified within --max-depth: {_some(run.uncertified)}")
         )
+    if searched.rerank:
+        text += f"\n  {run.reranked:,} first hits reranked by {searched.rerank} in {run.rerank_seconds:.1f} s"
     if searched.within:
         text += f"\n  {_restriction(searched.within)}"
     if run.blank:
@@ -52,8 +54,10 @@ def query_summary(answer: QueryAnswer) -> str:
     if not report.exact:
         state = f"better ones may be missed ({_approximate(searched) or 'raise --max-depth'})"
     note = f"\n{NO_WORD}" if answer.hits and not any(hit.details.has_query_word for hit in answer.hits) else ""
-    scored = f"{report.candidates:,} of {answer.size} scored, {answer.seconds:.2f} s"
-    return f"{_mode(searched, MODE_NAMES)}, {state}: {scored}{within}{note}"
+    scored = f"{report.candidates:,} of {answer.size} scored"
+    if report.reranked is not None:
+        scored += f"; the first {report.reranked} reranked by {searched.rerank} in {report.rerank_seconds:.2f} s"
+    return f"{_mode(searched, MODE_NAMES)}, {state}: {scored}, {answer.seconds:.2f} s{within}{note}"
 
 
 def _mode(searched: Searched, names: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -103,7 +107,7 @@ def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> 
     indent = " " * (width + 2)
     place, document, snippet = hit.details.place, hit.details.document, hit.details.snippet
     name = unmarked(one_line(place or hit.docid))
-    lines = [f"{hit.rank:>{width}}  {name}  {digits(hit.score)}{_shares(answer, hit)}"]
+    lines = [f"{hit.rank:>{width}}  {name}  {_score(answer, hit)}{_shares(answer, hit)}"]
     columns = min(100, shutil.get_terminal_size((100, 24)).columns)
     room = max(20, columns - len(indent))
     if place and document:
@@ -119,6 +123,14 @@ def _hit(answer: QueryAnswer, hit: ShownHit, width: int, words: bool = True) -> 
         text = _words(shown, len(hit.details.words) - len(shown))
         lines += [indent + line for line in textwrap.wrap(text, room, subsequent_indent="  ")]
     return lines
+
+
+def _score(answer: QueryAnswer, hit: ShownHit) -> str:
+    """The score; of a list that was reranked, both that of the reranker, if it has read the hit, and the sum."""
+    if answer.report is None or answer.report.reranked is None:
+        return digits(hit.score)
+    looked = f"reranked {digits(hit.score)}, before " if hit.rank <= answer.report.reranked else "not reranked, "
+    return f"{looked}{digits(hit.details.explanation.score)}"
 
 
 def _passage(snippet: Snippet, room: int) -> list[str]:

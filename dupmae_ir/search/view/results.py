@@ -190,6 +190,7 @@ class Searched:
     server: ServerSummary | None = None
     within: SearchedDocuments | None = None
     unread_bytes: int | None = None  #: of files whose digests were not compared
+    rerank: str | None = None  #: the model that ordered the first hits anew
 
     def to_dict(self) -> Json:
         """What applies."""
@@ -212,6 +213,8 @@ class RunSummary:
     short: list[str] = field(default_factory=list)  #: topics with too few documents among their passages
     depths: Mapping[str, list[int]] = field(default_factory=lambda: {name: [] for name in DEPTHS})
     seconds: float = 0.0
+    reranked: int = 0  #: documents that a reranker has read
+    rerank_seconds: float = 0.0
 
     @property
     def certified(self) -> int:
@@ -226,6 +229,8 @@ class RunSummary:
             return
         self.reported += 1
         self.exact += report.exact
+        self.reranked += report.reranked or 0
+        self.rerank_seconds += report.rerank_seconds or 0.0
         if not report.exact:
             self.uncertified.append(answer.query.qid)
         for name, depths in self.depths.items():
@@ -238,6 +243,8 @@ class RunSummary:
         if self.reported:
             counts |= {"exact": self.exact, "certified": self.certified, "uncertified": self.uncertified}
             counts |= {f"depth_{name}": {"median": middle, "max": most} for name, middle, most in self.depth_counts()}
+        if self.searched.rerank:
+            counts |= {"reranked": self.reranked, "rerank_seconds": round(self.rerank_seconds, 3)}
         counts["seconds"] = round(self.seconds, 3)
         return _present({"output": self.output, "topics": self.topics, **self.searched.to_dict(), **counts})
 

@@ -1,10 +1,13 @@
-"""Cross-encoders: a query and a passage in one input, one score out. Loading and scoring."""
+"""Rerankers: cross-encoders, which read a query and a passage together, and MaxSim over vectors of single tokens."""
 
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,9 +19,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from dupmae_ir.device import pick_batch_tokens, pick_device
 from dupmae_ir.errors import CheckpointError, UsageError
+from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, folder_digest
 from dupmae_ir.models.checkpoints.loading import quiet_transformers
-from dupmae_ir.models.inference.encoder import batches_by_tokens
+from dupmae_ir.models.inference.encoder import TextEncoder, batches_by_tokens
+from dupmae_ir.models.names import model_folder
+from dupmae_ir.types import Document
 
 SEPARATORS = {"space": " ", "sep": " {sep} ", "colon": ": "}
 """Between title and text; {sep} is the tokenizer's own separator."""
@@ -113,3 +120,72 @@ def score_pairs(
         inputs = {k: v.to(model.device) for k, v in pad([rows[i] for i in batch], tokenizer).items()}
         scores[batch] = relevance(model(**inputs).logits).cpu()
     return scores
+
+
+class Reranker(Protocol):
+    """Scores documents for a query; larger is better. Can be called from several threads."""
+
+    def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
+        """One score for each document."""
+
+
+PAIR_LENGTH = 512  #: word pieces that a cross-encoder reads of a query and a document
+
+
+class CrossEncoder:
+    """A sequence classifier as a :class:`Reranker`."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        model, self._tokenizer = load_reranker(folder)
+        chosen = pick_device(device)[0]
+        self._model, self._batch_tokens = model.to(chosen), pick_batch_tokens(chosen)[0]
+        positions = getattr(model.config, "max_position_embeddings", None) or PAIR_LENGTH
+        self._length = min(PAIR_LENGTH, positions, self._tokenizer.model_max_length)
+        self._lock = threading.Lock()  # a tokenizer's truncation is a state
+
+    def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
+        texts = [document.joined() for document in documents]
+        with self._lock:
+            queries = [query] * len(texts)
+            found = score_pairs(self._model, self._tokenizer, queries, texts, self._length, self._batch_tokens)
+        return found.tolist()
+
+
+class MaxSim:
+    """BGE-M3's vectors of single tokens as a :class:`Reranker`.
+
+    The score of a document is the mean over the query's tokens of the largest inner product with one of its tokens,
+    where tokens are all but the first (FlagEmbedding's ``colbert_score``).
+    """
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self._encoder = encoder
+        self._lock = threading.Lock()
+
+    def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
+        separator = self._encoder.settings.title_separator
+        with self._lock:
+            (tokens,) = self._encoder.token_vectors([query], "query")
+            found = self._encoder.token_vectors([document.joined(separator) for document in documents], "document")
+        return [float((tokens @ one.t()).amax(1).mean()) for one in found]
+
+
+def open_reranker(model: str, encoder: object, device: str) -> Reranker:
+    """The reranker of a model's name or folder; ``encoder`` is used, not loaded again, if it is the model's."""
+    folder = model_folder(model)
+    if not (folder / COLBERT_LINEAR).is_file():
+        return _cross_encoder(folder, device)
+    encoder = getattr(encoder, "encoder", encoder)  # that of a cache
+    if isinstance(encoder, TextEncoder) and encoder.digest == folder_digest(folder):
+        return MaxSim(encoder)
+    return MaxSim(_token_encoder(folder, device))
+
+
+@lru_cache(1)
+def _cross_encoder(folder: Path, device: str) -> CrossEncoder:
+    return CrossEncoder(folder, device)
+
+
+@lru_cache(1)
+def _token_encoder(folder: Path, device: str) -> TextEncoder:
+    return TextEncoder.load(folder, device=device)

@@ -1,0 +1,59 @@
+"""A second look at the first hits of a list: a reranker reads their texts and puts them into its own order."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dupmae_ir.search.exact.ranking import Answer
+from dupmae_ir.types import Document, Hit, best_first
+
+RERANK_SECONDS = 10.0
+"""Time for a query, unless the settings say otherwise."""
+_BATCH = 8  #: documents scored between two looks at the clock
+
+
+class DocumentScorer(Protocol):
+    """A :class:`~dupmae_ir.models.reranker.Reranker`."""
+
+    def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
+        """One score for each document."""
+
+
+def reranked(
+    answer: Answer, scorer: DocumentScorer, read: Callable[[str], Document], depth: int, seconds: float, hits: int
+) -> Answer:
+    """``answer`` with its first ``depth`` candidates in the order of ``scorer``, cut to ``hits``.
+
+    Candidates that are not scored within ``seconds`` (0: no limit) keep their order below; so do those after
+    ``depth``. Their scores are lowered by one number, so that a run in order of scores is in the order of the list.
+
+    Args:
+        answer: the candidates, best first; its report stays that of the candidates.
+        scorer: the reranker.
+        read: the document of an id.
+        depth: candidates to score.
+        seconds: time for them; at least one batch is scored.
+        hits: length of the list.
+    """
+    started, candidates, scores = time.perf_counter(), list(answer.hits), list[float]()
+    first = candidates[:depth]
+    while len(scores) < len(first):
+        batch = [read(hit.docid) for hit in first[len(scores) : len(scores) + _BATCH]]
+        scores += scorer.scores(answer.query.text, batch)
+        if seconds and time.perf_counter() - started > seconds:
+            break
+    scored = zip(first, scores, strict=False)
+    ordered = best_first(Hit(hit.docid, score) for hit, score in scored)
+    if ordered:
+        lowered = candidates[0].score - ordered[-1].score + 1.0
+        ordered += [Hit(hit.docid, hit.score - lowered) for hit in candidates[len(scores) :]]
+    report = answer.report and dataclasses.replace(
+        answer.report,
+        hits=min(hits, len(ordered)),
+        reranked=len(scores),
+        rerank_seconds=round(time.perf_counter() - started, 3),
+    )
+    return Answer(answer.query, ordered[:hits], report)
