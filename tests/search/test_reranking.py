@@ -112,6 +112,7 @@ def test_a_cross_encoder_from_the_command_line(living, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out.count("reranked ") == 4
     assert out.count("not reranked, ") == 2
+    assert ", candidates: nothing missed: " in err
     assert f"the first 4 reranked by {folder} in " in err
     (tmp_path / "t.tsv").write_text(f"1\t{TEXT}\n2\tcat\n")
     run, report = tmp_path / "run.trec", tmp_path / "report.jsonl"

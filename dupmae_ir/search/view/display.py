@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,9 @@ def _restriction(within: SearchedDocuments) -> str:
 
 
 def _exact(searched: Searched, name: str = "certified exact") -> str:
-    """What an exact list is called."""
+    """What an exact list is called; of a list that is reranked, the candidates are exact."""
+    if searched.rerank:
+        return f"candidates: {_exact(dataclasses.replace(searched, rerank=None), name)}"
     if searched.server and searched.server.since:
         return f"{name} if table {searched.server.table} is unchanged since {searched.server.since}"
     if searched.unread_bytes:
