@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,8 @@ class Trial:
 
 
 def build(folder: Path) -> Path:
-    """The wheel of this clone."""
+    """The wheel of this clone, without modules of an earlier build that have been deleted since."""
+    shutil.rmtree(ROOT / "build", ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     subprocess.run(command, check=True)
     return next(folder.glob("*.whl"))
