@@ -51,7 +51,7 @@ def session(folder: Path) -> list[tuple[str, list[str]]]:
 def drawing(steps: list[tuple[str, list[str]]]) -> str:
     """SVG of a terminal in which the lines appear one after the other."""
     rows: list[str] = []
-    time, y = 0.5, TOP
+    time, y = 0.0, TOP
 
     def add(text: str, kind: str, at: float) -> None:
         nonlocal y
