@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokeniz
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.heads.masked_lm import excluded_ids
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 from dupmae_ir.models.retriever import Retriever
 
 SHAPES = {
@@ -40,7 +40,7 @@ FEW_WORDS = 4096
 
 def tokenizer_of(shape: str):
     """BERT's vocabulary from the embedded model; its first entries for the tiny shape."""
-    tokenizer = AutoTokenizer.from_pretrained(default_model_path())
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
     if shape != "tiny":
         return tokenizer
     words = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])[:FEW_WORDS]

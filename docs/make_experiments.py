@@ -11,11 +11,15 @@ import sys
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
-from mae_tables import conclusion, further_tables
+from mae_tables import conclusion, further_tables, stages_table
 
 RECORDS = ROOT / "experiments" / "records" / "mae-from-scratch"
 
 if __name__ == "__main__":
     pages = [ROOT / "docs" / "experiments.md", ROOT / "experiments" / "archive.md"]
-    parts = {"scratch": lambda: conclusion(RECORDS), "scratch_recall": lambda: further_tables(RECORDS)}
+    parts = {
+        "scratch": lambda: conclusion(RECORDS),
+        "scratch_recall": lambda: further_tables(RECORDS),
+        "stages": lambda: stages_table(RECORDS),
+    }
     write_or_check(pages, parts, "experiments/records")

@@ -70,7 +70,9 @@ class DemoConfig(ComputeOptions, OutputOptions):
         python -m dupmae_ir.demo --serve
     """
 
-    model: str | None = option(None, "model folder (default: the embedded model)", group="model", metavar="FOLDER")
+    model: str | None = option(
+        None, "model: dupmae-small, minilm, or a folder (default: the embedded model)", group="model", metavar="MODEL"
+    )
     output: str = option(
         "runs/demo", "folder for the collection, the indexes and the runs", group="output", metavar="FOLDER"
     )
@@ -237,14 +239,15 @@ def show(_: DemoConfig, results: Mapping[str, Any]) -> str:
         table(rows, ["", *columns]),
         *([] if results["competitors"] else ["", COMPETITORS]),
         "",
-        "Of each kind, the first question that hybrid answers among its first three hits and BM25 does not:",
+        "Of each kind, the first question that hybrid answers among its first three hits and BM25 does not "
+        "(+: a word that the model adds to the question):",
     ]
     for example in results["examples"]:
         ranks = ", ".join(f"{system} {rank or '-'}" for system, rank in example["ranks"].items())
         lines += ["", f"{example['kind']}: {example['query']}", f"  rank of the first right answer: {ranks}"]
         for n, hit in enumerate(example["hits"], 1):
             label = LABELS.get(hit["grade"] or 0, "")
-            words = " ".join(w["word"] for w in hit["words"])
+            words = " ".join("+" * w["expansion"] + w["word"] for w in hit["words"])
             parts = f"{hit['score']:7.2f} = {hit['dense']:6.2f} dense + {hit['impact']:6.2f} impact"
             lines.append(f"  {n}. {hit['docid']:<44} {parts}  ({words}) {label}".rstrip())
     lines += [

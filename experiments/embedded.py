@@ -14,6 +14,7 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from dupmae_ir.console import guarded
 from dupmae_ir.errors import OutputError
 from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.models.checkpoints.saving import write_compact
+from dupmae_ir.models.names import SMALL
 
 RECORDS = Path(__file__).with_name("records") / "embedded"
 MEASURES = ("nDCG@10", "R@100")
@@ -41,20 +43,22 @@ BOOKS = (
 """The source of classic_books.txt.gz, which SOURCES.md does not name."""
 
 
-def store(source: Path, output: Path, text: str, made: dict[str, Any]) -> int:
+def store(
+    source: Path, output: Path, text: str, made: dict[str, Any], keep: Sequence[str] = KEPT, most: int = MOST_BYTES
+) -> int:
     """Write the model folder ``source`` in 8 bits with its card and training.json, completely or not at all.
 
-    Returns its bytes. Raises :class:`OutputError` above 25 MB.
+    Returns its bytes. Raises :class:`OutputError` above ``most``.
     """
     aside = output.with_name(f".{output.name}.publishing")
     shutil.rmtree(aside, ignore_errors=True)
-    write_compact(source, aside, KEPT)
+    write_compact(source, aside, keep)
     (aside / "README.md").write_text(text, encoding="utf-8")
     write_json(aside / "training.json", made)
     size = size_of(aside)
-    if size > MOST_BYTES:
+    if size > most:
         shutil.rmtree(aside)
-        raise OutputError(f"{output}: {size / 1e6:.1f} MB in 8 bits, above {MOST_BYTES / 1e6:.0f} MB")
+        raise OutputError(f"{output}: {size / 1e6:.1f} MB in 8 bits, above {most / 1e6:.0f} MB")
     if output.exists():
         shutil.rmtree(output)
     move_into_place(aside, output)
@@ -127,7 +131,7 @@ Licence: Apache-2.0, as the starting model; the data's attributions are above.
 
 def scores(records: list[Record]) -> str:
     """Markdown: the model beside its competitors, one table per measure. `make docs` updates the card."""
-    return "\n\n".join(score_tables(records, "systems", "bm25", MEASURES))
+    return "\n\n".join(score_tables([r for r in records if r["row"] != SMALL], "systems", "bm25", MEASURES))
 
 
 def main(argv: list[str] | None = None) -> int:

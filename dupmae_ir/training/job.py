@@ -89,6 +89,8 @@ def run_training(
         inputs: digests of what is read.
         train: trains and publishes the model; None in the worker processes of a distributed job.
     """
+    # Each new shape of a batch adds a compiled product; oneDNN's 1,024 of them take gigabytes.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     state = process_state(options, options.processes)
     quiet = options.quiet or not state.is_main_process
     single = Job(options.output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet)

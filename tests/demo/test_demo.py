@@ -16,7 +16,14 @@ from dupmae_ir.io.locks import exclusive, lock_path
 def results() -> dict:
     """A result of the shape that ``run`` returns."""
     values = dict.fromkeys([*MEASURES, "lexical", "mixed", "paraphrase"], 0.5)
-    hit = {"docid": "os.path.join", "score": 3.0, "dense": 1.0, "impact": 2.0, "grade": 2, "words": [{"word": "path"}]}
+    hit = {
+        "docid": "os.path.join",
+        "score": 3.0,
+        "dense": 1.0,
+        "impact": 2.0,
+        "grade": 2,
+        "words": [{"word": "path", "expansion": False}],
+    }
     ranks = {**dict.fromkeys(SYSTEMS, 1), "bm25": None}
     example = {"qid": "1", "kind": "mixed", "query": "join two paths", "ranks": ranks, "hits": [hit]}
     return {
@@ -37,6 +44,9 @@ def test_the_results_as_text():
     assert [line.split()[0] for line in lines if line.endswith("0.5000")] == list(SYSTEMS)
     assert "  rank of the first right answer: bm25 -, dense 1, impact 1, hybrid 1" in lines
     assert any(line.startswith("  1. os.path.join") and line.endswith("2.00 impact  (path) answer") for line in lines)
+    made = results()
+    made["examples"][0]["hits"][0]["words"].append({"word": "directory", "expansion": True})
+    assert "(path +directory) answer" in show(DemoConfig(), made)
     assert "done in 61 s; the files are in runs/demo. Try your own questions:" in lines
 
 

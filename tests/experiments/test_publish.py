@@ -11,7 +11,7 @@ from support.experiment_samples import a_record, write_base
 
 from dupmae_ir.errors import InputError, OutputError, UsageError
 from dupmae_ir.models.checkpoints.loading import load_model
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 
 SOURCES = """# Sources
 
@@ -110,8 +110,8 @@ def test_a_model_that_is_too_large_leaves_nothing(runs, monkeypatch):
 def test_the_packages_own_model_is_never_written(runs, monkeypatch, tmp_path):
     record = json.loads((runs / "records" / "dupmae.seed0.json").read_text())
     with pytest.raises(UsageError, match="exists already"):
-        publish(record, runs, [record], SOURCES, default_model_path())
-    monkeypatch.setattr(module, "default_model_path", lambda: tmp_path / "own")
+        publish(record, runs, [record], SOURCES, embedded_folder())
+    monkeypatch.setattr(module, "embedded_folder", lambda: tmp_path / "own")
     for output in (tmp_path / "own", tmp_path / "own" / "sub"):
         with pytest.raises(UsageError, match="the package's own model"):
             publish(record, runs, [record], SOURCES, output)

@@ -7,7 +7,7 @@ import pytest
 
 from dupmae_ir.models.checkpoints.loading import load_model
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 
 TEXTS = [
     "A heap is a binary tree in which every parent is no larger than its children.",
@@ -27,7 +27,7 @@ def encoder():
 
 
 def test_it_is_at_most_25_megabytes_and_has_a_card():
-    folder = default_model_path()
+    folder = embedded_folder()
     assert sum(p.stat().st_size for p in folder.iterdir()) <= 25e6
     card = (folder / "README.md").read_text(encoding="utf-8")
     for text in (
@@ -69,7 +69,7 @@ def test_a_text_alone_and_in_a_batch_agree(encoder):
 
 def test_packed_equals_padded(encoder):
     padded = TextEncoder.load()
-    padded.model, padded._packed = load_model(default_model_path(), need_ot=False)[0], None  # transformers' own BERT
+    padded.model, padded._packed = load_model(embedded_folder(), need_ot=False)[0], None  # transformers' own BERT
     ours, reference = encoder.encode_documents(TEXTS), padded.encode_documents(TEXTS)
     np.testing.assert_allclose(ours.cls, reference.cls, atol=1e-4)
     np.testing.assert_allclose(ours.ot.toarray(), reference.ot.toarray(), atol=1e-4)
@@ -82,8 +82,8 @@ def test_training_form_fast_path_and_export_agree(encoder, tmp_path):
     from dupmae_ir.models.checkpoints.layout import LEXICON
     from dupmae_ir.models.checkpoints.saving import save_model, write_compact
 
-    model, tokenizer, config = load_model(default_model_path(), need_ot=False)
-    save_model(tmp_path / "exact", model, tokenizer, config, lexicon=default_model_path() / LEXICON)
+    model, tokenizer, config = load_model(embedded_folder(), need_ot=False)
+    save_model(tmp_path / "exact", model, tokenizer, config, lexicon=embedded_folder() / LEXICON)
     write_compact(tmp_path / "exact", tmp_path / "again", ("layer.5.attention.self.value",))
     copy = TextEncoder.load(tmp_path / "again")
     fast, again = encoder.encode_documents(TEXTS), copy.encode_documents(TEXTS)

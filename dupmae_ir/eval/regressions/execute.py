@@ -45,7 +45,7 @@ from dupmae_ir.io.qrels import read_qrels
 from dupmae_ir.io.runs import read_run
 from dupmae_ir.io.topics import read_topics
 from dupmae_ir.models.checkpoints.layout import folder_digest
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 from dupmae_ir.search.config import SearchConfig
 from dupmae_ir.search.run import run as search
 from dupmae_ir.search.view.results import RunSummary
@@ -240,7 +240,7 @@ def _build_index(config: EncodeConfig | Bm25Config, workspace: Workspace, key: M
 def _key(case: Case, workspace: Workspace, files: CollectionFiles, model: Path | None) -> Mapping[str, Any]:
     """Everything that determines the values, by name, so that a difference can be named."""
     return {
-        "weights": folder_digest(model or default_model_path()) if case.model else "bm25",
+        "weights": folder_digest(model or embedded_folder()) if case.model else "bm25",
         "collection": sha256_file(files.corpus) if files.corpus.is_file() else str(files.corpus),
         "encode": {
             **case.encode,

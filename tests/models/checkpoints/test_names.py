@@ -8,9 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from dupmae_ir.errors import EnvironmentProblem
+from dupmae_ir.errors import CheckpointError, EnvironmentProblem
 from dupmae_ir.models import load_encoder
-from dupmae_ir.models.names import PACKAGED, default_model_path, model_folder, model_name
+from dupmae_ir.models.names import (
+    EMBEDDED,
+    PACKAGED,
+    SMALL,
+    ListModelsConfig,
+    embedded_folder,
+    list_models,
+    model_folder,
+    model_name,
+)
 
 
 def test_a_path_is_returned_as_it_is(tmp_path):
@@ -19,10 +28,19 @@ def test_a_path_is_returned_as_it_is(tmp_path):
     assert model_folder("./minilm") == Path("minilm")
 
 
-@pytest.mark.parametrize("name", [None, "default"])
-def test_the_embedded_model(name):
-    assert model_folder(name) == default_model_path()
-    assert model_name(name) == "default"
+@pytest.mark.parametrize(("name", "own"), [(None, "default"), ("default", "default"), (SMALL, SMALL)])
+def test_the_embedded_models(name, own):
+    assert model_folder(name) == embedded_folder(own)
+    assert model_name(name) == own
+    assert {"name": own, "source": "this package"}.items() <= next(
+        m for m in list_models(ListModelsConfig()) if m["name"] == own
+    ).items()
+
+
+def test_an_installation_without_an_embedded_model_says_so(monkeypatch):
+    monkeypatch.setitem(EMBEDDED, SMALL, "left_out")
+    with pytest.raises(CheckpointError, match=f"lacks the embedded model {SMALL}"):
+        model_folder(SMALL)
 
 
 def test_a_packaged_model(monkeypatch, tiny_folder):

@@ -18,7 +18,7 @@ from dupmae_ir.models.checkpoints.loading import PlainBert, read_plain
 from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 from dupmae_ir.models.checkpoints.saving import write_compact
 from dupmae_ir.models.inference.encoder import TextEncoder
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 
 TEXTS = [
     "how do I wait for a thread to end",
@@ -35,11 +35,11 @@ TEXTS = [
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model, with its weights in float16 and in 8 bits."""
     if request.param == "file":
-        return default_model_path()
-    if (default_model_path() / "model.compact.safetensors").is_file():
+        return embedded_folder()
+    if (embedded_folder() / "model.compact.safetensors").is_file():
         pytest.skip("the embedded model is in 8 bits itself")
     made = tmp_path_factory.mktemp("compact") / "model"
-    write_compact(default_model_path(), made)
+    write_compact(embedded_folder(), made)
     return made
 
 
@@ -73,7 +73,7 @@ def test_transformers_is_not_imported() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    shutil.copytree(default_model_path(), tmp_path / "model")
+    shutil.copytree(embedded_folder(), tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -136,7 +136,7 @@ def test_a_bare_encoder_has_no_ot_part(copy: Path) -> None:
 
 
 def test_a_tokenizer_serves_two_lengths() -> None:
-    tokenizer = PlainTokenizer.read(default_model_path())
+    tokenizer = PlainTokenizer.read(embedded_folder())
     assert tokenizer is not None
     for length in (8, 5, 8):
         (ids,) = tokenizer(["a b c d e f g h i"], length)["input_ids"]

@@ -17,7 +17,7 @@ from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
 from dupmae_ir.models.heads.masked_lm import excluded_ids
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 from dupmae_ir.models.retriever import Retriever, UntiedRetriever
 
 st = pytest.importorskip("sentence_transformers")
@@ -263,10 +263,10 @@ def test_the_default_model(tmp_path):
         "what is a decorator",
     ]
     ours = load_encoder()
-    export(default_model_path(), tmp_path / "cls", "cls")
+    export(embedded_folder(), tmp_path / "cls", "cls")
     np.testing.assert_allclose(
         dense(tmp_path / "cls").encode_document(passages), ours.encode_documents(passages).cls, atol=1e-5
     )
     with pytest.raises(UsageError, match="its OT part is lexical, without an equivalent"):
-        export(default_model_path(), tmp_path / "ot", "ot")
+        export(embedded_folder(), tmp_path / "ot", "ot")
     assert not (tmp_path / "ot").exists()

@@ -26,7 +26,7 @@ from dupmae_ir.models.checkpoints.saving import save_compact
 from dupmae_ir.models.checkpoints.stored import StoredWeights
 from dupmae_ir.models.inference.encoder import TextEncoder
 from dupmae_ir.models.inference.one_query import LazyTextEncoder, erf, gelu
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 from dupmae_ir.types import CollectionStatistics, Document, LexicalEncoder
 
 TEXTS = [
@@ -150,7 +150,7 @@ def test_torch_is_not_imported() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    shutil.copytree(default_model_path(), tmp_path / "model")
+    shutil.copytree(embedded_folder(), tmp_path / "model")
     return tmp_path / "model"
 
 
