@@ -10,13 +10,11 @@ import sys
 from pages import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT / "experiments"))
-from dupmae_small import scores as small_scores
 from embedded import scores
 from records import Record, read_records
 from tables import choice, cost_table, difference_table, pooled_table, score_table, score_tables
 
 from dupmae_ir import tables
-from dupmae_ir.models.names import SMALL
 
 RECORDS = ROOT / "experiments" / "records"
 COMPETITORS = ("bm25", "minilm", "fused-rrf", "fused-min-max")
@@ -24,8 +22,7 @@ MODES = ("dense", "impact", "hybrid")
 PRETRAINED = {"dupmae": ("none", "mlm", "retromae"), "retromae": ("none", "mlm")}
 """Rows of the budget of 5 million tokens, and those that they are compared with over all queries."""
 PUBLIC = ("scifact", "vaswani", "cranfield", "cacm")
-CARDS = (ROOT / "dupmae_ir" / folder / "README.md" for folder in ("default_model", "dupmae_small"))
-PAGES = (ROOT / "experiments" / "archive.md", ROOT / "README.md", *CARDS)
+PAGES = (ROOT / "experiments" / "archive.md", ROOT / "README.md", ROOT / "dupmae_ir" / "default_model" / "README.md")
 
 
 def headline(records: list[Record]) -> str:
@@ -60,10 +57,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 if __name__ == "__main__":
     embedded, cores, tokens = (read_records(RECORDS / name) for name in ("embedded", "cores", "tokens"))
-    both = embedded
-    embedded = [r for r in both if r["row"] != SMALL]
     parts = {
-        "small_scores": lambda: small_scores(both),
         "headline": lambda: headline(embedded),
         "embedded": lambda: "\n\n".join(score_tables(embedded, "systems", "bm25")),
         "embedded_differences": lambda: "\n\n".join(difference_table(embedded, c) for c in COMPETITORS),

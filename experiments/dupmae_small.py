@@ -3,9 +3,8 @@
     python experiments/dupmae_small.py --data DATA --output runs/mae-from-scratch
 
 runs the steps of mae_from_scratch.py that it needs, from the stored checkpoint of stage 1, and those that are done are
-skipped. OUTPUT/dupmae-small is the stage with the best sum on the dev pairs. To ship it, copy it to
-dupmae_ir/dupmae_small, measure it (`experiments/systems.py --budget embedded --rows dupmae-small`), copy the record to
-experiments/records/embedded and those of the stages to experiments/records/mae-from-scratch, and run `make docs`.
+skipped. OUTPUT/dupmae-small is the stage with the best sum on the dev pairs; as stored, it is read out on the public
+collections. To ship it, copy it to dupmae_ir/dupmae_small and the records to experiments/records/mae-from-scratch.
 """
 
 from __future__ import annotations
@@ -13,38 +12,43 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import mae_from_scratch
-from embedded import BOOKS, store
-from mae_tables import stage_scores
+import mae_readouts
+from embedded import BOOKS, RECORDS, store
+from mae_tables import PARTS, stage_scores, table
 from publish import sources_table, sources_text
-from records import Record
+from records import Record, read_records
 from systems import read_json
-from tables import score_tables
 
 from dupmae_ir.console import guarded
 from dupmae_ir.errors import DupmaeError
+from dupmae_ir.io.publishing import atomic_write
+from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.models.names import SMALL
 
 STAGES = ("small.stage1", "small.stage2", "small.stage3")
 READ = tuple(f"readout.{stage}.dev" for stage in STAGES)
 STEPS = ("data", "stage1.dupmae.seed0", *STAGES, "small.negatives", "small.opinions", *READ)
-SHOWN = ("bm25", "embedded", SMALL)
+BESIDE = {"bm25": "BM25", "embedded": "the embedded default"}
 MOST_BYTES = 8_000_000
 MEASURES = ("nDCG@10", "R@100")
 
 
-def card(chosen: str, settings: Mapping[str, Any], dev: Mapping[str, Mapping[str, float]], sources: str) -> str:
-    """The model card, README.md of the folder, without scores on the collections.
+def card(
+    chosen: str, settings: Mapping[str, Any], dev: Mapping[str, Mapping[str, float]], sources: str, scores: str
+) -> str:
+    """The model card, README.md of the folder.
 
     Args:
         chosen: step of the stored model.
         settings: of mae_from_scratch.toml.
         dev: step -> part -> nDCG@10 on the dev pairs.
         sources: text of SOURCES.md.
+        scores: tables of the public collections.
     """
     own = settings["small"]
     rows = "\n".join(
@@ -93,15 +97,10 @@ them. English only.
 | {BOOKS.replace("; counted in the document frequencies alone", "; read in pre-training")} |
 
 ## Scores
-The packaged files, float32, titles and texts, through `dupmae-ir encode` and `search`. BM25 is Anserini's; the embedded
-model is the default of this package. `*`: p < 0.05 against BM25 (paired t-test over queries, Holm's correction over a
-table).
+The packaged files, titles and texts, exhaustive search with OT weights before their quantisation (mae_readouts.py).
+BM25 is Anserini's; the embedded default is hybrid, as its own card has it.
 
-<!-- small_scores: made by `make docs` -->
-
-Not measured yet.
-
-<!-- end of small_scores -->
+{scores}
 
 ## Limits
 English; at most 128 word pieces of a document and 64 of a query, whose vocabulary is small: rare words fall into
@@ -110,10 +109,34 @@ attributions of the data are above.
 """
 
 
-def scores(records: list[Record]) -> str:
-    """Markdown: the model beside BM25 and the embedded default, one table per measure."""
-    shown = [r for r in records if r["row"] in SHOWN]
-    return "\n\n".join(score_tables(shown, "systems", "bm25", MEASURES))
+def measured(records: Path, references: Sequence[Record]) -> str:
+    """Markdown: a table for each measure, of the read-outs in ``records`` beside BM25 and the embedded default."""
+    found = {p.stem.rpartition(".")[2]: read_json(p)["sets"] for p in sorted(records.glob(f"readout.{SMALL}.*.json"))}
+    by_row = {r["row"]: r["sets"] for r in references}
+    tables = []
+    for measure in MEASURES:
+        lines = [[measure, *found]]
+        for row, title in BESIDE.items():
+            scores = [list(by_row[row][name]["scores"].values())[-1] for name in found]
+            lines.append([title, *(f"{one[measure]:.4f}" for one in scores)])
+        for part, title in PARTS.items():
+            values = [sets[name]["scores"][part][measure] for name, sets in found.items()]
+            lines.append([f"{SMALL}, {title}", *(f"{value:.4f}" for value in values)])
+        tables.append(table(lines))
+    return "\n\n".join(tables)
+
+
+def read_out(args: argparse.Namespace, folder: Path) -> None:
+    """Read out the stored model on each public collection, unless its record is there."""
+    settings, digest = mae_from_scratch.read_settings(), folder_digest(folder)
+    for name in settings["collections"]:
+        record = args.output / "records" / f"readout.{SMALL}.{name}.json"
+        if record.is_file() and read_json(record)["settings"] == {"digest": digest}:
+            continue
+        words = ["--model", str(folder), "--record", str(record), "--data", str(args.data), "--sets", name]
+        words += ["--prepared", str(args.output / "data"), "--measures", *MEASURES]
+        if mae_readouts.main([*words, "--threads", "1", "--settings", json.dumps({"digest": digest})]):
+            raise DupmaeError(f"{folder}: not read out on {name}")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -121,14 +144,18 @@ def run(args: argparse.Namespace) -> None:
     words = ["--data", str(args.data), "--output", str(args.output), "--jobs", str(args.jobs), "--only", *STEPS]
     if mae_from_scratch.main(words):
         raise DupmaeError("a step failed; run the same command to continue")
-    dev = stage_scores(args.output / "records", "dev")
+    records, target = args.output / "records", args.output / SMALL
+    dev = stage_scores(records, "dev")
     stages = {step: dev[step] for step in STAGES}
     chosen = max(stages, key=lambda step: stages[step]["sum"])
-    source, target = args.output / "runs" / chosen, args.output / SMALL
-    made = read_json(source / "training.json")
-    text = card(chosen, mae_from_scratch.read_settings(), stages, sources_text(args.data / "SOURCES.md"))
-    size = store(source, target, text, {"step": chosen, **made}, (), MOST_BYTES)
-    print(json.dumps({"model": str(target), "bytes": size, "step": chosen}))
+    source = args.output / "runs" / chosen
+    size = store(source, target, "", {"step": chosen, **read_json(source / "training.json")}, (), MOST_BYTES)
+    read_out(args, target)
+    sources, tables = sources_text(args.data / "SOURCES.md"), measured(records, read_records(RECORDS))
+    text = card(chosen, mae_from_scratch.read_settings(), stages, sources, tables)
+    with atomic_write(target / "README.md") as f:
+        f.write(text)
+    print(json.dumps({"model": str(target), "bytes": size + len(text.encode()), "step": chosen}))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -135,7 +135,7 @@ def pretraining_table(records: Mapping[Key, list[Record]], titles: Mapping[str, 
                 *(f"{record['sets'][s]['scores']['cls'][CHOSEN]:.4f}" for s in sets),
             ]
         )
-    return _table(lines)
+    return table(lines)
 
 
 def _decoders(last: Mapping[str, float]) -> list[str]:
@@ -154,7 +154,7 @@ def scores_table(records: Mapping[Key, list[Record]], titles: Mapping[str, str],
     for method, seeds in rows.items():
         means = [np.mean([r["sets"][s]["scores"][PART][measure] for r in seeds]) for s in sets]
         lines.append([titles[method], str(len(seeds)), *(f"{x:.4f}" for x in means)])
-    return _table(lines)
+    return table(lines)
 
 
 def comparison_table(compared: Sequence[Comparison], titles: Mapping[str, str]) -> str:
@@ -164,7 +164,7 @@ def comparison_table(compared: Sequence[Comparison], titles: Mapping[str, str]) 
         p = "-" if c.p is None else f"{c.p:.3g}"
         span = f"{c.interval.low:+.4f} to {c.interval.high:+.4f}"
         lines.append([titles[c.method], f"{c.size:,}", f"{c.mean:+.4f}", span, p])
-    return _table(lines) if compared else ""
+    return table(lines) if compared else ""
 
 
 def stage_scores(folder: Path, name: str, measure: str = CHOSEN) -> dict[str, dict[str, float]]:
@@ -190,14 +190,14 @@ def stages_table(folder: Path) -> str:
             values = [scores[name].get(step, {}).get(part) for name in sets]
             if any(v is not None for v in values):
                 lines.append([title, PARTS[part], *("" if v is None else f"{v:.4f}" for v in values)])
-    return _table(lines, 2)
+    return table(lines, 2)
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _table(lines: Sequence[Sequence[str]], words: int = 1) -> str:
+def table(lines: Sequence[Sequence[str]], words: int = 1) -> str:
     """A Markdown table; the first line is the head, the first ``words`` columns are text."""
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([rows[0], "|:--" * words + "|--:" * (len(lines[0]) - words) + "|", *rows[1:]])

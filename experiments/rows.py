@@ -31,8 +31,9 @@ class Row:
     pretrained: str = ""  #: key of ``[pretrained]``; empty = no pre-training
     stage: dict[str, Any] = field(default_factory=dict)  #: settings of every fine-tuning stage
     search: dict[str, Any] = field(default_factory=dict)
-    #: bm25; mean: the base's mean-pooled vectors; rrf, min-max: these two fused; or a model in the package
-    reference: str = ""
+    reference: str = (
+        ""  #: bm25; mean: the base's mean-pooled vectors; rrf, min-max: these two fused; embedded: the package's model
+    )
     of: str = ""  #: the row whose finished model is searched or stored with other settings
     bits: int = 8  #: bits of an impact
     best: int = 0  #: rank among the methods, on the dev pairs, of the row that this one adds stage 3 to

@@ -28,7 +28,7 @@ from dupmae_ir.errors import DupmaeError, InputError, UsageError
 from dupmae_ir.finetune.stages import run_stages
 from dupmae_ir.io.publishing import atomic_write
 from dupmae_ir.models.checkpoints.layout import folder_digest
-from dupmae_ir.models.names import EMBEDDED, embedded_folder
+from dupmae_ir.models.names import embedded_folder
 from dupmae_ir.registry import lookup
 from dupmae_ir.training.trained import read_log
 
@@ -212,8 +212,8 @@ class Driver:
         return self.home / "eval" / f"{model.parent.name}.{model.name}.{digest[:8]}"
 
     def _reference(self, row: Row) -> dict[str, Any]:
-        if row.reference in EMBEDDED:
-            return self._sets(row, embedded_folder(row.reference))
+        if row.reference == "embedded":
+            return self._sets(row, embedded_folder())
         evaluator, folder = self._evaluator(), self.home / "eval" / row.name
         base = base_path(self.experiment.base)
         if row.reference in FUSIONS:
