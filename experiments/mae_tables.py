@@ -23,7 +23,13 @@ CONTROL = "mlm"
 OTHERS = ("none", "mlm-time", CONTROL, "retromae-basic", "retromae-encoder-15", "retromae-decoder-90")
 """Rows that are not auto-encoders, or were added after the decision."""
 CHOSEN = "nDCG@10"
-STAGES = {"small.ot": "OT alone", "small.stage1": "stage 1", "small.stage2": "stage 2", "small.stage3": "stage 3"}
+STAGES = {
+    "small.ot": "OT alone",
+    "small.stage1": "stage 1",
+    "small.stage2": "stage 2",
+    "small.stage3": "stage 3",
+    "dupmae-small": "stage 2, stored in 8 bits",
+}
 CLS_ALONE = "readout.stage2.dupmae.4000.seed0.0.json"
 PARTS = {"cls": "[CLS]", "ot": "OT", "sum": "sum"}
 PART = "cls"
@@ -168,10 +174,13 @@ def comparison_table(compared: Sequence[Comparison], titles: Mapping[str, str]) 
 
 
 def stage_scores(folder: Path, name: str, measure: str = CHOSEN) -> dict[str, dict[str, float]]:
-    """Step -> part -> mean on the set ``name``, of the models with both parts (steps ``small``)."""
-    records = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob(f"readout.small.*.{name}.json"))]
-    found = {r["settings"]["step"]: r["sets"][name]["scores"] for r in records}
-    return {step: {part: values[measure] for part, values in parts.items()} for step, parts in found.items()}
+    """Step -> part -> mean on the set ``name``, of the models with both parts: steps ``small``, and the stored one."""
+    found = {}
+    for path in sorted(folder.glob(f"readout.*small*.{name}.json")):
+        scores = json.loads(path.read_text(encoding="utf-8"))["sets"][name]["scores"]
+        step = path.name.removeprefix("readout.").removesuffix(f".{name}.json")
+        found[step] = {part: values[measure] for part, values in scores.items()}
+    return found
 
 
 def stages_table(folder: Path) -> str:
