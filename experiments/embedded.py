@@ -152,7 +152,7 @@ def run(args: argparse.Namespace) -> None:
     if not source.is_dir():
         lexical.make(args.base, args.data, source, lexical.BALANCE)
     made = read_json(source / "training.json")
-    size = store(source, args.output / "model", card(made, sources, records), made)
+    size = store(source, args.output / "model", card(made, sources, records), made, KEPT, MOST_BYTES)
     print(json.dumps({"model": str(args.output / "model"), "bytes": size}))
 
 
