@@ -17,7 +17,7 @@ from dupmae_ir.models.checkpoints.model_config import ModelConfig, read_config
 from dupmae_ir.models.heads.lexical import Lexicon, TermWeights
 from dupmae_ir.models.heads.query_table import QueryTable
 from dupmae_ir.models.languages import ENGLISH, function_words, is_letter
-from dupmae_ir.models.names import default_model_path, model_folder, model_name
+from dupmae_ir.models.names import embedded_folder, model_folder, model_name
 from dupmae_ir.types import CollectionStatistics, Document, EncoderOptions, EncoderSettings, Representation
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class TermEncoder:
         if config.lexical is not None and "ot" in parts:
             language = settings.language
             if config.embedded_lexicon:
-                self._lexicon = Lexicon.load_words(default_model_path() / LEXICON, config.lexical, language)
+                self._lexicon = Lexicon.load_words(embedded_folder() / LEXICON, config.lexical, language)
             else:
                 self._lexicon = Lexicon.load(folder / LEXICON, config.lexical, width, language)
             pieces, function = tokenizer.get_vocab(), function_words(language)
@@ -212,7 +212,7 @@ def with_head(config: ModelConfig, options: EncoderOptions) -> ModelConfig:
         raise UsageError(f"`head` must be lexical, got {head}")
     if not config.has_dense:
         raise UsageError("`head` lexical: the model has no dense part, and an OT part of its own; leave `head` out")
-    lexical = read_config(default_model_path()).lexical
+    lexical = read_config(embedded_folder()).lexical
     return replace(config, ot="lexical", lexical=lexical, embedded_lexicon=True, top_k=ModelConfig.top_k)
 
 

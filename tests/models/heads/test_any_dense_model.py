@@ -15,7 +15,7 @@ from dupmae_ir.index.__main__ import main as index
 from dupmae_ir.index.index import Index
 from dupmae_ir.models import load_encoder, load_lazy_encoder
 from dupmae_ir.models.heads.lexical import Lexicon
-from dupmae_ir.models.names import default_model_path
+from dupmae_ir.models.names import embedded_folder
 from dupmae_ir.search.__main__ import main as search
 from dupmae_ir.search.searcher import Searcher
 from dupmae_ir.types import Document
@@ -57,7 +57,7 @@ def test_vectors_are_the_models_and_weights_those_of_the_embedded_lexicon(folder
         assert both.terms == own.terms[pieces:]  # stems alone: word pieces are those of another tokenizer
         np.testing.assert_array_equal(ours.toarray(), theirs[:, pieces:].toarray())
     queries = both.encode_queries(TEXTS).ot
-    words = Lexicon.load_words(default_model_path() / "lexicon.safetensors", both.config.lexical)
+    words = Lexicon.load_words(embedded_folder() / "lexicon.safetensors", both.config.lexical)
     np.testing.assert_array_equal(queries.toarray(), words.matrix([words.query(t, []) for t in TEXTS], 1024).toarray())
 
 
