@@ -24,7 +24,7 @@ from power import power_text, printed_rows
 from dupmae_ir.config import read_toml
 from dupmae_ir.eval.regressions.cases import MODELS, Case, Mean, Regression, load, read_models
 from dupmae_ir.eval.regressions.execute import Result, load_result
-from dupmae_ir.eval.regressions.report import NOT_HERE, SIDE_HEADS, CaseRow, MeanRow, means, status_word
+from dupmae_ir.eval.regressions.report import NOT_HERE, SIDE_HEADS, CaseRow, MeanRow, means
 from dupmae_ir.eval.regressions.verdict import PAPER, SIDES, CaseVerdict, judge
 
 INDEX = ROOT / "docs" / "reproduction.md"
@@ -217,7 +217,7 @@ def _ours(values: Sequence[tuple[str, float, Sequence[CaseVerdict | None]]]) -> 
 def _words(verdict: CaseVerdict | None) -> str:
     """The status, with the difference where a value is compared with a paper's."""
     if verdict is None or verdict.against != PAPER or verdict.value is None or verdict.expected is None:
-        return status_word(verdict)
+        return str(verdict.status) if verdict else "-"
     return f"{verdict.status} {verdict.value - verdict.expected:+.4f}"
 
 

@@ -1,4 +1,4 @@
-"""``python -m dupmae_ir.collections list|show|get|check``: see ``--help``."""
+"""``python -m dupmae_ir.collections list|show|get``: see ``--help``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Mapping
 
 from dupmae_ir.collections.run import (
-    CheckCollectionsConfig,
     CollectionRow,
     GetCollectionsConfig,
     ListCollectionsConfig,
@@ -63,24 +62,15 @@ get_command = Command(
     show=lambda _, made: "\n".join(f"{m['name']}: {m['summary']}\n  in {m['folder']}" for m in made),
     resumes=True,
 )
-check_command = Command(
-    "collections check",
-    CheckCollectionsConfig,
-    f"{WORK}:check_collections",
-    show=lambda _, report: "\n".join(f"{name}: {'; '.join(e.problems) or e.summary}" for name, e in report.items()),
-    as_json=_as_json,
-    status=lambda _, report: int(any(entry.problems for entry in report.values())),
-)
 VERBS = {
     "list": ("list all collections with documents, tests and state", list_command),
     "show": ("show everything known about a collection", show_command),
     "get": ("download, convert and verify collections; run again to resume", get_command),
-    "check": ("read prepared collections again and compare; exit status 1 if there is a problem", check_command),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one of the four commands and return its exit status."""
+    """Run one of the three commands and return its exit status."""
     return dispatch("collections", VERBS, argv)
 
 

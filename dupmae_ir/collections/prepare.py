@@ -34,7 +34,7 @@ def find_prepared(
 ) -> PreparedCollection | None:
     """The collection in the cache, or None if it is not prepared; never uses the network.
 
-    Sizes and the manifest are compared, not every byte; ``dupmae-ir collections check`` compares contents.
+    Sizes and the manifest are compared, not every byte.
     """
     return find_in_cache(find(name, catalogue), Cache.of(load(catalogue), cache))
 

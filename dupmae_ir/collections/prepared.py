@@ -183,29 +183,6 @@ def facts_of_test(topics: Iterable[Query], qrels: Qrels, judged: Collection[str]
     }
 
 
-def find_problems(collection: TestCollection, cache: Cache, quiet: bool = False) -> list[str]:
-    """Differences from the manifest and from the catalogue, one phrase each; empty if there are none.
-
-    Every byte and every line is read again.
-    """
-    folder = cache.folder(collection)
-    manifest = read_manifest(folder / MANIFEST)
-    if manifest is None:
-        return [f"{folder / MANIFEST} is missing or unreadable"]
-    if missing := [name for name in manifest.files if not (folder / name).is_file()]:
-        return [f"{folder / name} is missing" for name in missing]
-    try:
-        facts = collect_facts(collection, folder, folder / manifest.corpus, quiet)
-    except InputError as e:
-        return [str(e)]
-    changed = [
-        f"{folder / name} has changed (sha256 {facts.files.get(name, {}).get('sha256')}, was {entry['sha256']})"
-        for name, entry in manifest.files.items()
-        if facts.files.get(name) != entry
-    ]
-    return changed + differences(collection, facts)
-
-
 def manifest_of(
     collection: TestCollection, catalogue: CollectionCatalogue, facts: Facts, corpus: str
 ) -> PreparedManifest:

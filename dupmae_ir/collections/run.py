@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dupmae_ir.collections.catalogue import GROUPS, Cache, CollectionCatalogue, TestCollection, expand, find, load
 from dupmae_ir.collections.convert import licence_message
 from dupmae_ir.collections.prepare import get, state
-from dupmae_ir.collections.prepared import PreparedManifest, find_in_cache, find_problems
+from dupmae_ir.collections.prepared import PreparedManifest
 from dupmae_ir.config import OutputOptions, option
 from dupmae_ir.console import megabytes, say
 from dupmae_ir.errors import Licensed, UnknownName, UsageError
@@ -20,7 +20,7 @@ from dupmae_ir.measures import parse_measures
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions(OutputOptions):
-    """The cache and the catalogue; shared by all four commands."""
+    """The cache and the catalogue; shared by all three commands."""
 
     cache: str | None = option(
         None, "cache folder (default: $DUPMAE_IR_CACHE, else ~/.cache/dupmae_ir)", group="folders", metavar="FOLDER"
@@ -77,18 +77,6 @@ class GetCollectionsConfig(CacheOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckCollectionsConfig(CacheOptions):
-    """Read every byte and every line of prepared collections and compare them with their manifests and the catalogue.
-    The exit status is 1 if there is a problem. A member of a group that is not in the cache is not a problem.
-
-    Examples:
-        python -m dupmae_ir.collections check beir-scifact
-    """
-
-    names: tuple[str, ...] = option(help="collections or groups", group="input", metavar="NAME", positional=True)
-
-
 @dataclass(frozen=True)
 class CollectionRow:
     """A collection in the list."""
@@ -99,15 +87,6 @@ class CollectionRow:
     tests: list[str]
     state: str
     folder: str
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """The result of checking one collection: ``ok``, ``damaged``, ``missing`` or ``licensed``, with the problems."""
-
-    state: str
-    problems: list[str]
-    summary: str
 
 
 def list_collections(config: ListCollectionsConfig) -> list[CollectionRow]:
@@ -160,32 +139,6 @@ def get_collections(config: GetCollectionsConfig) -> list[dict[str, object]]:
     if skipped:
         say(f"skipped because they are licensed: {', '.join(skipped)}", config.quiet)
     return manifests
-
-
-def check_collections(config: CheckCollectionsConfig) -> dict[str, CheckReport]:
-    """Check prepared collections: name -> report.
-
-    A collection that is missing is a problem only if it was named itself and not through a group.
-    """
-    _, cache = _open(config)
-    report = {
-        name: _check(name, in_group, config, cache) for name, in_group in _expanded(config.names, config.catalogue)
-    }
-    if damaged := [name for name, entry in report.items() if entry.state == "damaged"]:
-        say(f"remove {cache.folder(find(damaged[0], config.catalogue))} and get it again", config.quiet)
-    return report
-
-
-def _check(name: str, in_group: bool, config: CheckCollectionsConfig, cache: Cache) -> CheckReport:
-    collection = find(name, config.catalogue)
-    if not cache.folder(collection).exists():
-        missing = "licensed" if state(collection, cache) == "licensed" else "missing"
-        problems = [] if in_group else [f"not in the cache; run dupmae-ir collections get {name}"]
-        return CheckReport(missing, problems, missing)
-    problems = find_problems(collection, cache, config.quiet)
-    prepared = find_in_cache(collection, cache)
-    result = "damaged" if problems else "ok"
-    return CheckReport(result, problems, f"{summarize(prepared.manifest)}; ok" if prepared else result)
 
 
 def describe(config: ShowCollectionConfig) -> Iterator[tuple[str, str]]:

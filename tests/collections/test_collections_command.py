@@ -93,42 +93,12 @@ def test_a_failed_download_is_one_line_and_status_1(flags, capsys):
     assert "put nq.zip" in err
 
 
-def test_check_finds_changes(flags, mirror, capsys, tmp_path):
-    name = "beir-scifact"
-    assert main(["check", name, *flags]) == 1
-    assert "not in the cache; run dupmae-ir collections get beir-scifact" in capsys.readouterr().out
-    assert main(["get", name, "--mirror", mirror.url, "--quiet", *flags]) == 0
-    assert main(["check", name, *flags]) == 0
-    folder = Cache.of(load(mirror.catalogue), tmp_path / "cache").folder(find(name))
-    corpus = folder / "corpus.jsonl"
-    text = corpus.read_text()
-    # One letter of one text: sizes and counts do not change.
-    corpus.write_text(text.replace("a", "b", 1) if "a" in text else text)
-    capsys.readouterr()
-    assert main(["check", name, *flags]) == 1
-    out, err = capsys.readouterr()
-    assert "corpus.jsonl has changed (sha256 " in out
-    assert f"remove {folder} and get it again" in err
-    assert main(["check", "beir-14", "--json", "--quiet", *flags]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert report[name]["state"] == "damaged"
-    assert report["beir-nq"] == {"state": "missing", "problems": [], "summary": "missing"}
-    (folder / "queries.jsonl").unlink()
-    assert main(["check", name, *flags]) == 1
-    assert "queries.jsonl is missing" in capsys.readouterr().out
-
-
-def test_missing_members_of_a_group_are_not_problems(flags, capsys):
-    assert main(["check", "cqadupstack", *flags]) == 0
-    assert capsys.readouterr().out.count("missing") == 12
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lst"], "no command named 'lst'; known: list, show, get, check. Did you mean 'list'?"),
+        (["lst"], "no command named 'lst'; known: list, show, get. Did you mean 'list'?"),
         (["get", "beir-scifakt"], "Did you mean 'beir-scifact'?"),
-        (["check", "mote-15"], "Did you mean 'mote-14'?"),
+        (["get", "mote-15"], "Did you mean 'mote-14'?"),
         (["show", "beir-cqadupstack"], "beir-cqadupstack is a group of beir-cqadupstack-android"),
         (["show", "beir-cqadupstack-andoid"], "Did you mean 'beir-cqadupstack-android'?"),
         (["list", "--catalogue", "/nowhere.toml"], "/nowhere.toml: no such catalogue"),

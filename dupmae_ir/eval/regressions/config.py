@@ -9,7 +9,7 @@ from dupmae_ir.config import OutputOptions, option
 
 PRESETS = ("release", "paper")
 TIERS = ("tiny", "small", "full")
-FORMATS = ("markdown", "json", "junit", "html")
+FORMATS = ("text", "json", "junit", "html")
 
 folder_option = partial(option, group="folders")
 case_option = partial(option, group="cases")
@@ -90,5 +90,5 @@ class ReportOptions(CaseOptions):
         python -m dupmae_ir.eval.regressions report --format html --file regressions.html
     """
 
-    format: str = option("markdown", "output format; html is a page", group="output", choices=FORMATS)
+    format: str = option("text", "output format; html is a page", group="output", choices=FORMATS)
     file: str | None = option(None, "file to write instead of standard output", group="output", metavar="FILE")

@@ -1,4 +1,4 @@
-"""Results: terminal lines, Markdown, JSON, JUnit, and one HTML page."""
+"""Results: terminal lines, JSON, JUnit, and one HTML page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from dupmae_ir import tables
 from dupmae_ir.collections import mean_over
 from dupmae_ir.console import table, visible
 from dupmae_ir.eval.regressions.cases import Case, Mean, Regression
@@ -293,40 +292,10 @@ def as_list(rows: Sequence[CaseRow]) -> str:
     return table(body, ["case", "tier", "collection", "test", "mode", "paper", "measured"])
 
 
-def as_markdown(judged: JudgedCases) -> str:
-    """A Markdown table with one row per measure: the three values, a status for each comparison, and the reasons."""
-    head = ["case", "measure", "paper", "accepted", "measured", *SIDE_HEADS, "reason"]
-    cells = [
-        [
-            f"`{row.case.id}`",
-            measure,
-            row.case.paper.get(measure, ""),
-            _digits(row.accepted.get("values", {}).get(measure)),
-            _digits(row.result.values.get(measure) if row.result else None),
-            *(status_word(row.verdict(measure, side)) for side in SIDES),
-            row.reasons(measure),
-        ]
-        for row in judged.rows
-        for measure in row.case.all_measures
-    ]
-    parts = ["# Regressions", judged.summary, tables.markdown(head, cells, 2)]
-    return "\n\n".join([*parts, _mean_table(judged.means)] if judged.means else parts)
-
-
-def _mean_table(mean_rows: Sequence[MeanRow]) -> str:
-    cells = [
-        [
-            f"`{row.id}` ({row.mean.group})",
-            measure,
-            row.mean.paper[measure],
-            _digits(value),
-            *(status_word(row.verdict(measure, side)) for side in SIDES),
-            row.reasons(measure),
-        ]
-        for row in mean_rows
-        for measure, value in row.values.items()
-    ]
-    return tables.markdown(["mean", "measure", "paper", "measured", *SIDE_HEADS, "reason"], cells, 2)
+def as_text(judged: JudgedCases) -> str:
+    """What a run prints: the lines of each case and mean, and the summary."""
+    cases = (line for row in judged.rows for line in row_lines(row))
+    return "\n".join([*cases, *(line for row in judged.means for line in mean_lines(row)), judged.summary])
 
 
 def case_dict(case: Case) -> Mapping[str, Any]:
@@ -368,11 +337,6 @@ def _message(verdict: CaseVerdict) -> str:
         return verdict.reason
     words = f"{verdict.measure} {_digits(verdict.value)}, {verdict.against} {verdict.expected:.4f}"
     return f"{words}: {verdict.reason}" if verdict.reason else words
-
-
-def status_word(verdict: CaseVerdict | None) -> str:
-    """The status of a comparison; ``-`` if there is nothing to compare with."""
-    return str(verdict.status) if verdict else "-"
 
 
 def environment_line(row: CaseRow) -> str:

@@ -30,7 +30,7 @@ from dupmae_ir.eval.regressions.report import (
     RegressionRows,
     as_html,
     as_junit,
-    as_markdown,
+    as_text,
     mean_lines,
     means,
     row_lines,
@@ -98,7 +98,8 @@ def report_cases(options: ReportOptions) -> CasesReport:
     if format == "html":
         text = as_html(judged, selection.by_regression(rows))
     else:
-        text = {"markdown": as_markdown, "json": JudgedCases.json, "junit": as_junit}[format](judged)
+        text = {"text": as_text, "json": JudgedCases.json, "junit": as_junit}[format](judged)
+        text = with_flags(text, ReportOptions) if format == "text" else text
     if options.file:
         _write(options.file, text)
     return CasesReport(text, judged.summary, options.file)
