@@ -111,6 +111,7 @@ class EncoderSettings:
     ot: str = "mlm"  #: form of the OT part: ``mlm`` (the papers') or ``lexical``
     head_scale: float = 0.0  #: factor of the masked-LM head's weights that are added to lexical ones
     part_weights: tuple[float, float] = (1.0, 1.0)  #: of dense and impact score, unless a search differs
+    fold_terms: str = ""  #: ``max`` or ``sum`` joins the weights of terms that differ by case or a leading space alone
     language: str = "en"  #: whose words and stems lexical weights have; a code of ``models.languages``
 
 
@@ -126,6 +127,7 @@ class EncoderOptions(TypedDict, total=False):
     title_separator: str | None
     normalize: bool | None
     dimensions: int | None  #: leading dimensions kept of a dense vector (Matryoshka representations)
+    fold_terms: str | None  #: ``max`` or ``sum``: one term for those that differ by case or a leading space alone
     head: str | None  #: ``lexical``: word weights in closed form in place of the model's own OT part
     parts: tuple[str, ...] | None  #: ``cls``, ``ot`` or both (default)
     language: str | None  #: of lexical weights; English by default

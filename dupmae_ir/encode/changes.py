@@ -37,16 +37,26 @@ from dupmae_ir.encode.windows import (
 from dupmae_ir.errors import CheckpointError, IndexMismatch, UsageError
 from dupmae_ir.index.changes.changes import ChangeJob, build_optional
 from dupmae_ir.index.config import AddConfig, ChangeOptions, ChangeResult, SyncConfig, UpdateConfig
-from dupmae_ir.index.format.manifest import Meta, recorded_head
+from dupmae_ir.index.format.manifest import Meta, recorded_options
 from dupmae_ir.index.index import Index
 from dupmae_ir.io.collections import DocumentSource
 from dupmae_ir.io.sources import READING, left_out
 from dupmae_ir.models import load_encoder
-from dupmae_ir.types import Document, Encoder
+from dupmae_ir.types import Document, Encoder, EncoderOptions
 
 WINDOW = 1024
 """Documents of a window for an index that does not record its own."""
-_COMPARED = ("document_length", "top_k", "activation", "dtype", "normalize", "dimensions", "ot", "language")
+_COMPARED = (
+    "document_length",
+    "top_k",
+    "activation",
+    "dtype",
+    "normalize",
+    "dimensions",
+    "ot",
+    "fold_terms",
+    "language",
+)
 _WORK = ("digest", "title_separator", *_COMPARED)
 
 
@@ -257,22 +267,11 @@ def _work_settings(index: Index, name: str) -> Mapping[str, object]:
 
 def _encoder(index: Index, config: ChangeOptions) -> Encoder:
     """The encoder that the index records, or ``config.model``. Raises :class:`IndexMismatch` for another one."""
-    recorded, parts = index.meta["encoder"], tuple(index.meta["parts"])
+    recorded = index.meta["encoder"]
     name = recorded["name"] if config.model is None else config.model
     try:
-        encoder = load_encoder(
-            None if name == "default" else name,
-            device=config.device,
-            dtype=recorded["dtype"],
-            document_length=recorded["document_length"],
-            top_k=recorded["top_k"],
-            activation=recorded["activation"] if "ot" in parts else None,
-            normalize=recorded["normalize"] if "cls" in parts else None,
-            dimensions=recorded.get("dimensions"),
-            head=recorded_head(index.meta),
-            parts=parts,
-            language=recorded.get("language"),
-        )
+        options: EncoderOptions = {**recorded_options(index.meta), "device": config.device, "dtype": recorded["dtype"]}
+        encoder = load_encoder(None if name == "default" else name, **options)
     except CheckpointError as e:
         hint = "" if config.model else f" (recorded in {config.index}/meta.json; if it moved, name it as `model`)"
         raise CheckpointError(f"{e}{hint}") from None

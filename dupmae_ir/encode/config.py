@@ -74,6 +74,14 @@ class EncodeConfig(CorpusOptions, TitleOptions, ComputeOptions, OutputOptions):
         choices=("lexical",),
         only_with=("parts=ot", "parts=cls,ot"),
     )
+    fold_terms: str | None = option(
+        None,
+        "one term for those that differ by case or a leading space alone (ModernBERT's vocabulary), with the largest "
+        "weight (max) or the sum",
+        group="encoding",
+        choices=("max", "sum"),
+        only_with=("parts=ot", "parts=cls,ot"),
+    )
     dimensions: int | None = option(
         None,
         "leading dimensions kept of a dense vector, for models trained so (Matryoshka); without it, all",

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dupmae_ir.errors import IndexMismatch, UsageError
-from dupmae_ir.index.format.manifest import read_meta, recorded_head
+from dupmae_ir.index.format.manifest import read_meta, recorded_options
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, quantise
 from dupmae_ir.index.index import Index, for_index
 from dupmae_ir.models import load_encoder
@@ -175,15 +175,7 @@ class DupmaeQueryEncoder(_Vectors):
         loaded = _loaded(
             model or (None if made_by["name"] == "default" else made_by["name"]),
             options.pop("device", "auto"),
-            {
-                "parts": tuple(meta["parts"]),
-                "query_length": made_by["query_length"],
-                "activation": made_by["activation"],
-                "normalize": made_by.get("normalize"),
-                "dimensions": made_by.get("dimensions"),
-                "head": recorded_head(meta),
-                **options,
-            },
+            {**recorded_options(meta), **options},
         )
         if loaded.digest != made_by["digest"]:
             raise IndexMismatch(

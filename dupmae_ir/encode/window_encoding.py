@@ -95,6 +95,7 @@ class EncoderChoice:
             normalize=config.normalize,
             dimensions=config.dimensions,
             head=config.head,
+            fold_terms=config.fold_terms,
             parts=tuple(config.parts.split(",")),
             language=language,
         )

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dupmae_ir import __version__, pyserini
 from dupmae_ir.errors import IndexMismatch, InputError, UsageError
@@ -36,6 +36,8 @@ from dupmae_ir.io.publishing import read_json_object, write_json
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+    from dupmae_ir.types import EncoderOptions
 
 META = "meta.json"
 FORMAT = 3
@@ -175,10 +177,14 @@ def read_meta(path: str | Path) -> Meta:
     return meta
 
 
-def recorded_head(meta: Meta) -> str | None:
-    """The option ``head`` of the encoder that made an index: lexical if impacts are word weights in closed form."""
-    is_lexical = "ot" in meta["parts"] and (meta.get("encoder") or {}).get("ot") == "lexical"
-    return "lexical" if is_lexical else None
+def recorded_options(meta: Meta) -> EncoderOptions:
+    """The options that load the encoder of an index as it was, without device and dtype."""
+    recorded, parts = meta.get("encoder") or {}, tuple(meta["parts"])
+    names = ["document_length", "query_length", "top_k", "title_separator", "dimensions", "fold_terms", "language"]
+    names += (["activation"] if "ot" in parts else []) + (["normalize"] if "cls" in parts else [])
+    options: dict[str, Any] = {name: recorded.get(name) for name in names}
+    options["head"] = "lexical" if "ot" in parts and recorded.get("ot") == "lexical" else None
+    return cast("EncoderOptions", {**options, "parts": parts})
 
 
 def meta_problem(meta: Meta) -> str | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from dupmae_ir.console import one_line
 from dupmae_ir.errors import CheckpointError
-from dupmae_ir.models.checkpoints.layout import CONFIG, IDF, MODULES, SIDES, Chain, module_chains
+from dupmae_ir.models.checkpoints.layout import CONFIG, IDF, MODULES, SIDES, module_chains
 from dupmae_ir.models.checkpoints.model_config import OT_POOLINGS, POOLINGS, ModelConfig
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def read_modules(folder: Path) -> Modules | None:
         table = _query_table(folder, chains["query"][0][1], encoder) if names["query"] == _TABLE else ""
         settings |= _splade(folder / document[1][1] / "config.json", options) | {"query_table": table}
         return Modules(folder, encoder, settings, length, lower_case)
-    if not _DENSE.fullmatch(names["document"]) or names["query"] != names["document"] or _routed(chains):
+    if not _DENSE.fullmatch(names["document"]) or chains["query"] != document:
         raise CheckpointError(_unsupported(folder, names))
     settings |= {"pooling": _pooling(folder / document[1][1] / "config.json"), "normalize": normalize}
     dense = tuple(_dense(folder / path) for name, path in document if name == "Dense")
@@ -137,11 +137,6 @@ def _without_modules(folder: Path) -> Modules | None:
     if config.get("model_type") != "model2vec":
         return None
     return Modules(folder, folder, {"normalize": bool(config.get("normalize"))}, static=True)
-
-
-def _routed(chains: Mapping[str, Chain]) -> bool:
-    """Whether queries have other modules than documents."""
-    return chains["query"] != chains["document"]
 
 
 def _unsupported(folder: Path, names: Mapping[str, str]) -> str:

@@ -238,6 +238,13 @@ class TextEncoder(TermEncoder):
 
     def _forward(self, pieces: list[list[int]], side: str, keep: int) -> Batch:
         cls, ot = self.dim is not None, self._pools
+        if self.settings.fold_terms and ot and keep != WHOLE:
+            dense, _, whole = self._forward(pieces, side, WHOLE)
+            assert whole is not None
+            same = torch.from_numpy(self._folded).to(whole.device).expand_as(whole)
+            how = "amax" if self.settings.fold_terms == "max" else "sum"
+            folded = torch.zeros_like(whole).scatter_reduce_(1, same, whole, how)
+            return dense, *pooling.strongest(folded.float(), keep)
         if keep == WHOLE:
             packed = self._packed[side](pieces, cls) if self._packed is not None else None
             dense, weights = packed or self.model.side(side)(*self._pad(pieces), cls=cls)

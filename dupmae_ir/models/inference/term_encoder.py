@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from dupmae_ir.errors import UsageError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dupmae_ir.models.checkpoints.plain_files import PlainTokenizer
 
 PARTS = ("cls", "ot")
+_SPACES = "\u0120\u2581"  # a leading space in byte-level and in SentencePiece vocabularies
 
 
 class TermEncoder:
@@ -66,6 +68,8 @@ class TermEncoder:
                 self._lexicon.function_pieces = frozenset(pieces[word] for word in function if word in pieces)
             if language != ENGLISH:  # a letter of a word that the model does not know is no word
                 self._special |= {i for piece, i in pieces.items() if is_letter(piece.removeprefix("##"))}
+        if settings.fold_terms and (self._lexicon is not None or config.query_table):
+            raise UsageError("`fold_terms` is for term weights of the model's own head")
         table = config.query_table
         self._table = QueryTable.load(folder / table, tokenizer.get_vocab(), width) if table else None
 
@@ -140,7 +144,8 @@ class TermEncoder:
         if has_pieces and (splitter := self._splitter) is not None:
             pieces = splitter.encode(text, add_special_tokens=False)
             # XLM-R's offsets include the blank before a word.
-            words = [(i, b - len(text[a:b].lstrip()), b) for i, (a, b) in zip(pieces.ids, pieces.offsets, strict=True)]
+            ids = self._folded[pieces.ids] if self.settings.fold_terms else pieces.ids
+            words = [(i, b - len(text[a:b].lstrip()), b) for i, (a, b) in zip(ids, pieces.offsets, strict=True)]
             spans += [(terms[i], a, b) for i, a, b in words if a < b]
         return spans
 
@@ -163,6 +168,13 @@ class TermEncoder:
         if self._lexicon is None:
             return vocabulary(self.tokenizer, self._width)
         return self._lexicon.terms(vocabulary(self.tokenizer, self._lexicon.pieces) if self._lexicon.pieces else [])
+
+    @cached_property
+    def _folded(self) -> np.ndarray:
+        """(V,) the lowest id of the terms that differ from each by case or a leading space alone."""
+        first: dict[str, int] = {}
+        names = (term.lstrip(_SPACES).casefold() or term for term in vocabulary(self.tokenizer, self._width))
+        return np.array([first.setdefault(name, i) for i, name in enumerate(names)])
 
     def _ordinary(self, pieces: Sequence[int]) -> list[int]:
         """Word pieces without special tokens; none where the lexicon has none."""
@@ -248,6 +260,7 @@ def encoder_settings(
         impact_scale=float(lexical.document_scale) if lexical and fixed else config.impact_scale,
         normalize=config.normalize,
         dimensions=dimensions,
+        fold_terms=options.get("fold_terms") or "",
         ot=config.ot,
         head_scale=lexical.head_scale if lexical else 0.0,
         part_weights=(config.dense_weight, config.impact_weight),

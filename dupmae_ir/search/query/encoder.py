@@ -13,12 +13,12 @@ import numpy as np
 
 from dupmae_ir.device import torch_threads
 from dupmae_ir.errors import CheckpointError, DupmaeError, IndexMismatch
-from dupmae_ir.index.format.manifest import recorded_head
+from dupmae_ir.index.format.manifest import recorded_options
 from dupmae_ir.index.format.quantisation import HIGHEST_IMPACT, highest_query_impact, rounded
 from dupmae_ir.index.index import Index
 from dupmae_ir.models import load_lazy_encoder
 from dupmae_ir.search.candidates.impact import ImpactQuery
-from dupmae_ir.types import Encoder, LazyEncoder
+from dupmae_ir.types import Encoder, EncoderOptions, LazyEncoder
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -32,28 +32,18 @@ def load_query_encoder(
     index: Index, model: str | Path | None, device: str, dtype: str | None, query_length: int | None
 ) -> Encoder:
     """``model``, or the encoder recorded in the index, with the recorded settings where none are given."""
-    recorded, parts = index.meta.get("encoder"), tuple(index.meta["parts"])
+    recorded = index.meta.get("encoder")
     if recorded is None:
         if model is None:
             raise IndexMismatch(f"{index.path}/meta.json does not name the encoder of the index; name it as `model`")
         recorded = {}
     name = recorded["name"] if model is None else model
+    options: EncoderOptions = recorded_options(index.meta)
+    options |= {"device": device, "dtype": dtype or recorded.get("dtype")}
+    if query_length:
+        options["query_length"] = query_length
     try:
-        return load_lazy_encoder(
-            None if name == "default" else name,
-            device=device,
-            dtype=dtype or recorded.get("dtype"),
-            document_length=recorded.get("document_length"),
-            query_length=query_length or recorded.get("query_length"),
-            top_k=recorded.get("top_k"),
-            activation=recorded.get("activation") if "ot" in parts else None,
-            title_separator=recorded.get("title_separator"),
-            normalize=recorded.get("normalize") if "cls" in parts else None,
-            dimensions=recorded.get("dimensions"),
-            head=recorded_head(index.meta),
-            parts=parts,
-            language=recorded.get("language"),
-        )
+        return load_lazy_encoder(None if name == "default" else name, **options)
     except CheckpointError as e:
         if model is not None:
             raise

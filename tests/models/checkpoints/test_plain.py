@@ -107,7 +107,7 @@ def normalizer(folder: Path) -> None:
         changed("config.json", architectures=["BertForSequenceClassification"]),
         changed("config.json", position_embedding_type="relative_key"),
         changed("config.json", vocab_size=30_000),
-        changed("tokenizer_config.json", tokenizer_class="DistilBertTokenizer"),
+        changed("tokenizer_config.json", tokenizer_class="ElectraTokenizer"),
         changed("tokenizer_config.json", do_lower_case=False),
         changed("tokenizer_config.json", additional_special_tokens=["[X]"]),
         changed("tokenizer_config.json", truncation_side="left"),
