@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dupmae_ir.search.exact.ranking import Answer
 from dupmae_ir.types import Document, Hit, best_first
+
+if TYPE_CHECKING:
+    from dupmae_ir.models.reranker import Reranker
 
 RERANK_SECONDS = 10.0
 """Time for a query, unless the settings say otherwise."""
 _BATCH = 8  #: documents scored between two looks at the clock
 
 
-class DocumentScorer(Protocol):
-    """A :class:`~dupmae_ir.models.reranker.Reranker`."""
-
-    def scores(self, query: str, documents: Sequence[Document]) -> list[float]:
-        """One score for each document."""
-
-
 def reranked(
-    answer: Answer, scorer: DocumentScorer, read: Callable[[str], Document], depth: int, seconds: float, hits: int
+    answer: Answer, scorer: Reranker, read: Callable[[str], Document], depth: int, seconds: float, hits: int
 ) -> Answer:
     """``answer`` with its first ``depth`` candidates in the order of ``scorer``, cut to ``hits``.
 

@@ -49,6 +49,11 @@ def test_protocols_and_metadata(framework, searched):
     assert isinstance(encoder, EncoderProtocol)
     assert searched.mteb_model_meta.embed_dim == encoder.mteb_model_meta.embed_dim == 16
     assert searched.mteb_model_meta.model_type == ["hybrid"]
+    # MTEB keeps results by name and revision: the outputs of one model must not share them.
+    modes = ("dense", "impact", "hybrid")
+    metas = [module.DupmaeSearch("testing:hashing", mode=mode, device="cpu").mteb_model_meta for mode in modes]
+    assert [meta.model_type for meta in metas] == [["dense"], ["sparse"], ["hybrid"]]
+    assert len({meta.name for meta in metas}) == 3
 
 
 def test_vectors_of_queries_and_documents(framework):

@@ -102,16 +102,12 @@ class PackedRetriever:
         self.screened = self.unscreened = 0
 
     def __call__(self, texts: Sequence[Sequence[int]], cls: bool = True, ot: bool = True) -> Parts:
-        """Token ids of B texts, special tokens included -> the requested parts."""
+        """Token ids of B texts, special tokens included -> the requested parts, the OT part by the masked-LM head."""
         if not ot:
             return self._first_cls(texts) if cls else None, None
         ids, lengths, hidden = self._forward(texts)
         vectors = self._cls(hidden, lengths) if cls else None
-        if self.model.token_weight is None:
-            return vectors, self._whole(*self._pooled_states(hidden, ids, lengths))
-        terms, weights = self._top(hidden, ids, lengths, len(self.model.term_mask))
-        whole = weights.new_zeros(len(lengths), len(self.model.term_mask))
-        return vectors, whole.scatter_add_(1, terms.clamp_min(0), weights)
+        return vectors, self._whole(*self._pooled_states(hidden, ids, lengths))
 
     def top(self, texts: Sequence[Sequence[int]], cls: bool, keep: int) -> tuple[Tensor | None, Top | None]:
         """As a call, with the ``keep`` largest weights of each text instead of its whole OT part; 0 for no OT part."""
