@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from dupmae_ir.integrations.pyserini import install as _install
 
 if TYPE_CHECKING:
-    from dupmae_ir.api import adapt_model as adapt_model
     from dupmae_ir.api import build_index as build_index
     from dupmae_ir.api import compact_index as compact_index
     from dupmae_ir.api import compare as compare
@@ -40,8 +39,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "api": (
-        "adapt_model build_index compact_index compare delete_documents export_model fine_tune pre_train "
-        "serve_indexes update_index"
+        "build_index compact_index compare delete_documents export_model fine_tune pre_train serve_indexes update_index"
     ),
     "errors": "DupmaeError",
     "eval.evaluate": "evaluate",

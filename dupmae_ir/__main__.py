@@ -41,7 +41,6 @@ COMMANDS = {
         "finetune.mine": "mine hard negatives with BM25 or with a model",
         "finetune.cross_encoder": "train a cross-encoder on mined negatives, as a teacher for distillation",
         "finetune.score": "score mined positives and negatives with a cross-encoder or with fused lists",
-        "adapt": "adapt a model to a collection from its text alone",
         "export": "export a model for sentence-transformers",
     },
 }

@@ -185,8 +185,8 @@ class TrainingSettings(TypedDict, total=False):
     """Arguments that every training function takes. An argument left out has the default of the function's command."""
 
     steps: int  #: number of updates; 0 = determined by ``epochs``
-    epochs: float  #: passes over the data; :func:`adapt_model` has ``steps`` alone
-    batch_size: int  #: texts, queries or pseudo-queries per step
+    epochs: float  #: passes over the data
+    batch_size: int  #: texts or queries per step
     learning_rate: float  #: peak learning rate
     seed: int  #: of sampling, initialisation, masks and dropout
     device: str  #: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``
@@ -274,34 +274,6 @@ def fine_tune(
     config = _config("dupmae_ir.finetune.config:FinetuneConfig", arguments, settings)
     result = load("dupmae_ir.finetune.run:run")(config, callbacks)
     return _trained(folder, result, "training")
-
-
-def adapt_model(
-    corpus: Corpus,
-    output: str | Path,
-    *,
-    model: str | Path = "default",
-    progress: bool = False,
-    options: Options = NO_OPTIONS,
-    **settings: Unpack[TrainingSettings],
-) -> Trained:
-    """Adapt a model to a collection from its text alone (``dupmae-ir adapt``); keeps the start if nothing is gained.
-
-    Args:
-        corpus: documents, as in :func:`build_index`.
-        output: folder of the adapted model.
-        model: the model to start from: a folder, or ``default``, the embedded one.
-        progress: show a progress bar and notes on standard error.
-        options: further settings of ``dupmae-ir adapt``.
-        settings: see :class:`TrainingSettings`.
-
-    Raises:
-        DupmaeError: the collection is too small to decide anything, or the model cannot be used.
-    """
-    arguments: dict[str, object] = {"corpus": _corpus(corpus, output), "output": output, "model": model}
-    arguments |= {"progress": progress, "options": options}
-    result = _run("dupmae_ir.adapt.config:AdaptConfig", "dupmae_ir.adapt.run:run", arguments, settings)
-    return _trained(Path(output), result, "training")
 
 
 def export_model(

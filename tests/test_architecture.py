@@ -42,7 +42,6 @@ ORDER = [
     "pretrain",
     "eval",
     "integrations",
-    "adapt",
     "demo",
     "doctor",
     "export",

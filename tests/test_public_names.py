@@ -16,7 +16,6 @@ PUBLIC = [
     "Index",
     "Query",
     "Searcher",
-    "adapt_model",
     "build_index",
     "compact_index",
     "compare",

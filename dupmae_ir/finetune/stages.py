@@ -32,7 +32,7 @@ from dupmae_ir.io.locks import exclusive
 from dupmae_ir.io.publishing import read_json_object, sha256_file, write_json
 from dupmae_ir.models.checkpoints.layout import folder_digest
 from dupmae_ir.registry import lookup, suggest
-from dupmae_ir.training.config import DistributedOptions
+from dupmae_ir.training.config import TrainerOptions
 
 RECIPES = Path(__file__).with_name("recipes")
 STATE = "steps.json"
@@ -69,7 +69,7 @@ class Step:
 
 def in_processes(step: Step, processes: int) -> Step:
     """The step in so many processes, if its command trains. Raises :class:`UsageError` where they cannot share it."""
-    if not isinstance(step.config, DistributedOptions):
+    if not isinstance(step.config, TrainerOptions):
         return step
     try:
         return replace(step, config=replace(step.config, processes=processes))

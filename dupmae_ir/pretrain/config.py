@@ -8,7 +8,7 @@ from typing import ClassVar, NotRequired, TypedDict
 from dupmae_ir.config import OneOf, Requires, changed, option
 from dupmae_ir.errors import UsageError
 from dupmae_ir.pretrain.recipes import PRESETS, Recipe, resolve
-from dupmae_ir.training.config import DistributedOptions, Share, TrainerOptions, share_of
+from dupmae_ir.training.config import Share, TrainerOptions, share_of
 from dupmae_ir.types import SEPARATORS
 
 METHODS = tuple(PRESETS)
@@ -33,7 +33,7 @@ class PretrainResult(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(Recipe, DistributedOptions):
+class PretrainConfig(Recipe, TrainerOptions):
     """Pre-train a retrieval encoder on plain text by masked auto-encoding (RetroMAE, DupMAE, MASTER, CoT-MAE or
     CoT-MoTE), or by masked-LM training only (mlm) as a baseline. The choices of the preset are printed and recorded;
     flags override them. If interrupted, run the same command to resume; the result is the same.

@@ -34,6 +34,9 @@ class TrainerOptions(ComputeOptions, OutputOptions):
         group="compute",
         choices=("float32", "bfloat16", "auto"),
     )
+    processes: int = option(
+        1, "processes that share the examples of every update, one on each GPU", group="compute", above=0
+    )
     workers: int = option(0, "processes that prepare batches; 0 = the training process", group="compute", at_least=0)
     log_steps: int = option(10, "updates between log entries", group="output", above=0)
     save_steps: int = option(
@@ -63,6 +66,12 @@ class TrainerOptions(ComputeOptions, OutputOptions):
         super().__post_init__()
         if "none" in self.report_to and len(self.report_to) > 1:
             raise UsageError("`report_to` none cannot be combined with others")
+        self.share  # noqa: B018 - raises if the examples of an update cannot be shared
+
+    @property
+    def share(self) -> Share:
+        """What each process does of an update."""
+        raise NotImplementedError
 
 
 class Share(NamedTuple):
@@ -89,26 +98,8 @@ def share_of(batch_size: int, accumulate: int, processes: int, joint: bool = Fal
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistributedOptions(TrainerOptions):
-    """:class:`TrainerOptions` of a command that several processes can run."""
-
-    processes: int = option(
-        1, "processes that share the examples of every update, one on each GPU", group="compute", above=0
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.share  # noqa: B018 - raises if the examples of an update cannot be shared
-
-    @property
-    def share(self) -> Share:
-        """What each process does of an update."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions(DistributedOptions):
-    """:class:`DistributedOptions`, and the ones that pretrain takes from a preset."""
+class TrainingOptions(TrainerOptions):
+    """:class:`TrainerOptions`, and the ones that pretrain takes from a preset."""
 
     batch_size: int = option(32, "examples per step, of all processes", group="training", above=0)
     accumulate: int = option(1, "batches accumulated before an update", group="training", above=0)

@@ -25,7 +25,7 @@ from dupmae_ir.errors import CheckpointError, EnvironmentProblem, InputError, Us
 from dupmae_ir.io.jobs import Job
 from dupmae_ir.io.publishing import combined_digest, sha256_file
 from dupmae_ir.models.checkpoints.layout import folder_digest
-from dupmae_ir.training.config import SERVICES, DistributedOptions, TrainerOptions
+from dupmae_ir.training.config import SERVICES, TrainerOptions
 from dupmae_ir.training.launch import end_with_launcher
 from dupmae_ir.training.report import push
 
@@ -74,7 +74,7 @@ def input_digests(
 
 
 def run_training(
-    options: DistributedOptions,
+    options: TrainerOptions,
     command: str,
     settings: Callable[[int], Mapping[str, Any]],
     inputs: Callable[[], Mapping[str, str]],
@@ -91,7 +91,7 @@ def run_training(
     """
     # Each new shape of a batch adds a compiled product; oneDNN's 1,024 of them take gigabytes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
-    state = process_state(options, options.processes)
+    state = process_state(options)
     quiet = options.quiet or not state.is_main_process
     single = Job(options.output, command, settings(state.num_processes), inputs, record=RECORD, quiet=quiet)
     with DistributedJob(single, state) as job:
@@ -164,15 +164,15 @@ def training_device(device: str) -> torch.device:
     return chosen
 
 
-def process_state(options: TrainerOptions, processes: int = 1) -> PartialState:
-    """This process's rank among the ``processes`` that a launcher started; from then on it ends with the launcher.
+def process_state(options: TrainerOptions) -> PartialState:
+    """This process's rank among those that a launcher started; from then on it ends with the launcher.
 
     Raises, before anything is read, :class:`EnvironmentProblem` where a service of ``--report-to`` is not installed and
     :class:`UsageError` where another number of processes was started, where there are fewer GPUs than processes on this
     machine, and where ``accelerate launch`` asks for sharded weights.
     """
-    if (started := int(os.environ.get("WORLD_SIZE", 1))) != processes:
-        raise UsageError(f"{started} processes were started (WORLD_SIZE), but `processes` is {processes}")
+    if (started := int(os.environ.get("WORLD_SIZE", 1))) != options.processes:
+        raise UsageError(f"{started} processes were started (WORLD_SIZE), but `processes` is {options.processes}")
     for service in SERVICES:
         if service in options.report_to and importlib.util.find_spec(service) is None:
             raise EnvironmentProblem(f"`report_to` {service} needs the package {service}: pip install {service}")

@@ -21,7 +21,7 @@ from dupmae_ir.eval.regressions.execute import command_lines
 from dupmae_ir.eval.regressions.workspace import Workspace
 from dupmae_ir.finetune.stages import in_processes, plan
 from dupmae_ir.io.collections import read_collection
-from dupmae_ir.training.config import DistributedOptions
+from dupmae_ir.training.config import TrainerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "eval"
@@ -176,8 +176,8 @@ def test_eight_processes_share_the_batches_of_every_recipe(tmp_path):
     for model in (m for m in one.models.values() if m.recipe and m.recipe != "tiny"):
         for alone, step in zip(one.steps(model), several.steps(model), strict=True):
             assert in_processes(step, 1) == alone
-            assert ("--processes" in step.words) == isinstance(step.config, DistributedOptions)
-            if isinstance(step.config, DistributedOptions):
+            assert ("--processes" in step.words) == isinstance(step.config, TrainerOptions)
+            if isinstance(step.config, TrainerOptions):
                 whole, own = alone.config.share, step.config.share
                 assert own.batch_size * own.accumulate * processes == whole.batch_size * whole.accumulate
                 trained += 1

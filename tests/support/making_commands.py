@@ -195,16 +195,6 @@ MAKING = [
         "--seed 42 (requested 5)",
     ),
     Making(
-        "adapt",
-        lambda i, o: [
-            *("adapt", "--corpus", i / "collection.jsonl", "--model", i / "retriever", "--output", o / "made"),
-            *("--steps", 4, "--length", 24, "--query-length", 16, "--pool", 10, *TRAINING),
-        ],
-        "made",
-        ("--seed", 5),
-        "--seed 0 (requested 5)",
-    ),
-    Making(
         "pretrain",
         lambda i, o: [
             *("pretrain", "--method", "dupmae", "--model", i / "masked_lm", "--corpus", i / "corpus.jsonl"),

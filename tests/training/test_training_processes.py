@@ -103,7 +103,7 @@ def test_another_number_of_processes_is_refused(started, processes, monkeypatch)
     if started:
         monkeypatch.setenv("WORLD_SIZE", started)
     with pytest.raises(UsageError, match=f"{started or 1} processes were started .*`processes` is {processes}"):
-        process_state(TrainingOptions(output="o", device="cpu"), processes)
+        process_state(TrainingOptions(output="o", device="cpu", processes=processes))
 
 
 def test_each_process_needs_a_gpu(monkeypatch):
@@ -112,7 +112,7 @@ def test_each_process_needs_a_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(UsageError, match="2 processes on a machine with 1 GPUs"):
-        process_state(TrainingOptions(output="o", processes=2), 2)
+        process_state(TrainingOptions(output="o", processes=2))
 
 
 def test_a_command_is_launched_with_its_own_words_once(monkeypatch, tmp_path):

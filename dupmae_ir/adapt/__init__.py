@@ -1,1 +1,0 @@
-"""Adapting a model to a collection without labels (DupMAE's domain adaptation, DupMAE-dagger)."""
