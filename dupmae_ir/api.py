@@ -236,7 +236,7 @@ def pre_train(
 
 def fine_tune(
     pairs: str | Path | Iterable[Pair | Path],
-    model: str | Path = "minilm",
+    model: str | Path = "default",
     output: str | Path | None = None,
     *,
     dev: str | Path | Iterable[Pair | Path] = (),
@@ -251,7 +251,8 @@ def fine_tune(
 
     Args:
         pairs: a file, several :class:`~pathlib.Path` objects, or rows, which are written to ``OUTPUT.pairs.jsonl``.
-        model: the model to start from: ``minilm``, ``default``, a folder, or a name in the Hugging Face cache.
+        model: the model to start from: ``default``, the embedded one; ``minilm``, a folder, or a name in the Hugging
+            Face cache.
         output: folder of the trained model; a temporary one if not given.
         dev: pairs whose MRR@10 is reported during training, in the same forms.
         query_length: word pieces kept of each query.

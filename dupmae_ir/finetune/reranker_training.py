@@ -263,4 +263,6 @@ class RerankerTrainer(CheckedTrainer):
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor], *_: Any, **__: Any) -> Tensor:
         """The loss of a batch."""
-        return listwise(*group_scores(model, inputs))
+        loss = listwise(*group_scores(model, inputs))
+        self.sums.add({"loss": loss})
+        return loss

@@ -26,7 +26,7 @@ from dupmae_ir.finetune.base import (
     with_learned_scale,
 )
 from dupmae_ir.finetune.config import FinetuneConfig
-from dupmae_ir.finetune.data import cap_kinds, read_pairs
+from dupmae_ir.finetune.data import Pair, cap_kinds, read_pairs
 from dupmae_ir.finetune.examples import (
     ExampleCollator,
     MinedExamples,
@@ -36,7 +36,8 @@ from dupmae_ir.finetune.examples import (
     mined_examples,
 )
 from dupmae_ir.finetune.objective import BiEncoder
-from dupmae_ir.finetune.trainer import PairTrainer, TrainingData
+from dupmae_ir.finetune.trainer import PairTrainer, TrainingData, encoder_mrr
+from dupmae_ir.models import load_encoder
 from dupmae_ir.models.checkpoints.layout import LEXICON, SIDES
 from dupmae_ir.models.checkpoints.model_config import ModelConfig
 from dupmae_ir.models.checkpoints.saving import save_model
@@ -125,7 +126,8 @@ def _train(
     stored = with_learned_scale(stored, retriever)
     scale = {"head_scale": stored.lexical.head_scale} if stored.lexical and stored.has_head else {}
     counts = {"queries": len(data.examples), "steps": steps, "padding": round(model.waste, 4)}
-    result = {**counts, **_last_scores(log), **scale, **rescaled}
+    before = _scores_before(config, trainer.data.dev, log, job.quiet)
+    result = {**counts, **_last_scores(log), **before, **scale, **rescaled}
     adapter_folder = job.job.fresh("adapters") if config.keep_adapter else None
     merge_adapters(adapters, adapter_folder)
     made = _save(retriever, tokenizer, stored, base, job.job.fresh("model"))
@@ -158,6 +160,20 @@ def _last_scores(log: Sequence[Mapping[str, float]]) -> dict[str, object]:
     scores = [row for row in log if "eval_mrr" in row]
     dev = {k.removeprefix("eval_"): v for k, v in scores[-1].items() if k.startswith("eval_")} if scores else None
     return {"last": losses[-1] if losses else None, "dev": dev}
+
+
+def _scores_before(
+    config: FinetuneConfig, dev: Sequence[Pair], log: Sequence[Mapping[str, float]], quiet: bool
+) -> dict[str, object]:
+    """``before``: MRR@10 on the dev pairs of the start and of the embedded model; empty without dev pairs."""
+    if not dev:
+        return {}
+    first = [row["eval_mrr"] for row in log if row["step"] == 0 and "eval_mrr" in row]
+    before = {"start": first[0]} if first else {}
+    if model_folder(config.model) != model_folder(None):
+        with waiting(f"measuring the embedded model on {len(dev):,} dev pairs", quiet):
+            before["embedded model"] = encoder_mrr(load_encoder(None), dev)
+    return {"before": before}
 
 
 def _read_examples(config: FinetuneConfig, quiet: bool) -> StageExamples:
@@ -197,6 +213,7 @@ def _trainer(
         learning_rate=config.learning_rate,
         steps=steps,
         evaluate=bool(dev),
+        evaluate_first=bool(dev),
         find_unused_parameters=True,
     )
     batches = TopicalSchedule(data.topical, steps * config.accumulate)

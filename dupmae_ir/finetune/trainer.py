@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
@@ -18,6 +19,7 @@ from dupmae_ir.finetune.objective import BiEncoder, Parts, batch_loss, in_groups
 from dupmae_ir.models.checkpoints.layout import SIDES
 from dupmae_ir.models.retriever import similarity
 from dupmae_ir.training.trainer import CheckedTrainer
+from dupmae_ir.types import CollectionStatistics, Encoder, LexicalEncoder
 
 
 class FrozenTeacher:
@@ -196,11 +198,36 @@ def dev_scores(
         elif objective.impact_weight and (ot := parts["query"][1]) is not None:
             parts["query"] = parts["query"][0], objective.impact_weight * ot
         scores = similarity(parts["query"], parts["document"])
-    own = scores.diagonal().unsqueeze(1)
-    # Copies of the positive do not count.
-    names = {text: i for i, text in enumerate(texts["document"])}
-    keys = torch.tensor([names[text] for text in texts["document"]])
+    rank = ranks(scores, texts["document"])
+    return {"eval_mrr": mrr(rank), "eval_accuracy": float((rank == 1).float().mean())}
+
+
+def encoder_mrr(encoder: Encoder, pairs: Sequence[Pair]) -> float:
+    """MRR@10 of an encoder with both parts on ``pairs``, as a search of an index of their positives would have it."""
+    documents = [pair.positive for pair in pairs]
+    if isinstance(encoder, LexicalEncoder):
+        found = encoder.encode_collection(documents)
+        assert found.ot is not None
+        frequencies = np.bincount(found.ot.indices, minlength=found.ot.shape[1])
+        encoder = encoder.for_collection(CollectionStatistics(len(documents), frequencies))
+    else:
+        found = encoder.encode_documents([document.joined() for document in documents])
+    queries = encoder.encode_queries([pair.query for pair in pairs])
+    assert queries.cls is not None
+    assert queries.ot is not None
+    assert found.cls is not None
+    scores = queries.cls @ found.cls.T + (queries.ot @ found.ot.T).toarray()  # type: ignore[union-attr]
+    return mrr(ranks(torch.from_numpy(scores), [document.joined() for document in documents]))
+
+
+def ranks(scores: Tensor, documents: Sequence[str]) -> Tensor:
+    """(n, n) scores of queries and positives -> (n,) the rank of each query's own; copies of it do not count."""
+    names = {text: i for i, text in enumerate(documents)}
+    keys = torch.tensor([names[text] for text in documents])
     copies = keys.unsqueeze(0) == keys.unsqueeze(1)
-    rank = 1 + ((scores > own) & ~copies.to(scores.device)).sum(1)
-    reciprocal = torch.where(rank <= 10, 1 / rank, 0.0)
-    return {"eval_mrr": float(reciprocal.mean()), "eval_accuracy": float((rank == 1).float().mean())}
+    return 1 + ((scores > scores.diagonal().unsqueeze(1)) & ~copies.to(scores.device)).sum(1)
+
+
+def mrr(rank: Tensor) -> float:
+    """MRR@10 of (n,) ranks."""
+    return float(torch.where(rank <= 10, 1 / rank, 0.0).mean())

@@ -40,11 +40,7 @@ class TrainerOptions(ComputeOptions, OutputOptions):
     workers: int = option(0, "processes that prepare batches; 0 = the training process", group="compute", at_least=0)
     log_steps: int = option(10, "updates between log entries", group="output", above=0)
     save_steps: int = option(
-        500,
-        "updates between checkpoints, from which the same command resumes",
-        group="output",
-        above=0,
-        multiple_of="log_steps",  # else a resumed run would log other means
+        500, "updates between checkpoints, from which the same command resumes", group="output", above=0
     )
     eval_steps: int = option(500, "updates between evaluations on held-out data", group="output", above=0)
     keep: int = option(2, "number of checkpoints kept", group="output", above=0)

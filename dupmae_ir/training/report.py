@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
@@ -17,12 +18,18 @@ from dupmae_ir.io.jobs import Job
 from dupmae_ir.training.trained import LOG, TENSORBOARD, read_log
 
 CARD = "README.md"
+BASES = {"minilm": "sentence-transformers/all-MiniLM-L6-v2", "default": "dupmae_ir/default_model"}
+"""Names of English models that come with packages -> what a card calls them."""
 KEPT = "training"
 """Folder inside a trained model: log and plots."""
 RETRIEVER_USE = (
     "```sh\ndupmae-ir encode --corpus my-docs --index my-index --model FOLDER\n"
     'dupmae-ir search --index my-index --query "how do I rotate the logs?"\n```'
 )
+
+
+TITLES = {"loss": "loss: sum of all terms", "mrr": "MRR@10 on dev pairs"}
+NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 def write_report(
@@ -52,17 +59,26 @@ def write_report(
         shutil.copy(work / LOG, folder / LOG)
     if (work / TENSORBOARD).is_dir():
         shutil.copytree(work / TENSORBOARD, folder / TENSORBOARD, dirs_exist_ok=True)
-    plot_log(read_log(work / LOG), folder / "losses.png", job.target.name)
+    before = result.get("before")
+    plot_log(read_log(work / LOG), folder / "losses.png", job.target.name, before if isinstance(before, dict) else {})
 
 
 def card_text(job: Job, result: Mapping[str, object], title: str, what: str, use: str, log_folder: str) -> str:
     """The model card in Markdown, with the metadata that the Hugging Face hub reads; equal jobs have equal cards."""
-    tags = ["information-retrieval", "dupmae-ir", job.command]
+    tags = ["information-retrieval", "sentence-similarity", "dupmae-ir", job.command]
+    base = str(job.settings.get("model") or "")
+    facts = [f"base_model: {json.dumps(BASES.get(base, base))}"] if base else []
+    facts += ["language: en"] if base in BASES else []
+    facts += [
+        "license: other",
+        "license_name: those-of-the-base-model-and-of-the-data",
+        "pipeline_tag: feature-extraction",
+    ]
     data = [[name, _value(job.settings.get(name)), f"`{digest[:16]}`"] for name, digest in job.inputs.items()]
     scores = [[name, _value(value)] for name, value in _flat(result) if value is not None]
     settings = [[f"`{name}`", _value(value)] for name, value in job.settings.items()]
     parts = [
-        "\n".join(["---", "tags:", *(f"- {tag}" for tag in tags), "---"]),
+        "\n".join(["---", *facts, "tags:", *(f"- {tag}" for tag in tags), "---"]),
         f"# {title}",
         f"{what} Made by `dupmae-ir {job.command}` {__version__}; the record is in the same folder.",
         f"## Use\n\n{use}",
@@ -96,8 +112,11 @@ def _value(value: object) -> str:
     return " ".join(text.split())
 
 
-def plot_log(rows: Iterable[Mapping[str, float]], path: str | Path, title: str) -> None:
-    """Write an image with one small plot per loss over the updates: training in grey, held-out data in blue.
+def plot_log(
+    rows: Iterable[Mapping[str, float]], path: str | Path, title: str, before: Mapping[str, float] = NOTHING
+) -> None:
+    """Write an image with one small plot per loss over the updates, training in grey, held-out data in blue, and one of
+    MRR@10 on dev pairs, with lines for the models ``before`` the training.
 
     Writes nothing where ``rows`` (of :func:`~dupmae_ir.training.trained.read_log`) have no losses.
     """
@@ -105,6 +124,8 @@ def plot_log(rows: Iterable[Mapping[str, float]], path: str | Path, title: str) 
     names = list(dict.fromkeys(k for row in rows for k in row if k == "loss" or k.startswith("loss_")))
     if not names:
         return
+    if any("eval_mrr" in row for row in rows):
+        names.insert(0, "mrr")
     columns = min(3, len(names))
     lines = math.ceil(len(names) / columns)
     figure = Figure(figsize=(4 * columns, 2.6 * lines), layout="constrained")
@@ -113,12 +134,14 @@ def plot_log(rows: Iterable[Mapping[str, float]], path: str | Path, title: str) 
         for key, colour, label in ((name, "0.6", "training"), (f"eval_{name}", "tab:blue", "held out")):
             points = [(row["step"], row[key]) for row in rows if key in row]
             if points:
-                axis.plot(*zip(*points, strict=True), color=colour, label=label, marker="." if key[0] == "e" else "")
-        axis.set_title("sum" if name == "loss" else name.removeprefix("loss_"), fontsize=10)
+                axis.plot(*zip(*points, strict=True), color=colour, label=label, marker="o", markersize=3)
+        for style, (model, value) in zip((":", "--"), before.items() if name == "mrr" else (), strict=False):
+            axis.axhline(value, color="0.3", linestyle=style, label=model)
+        axis.set_title(TITLES.get(name) or name.removeprefix("loss_").replace("_", " "), fontsize=10)
         axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
     for axis in list(axes.flat)[len(names) :]:
         axis.axis("off")
-    axes[0][0].legend(fontsize=8)
     for axis in axes[-1]:
         axis.set_xlabel("updates")
     figure.suptitle(title, fontsize=11)

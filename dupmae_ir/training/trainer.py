@@ -122,7 +122,7 @@ class TensorBoard(TrainerCallback):
 WEIGHTS = "weights.safetensors"
 """A checkpoint's weights; modules that are shared are written once."""
 COUNTERS = "counters.json"
-"""Counts of a checkpoint that go into the run's record."""
+"""Counts of a checkpoint that go into the run's record, and the losses since the last log entry."""
 
 
 def last_checkpoint(work: str | Path) -> Path | None:
@@ -184,6 +184,11 @@ class Sums:
         self.values.clear()
         self.count = 0
 
+    def restore(self, values: Mapping[str, float], count: int, device: torch.device) -> None:
+        """Continue from the sums of ``count`` batches."""
+        self.values = {name: torch.tensor(v, dtype=torch.float64, device=device) for name, v in values.items()}
+        self.count = count
+
 
 class Batches(Protocol):
     """A batch sampler of torch's ``DataLoader``: the keys of each batch of an update, whatever process computes it."""
@@ -220,7 +225,7 @@ class CheckedTrainer(Trainer):
 
     def __init__(self, quiet: bool = False, batches: Batches | None = None, **settings: Any) -> None:
         self.quiet, self.batches, self.sums = quiet, batches, Sums()
-        self._evaluated_at = -1
+        self._evaluated_at, self._totals = -1, dict[str, float]()
         super().__init__(**settings)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
@@ -314,15 +319,21 @@ class CheckedTrainer(Trainer):
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         refuse_non_finite(self.means(self.sums), self.state.global_step, self.work)
         refuse_broken_weights(self.bare, self.state.global_step, self.work)
+        totals = Sums()
+        totals.values, totals.count = self.sums.values, 1
+        self._totals = self.means(totals)  # over the batches since the last log entry, the mean of all processes
         super()._save_checkpoint(*args, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:  # noqa: ARG002
         folder = Path(output_dir or self.work)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.bare, str(folder / WEIGHTS))
-        (folder / COUNTERS).write_text(json.dumps(self.counters()), encoding="utf-8")
+        saved = {"counters": self.counters(), "sums": self._totals, "batches": self.sums.count}
+        (folder / COUNTERS).write_text(json.dumps(saved), encoding="utf-8")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:  # noqa: ARG002
         folder = Path(resume_from_checkpoint)
         load_model(self.bare, str(folder / WEIGHTS))
-        self.restore_counters(json.loads((folder / COUNTERS).read_text(encoding="utf-8")))
+        saved = json.loads((folder / COUNTERS).read_text(encoding="utf-8"))
+        self.restore_counters(saved["counters"])
+        self.sums.restore(saved["sums"], saved["batches"], self.args.device)

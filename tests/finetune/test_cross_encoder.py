@@ -245,7 +245,7 @@ def test_finished_and_unfinished_work_is_only_continued_with_the_same_settings(i
         (("--held-out", 48), "48 usable queries"),
         (("--length", 200), "8 to 64"),
         (("--warmup", 2), "--warmup"),
-        (("--save-steps", 3), "multiple of --log-steps"),
+        (("--save-steps", 0), "--save-steps must be greater than 0"),
         (("--model", "nowhere"), "no such model folder"),
         (("--mined", "nowhere"), "no such file"),
     ],

@@ -281,7 +281,7 @@ def test_a_folder_of_unknown_origin_is_not_overwritten(base, corpus, tmp_path, c
         ({"corpus": "absent.txt"}, "no such file"),
         ({"held-out": 500}, "there are only 120 texts"),
         ({"weights": [1, 2]}, "2 weights for 1 corpora"),
-        ({"save-steps": 3}, "--save-steps must be a multiple of --log-steps"),
+        ({"eval-steps": 3}, "--eval-steps must be a multiple of --log-steps"),
         ({"init-from": "x"}, "give only one of --model, --init-from, --from-config"),
         ({"from-config": "x", "model": None}, "--tokenizer"),
         ({"warmup": 2}, "--warmup must be at most 1"),

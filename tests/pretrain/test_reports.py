@@ -109,7 +109,8 @@ def test_callbacks_are_called_after_our_own(base, corpus, tmp_path):
 
 def test_the_card_says_how_the_model_was_made(made):
     card, record = (made / "README.md").read_text(), json.loads((made / "training.json").read_text())
-    assert card.startswith("---\ntags:\n- information-retrieval\n")
+    assert card.startswith("---\nbase_model: ")
+    assert "\npipeline_tag: feature-extraction\ntags:\n- information-retrieval\n" in card
     for name, value in record["settings"].items():
         assert f"| `{name}` |" in card, (name, value)
     for name, digest in record["inputs"].items():

@@ -25,7 +25,7 @@ def test_options_become_arguments(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"save_steps": 15}, "`save_steps` must be a multiple of `log_steps`"),
+        ({"save_steps": 0}, "`save_steps` must be greater than 0"),
         ({"warmup": 1.5}, "`warmup` must be at most 1"),
         ({"epochs": 0.0}, "`epochs` must be greater than 0"),
         ({"dtype": "float16"}, "`dtype` float16"),
