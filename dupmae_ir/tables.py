@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Any
 
 from dupmae_ir.console import table, visible
@@ -34,6 +35,13 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], left: int 
     rule = "|".join([":--"] * left + ["--:"] * (len(header) - left))
     head, *lines = ("| " + " | ".join(map(_cell, row)) + " |" for row in (header, *rows))
     return "\n".join([head, f"|{rule}|", *lines])
+
+
+def html(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """An HTML table, for notebooks."""
+    lines = ["".join(f"<td>{escape(visible(cell))}</td>" for cell in row) for row in rows]
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _cell(cell: object) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dupmae_ir import tables
 from dupmae_ir.errors import UsageError
 from dupmae_ir.eval.config import ComparisonOptions
 from dupmae_ir.eval.evaluate import Evaluation
@@ -84,6 +85,23 @@ class Comparison:
         """The compared measures, in the order of the table."""
         return list(next(iter(self.runs.values())))
 
+    def rows(self) -> list[tuple[str, ...]]:
+        """Run, measure, mean difference from the baseline with its marks, and the corrected p of each test."""
+        found = [(run, measure, change) for run, row in self.runs.items() for measure, change in row.items()]
+        return [
+            (run, measure, f"{change.mean:+.4f}{self.marks(run, measure)}", *map(_p_text, change.corrected.values()))
+            for run, measure, change in found
+        ]
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{run} {measure} {change}" for run, measure, change, *_ in self.rows())
+        return f"Comparison(with {self.baseline}: {found})"
+
+    def _repr_html_(self) -> str:
+        return tables.html(
+            ("run", "measure", f"from {self.baseline}", *(f"p ({t})" for t in self.settings.tests)), self.rows()
+        )
+
     def marks(self, run: str, measure: str) -> str:
         """† and ‡ for the tests that find a significant difference from the baseline in this measure."""
         found = self.runs.get(run, {}).get(measure)
@@ -91,6 +109,10 @@ class Comparison:
             return ""
         significant = (t for t, p in found.corrected.items() if p is not None and p < self.settings.alpha)
         return "".join(MARKS[test] for test in significant)
+
+
+def _p_text(p: float | None) -> str:
+    return "-" if p is None else f"{p:.4g}"
 
 
 def compare(

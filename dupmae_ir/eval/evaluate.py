@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from dupmae_ir import tables
 from dupmae_ir.errors import UsageError
 from dupmae_ir.io.runs import LARGEST_SCORE, trec_order
 from dupmae_ir.measures import Measure, parse_measures
@@ -45,6 +46,14 @@ class Evaluation:
     mean: dict[str, float]  #: measure -> mean over the evaluated queries; for NumRet, NumRel and NumQ the sum
     counts: Counts
     complete: bool  #: True: all judged queries are evaluated, as with ``trec_eval -c``
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{name} {value:.4f}" for name, value in self.mean.items())
+        return f"Evaluation({means}; {len(self.per_query):,} queries)"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, f"{value:.4f}") for name, value in self.mean.items()]
+        return tables.html(("measure", f"mean of {len(self.per_query):,} queries"), rows)
 
 
 def evaluate(

@@ -91,6 +91,9 @@ class Index:
             )
         return self.segments[0]
 
+    def __repr__(self) -> str:
+        return f"Index({str(self.path)!r}: {self.documents:,} documents, {' + '.join(self.meta['parts'])})"
+
     @property
     def rows(self) -> int:
         """Rows of all segments, deleted ones included."""

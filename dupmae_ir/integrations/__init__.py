@@ -11,3 +11,10 @@
 
 BEIR's loop is in :mod:`dupmae_ir.eval.beir`, Pyserini's encoders in :mod:`dupmae_ir.encode.pyserini_encoders`.
 """
+
+from __future__ import annotations
+
+
+def missing(error: ModuleNotFoundError, package: str) -> ModuleNotFoundError:
+    """The error to raise where the framework of a module is not installed."""
+    return ModuleNotFoundError(f"{error.name} is not installed; run: pip install {package}", name=error.name)

@@ -16,11 +16,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from haystack import Document, component, default_from_dict, default_to_dict
-
 from dupmae_ir.errors import UsageError
+from dupmae_ir.integrations import missing
 from dupmae_ir.integrations.passages import PassageSearch
 from dupmae_ir.search.config import QUERY_HITS
+
+try:
+    from haystack import Document, component, default_from_dict, default_to_dict
+except ModuleNotFoundError as e:
+    raise missing(e, "haystack-ai") from None
+
 
 COMPARISONS = ("==", "!=", ">", ">=", "<", "<=", "in", "not in")
 HaystackFilter = dict[str, Any]

@@ -12,13 +12,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
-from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict, PrivateAttr
 
+from dupmae_ir.integrations import missing
 from dupmae_ir.integrations.passages import PassageSearch
 from dupmae_ir.search.config import QUERY_HITS
+
+try:
+    from langchain_core.callbacks import CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+except ModuleNotFoundError as e:
+    raise missing(e, "langchain-core") from None
 
 
 class LangChainRetriever(BaseRetriever):

@@ -10,12 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llama_index.core.retrievers import BaseRetriever
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
-
+from dupmae_ir.integrations import missing
 from dupmae_ir.integrations.passages import PassageSearch, Texts
 from dupmae_ir.search.config import QUERY_HITS
 from dupmae_ir.search.searcher import Searcher
+
+try:
+    from llama_index.core.retrievers import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+except ModuleNotFoundError as e:
+    raise missing(e, "llama-index-core") from None
 
 
 class LlamaIndexRetriever(BaseRetriever):

@@ -25,6 +25,7 @@ The path of a query, one file after the other:
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -47,6 +48,8 @@ from dupmae_ir.search.query.filters import DocumentFilter, Selection, select
 from dupmae_ir.search.query.words import SNIPPET, QueryWords
 from dupmae_ir.search.query_batching import Pending, QueryBatches
 from dupmae_ir.search.reranking import RERANK_SECONDS, reranked
+from dupmae_ir.search.view.naming import size_in_words
+from dupmae_ir.search.view.notebook import HitList
 from dupmae_ir.search.view.results import DescribedHit, Explanation, describe, explain
 from dupmae_ir.types import Document, Encoder, Hit, LexicalEncoder, Query
 
@@ -147,7 +150,7 @@ class Searcher:
         return Searcher(self._opened, self.encoder, dataclasses.replace(self.settings, **changes))
 
     @overload
-    def search(
+    def search(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
         self,
         queries: str,
         hits: int = ...,
@@ -159,6 +162,19 @@ class Searcher:
         within: Iterable[str] | Selection | None = ...,
         filter: DocumentFilter | None = ...,
     ) -> list[Hit]: ...
+    @overload
+    def search(
+        self,
+        queries: Sequence[str],
+        hits: int = ...,
+        mode: str | None = ...,
+        *,
+        raw_impacts: bool = ...,
+        fusion: Fusion | None = ...,
+        fusion_depth: int | None = ...,
+        within: Iterable[str] | Selection | None = ...,
+        filter: DocumentFilter | None = ...,
+    ) -> list[list[Hit]]: ...
     @overload
     def search(
         self,
@@ -175,7 +191,7 @@ class Searcher:
     ) -> dict[str, list[Hit]]: ...
     def search(
         self,
-        queries: str | Sequence[Query],
+        queries: str | Sequence[str] | Sequence[Query],
         hits: int = QUERY_HITS,
         mode: str | None = None,
         *,
@@ -185,18 +201,42 @@ class Searcher:
         fusion_depth: int | None = None,
         within: Iterable[str] | Selection | None = None,
         filter: DocumentFilter | None = None,
-    ) -> list[Hit] | dict[str, list[Hit]]:
-        """The best ``hits`` documents of one query, or of each topic (a Run, by query id).
+    ) -> Sequence[Hit] | Sequence[list[Hit]] | dict[str, list[Hit]]:
+        """The best ``hits`` documents of one query, of each of several texts (a list of lists), or of each topic (a
+        Run, by query id).
 
-        The arguments are those of :meth:`answers`. Several threads can call it at a time: single queries that they ask
-        meanwhile are searched together, with the hits of each query alone.
+        The arguments are those of :meth:`answers`; ids of ``within`` that the index does not contain are warned about.
+        Several threads can call it at a time: single queries that they ask meanwhile are searched together, with the
+        hits of each query alone.
         """
+        within = self._known(within)
         request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, within, filter)
         if isinstance(queries, str):
-            return list(self._batches.ask(self._answer_alone, (request, queries), request).hits)
-        if len({query.qid for query in queries}) < len(queries):
+            answer = self._batches.ask(self._answer_alone, (request, queries), request)
+            return HitList(answer.hits, queries, self)
+        texts = [query for query in queries if isinstance(query, str)]
+        if texts and len(texts) == len(queries):
+            topics = [Query(str(number), text) for number, text in enumerate(texts)]
+            return [HitList(answer.hits, answer.query.text, self) for answer in self._answer(topics, request)]
+        if texts:
+            raise UsageError("`queries`: give texts or Query objects, not both")
+        topics = [query for query in queries if not isinstance(query, str)]
+        if len({query.qid for query in topics}) < len(topics):
             raise UsageError("two topics have the same id; topic ids must be unique")
-        return {answer.query.qid: list(answer.hits) for answer in self._answer(queries, request)}
+        return {answer.query.qid: list(answer.hits) for answer in self._answer(topics, request)}
+
+    def _known(self, within: Iterable[str] | Selection | None) -> Iterable[str] | Selection | None:
+        """``within``, with a warning for ids that the index does not contain."""
+        if within is None or isinstance(within, Selection):
+            return within
+        ids = list(within)
+        if unknown := [docid for docid in ids if self.row(docid) is None]:
+            more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+            warnings.warn(f"`within`: {self.index.path} has no document {unknown[0]!r}{more}", stacklevel=3)
+        return ids
+
+    def __repr__(self) -> str:
+        return f"Searcher({str(self.index.path)!r}: {size_in_words(self.index)}, {self.mode}, {self.encoder.name})"
 
     def batch_search(
         self,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dupmae_ir import tables
 from dupmae_ir.index.format.texts import StoredDocument
 from dupmae_ir.search.candidates.dense import DenseSummary
 from dupmae_ir.search.candidates.impact import ImpactQuery
@@ -18,7 +19,7 @@ from dupmae_ir.search.exact.ranking import Answer, ListReport
 from dupmae_ir.search.opened_index import OpenedIndex
 from dupmae_ir.search.query.encoder import EncodedQuery
 from dupmae_ir.search.query.words import SNIPPET, Mark, QueryWords, Snippet, TermShare, WordShare
-from dupmae_ir.search.view.naming import Place, hidden_markup
+from dupmae_ir.search.view.naming import Place, digits, hidden_markup
 from dupmae_ir.types import Document
 
 MAX_UNKNOWN = 100
@@ -41,6 +42,12 @@ class Explanation:
     terms: list[TermShare]
     bm25: float | None = None
     weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    def _repr_html_(self) -> str:
+        parts = {"meaning": self.dense, "words": self.impact, "BM25": self.bm25}
+        rows = [(name, digits(share)) for name, share in parts.items() if share is not None]
+        rows += [(f"... {term.term.removeprefix('##')}", digits(term.share)) for term in self.terms]
+        return tables.html((self.docid, digits(self.score)), rows)
 
 
 def explain(
