@@ -213,11 +213,11 @@ class Searcher:
         request = self._request(hits, mode, remove_query, raw_impacts, fusion, fusion_depth, within, filter)
         if isinstance(queries, str):
             answer = self._batches.ask(self._answer_alone, (request, queries), request)
-            return HitList(answer.hits, queries, self)
+            return HitList(answer.hits, queries, self.describe)
         texts = [query for query in queries if isinstance(query, str)]
         if texts and len(texts) == len(queries):
             topics = [Query(str(number), text) for number, text in enumerate(texts)]
-            return [HitList(answer.hits, answer.query.text, self) for answer in self._answer(topics, request)]
+            return [HitList(answer.hits, answer.query.text, self.describe) for answer in self._answer(topics, request)]
         if texts:
             raise UsageError("`queries`: give texts or Query objects, not both")
         topics = [query for query in queries if not isinstance(query, str)]
