@@ -9,7 +9,7 @@ from dupmae_ir.config import OutputOptions, option
 
 PRESETS = ("release", "paper")
 TIERS = ("tiny", "small", "full")
-FORMATS = ("text", "json", "junit", "html")
+FORMATS = ("text", "json", "html")
 
 folder_option = partial(option, group="folders")
 case_option = partial(option, group="cases")
@@ -70,7 +70,6 @@ class RunCasesOptions(CaseOptions):
     processes: int = option(1, "processes of each training, one on each GPU", group="compute", above=0)
     fresh: bool = run_option(False, "do not reuse earlier models, indexes and results")
     fail_on_skip: bool = run_option(False, "fail if any selected case is skipped")
-    junit: str | None = option(None, "also write the results as JUnit XML", group="output", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)

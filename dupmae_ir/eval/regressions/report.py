@@ -1,4 +1,4 @@
-"""Results: terminal lines, JSON, JUnit, and one HTML page."""
+"""Results: terminal lines, JSON, and one HTML page."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-from xml.etree import ElementTree
 
 from dupmae_ir.collections import mean_over
-from dupmae_ir.console import table, visible
+from dupmae_ir.console import table
 from dupmae_ir.eval.regressions.cases import Case, Mean, Regression
 from dupmae_ir.eval.regressions.execute import Result
 from dupmae_ir.eval.regressions.verdict import (
@@ -301,42 +300,6 @@ def as_text(judged: JudgedCases) -> str:
 def case_dict(case: Case) -> Mapping[str, Any]:
     """The case's fields, its id and the digest of its configuration."""
     return {**asdict(case), "id": case.id, "configuration": case.configuration}
-
-
-def as_junit(judged: JudgedCases) -> str:
-    """JUnit XML, one test per case and per mean. Whatever does not pass is a failure, BETTER and STALE too."""
-    every: list[CaseRow | MeanRow] = [*judged.rows, *judged.means]
-    suite = ElementTree.Element(
-        "testsuite",
-        name="dupmae_ir regressions",
-        tests=str(len(every)),
-        failures=str(sum(not row.passes for row in every)),
-        errors="0",
-        skipped=str(sum(row.passes and row.status == Status.SKIP for row in every)),
-        time=f"{sum(row.result.seconds for row in judged.rows if row.result):.2f}",
-    )
-    for row in every:
-        regression, _, name = row.id.partition("/")
-        seconds = f"{row.result.seconds:.2f}" if isinstance(row, CaseRow) and row.result else "0"
-        case = ElementTree.SubElement(suite, "testcase", classname=regression, name=name, time=seconds)
-        verdicts = [v for v in row.verdicts if v.status == row.status]
-        message = visible("; ".join(dict.fromkeys(map(_message, verdicts))))
-        details = visible("\n".join(row_lines(row) if isinstance(row, CaseRow) else mean_lines(row)))
-        if not row.passes:
-            ElementTree.SubElement(case, "failure", type=str(row.status), message=message).text = details
-        elif row.status == Status.SKIP:
-            ElementTree.SubElement(case, "skipped", message=message)
-        else:
-            ElementTree.SubElement(case, "system-out").text = details
-    ElementTree.indent(suite)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}'
-
-
-def _message(verdict: CaseVerdict) -> str:
-    if verdict.expected is None:
-        return verdict.reason
-    words = f"{verdict.measure} {_digits(verdict.value)}, {verdict.against} {verdict.expected:.4f}"
-    return f"{words}: {verdict.reason}" if verdict.reason else words
 
 
 def environment_line(row: CaseRow) -> str:

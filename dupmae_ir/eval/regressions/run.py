@@ -29,7 +29,6 @@ from dupmae_ir.eval.regressions.report import (
     MeanRow,
     RegressionRows,
     as_html,
-    as_junit,
     as_text,
     mean_lines,
     means,
@@ -61,8 +60,6 @@ def run(options: RunCasesOptions, workspace: Callable[..., Workspace] = Workspac
         say("\n".join(mean_lines(mean)))
     if all(row.status is Status.SKIP for row in rows):
         say(f"warning: nothing was compared, because every case was skipped ({len(rows)}); --fail-on-skip fails then")
-    if options.junit:
-        _write(options.junit, as_junit(JudgedCases(rows, mean_rows)))
     return JudgedCases(rows, mean_rows)
 
 
@@ -98,8 +95,7 @@ def report_cases(options: ReportOptions) -> CasesReport:
     if format == "html":
         text = as_html(judged, selection.by_regression(rows))
     else:
-        text = {"text": as_text, "json": JudgedCases.json, "junit": as_junit}[format](judged)
-        text = with_flags(text, ReportOptions) if format == "text" else text
+        text = judged.json() if format == "json" else with_flags(as_text(judged), ReportOptions)
     if options.file:
         _write(options.file, text)
     return CasesReport(text, judged.summary, options.file)
