@@ -260,22 +260,6 @@ def test_the_page_has_the_commands_of_the_cases_that_were_run(measured, tmp_path
             assert line in text
 
 
-def test_the_page_shows_the_text_of_queries_that_changed_and_their_case_command(work, tmp_path, capsys):
-    folder = changed_recipes(tmp_path)
-    path = folder / "accepted/tiny.json"
-    queries = json.loads(path.read_text())
-    queries["hybrid"]["nDCG@10"]["q5"] += 0.25
-    path.write_text(json.dumps(queries))
-    assert run_hybrid(work, capsys, "--recipes", str(folder))[0] == 0
-    options = ["tiny/hybrid", "--output", str(work), "--recipes", str(folder)]
-    assert main(["report", *options, "--format", "html"]) == 0
-    text = capsys.readouterr().out
-    rows = (json.loads(line) for line in (work / "collections/tiny/queries.jsonl").read_text().splitlines())
-    assert next(row["text"] for row in rows if row["_id"] == "q5") in text
-    assert "python eval/studies/case.py --index" in text
-    assert "--qid q5 " in text
-
-
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_case_prints_its_commands(tier, capsys):
     assert main(["run", "--tier", tier, "--dry-run", "--output", "out"]) == 0
