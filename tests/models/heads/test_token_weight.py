@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.bge_models import TEXTS, write_bge_m3
+from transformers import XLMRobertaModel
 
 from dupmae_ir.errors import CheckpointError, UsageError
 from dupmae_ir.export import ExportConfig
@@ -49,6 +50,25 @@ def test_both_parts_equal_those_of_flagembedding(folder, expected, packed, side)
         assert found.ot[row].indices.tolist() == sorted(wanted)
         np.testing.assert_allclose(found.ot[row].data, [wanted[i] for i in sorted(wanted)], atol=1e-5)
     assert found.ot.nnz > 20
+
+
+def test_both_parts_equal_the_formula(folder):
+    """The same without FlagEmbedding: transformers' states, text by text."""
+    model, encoder = XLMRobertaModel.from_pretrained(folder).eval(), load_encoder(str(folder))
+    layer = torch.nn.Linear(32, 1)
+    layer.load_state_dict(torch.load(folder / "sparse_linear.pt", weights_only=True))
+    found = encoder.encode_documents(TEXTS)
+    for row, text in enumerate(TEXTS):
+        ids = encoder.tokenizer(text, truncation=True, max_length=64, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            states = model(input_ids=ids).last_hidden_state[0]
+            weights = torch.relu(layer(states))[:, 0].tolist()
+        np.testing.assert_allclose(found.cls[row], states[0] / states[0].norm(), atol=1e-5)
+        wanted = np.zeros(found.ot.shape[1])
+        for token, weight in zip(ids[0].tolist(), weights, strict=True):
+            wanted[token] = max(wanted[token], weight)
+        wanted[:4] = 0  # <s>, <pad>, </s>, <unk>
+        np.testing.assert_allclose(found.ot[row].toarray()[0], wanted, atol=1e-5)
 
 
 def test_queries_keep_as_many_weights_as_lucene_takes(folder):
